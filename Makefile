@@ -1,0 +1,42 @@
+# `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint unit sim cluster demo bench-handover bench-throughput clean
+
+SEEDS ?= 2000
+FROM ?= 0
+QUICK_SEEDS ?= 200
+PYTHON_HERE = PYTHONPATH=runtime:operator:. .venv/bin/python
+
+help:
+	@echo 'make setup             everything that is needed, into .venv, without root'
+	@echo 'make demo              a job that is scaled, killed and reprogrammed while it runs'
+	@echo 'make test              lint, unit, sim (QUICK_SEEDS=$(QUICK_SEEDS)) and cluster tests'
+	@echo 'make lint | unit | cluster'
+	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
+	@echo 'make bench-handover | bench-throughput'
+	@echo 'make clean             removes caches and results; .venv stays'
+
+setup:
+	@scripts/setup
+
+test: setup
+	@SEEDS=$(QUICK_SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster
+
+lint unit cluster: setup
+	@scripts/test $@
+
+sim: setup
+	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test sim
+
+demo: setup
+	@$(PYTHON_HERE) bench/demo.py
+
+bench-handover: setup
+	@$(PYTHON_HERE) bench/handover.py
+
+bench-throughput: setup
+	@$(PYTHON_HERE) bench/throughput.py
+
+clean:
+	@rm -rf build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis bench/results
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,214 @@
+"""The contract of a channel: what every carrier promises, whatever moves the bytes.
+
+It defines types and bounds only. It must never open a socket, start a thread or know a carrier.
+
+What a carrier promises:
+
+* messages of one lane of one connection arrive in order, whole, at most once; lanes are independent of each other;
+* a lane without credit never delays another lane, nor the credit that flows back (Slash section 7: channel credits);
+* a peer that is gone is reported exactly once by ``on_close``, and every blocked or later send raises ``Unreachable``;
+* nothing is delivered for a connection after its ``on_close``; nothing queued is kept: a new connection starts empty.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from ferry.contract import limits
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MESSAGE_BYTES_MAX = 1 << 30
+"""Head and body of one message: a peer that announces more is refused before anything is allocated."""
+
+QUEUE_BYTES_MAX = 1 << 30
+"""Bytes waiting in one lane of one channel; the buffers are the sender's own, they are referenced, not copied."""
+
+QUEUE_MESSAGES_MAX = 1 << 16
+"""Messages waiting in one lane of one channel."""
+
+HELD_SLOTS_MAX = limits.SLOTS // 4
+"""Credits that one message can keep from its sender while it is held: four large held messages stop a lane."""
+
+CREDIT_BATCH = limits.SLOTS // 4
+"""Consumed slots that are reported at once, also when no frame goes the other way."""
+
+HANDSHAKE_SECONDS = 5.0
+"""A connection that is not authenticated after this is closed."""
+
+REPLACED = "replaced"
+"""Reason of a close, on both sides, when a newer connection to the same peer took over."""
+
+NAME_BYTES_MAX = 128
+"""Longest name of an endpoint, in UTF-8."""
+
+assert HELD_SLOTS_MAX + CREDIT_BATCH <= limits.SLOTS
+
+
+class Lane(IntEnum):
+    """Independent streams of one connection, each with its own credits. Control messages travel on DELTA."""
+
+    FRAGMENT = 0
+    DELTA = 1
+    BULK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as it arrived. `body` is owned by the receiver and aligned for 64-bit values."""
+
+    peer: str
+    lane: Lane
+    kind: int
+    generation: int
+    head: bytes
+    body: memoryview | bytes
+
+
+class Held:
+    """Credit kept back by a receiver: a handler returns it instead of None and calls `release` when it has room again.
+
+    Releasing from any thread, before or after the handler returned, and more than once, is allowed.
+    """
+
+    __slots__ = ("_give", "_lock", "_released")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._give: Callable[[], None] | None = None
+        self._released = False
+
+    def bind(self, give: Callable[[], None]) -> None:
+        """Called by the channel, once: what to do on release."""
+        with self._lock:
+            self._give = give
+            now = self._released
+        if now:
+            give()
+
+    def release(self) -> None:
+        """Return the credit to the sender; harmless when the connection is gone."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+            give = self._give
+        if give is not None:
+            give()
+
+
+Handler = Callable[[Message], Held | None]
+"""Called on receiver threads. It must not block: it queues the message, and returns a Held when its queue is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatistics:
+    """Counters of one lane since the connection was opened, and its state now."""
+
+    sent_messages: int
+    sent_bytes: int
+    received_messages: int
+    received_bytes: int
+    queued_messages: int
+    queued_bytes: int
+    credits: int
+    """slots that may be sent now"""
+    unreturned: int
+    """slots received whose credit was not returned: held, or not yet reported"""
+    stalls: int
+    """sends that had to wait for credit"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """State of one channel; `lanes` is indexed by Lane."""
+
+    peer: str
+    transport: str
+    lanes: tuple[LaneStatistics, ...]
+    closed: str | None
+    """why it is closed, or None"""
+
+
+class Channel(ABC):
+    """One connection to one peer; both sides may send. Every method may be called from any thread.
+
+    The buffers of a body belong to the channel until they are sent (`flush`): their owner must not change them.
+    """
+
+    peer: str
+
+    @abstractmethod
+    def send(
+        self,
+        lane: Lane,
+        kind: int,
+        generation: int,
+        head: bytes,
+        body: Sequence[Buffer] = (),
+        timeout: float | None = None,
+    ) -> None:
+        """Queue a message, waiting only while the lane has no credit.
+
+        Raises Unreachable when the channel is or gets closed, Exhausted after `timeout` seconds without credit,
+        Refusal when the message is larger than MESSAGE_BYTES_MAX.
+        """
+
+    @abstractmethod
+    def send_nowait(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> bool:
+        """Like send; returns False, without queueing, where send would have to wait or the queue is at its bound."""
+
+    @abstractmethod
+    def post(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> None:
+        """Queue a message whatever the credit; never waits. Raises Exhausted beyond the bounds of the queue."""
+
+    @abstractmethod
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything queued is handed to the carrier; False when `timeout` seconds did not suffice."""
+
+    @abstractmethod
+    def close(self, reason: str = "closed by this side") -> None:
+        """Close now; what is still queued is dropped. Harmless when closed."""
+
+    @abstractmethod
+    def statistics(self) -> ChannelStatistics:
+        """A snapshot of the counters."""
+
+
+class Endpoint(ABC):
+    """One process's end of all its channels: at most one channel per peer, a newer one replaces an older one (REPLACED).
+
+    ``on_open(peer, channel)`` comes before the first message, ``on_close(peer, reason)`` after the last one, and for
+    one peer they alternate. They are called on the endpoint's threads; they must not block, connect or close it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def listen(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """Accept connections; returns the address to give to peers."""
+
+    @abstractmethod
+    def connect(self, peer: str, address: tuple[str, int], timeout: float = HANDSHAKE_SECONDS) -> Channel:
+        """Open a channel to the peer of that name. Both sides prove that they know the secret, the job and the names.
+
+        Raises Unreachable when nothing answers in time, Refusal when the other side is not who it should be.
+        """
+
+    @abstractmethod
+    def channel(self, peer: str) -> Channel | None:
+        """The open channel to a peer, or None."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all channels (reason 'endpoint closed') and stop accepting. No callback comes after it returned."""
+
+
+OnOpen = Callable[[str, Channel], None]
+OnClose = Callable[[str, str], None]

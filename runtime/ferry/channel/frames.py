@@ -1,0 +1,167 @@
+"""Frames: how messages look on a wire, one frame per slot, with a header that lets a receiver refuse what is wrong.
+
+Pure functions on bytes; it must never keep the state of a connection, do I/O or start a thread.
+
+A frame is a header of 64 bytes and up to PAYLOAD_BYTES of payload. The payloads of the frames of one message, one after
+the other, are its head and then its body. Every header carries the whole length, so a receiver can allocate once.
+The checksum covers the header before it and the payload; it shows torn or corrupted frames, it authenticates nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ferry.channel.base import MESSAGE_BYTES_MAX, Lane
+from ferry.contract import limits
+from ferry.contract.errors import Refusal
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAGIC = b"FeRy"
+VERSION = 1
+HEADER = struct.Struct("<4sBBBxIIQQQQQII")
+HEADER_BYTES = HEADER.size
+PAYLOAD_BYTES = limits.SLOT_BYTES - HEADER_BYTES
+"""A frame with its header fills exactly one slot."""
+
+FIRST, LAST, CREDIT, BYE = 1, 2, 4, 8
+"""Flags. CREDIT and BYE frames are not part of a lane's sequence and cost no credit; a BYE's payload says why."""
+
+BYE_BYTES_MAX = 512
+COPY_BYTES = 4096
+"""Payloads up to this are copied behind their header: cheaper than one more entry in a gather list."""
+
+_CHECKED = HEADER_BYTES - 4
+_CHECKSUM = struct.Struct("<I")
+_FLAGS_ALLOWED = frozenset({0, FIRST, LAST, FIRST | LAST, CREDIT, BYE})
+
+assert HEADER_BYTES == 64
+
+
+class Header(NamedTuple):
+    """A decoded header. Lengths in bytes."""
+
+    lane: int
+    flags: int
+    length: int
+    """of the frame, header included"""
+    kind: int
+    job: int
+    generation: int
+    sequence: int
+    """number of the frame in its lane, from 1"""
+    credit: int
+    """slots of this lane, of the opposite direction, that were consumed since the connection was opened"""
+    total: int
+    """head and body of the whole message"""
+    head: int
+    checksum: int
+
+
+def job_hash(job: str) -> int:
+    """64 bits that name a job in every frame: a stray frame of another job is refused."""
+    return int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")
+
+
+def slots_of(total: int) -> int:
+    """Frames, and so credits, that a message of `total` bytes needs."""
+    return max(1, -(-total // PAYLOAD_BYTES))
+
+
+class Outgoing:
+    """A message on its way out: hands out its payload piece by piece, without copying."""
+
+    __slots__ = ("_at", "_index", "_pieces", "generation", "head", "kind", "lane", "planned", "total")
+
+    def __init__(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer]) -> None:
+        pieces = [memoryview(head)] if head else []
+        for buffer in body:
+            view = memoryview(buffer)
+            if view.nbytes:
+                pieces.append(view if view.format == "B" and view.ndim == 1 and view.contiguous else view.cast("B"))
+        self.lane, self.kind, self.generation, self.head = int(lane), kind, generation, len(head)
+        self.total = sum(map(len, pieces))
+        if self.total > MESSAGE_BYTES_MAX:
+            raise Refusal(
+                f"a message of {self.total} bytes on lane {lane.name} is larger than MESSAGE_BYTES_MAX "
+                f"({MESSAGE_BYTES_MAX}): cut it into several"
+            )
+        self.planned = 0
+        """bytes already given to frames, kept by the flow control"""
+        self._pieces, self._index, self._at = pieces, 0, 0
+
+    def take(self, count: int) -> list[memoryview]:
+        """The next `count` bytes of the payload, as views of the sender's buffers."""
+        out: list[memoryview] = []
+        while count:
+            piece = self._pieces[self._index]
+            view = piece[self._at : self._at + count]
+            out.append(view)
+            count -= len(view)
+            self._at += len(view)
+            if self._at == len(piece):
+                self._index, self._at = self._index + 1, 0
+        return out
+
+
+def encode(
+    payload: Sequence[bytes | memoryview],
+    *,
+    lane: int,
+    flags: int,
+    job: int,
+    kind: int = 0,
+    generation: int = 0,
+    sequence: int = 0,
+    credit: int = 0,
+    total: int = 0,
+    head: int = 0,
+) -> list[bytes | memoryview]:
+    """One frame as a gather list; small payloads are copied behind the header, others stay views."""
+    size = sum(map(len, payload))
+    assert size <= PAYLOAD_BYTES, size
+    length = HEADER_BYTES + size
+    header = HEADER.pack(MAGIC, VERSION, lane, flags, length, kind, job, generation, sequence, credit, total, head, 0)
+    checksum = zlib.crc32(header[:_CHECKED])
+    if size <= COPY_BYTES:
+        body = b"".join(payload)
+        return [header[:_CHECKED] + _CHECKSUM.pack(zlib.crc32(body, checksum)) + body]
+    for piece in payload:
+        checksum = zlib.crc32(piece, checksum)
+    return [header[:_CHECKED] + _CHECKSUM.pack(checksum), *payload]
+
+
+def decode_header(data: memoryview, offset: int, job: int) -> Header:
+    """Read and judge the header at `offset`; the checksum is judged by `verify`, when the whole frame is there.
+
+    Raises Refusal for anything that this version of this job would not have sent.
+    """
+    magic, version, *rest = HEADER.unpack_from(data, offset)
+    if magic != MAGIC:
+        raise Refusal(f"not a frame: it begins with {magic!r}")
+    if version != VERSION:
+        raise Refusal(f"frame version {version}, this side speaks {VERSION}: run the same release everywhere")
+    header = Header._make(rest)
+    if not HEADER_BYTES <= header.length <= limits.SLOT_BYTES:
+        raise Refusal(f"frame of {header.length} bytes, a slot has {limits.SLOT_BYTES}")
+    if header.job != job:
+        raise Refusal("frame of another job")
+    if header.lane >= len(Lane) or header.flags not in _FLAGS_ALLOWED:
+        raise Refusal(f"frame with lane {header.lane} and flags {header.flags}")
+    if header.total > MESSAGE_BYTES_MAX or header.head > header.total:
+        raise Refusal(
+            f"message of {header.total} bytes with a head of {header.head}, MESSAGE_BYTES_MAX is {MESSAGE_BYTES_MAX}"
+        )
+    return header
+
+
+def verify(frame: memoryview, header: Header) -> None:
+    """Raises Refusal when the checksum of the whole frame is not the announced one."""
+    if zlib.crc32(frame[HEADER_BYTES:], zlib.crc32(frame[:_CHECKED])) != header.checksum:
+        lane = Lane(header.lane).name
+        raise Refusal(f"checksum of frame {header.sequence} of lane {lane} is wrong: it was corrupted on the way")

@@ -1,0 +1,148 @@
+"""Mutual challenge and response over a fresh socket, before anything else is parsed.
+
+Fixed-size messages only, one deadline for all of them. It must never say to a stranger why it was refused, nor send any
+name before the stranger has proved that it knows the secret.
+
+    connecting side                                    accepting side
+      magic, nonce            --------------------->
+                              <---------------------   magic, nonce
+      name, life, number, MAC --------------------->     judges the MAC; the endpoint decides
+                              <---------------------   verdict, life, MAC
+
+Both MACs are HMAC-SHA256 with the job's secret over the role, the job, both names, both nonces and the message itself.
+A *life* is 16 random bytes of one endpoint object; the *number* counts the connections that it opened.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ferry.channel.base import NAME_BYTES_MAX
+from ferry.contract.errors import Refusal, Unreachable
+
+MAGIC = b"FERRY/1\n"
+NONCE_BYTES = 32
+LIFE_BYTES = 16
+_MAC_BYTES = 32
+_HELLO = struct.Struct(f"<{len(MAGIC)}s{NONCE_BYTES}s")
+_PROOF = struct.Struct(f"<{NAME_BYTES_MAX}s{LIFE_BYTES}sQ")
+_VERDICT = struct.Struct(f"<B{LIFE_BYTES}s")
+_REFUSED, _ADMITTED, _DUPLICATE = 0, 1, 2
+
+MISMATCH = "the secret, the job or the names of the two sides differ"
+
+
+class Caller(NamedTuple):
+    """Who connected, proved."""
+
+    name: str
+    life: bytes
+    number: int
+
+
+class _Talk:
+    """A socket with one deadline for everything."""
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._socket = sock
+        self._deadline = time.monotonic() + seconds
+
+    def _arm(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the handshake took too long")
+        self._socket.settimeout(left)
+
+    def put(self, data: bytes) -> None:
+        self._arm()
+        self._socket.sendall(data)
+
+    def get(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            self._arm()
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                raise ConnectionError("the other side closed during the handshake")
+            data += piece
+        return data
+
+
+def _mac(secret: bytes, role: bytes, job: str, names: tuple[str, str], nonces: bytes, message: bytes) -> bytes:
+    parts = (role, job.encode(), names[0].encode(), names[1].encode(), nonces, message)
+    text = b"".join(struct.pack("<I", len(part)) + part for part in parts)
+    return hmac.digest(secret, text, "sha256")
+
+
+def _hello(data: bytes) -> bytes:
+    magic, nonce = _HELLO.unpack(data)
+    if magic != MAGIC:
+        raise Refusal(f"the other side does not speak this protocol: it begins with {magic!r}")
+    return bytes(nonce)
+
+
+def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, seconds: float) -> tuple[bool, bytes]:
+    """The connecting side. Returns (admitted, life of the peer); not admitted: the peer keeps another connection to us.
+
+    Raises Refusal when either side does not believe the other, Unreachable when it breaks or takes too long.
+    """
+    try:
+        talk = _Talk(sock, seconds)
+        mine = os.urandom(NONCE_BYTES)
+        talk.put(_HELLO.pack(MAGIC, mine))
+        nonces = mine + _hello(talk.get(_HELLO.size))
+        proof = _PROOF.pack(me.name.encode(), me.life, me.number)
+        talk.put(proof + _mac(secret, b"caller", job, (me.name, peer), nonces, proof))
+        answer = talk.get(_VERDICT.size + _MAC_BYTES)
+    except OSError as error:
+        raise Unreachable(f"handshake with {peer} failed: {error}") from error
+    verdict, life = _VERDICT.unpack_from(answer)
+    if verdict == _REFUSED:
+        raise Refusal(f"{peer} refused the handshake: {MISMATCH}")
+    expected = _mac(secret, b"accepter", job, (me.name, peer), nonces, answer[: _VERDICT.size])
+    if not hmac.compare_digest(expected, answer[_VERDICT.size :]):
+        raise Refusal(f"what answered for {peer} could not prove it: {MISMATCH}")
+    return verdict == _ADMITTED, life
+
+
+def welcome(
+    sock: socket.socket,
+    me: str,
+    life: bytes,
+    job: str,
+    secret: bytes,
+    seconds: float,
+    decide: Callable[[Caller, Callable[[bool], None]], None],
+) -> None:
+    """The accepting side. `decide(caller, answer)` is called for a caller that proved itself, and calls `answer` once.
+
+    Raises Refusal when the caller could not prove itself, Unreachable when it breaks or takes too long.
+    """
+    try:
+        talk = _Talk(sock, seconds)
+        theirs = _hello(talk.get(_HELLO.size))
+        mine = os.urandom(NONCE_BYTES)
+        talk.put(_HELLO.pack(MAGIC, mine))
+        nonces = theirs + mine
+        data = talk.get(_PROOF.size + _MAC_BYTES)
+        proof = data[: _PROOF.size]
+        padded, caller_life, number = _PROOF.unpack(proof)
+        name = padded.rstrip(b"\0").decode("utf-8", "replace")
+        expected = _mac(secret, b"caller", job, (name, me), nonces, proof)
+        if not hmac.compare_digest(expected, data[_PROOF.size :]) or not name or name == me:
+            talk.put(_VERDICT.pack(_REFUSED, bytes(LIFE_BYTES)) + bytes(_MAC_BYTES))
+            raise Refusal(f"refused a caller that says it is {name[:NAME_BYTES_MAX]!r}: {MISMATCH}")
+
+        def answer(admitted: bool) -> None:
+            verdict = _VERDICT.pack(_ADMITTED if admitted else _DUPLICATE, life)
+            talk.put(verdict + _mac(secret, b"accepter", job, (name, me), nonces, verdict))
+
+        decide(Caller(name, caller_life, number), answer)
+    except OSError as error:
+        raise Unreachable(f"handshake of a caller failed: {error}") from error

@@ -1,0 +1,198 @@
+"""The two halves of a lane: what a sender may still send, and what a receiver has got and given back.
+
+Plain state without locks, clock or I/O: `flow` holds the lock. It must never guess: a peer that breaks the sequence,
+its credit or the announced lengths is refused, because every later byte of it would be misread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from ferry.channel.base import CREDIT_BATCH, HELD_SLOTS_MAX, Lane
+from ferry.channel.frames import FIRST, LAST, PAYLOAD_BYTES, Header, Outgoing, slots_of
+from ferry.contract import limits
+from ferry.contract.errors import Refusal
+
+_HELD_BYTES = HELD_SLOTS_MAX * PAYLOAD_BYTES
+
+
+class Planned(NamedTuple):
+    """A frame that is to be sent: `size` payload bytes of the message."""
+
+    message: Outgoing
+    size: int
+    flags: int
+    sequence: int
+
+
+class SendLane:
+    """Queue and credit of one lane towards the peer. One credit is one frame."""
+
+    __slots__ = (
+        "lane",
+        "queue",
+        "queued_bytes",
+        "queued_slots",
+        "returned",
+        "sent_bytes",
+        "sent_messages",
+        "sequence",
+        "stalls",
+    )
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.queue: deque[Outgoing] = deque()
+        self.queued_bytes = self.queued_slots = 0
+        self.sequence = self.returned = 0
+        self.sent_messages = self.sent_bytes = self.stalls = 0
+
+    @property
+    def credits(self) -> int:
+        """Frames that may be sent now."""
+        return limits.SLOTS + self.returned - self.sequence
+
+    @property
+    def room(self) -> bool:
+        """True when one more message would have credit for its first slot."""
+        return self.credits > self.queued_slots
+
+    @property
+    def sendable(self) -> bool:
+        """True when a frame is waiting and may go."""
+        return bool(self.queue) and self.credits > 0
+
+    def push(self, message: Outgoing) -> None:
+        """Queue a message."""
+        self.queue.append(message)
+        self.queued_bytes += message.total
+        self.queued_slots += slots_of(message.total)
+
+    def plan(self) -> Planned:
+        """Take the next frame; only when `sendable`."""
+        assert self.sendable
+        message = self.queue[0]
+        count = min(PAYLOAD_BYTES, message.total - message.planned)
+        flags = FIRST if message.planned == 0 else 0
+        message.planned += count
+        if message.planned == message.total:
+            flags |= LAST
+            self.queue.popleft()
+            self.sent_messages += 1
+        self.sequence += 1
+        self.queued_bytes -= count
+        self.queued_slots -= 1
+        self.sent_bytes += count
+        return Planned(message, count, flags, self.sequence)
+
+    def credit(self, count: int) -> None:
+        """The peer says that it has consumed `count` slots in all. Raises Refusal when that cannot be."""
+        if not self.returned <= count <= self.sequence:
+            raise Refusal(
+                f"impossible credit on lane {self.lane.name}: {count} slots consumed, "
+                f"{self.returned} were before and {self.sequence} were sent"
+            )
+        self.returned = count
+
+
+class Whole(NamedTuple):
+    """A message that is complete, and the slots whose credit goes back when it is consumed."""
+
+    kind: int
+    generation: int
+    head: bytes
+    body: bytes | memoryview
+    slots: int
+
+
+class ReceiveLane:
+    """Sequence, credit and the unfinished message of one lane from the peer."""
+
+    __slots__ = (
+        "_body",
+        "_first",
+        "_got",
+        "_head",
+        "_kept",
+        "consumed",
+        "lane",
+        "received_bytes",
+        "received_messages",
+        "sequence",
+        "told",
+    )
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.sequence = self.consumed = self.told = 0
+        self.received_messages = self.received_bytes = 0
+        self._first: Header | None = None
+        self._head = memoryview(b"")
+        self._body = memoryview(b"")
+        self._got = self._kept = 0
+
+    @property
+    def due(self) -> bool:
+        """True when credit must be reported now: a batch of it, or any of it once the sender may be running out."""
+        pending = self.consumed - self.told
+        return pending >= CREDIT_BATCH or (pending > 0 and self.sequence - self.told >= limits.SLOTS // 2)
+
+    def tell(self) -> int:
+        """The cumulative credit to report; from now on the sender may rely on it."""
+        self.told = self.consumed
+        return self.told
+
+    def accept(self, header: Header, payload: memoryview) -> Whole | int:
+        """Take one verified frame; returns the message that it completes, or how many slots are consumed already.
+
+        Parts of a message that are far from its end give their credit back at once, else a message larger than the
+        credit could never arrive; the last HELD_SLOTS_MAX slots wait for the message to be consumed.
+        Needs no lock: only the receiving thread writes what it touches. Raises Refusal for a frame out of order.
+        """
+        if header.sequence != self.sequence + 1:
+            raise Refusal(f"frame {header.sequence} of lane {self.lane.name} came after frame {self.sequence}")
+        if header.sequence - self.told > limits.SLOTS:
+            raise Refusal(f"frame {header.sequence} of lane {self.lane.name} was sent without credit")
+        self.sequence += 1
+        self.received_bytes += len(payload)
+        first = self._first
+        if bool(header.flags & FIRST) != (first is None):
+            raise Refusal(f"frame {header.sequence} of lane {self.lane.name} is not the part that should come")
+        if first is None and header.flags & LAST:
+            if header.total != len(payload):
+                raise Refusal(f"message of {header.total} bytes with {len(payload)} bytes on lane {self.lane.name}")
+            self.received_messages += 1
+            cut = header.head
+            return Whole(header.kind, header.generation, bytes(payload[:cut]), bytes(payload[cut:]), 1)
+        return self._part(header, payload)
+
+    def _part(self, header: Header, payload: memoryview) -> Whole | int:
+        first = self._first
+        if first is None:
+            first = self._first = header
+            self._head = memoryview(bytearray(header.head))
+            # Not a bytearray: that would be zeroed first, and every byte is about to be written.
+            self._body = np.empty(header.total - header.head, np.uint8).data
+            self._got = self._kept = 0
+        got, size = self._got, len(payload)
+        left = first.total - got - size
+        if header.total != first.total or left < 0 or (left == 0) != bool(header.flags & LAST) or not size:
+            raise Refusal(f"parts of a message on lane {self.lane.name} do not add up to {first.total} bytes")
+        in_head = min(size, max(0, first.head - got))
+        if in_head:
+            self._head[got : got + in_head] = payload[:in_head]
+        if in_head < size:
+            at = got + in_head - first.head
+            self._body[at : at + size - in_head] = payload[in_head:]
+        self._got = got + size
+        early = left >= _HELD_BYTES
+        self._kept += not early
+        if left:
+            return int(early)
+        whole = Whole(first.kind, first.generation, bytes(self._head), self._body, self._kept)
+        self._first, self._head, self._body = None, memoryview(b""), memoryview(b"")
+        self.received_messages += 1
+        return whole

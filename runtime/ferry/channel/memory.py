@@ -1,0 +1,227 @@
+"""Channels between endpoints of one process: the same frames and flow control, with a queue instead of a network.
+
+For tests: delivery happens in `MemoryNetwork.pump`, called by the test (deterministic) or by one thread of the network.
+It must never be used between processes, and never deliver inside a sender's call.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from ferry.channel.base import HANDSHAKE_SECONDS, REPLACED, Channel, Endpoint, Handler, OnClose, OnOpen
+from ferry.channel.flow import FlowChannel
+from ferry.contract.errors import Refusal, Unreachable
+
+
+class MemoryNetwork:
+    """Joins endpoints. Work is done in the order in which it was asked for, one step at a time."""
+
+    def __init__(self, threaded: bool = False) -> None:
+        self._condition = threading.Condition()
+        self._steps: deque[Callable[[], None]] = deque()
+        self._listeners: dict[tuple[str, int], MemoryEndpoint] = {}
+        self.threaded = self._running = threaded
+        self._pumping = threading.RLock()
+        if threaded:
+            threading.Thread(target=self._run, name="memory-network", daemon=True).start()
+
+    def pump(self, limit: int = 1_000_000) -> int:
+        """Deliver until nothing is left to deliver; returns the number of steps. At most `limit` steps."""
+        done = 0
+        while done < limit:
+            with self._pumping:
+                with self._condition:
+                    if not self._steps:
+                        return done
+                    step = self._steps.popleft()
+                step()
+            done += 1
+        return done
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._steps or not self._running)
+                if not self._running:
+                    return
+            self.pump()
+
+    def stop(self) -> None:
+        """End the network's thread, if it has one."""
+        with self._condition:
+            self._running = False
+            self._condition.notify_all()
+
+    def soon(self, step: Callable[[], None]) -> None:
+        """Queue a step."""
+        with self._condition:
+            self._steps.append(step)
+            self._condition.notify_all()
+
+    def register(self, endpoint: MemoryEndpoint, address: tuple[str, int]) -> tuple[str, int]:
+        """Give an endpoint an address; port 0 takes the next one."""
+        with self._condition:
+            host, port = address
+            port = port or 1 + max((p for _, p in self._listeners), default=0)
+            if (host, port) in self._listeners:
+                raise Unreachable(f"{endpoint.name} cannot listen on {host}:{port}: it is taken")
+            self._listeners[host, port] = endpoint
+            return host, port
+
+    def at(self, address: tuple[str, int]) -> MemoryEndpoint | None:
+        """Who listens there."""
+        return self._listeners.get(address)
+
+    def forget(self, endpoint: MemoryEndpoint) -> None:
+        """Remove an endpoint's addresses."""
+        with self._condition:
+            for address in [a for a, e in self._listeners.items() if e is endpoint]:
+                del self._listeners[address]
+
+    def admission(self) -> threading.RLock:
+        """Held while connections change: nothing is delivered meanwhile."""
+        return self._pumping
+
+
+class MemoryChannel(FlowChannel):
+    """One side of a pair; `partner` is the other."""
+
+    transport = "memory"
+    partner: MemoryChannel
+
+    def __init__(self, owner: MemoryEndpoint, peer: str, job: str, on_message: Handler, network: MemoryNetwork) -> None:
+        super().__init__(peer, job, on_message)
+        self._owner, self._network = owner, network
+        self._scheduled = False
+
+    def _kick(self, size: int) -> None:
+        self._rouse()
+
+    def _rouse(self) -> None:
+        with self._lock:
+            if self._scheduled or self._closed is not None:
+                return
+            self._scheduled = True
+        self._network.soon(self._carry)
+
+    def _carry(self) -> None:
+        """Move one gather to the partner."""
+        with self._lock:
+            self._scheduled = False
+        gather = self._collect()
+        if not gather:
+            return
+        self.partner.arrive(b"".join(gather))
+        self._handed_over()
+        self._rouse()
+
+    def arrive(self, data: bytes) -> None:
+        """Bytes from the partner: whole frames, unless a test sends something else."""
+        if self._closed is not None:
+            return
+        try:
+            self._feed(memoryview(data))
+        except Unreachable as error:
+            self.close(str(error))
+        except Exception as error:  # a handler's failure ends its connection, as on a network
+            self.close(self._blame(error))
+
+    def flush(self, timeout: float) -> bool:
+        """See Channel.flush; without a thread of the network the caller delivers."""
+        if not self._network.threaded:
+            self._network.pump()
+        return super().flush(timeout)
+
+    def close(self, reason: str = "closed by this side") -> None:
+        """See Channel.close."""
+        first = self._closed is None
+        super().close(reason)
+        if first:
+            self._network.soon(lambda: self.partner.arrive(self._farewell(reason)))
+
+    def _cut(self) -> None:
+        reason = self._closed or ""
+        self._network.soon(lambda: self._owner.ended(self, reason))
+
+
+class MemoryEndpoint(Endpoint):
+    """See Endpoint."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        name: str,
+        job: str,
+        secret: bytes,
+        on_message: Handler,
+        on_open: OnOpen,
+        on_close: OnClose,
+    ) -> None:
+        self.name = name
+        self._network, self._job, self._secret = network, job, secret
+        self._on_message, self._on_open, self._on_close = on_message, on_open, on_close
+        self._channels: dict[str, MemoryChannel] = {}
+        self._closing = False
+
+    def listen(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """See Endpoint.listen."""
+        return self._network.register(self, (host, port))
+
+    def connect(self, peer: str, address: tuple[str, int], timeout: float = HANDSHAKE_SECONDS) -> Channel:
+        """See Endpoint.connect."""
+        if peer == self.name:
+            raise Refusal(f"{peer} does not connect to itself: hand the message over locally")
+        other = self._network.at(address)
+        if other is None or self._closing:
+            raise Unreachable(f"{self.name} cannot reach {peer} at {address[0]}:{address[1]}: nobody listens")
+        known = hmac.compare_digest(self._secret, other._secret)
+        if not known or (self._job, peer) != (other._job, other.name):
+            raise Refusal(f"{peer} refused the handshake: the secret, the job or the names of the two sides differ")
+        with self._network.admission():
+            mine = MemoryChannel(self, peer, self._job, self._on_message, self._network)
+            theirs = MemoryChannel(other, self.name, self._job, other._on_message, self._network)
+            mine.partner, theirs.partner = theirs, mine
+            other.opened(theirs)
+            self.opened(mine)
+        return mine
+
+    def opened(self, channel: MemoryChannel) -> None:
+        """Make it the peer's channel; the old one is reported first."""
+        old = self._channels.pop(channel.peer, None)
+        if old is not None:
+            old.close(REPLACED)
+            self._on_close(channel.peer, REPLACED)
+        self._channels[channel.peer] = channel
+        self._on_open(channel.peer, channel)
+
+    def ended(self, channel: MemoryChannel, reason: str) -> None:
+        """A channel was closed."""
+        if self._channels.get(channel.peer) is channel:
+            del self._channels[channel.peer]
+            self._on_close(channel.peer, reason)
+
+    def channel(self, peer: str) -> Channel | None:
+        """See Endpoint.channel."""
+        channel = self._channels.get(peer)
+        return None if channel is None or channel.closed is not None else channel
+
+    def kill(self) -> None:
+        """End like a killed process: nothing is reported here, the peers see the connections break."""
+        self._closing = True
+        self._network.forget(self)
+        with self._network.admission():
+            channels, self._channels = list(self._channels.values()), {}
+            for channel in channels:
+                channel.close("killed")
+
+    def close(self) -> None:
+        """See Endpoint.close."""
+        self._closing = True
+        self._network.forget(self)
+        with self._network.admission():
+            for channel in list(self._channels.values()):
+                channel.close("endpoint closed")
+                self.ended(channel, "endpoint closed")

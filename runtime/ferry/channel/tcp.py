@@ -1,0 +1,219 @@
+"""Channels over TCP: listens, connects, lets in whom the handshake proved, and keeps one connection per peer.
+
+It must never parse a frame, nor choose when to connect: reconnecting is the caller's decision.
+
+Which of two connections of one pair stays is a rule that both ends evaluate alike:
+
+* the peer began a new life: the new connection stays (the old one belongs to a dead process);
+* both were opened by the same side: the one opened later stays;
+* each side opened one at the same time: the one opened by the smaller name stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ferry.channel.base import HANDSHAKE_SECONDS, NAME_BYTES_MAX, REPLACED, Channel, Endpoint, Handler, OnClose, OnOpen
+from ferry.channel.handshake import LIFE_BYTES, Caller, greet, welcome
+from ferry.channel.tcp_channel import TcpChannel, tune
+from ferry.contract.errors import FerryError, Refusal, Unreachable
+
+log = logging.getLogger(__name__)
+
+HANDSHAKES_MAX = 64
+"""Connections that are proving themselves at one time; more are closed at once."""
+
+REFUSALS_KEPT = 32
+
+_RETRY_SECONDS = 0.02
+
+
+class TcpEndpoint(Endpoint):
+    """See Endpoint."""
+
+    def __init__(
+        self, name: str, job: str, secret: bytes, on_message: Handler, on_open: OnOpen, on_close: OnClose
+    ) -> None:
+        if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
+            raise Refusal(f"{name!r} is not a name: 1 to {NAME_BYTES_MAX} bytes without NUL")
+        self.name = name
+        self._job, self._secret = job, secret
+        self._on_message, self._on_open, self._on_close = on_message, on_open, on_close
+        self._life = os.urandom(LIFE_BYTES)
+        self._opened = 0
+        self._lock = threading.Lock()
+        self._admission = threading.Lock()
+        self._channels: dict[str, TcpChannel] = {}
+        self._handshakes = threading.BoundedSemaphore(HANDSHAKES_MAX)
+        self._listener: socket.socket | None = None
+        self._closing = False
+        self.refusals: deque[str] = deque(maxlen=REFUSALS_KEPT)
+        """Why the last callers were refused; only this side knows."""
+
+    # -- accepting ----------------------------------------------------------------------------------------------------
+
+    def listen(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """See Endpoint.listen. Raises Unreachable when the address cannot be bound."""
+        try:
+            listener = socket.create_server((host, port), backlog=128)
+        except OSError as error:
+            raise Unreachable(f"{self.name} cannot listen on {host}:{port}: {error}") from error
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), name=f"channel-accept-{self.name}", daemon=True).start()
+        address = listener.getsockname()
+        return str(address[0]), int(address[1])
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._closing:
+            try:
+                sock, _ = listener.accept()
+            except OSError as error:
+                if self._closing:
+                    return
+                # Out of descriptors, or a caller that left while it waited: neither may end the listening.
+                log.warning("%s could not accept: %s", self.name, error)
+                time.sleep(_RETRY_SECONDS)
+                continue
+            if not self._handshakes.acquire(blocking=False):
+                self._refuse(sock, f"more than {HANDSHAKES_MAX} handshakes at one time")
+                continue
+            threading.Thread(target=self._welcome, args=(sock,), name=f"channel-greet-{self.name}", daemon=True).start()
+
+    def _welcome(self, sock: socket.socket) -> None:
+        def decide(caller: Caller, answer: Callable[[bool], None]) -> None:
+            channel = self._channel(sock, caller.name, caller.name, caller.life, caller.number)
+            self._admit(channel, answer)
+
+        try:
+            tune(sock)
+            welcome(sock, self.name, self._life, self._job, self._secret, HANDSHAKE_SECONDS, decide)
+        except FerryError as error:
+            self._refuse(sock, str(error))
+        except Exception:  # a callback that failed: this connection ends, the endpoint lives
+            log.exception("%s could not open a connection", self.name)
+            sock.close()
+        finally:
+            self._handshakes.release()
+
+    def _refuse(self, sock: socket.socket, reason: str) -> None:
+        self.refusals.append(reason)
+        log.warning("%s closed a connection: %s", self.name, reason)
+        sock.close()
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    def connect(self, peer: str, address: tuple[str, int], timeout: float = HANDSHAKE_SECONDS) -> Channel:
+        """See Endpoint.connect."""
+        if peer == self.name:
+            raise Refusal(f"{peer} does not connect to itself: hand the message over locally")
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Unreachable(f"{peer} keeps an older connection to {self.name} that is gone on this side")
+            channel = self._dial(peer, address, left)
+            if channel is not None:
+                return channel
+            # The peer prefers the connection that it opened itself. It is registered here already, or it is breaking.
+            other = self.channel(peer)
+            if other is not None:
+                return other
+            time.sleep(_RETRY_SECONDS)
+
+    def _dial(self, peer: str, address: tuple[str, int], seconds: float) -> TcpChannel | None:
+        with self._lock:
+            if self._closing:
+                raise Unreachable(f"endpoint {self.name} is closed")
+            self._opened += 1
+            number = self._opened
+        try:
+            sock = socket.create_connection(address, timeout=seconds)
+        except OSError as error:
+            raise Unreachable(f"{self.name} cannot reach {peer} at {address[0]}:{address[1]}: {error}") from error
+        try:
+            tune(sock)
+            admitted, life = greet(sock, Caller(self.name, self._life, number), peer, self._job, self._secret, seconds)
+            if admitted:
+                channel = self._channel(sock, peer, self.name, life, number)
+                if self._admit(channel, None):
+                    return channel
+            sock.close()
+            return None
+        except BaseException:
+            sock.close()
+            raise
+
+    # -- the one connection per peer ----------------------------------------------------------------------------------
+
+    def _channel(self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int) -> TcpChannel:
+        return TcpChannel(
+            sock, peer, self._job, self._on_message, self._ended, initiator=initiator, life=life, number=number
+        )
+
+    def _admit(self, channel: TcpChannel, answer: Callable[[bool], None] | None) -> bool:
+        """Make it the peer's connection, or not; the old one has ended, and was reported, before the new one opens."""
+        with self._admission:
+            old = self._channels.get(channel.peer)
+            stays = not self._closing and (old is None or old.closed is not None or not preferred(old, channel))
+            if answer is not None:
+                answer(stays)
+            if not stays:
+                channel.discard()
+                return False
+            channel.ready()
+            if old is not None:
+                old.close(REPLACED)
+                old.wait_end()
+            with self._lock:
+                self._channels[channel.peer] = channel
+            try:
+                self._on_open(channel.peer, channel)
+            except Exception as error:  # it was announced, so its end has to be announced, too
+                log.exception("on_open of %s for %s failed", self.name, channel.peer)
+                channel.close(f"on_open failed: {error!r}")
+            channel.start()
+            return True
+
+    def _ended(self, channel: TcpChannel, reason: str) -> None:
+        with self._lock:
+            if self._channels.get(channel.peer) is channel:
+                del self._channels[channel.peer]
+        try:
+            self._on_close(channel.peer, reason)
+        except Exception:  # the thread ends anyway; the failure must be seen
+            log.exception("on_close of %s for %s failed", self.name, channel.peer)
+
+    def channel(self, peer: str) -> Channel | None:
+        """See Endpoint.channel."""
+        channel = self._channels.get(peer)
+        return None if channel is None or channel.closed is not None else channel
+
+    def close(self) -> None:
+        """See Endpoint.close."""
+        self._closing = True
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        with self._admission, self._lock:
+            channels = list(self._channels.values())
+        for channel in channels:
+            channel.close("endpoint closed")
+        for channel in channels:
+            channel.wait_end()
+
+
+def preferred(old: TcpChannel, new: TcpChannel) -> bool:
+    """True when the old one of two connections of one pair stays; both ends come to the same answer."""
+    if old.life != new.life:
+        return False
+    if old.initiator == new.initiator:
+        return old.number > new.number
+    return old.initiator < new.initiator

@@ -1,0 +1,146 @@
+"""Documents that processes hand each other as files or over HTTP: settings of a run, status, timeline.
+
+A run lives in one directory:
+
+| file | written by | what |
+|---|---|---|
+| `run.json` | supervisor | RunSettings; mode 0600, for it holds the secret |
+| `driver.json` | driver | {"url", "pid", "generation"}: where the control endpoint listens, once it does |
+| `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970 |
+| `checkpoint/` | Spark | offsets and commits of the query |
+| `workers/K/I/` | instance K.I | its state, log and mark |
+| `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
+
+Control endpoint of the driver (header `Authorization: Bearer SECRET`): `GET /status` -> Status, `PUT /desired` <-
+{"number", "placements": [[leader, replica...], ...]}, `POST /stop` (after the epoch under way), `GET /metrics`.
+
+Timeline records by `kind`:
+`epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
+(seconds), watermark}, `groups` {changes: [[vnode, what, instance], ...]}, `lost` {text}, `ready` {generation, epoch},
+`action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {rows}, `degraded` {text}.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
+"""Stages of an epoch at which a run can be told to stop and let an action happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Everything the driver and the sidecars of one run need; written once by the supervisor."""
+
+    job: str
+    """Name of the StreamJob."""
+    run: str
+    """Unique name of this run."""
+    directory: str
+    secret: str
+    """Shared by the processes of the run: channels, control endpoint, Redis password."""
+    redis: str
+    """URL, e.g. unix:///.../redis.sock or redis://host:port/0 (password apart)."""
+    pipeline_module: str | None
+    pipeline_file: str | None
+    pipeline_args: dict[str, Any]
+    virtual_nodes: int
+    replicas: int
+    workers: int
+    instances_per_worker: int
+    memory_bytes: int
+    epoch_interval_ms: int
+    epoch_max_rows: int
+    cores: int
+    """Spark task slots."""
+    events: int | None = None
+    """Bound of generator sources: run to the end, fire everything, exit 0."""
+    output: str | None = None
+    """Replaces the directory of parquet sinks."""
+    dead_letter: str | None = None
+    spark: dict[str, str] = field(default_factory=dict)
+    handover_batch: int | None = None
+    """Virtual nodes warming at one time; None = all at once."""
+    handover_deadline_ms: int = 600_000
+    bandwidth_bytes: int | None = None
+    """Bytes per second that one instance sends for snapshots; None = no limit."""
+    heartbeat_ms: int = 500
+    timeout_ms: int = 2500
+    return_deadline_ms: int = 60_000
+    sink_attempts: int = 6
+    stops: tuple[tuple[int, str], ...] = ()
+    """(epoch, stage) at which the driver asks the supervisor (POST supervisor/stage {"epoch", "stage"}) and waits."""
+    supervisor: str | None = None
+    """URL of the supervisor's endpoint."""
+
+    @property
+    def path(self) -> Path:
+        """The run's directory."""
+        return Path(self.directory)
+
+    def write(self) -> Path:
+        """Write run.json (mode 0600) and return its path."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / "run.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(asdict(self), indent=1))
+        return file
+
+    @staticmethod
+    def read(file: str | Path) -> RunSettings:
+        """Inverse of write."""
+        doc = json.loads(Path(file).read_text())
+        doc["stops"] = tuple((int(e), str(s)) for e, s in doc["stops"])
+        return RunSettings(**doc)
+
+
+@dataclass(slots=True)
+class Status:
+    """What the driver says of itself. Plain values only: it travels as JSON."""
+
+    job: str
+    generation: int
+    phase: str
+    epoch: int
+    """Last finished epoch, -1 before the first."""
+    watermark: int | None
+    """Milliseconds of event time; None before any input."""
+    version: tuple[int, int]
+    groups: list[tuple[list[str], list[str]]]
+    """Per virtual node: (in-step members with the leader first, learners)."""
+    settled: bool
+    """The groups are what is desired, among living instances."""
+    desired: int
+    """Number of the desired placement in force, 0 for none."""
+    alive: list[str]
+    """Instances that obey this driver."""
+    loads: list[tuple[float, float]]
+    """Per virtual node: (records per second, bytes)."""
+    rows: int
+    late: int
+    malformed: int
+    rows_per_second: float
+    epoch_seconds: float
+    """Median of the last epochs."""
+    journal_up: bool
+    finished: bool
+    degraded: str | None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain lists and maps."""
+        return asdict(self)
+
+    @staticmethod
+    def from_wire(doc: dict[str, Any]) -> Status:
+        """Inverse of to_wire."""
+        return Status(**{**doc, "version": tuple(doc["version"]), "groups": [(a, b) for a, b in doc["groups"]]})
+
+
+def append_record(directory: str | Path, record: dict[str, Any]) -> None:
+    """Append one record to the run's timeline, in one write so that processes do not mix their lines."""
+    line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+    with open(Path(directory) / "timeline.jsonl", "ab", buffering=0) as file:
+        file.write(line)

@@ -1,0 +1,53 @@
+"""Three kinds of failure, and who has to act on each.
+
+FerryError
+  Refusal            a peer or a user asked for something that is not allowed; nothing changed
+    SpecRefused        the job file or the pipeline is wrong: the user mends it
+    Superseded         a newer generation or routing table exists: the sender is a zombie and stops
+  Fault              the world broke: retry, or fail over
+    Unreachable        a peer is gone or silent
+    RowsGone           a read names rows that are not there (any more): never an empty result
+    Exhausted          a bound with a name was reached (disk, memory, a queue, a deadline)
+    StateUnavailable   no copy of a virtual node is left: the job stops, it never goes on empty
+  Bug                an invariant is broken: crash with the story
+"""
+
+
+class FerryError(Exception):
+    """Base of every error that Ferry raises on purpose."""
+
+
+class Refusal(FerryError):
+    """A request that is not allowed; nothing changed."""
+
+
+class SpecRefused(Refusal):
+    """A job file or pipeline that cannot run; the message names the thing and what to do."""
+
+
+class Superseded(Refusal):
+    """The sender is of a lower generation or routing table than the receiver."""
+
+
+class Fault(FerryError):
+    """The world broke; retrying or failing over may help."""
+
+
+class Unreachable(Fault):
+    """A peer cannot be reached, or went away."""
+
+
+class RowsGone(Fault):
+    """A read names rows that are not there; an empty answer would lose them silently."""
+
+
+class Exhausted(Fault):
+    """A bound with a name was reached: disk, memory, a queue or a deadline."""
+
+
+class StateUnavailable(Fault):
+    """No copy of a virtual node is left."""
+
+
+class Bug(FerryError):
+    """An invariant of the protocol is broken."""

@@ -1,0 +1,49 @@
+"""Every bound of the system, with its name and its reason (design section 10, invariant 7)."""
+
+KEY_GROUP_BITS = 15
+"""2**15 slices of the key hash, fixed for ever (Rhino section 4.2 uses the same number)."""
+
+VIRTUAL_NODES_MAX = 1 << KEY_GROUP_BITS
+"""A virtual node holds at least one key group."""
+
+WATERMARK_NONE = -(2**62)
+"""The watermark before any input has been seen: below every event time."""
+
+WATERMARK_END = 2**62
+"""The watermark after a finite input has ended: above every event time, so every window fires."""
+
+SLOT_BYTES = 64 * 1024
+"""One credit of a channel, in bytes (Slash section 8.3: 32 to 64 KiB saturate a link)."""
+
+SLOTS = 64
+"""Credits a receiver grants per lane and sender: 4 MiB may be under way per lane."""
+
+CHUNK_BYTES = 256 * 1024
+"""Largest piece of a snapshot; moving S bytes needs chunks under credit, not S."""
+
+FRAGMENT_MEMORY_BYTES = 256 * 1024 * 1024
+"""Staged fragments of one instance kept in memory; beyond this they go to files."""
+
+HEARTBEAT_SECONDS = 0.5
+HEARTBEAT_TTL_SECONDS = 2.5
+"""A member whose key in Redis ran out, and whose connection is silent, is gone."""
+
+PREPARE_DEADLINE_SECONDS = 60.0
+"""An attempt that took longer is abandoned and begun again."""
+
+RETURN_DEADLINE_SECONDS = 60.0
+"""How long a job waits for the only holder of a virtual node before it stops with StateUnavailable."""
+
+WARM_DEADLINE_SECONDS = 600.0
+"""A move that is still warming after this is aborted with a reason."""
+
+SINK_ATTEMPTS = 6
+"""How often the sink of one epoch is tried, with back-off, before the job is Degraded and stops."""
+
+EMIT_LOCAL_ROWS = 400_000
+"""Fired rows up to this number are fetched by the driver itself; more are read by Spark tasks."""
+
+assert VIRTUAL_NODES_MAX == 1 << KEY_GROUP_BITS
+assert WATERMARK_NONE < 0 < WATERMARK_END
+assert CHUNK_BYTES >= SLOT_BYTES
+assert HEARTBEAT_TTL_SECONDS > 2 * HEARTBEAT_SECONDS

@@ -1,0 +1,233 @@
+"""Every message between the driver and the instances, and between instances, with its wire form.
+
+| message | from -> to | meaning |
+|---|---|---|
+| Install | driver -> instance | the routing table from now on |
+| Ask / Answer | driver <-> instance | what did you commit? From the answer on lower generations are refused |
+| Prepare | driver -> instance | one attempt of one step: helpers send partials, leaders compute and replicate deltas |
+| Partials | helper -> leader | what the helper's winning fragments hold for that leader's virtual nodes |
+| Delta | leader -> replica -> ... | after-images of all virtual nodes of one chain; learners get theirs beside the chain |
+| Prepared | tail of a chain -> driver | the whole chain has logged the delta |
+| FragmentsGone | helper -> driver | a winning fragment is not here: the ingest has to run again |
+| Commit / Committed | driver <-> instance | put the deltas of that attempt; it is final |
+| Fetch / Chunk | learner <-> leader | snapshot of virtual nodes, begun at `base` |
+| Warm | learner -> driver | I hold these virtual nodes whole, as of `label` |
+| Refused | instance -> driver | you are superseded |
+| Failed | instance -> driver | this instance cannot go on, with the reason |
+
+A message is a frozen value; its body (record batches) travels beside it and is named by it.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgpack
+
+from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.routing import Table, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    instance: InstanceId
+    generation: int
+    committed: Label | None
+    low: int
+    high: int
+    """Watermarks before and after the committed step."""
+    meta: bytes
+    """The driver's own notes that were committed with the step."""
+    holds: tuple[int, ...]
+    """Virtual nodes held whole as of `committed`."""
+    prepared: tuple[Label, ...]
+    """Labels whose deltas are in the log, not committed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Names one staged fragment for ever: task attempt ids start again with a new driver, so they are not enough."""
+
+    step: Step
+    generation: int
+    run: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    step: Step
+    attempt: Attempt
+    version: Version
+    winners: tuple[tuple[InstanceId, tuple[Fragment, ...]], ...]
+    """Per helper the fragments of the task attempts that Spark accepted."""
+    low: int
+    """Watermark before the step: what is final there is late."""
+    high: int
+    """Watermark after the step: windows with low < end <= high fire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    step: Step
+    attempt: Attempt
+    helper: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    step: Step
+    attempt: Attempt
+    version: Version
+    leader: InstanceId
+    chain: tuple[InstanceId, ...]
+    """The in-step members this delta is for, leader first; empty for a copy sent to a learner."""
+    vnodes: tuple[int, ...]
+    late: int
+    fired: int
+    """Upper bound of rows that fire in these virtual nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    step: Step
+    attempt: Attempt
+    chain: tuple[InstanceId, ...]
+    late: int
+    fired: int
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentsGone:
+    step: Step
+    attempt: Attempt
+    helper: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    label: Label
+    generation: int
+    low: int
+    high: int
+    """Watermarks before and after the step; kept with it, so that a new driver goes on from them."""
+    meta: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    instance: InstanceId
+    label: Label
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    learner: InstanceId
+    version: Version
+    session: int
+    vnodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    leader: InstanceId
+    session: int
+    number: int
+    base: Label | None
+    """What the leader had committed when the scan began."""
+    last: bool
+    operator: int
+    floor: int
+    """Slices whose windows are all final at this watermark are not part of the snapshot any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    instance: InstanceId
+    label: Label | None
+    vnodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    instance: InstanceId
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    instance: InstanceId
+    reason: str
+
+
+Message = (
+    Install | Ask | Answer | Prepare | Partials | Delta | Prepared | FragmentsGone | Commit | Committed
+    | Fetch | Chunk | Warm | Refused | Failed
+)  # fmt: skip
+
+KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))
+"""Wire number of each message; append only."""
+
+CODES: dict[type[Any], int] = {cls: code for code, cls in KINDS.items()}
+
+
+def encode(message: Message) -> bytes:
+    """Msgpack of the field values in order; nested values become lists, a table its own wire form."""
+    return bytes(msgpack.packb([getattr(message, f.name) for f in fields(message)], default=_plain))
+
+
+def decode(code: int, head: bytes) -> Message:
+    """Inverse of encode. Raises ValueError for an unknown code or a wrong number of fields."""
+    cls = KINDS.get(code)
+    if cls is None:
+        raise ValueError(f"unknown message kind {code}")
+    values = msgpack.unpackb(head)
+    hints = _HINTS[cls]
+    if len(values) != len(hints):
+        raise ValueError(f"{cls.__name__} has {len(hints)} fields, the peer sent {len(values)}")
+    message: Message = cls(*(_build(hint, value) for hint, value in zip(hints, values, strict=True)))
+    return message
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Table):
+        return value.to_wire()
+    return [getattr(value, f.name) for f in fields(value)]
+
+
+def _build(hint: Any, value: Any) -> Any:
+    """Turn plain lists back into the tuples and named values that `hint` names."""
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType:
+        return None if value is None else _build(next(h for h in typing.get_args(hint) if h is not type(None)), value)
+    if origin is tuple:
+        args = typing.get_args(hint)
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(value) if args[0] in _SCALARS else tuple(_build(args[0], v) for v in value)
+        return tuple(_build(a, v) for a, v in zip(args, value, strict=True))
+    if hint is Table:
+        return Table.from_wire(value)
+    if hint is Label:
+        return Label(Step(*value[0]), Attempt(*value[1]))
+    if hint is Fragment:
+        return Fragment(Step(*value[0]), *value[1:])
+    if hint in (Step, Attempt, Version):
+        return hint(*value)
+    return value
+
+
+_SCALARS = (int, str, bytes, InstanceId)
+_HINTS = {cls: list(typing.get_type_hints(cls).values()) for cls in CODES}

@@ -1,0 +1,55 @@
+"""The nouns of Ferry as types. The glossary in README.md uses the same words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+
+Vnode = NewType("Vnode", int)
+"""Index of a virtual node, 0 .. virtualNodes - 1: a contiguous range of key groups, hash >> (64 - log2(virtualNodes))."""
+
+InstanceId = NewType("InstanceId", str)
+"""'WORKER.INDEX', e.g. '2.0': one state process. The name survives a restart; each life has its own incarnation."""
+
+Generation = NewType("Generation", int)
+"""One life of the driver. Higher wins everywhere."""
+
+
+class Step(NamedTuple):
+    """One operator's part of one epoch; ordered."""
+
+    epoch: int
+    """Spark's batch id."""
+    operator: int
+    """Position of the stateful operator in the pipeline, from 0."""
+
+
+class Attempt(NamedTuple):
+    """One try of a step; ordered."""
+
+    generation: int
+    number: int
+
+
+class Term(NamedTuple):
+    """Version of one virtual node's group; ordered."""
+
+    generation: int
+    number: int
+
+
+class Label(NamedTuple):
+    """What identifies a delta for ever: the step and the attempt that produced it."""
+
+    step: Step
+    attempt: Attempt
+
+
+def worker_of(instance: InstanceId) -> int:
+    """Worker index of an instance: '2.0' -> 2."""
+    return int(instance.split(".", 1)[0])
+
+
+def vnode_shift(virtual_nodes: int) -> int:
+    """Right shift that maps a 64-bit key hash to its virtual node (64 for one virtual node: handle apart)."""
+    assert virtual_nodes > 0 and virtual_nodes & (virtual_nodes - 1) == 0, virtual_nodes
+    return 64 - virtual_nodes.bit_length() + 1

@@ -1,0 +1,113 @@
+"""The routing table: which instances hold which virtual node, and in which term.
+
+One table is one frozen value. Its version (generation, number) orders all tables of a job: a generation belongs to one
+driver, which numbers its tables. Every message of an attempt names the version under which the attempt was begun, so a
+message of an older table is refused as a whole (decision record 0003); the terms name the version of one group in the
+journal, in files and to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ferry.contract.names import InstanceId, Term
+
+
+class Version(NamedTuple):
+    """Version of a routing table; ordered."""
+
+    generation: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The replica group of one virtual node."""
+
+    term: Term
+    in_step: tuple[InstanceId, ...]
+    """Leader first, then the replicas in chain order; their acknowledgement is awaited."""
+    learners: tuple[InstanceId, ...] = ()
+    """Members being warmed: they get every delta, nobody waits for them."""
+
+    @property
+    def leader(self) -> InstanceId:
+        """The instance that computes the deltas of this virtual node."""
+        return self.in_step[0]
+
+    @property
+    def members(self) -> tuple[InstanceId, ...]:
+        """Everybody who gets the deltas."""
+        return self.in_step + self.learners
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All groups, by virtual node."""
+
+    version: Version
+    groups: tuple[Group, ...]
+    initial: bool = False
+    """True for the first table of a job: its members start with empty state instead of proving that they hold it."""
+
+    @property
+    def virtual_nodes(self) -> int:
+        """Number of virtual nodes, a power of two."""
+        return len(self.groups)
+
+    def chains(self) -> dict[tuple[InstanceId, ...], list[int]]:
+        """Virtual nodes by their chain (the in-step members in order): one delta message serves one chain."""
+        out: dict[tuple[InstanceId, ...], list[int]] = {}
+        for vnode, group in enumerate(self.groups):
+            out.setdefault(group.in_step, []).append(vnode)
+        return out
+
+    def in_step_instances(self) -> list[InstanceId]:
+        """Every instance whose commit is awaited, sorted."""
+        return sorted({i for g in self.groups for i in g.in_step})
+
+    def members(self) -> list[InstanceId]:
+        """Every instance that holds or learns anything, sorted."""
+        return sorted({i for g in self.groups for i in g.members})
+
+    def led_by(self, instance: InstanceId) -> list[int]:
+        """Virtual nodes that `instance` leads, ascending."""
+        return [v for v, g in enumerate(self.groups) if g.in_step[0] == instance]
+
+    def held_by(self, instance: InstanceId) -> list[int]:
+        """Virtual nodes for which `instance` is in step, ascending."""
+        return [v for v, g in enumerate(self.groups) if instance in g.in_step]
+
+    def learned_by(self, instance: InstanceId) -> dict[InstanceId, list[int]]:
+        """Virtual nodes that `instance` learns, by the leader it learns them from."""
+        out: dict[InstanceId, list[int]] = {}
+        for vnode, group in enumerate(self.groups):
+            if instance in group.learners:
+                out.setdefault(group.leader, []).append(vnode)
+        return out
+
+    def with_groups(self, version: Version, groups: Sequence[Group]) -> Table:
+        """The next table."""
+        return replace(self, version=version, groups=tuple(groups), initial=False)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain lists and maps (journal, Install)."""
+        return {
+            "version": list(self.version),
+            "initial": self.initial,
+            "groups": [[list(g.term), list(g.in_step), list(g.learners)] for g in self.groups],
+        }
+
+    @staticmethod
+    def from_wire(doc: dict[str, Any]) -> Table:
+        """Inverse of to_wire."""
+        return Table(
+            version=Version(*doc["version"]),
+            initial=bool(doc["initial"]),
+            groups=tuple(
+                Group(Term(*term), tuple(map(InstanceId, in_step)), tuple(map(InstanceId, learners)))
+                for term, in_step, learners in doc["groups"]
+            ),
+        )

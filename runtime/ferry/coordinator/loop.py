@@ -1,0 +1,150 @@
+"""The coordinator's loop: events in, effects out, on one thread.
+
+`orders` is where the epoch function of the driver takes what it has to do (ingest, emit, ready, halt).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from ferry.channel.base import Lane, Message
+from ferry.channel.tcp import TcpEndpoint
+from ferry.contract import messages as m
+from ferry.contract.documents import RunSettings, append_record
+from ferry.contract.errors import FerryError
+from ferry.contract.names import InstanceId, Term
+from ferry.contract.routing import Group, Table, Version
+from ferry.coordinator.journal import JournalStore
+from ferry.coordinator.members import Members
+from ferry.protocol import coordinator as core
+from ferry.protocol.groups import Pace
+from ferry.protocol.instance import DRIVER, Tick
+
+log = logging.getLogger("ferry.coordinator")
+
+TICK_SECONDS = 0.05
+
+Order = core.StartIngest | core.Emit | core.Ready | core.Halt
+Hook = Callable[[int, str], None]
+
+
+class Loop:
+    """Runs one Coordinator. `hook(epoch, stage)` is called right after Prepare and Commit were sent."""
+
+    def __init__(self, settings: RunSettings, operators: int, hook: Hook) -> None:
+        self.settings = settings
+        self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._hook = hook
+        self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
+        self._journal = JournalStore(settings)
+        self.members = Members(settings, self.post)
+        self._endpoint = TcpEndpoint(
+            DRIVER, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
+        )
+        patience = core.Settings(
+            operators=operators,
+            return_ms=settings.return_deadline_ms,
+            warm_ms=settings.handover_deadline_ms,
+            pace=Pace(settings.handover_batch or 1 << 30),
+        )
+        journaled = self._journal.read()
+        self.machine = core.Coordinator(patience, initial_table(settings), journaled)
+        self.stages: dict[str, float] = {}
+        """When the step under way reached a stage (monotonic seconds)."""
+
+    def start(self) -> None:
+        """Claim the generation and begin."""
+        self._journal.start(self.post)
+        self.members.start(self._endpoint)
+        threading.Thread(target=self._run, name="coordinator", daemon=True).start()
+
+    def post(self, event: core.Event) -> None:
+        """Hand the loop an event; callable from any thread."""
+        self._inbox.put(event)
+
+    def _run(self) -> None:
+        try:
+            self._perform(self.machine.start())
+            tick_at = 0.0
+            while True:
+                try:
+                    event = self._inbox.get(timeout=TICK_SECONDS)
+                    self._perform(self.machine.step(event))
+                except queue.Empty:
+                    pass
+                now = time.monotonic()
+                if now >= tick_at:
+                    tick_at = now + TICK_SECONDS
+                    self._perform(self.machine.step(Tick(int(now * 1000))))
+        except Exception as error:
+            log.exception("the coordinator stops")
+            self.orders.put(core.Halt("bug", f"{type(error).__name__}: {error}"))
+
+    def _perform(self, effects: list[core.Effect]) -> None:
+        sent: m.Message | None = None
+        for effect in effects:
+            match effect:
+                case core.Send():
+                    self._send(effect)
+                    sent = effect.message if isinstance(effect.message, m.Prepare | m.Commit) else sent
+                case core.Journal():
+                    self._journal.write(effect)
+                case core.Note():
+                    self._note(effect)
+                case _:
+                    if isinstance(effect, core.Halt):
+                        log.error("halt: %s: %s", effect.kind, effect.reason)
+                        append_record(
+                            self.settings.directory,
+                            {"t": time.time(), "kind": "halt", "text": f"{effect.kind}: {effect.reason}"},
+                        )
+                    self.orders.put(effect)
+        if isinstance(sent, m.Prepare):
+            self.stages["prepare"] = time.monotonic()
+            self._hook(sent.step.epoch, "prepare")
+        elif isinstance(sent, m.Commit):
+            self.stages["commit"] = time.monotonic()
+            self._hook(sent.label.step.epoch, "commit")
+
+    def _send(self, send: core.Send) -> None:
+        channel = self._endpoint.channel(send.to)
+        if channel is None:
+            return
+        try:
+            code = m.CODES[type(send.message)]
+            channel.post(Lane.DELTA, code, self.machine.generation, m.encode(send.message))
+        except FerryError as error:
+            log.warning("could not send %s to %s: %s", type(send.message).__name__, send.to, error)
+
+    def _on_message(self, message: Message) -> None:
+        self.post(m.decode(message.kind, message.head))  # type: ignore[arg-type]
+
+    def _note(self, note: core.Note) -> None:
+        record: dict[str, object] = {"t": time.time(), "kind": note.kind}
+        if note.changes:
+            record["changes"] = [[c.vnode, c.kind, c.instance] for c in note.changes]
+            kinds: dict[str, int] = {}
+            for c in note.changes:
+                kinds[c.kind] = kinds.get(c.kind, 0) + 1
+            log.info("groups: %s", ", ".join(f"{n} {k}" for k, n in kinds.items()))
+        if note.text:
+            record["text"] = note.text
+            log.info("%s: %s", note.kind, note.text)
+        append_record(self.settings.directory, record)
+
+
+def initial_table(settings: RunSettings) -> Table:
+    """The first table of a job: virtual nodes dealt out in turn, replicas on the next workers."""
+    slots = [InstanceId(f"{w}.{i}") for i in range(settings.instances_per_worker) for w in range(settings.workers)]
+    groups = []
+    for vnode in range(settings.virtual_nodes):
+        leader = vnode % len(slots)
+        worker, index = leader % settings.workers, leader // settings.workers
+        copies = min(settings.replicas, settings.workers - 1)
+        replicas = [InstanceId(f"{(worker + 1 + (vnode // len(slots) + k) % (settings.workers - 1)) % settings.workers}.{index}") for k in range(copies)] if copies else []
+        groups.append(Group(Term(1, 0), (slots[leader], *replicas)))
+    return Table(Version(0, 0), tuple(groups), initial=True)

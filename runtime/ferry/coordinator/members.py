@@ -1,0 +1,105 @@
+"""Who is there: registrations and heartbeats in Redis, and one channel to every instance.
+
+A closed connection is the fast detector; a heartbeat that ran out is the one for silence. While Redis is away only
+connections count. Must never decide what a loss means.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import redis
+
+from ferry.channel.base import Channel, Endpoint
+from ferry.contract import places
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import FerryError
+from ferry.contract.names import InstanceId, worker_of
+from ferry.protocol import coordinator as core
+
+log = logging.getLogger("ferry.coordinator")
+
+LOOK_SECONDS = 0.1
+
+
+class Members:
+    """Finds instances and keeps the channels to them."""
+
+    def __init__(self, settings: RunSettings, post: Callable[[core.Event], None]) -> None:
+        self._settings = settings
+        self._post = post
+        self._redis = redis.Redis.from_url(
+            settings.redis, password=settings.secret, socket_timeout=1.0, socket_connect_timeout=1.0
+        )
+        self._known: dict[InstanceId, places.Registration] = {}
+        self._beaten: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self.endpoint: Endpoint | None = None
+
+    def start(self, endpoint: Endpoint) -> None:
+        """Begin to look."""
+        self.endpoint = endpoint
+        threading.Thread(target=self._run, name="members", daemon=True).start()
+
+    def flight(self, instance: InstanceId) -> str | None:
+        """Where the tasks reach an instance."""
+        with self._lock:
+            entry = self._known.get(instance)
+        return entry.flight if entry else None
+
+    def closed(self, peer: str, reason: str) -> None:
+        """The channel to a peer closed."""
+        with self._lock:
+            self._known.pop(InstanceId(peer), None)
+        self._post(core.Lost(InstanceId(peer), reason))
+
+    def opened(self, peer: str, channel: Channel) -> None:
+        """A channel to a peer is open."""
+        self._post(core.Connected(InstanceId(peer)))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._look()
+            except redis.RedisError:
+                self._beaten.clear()
+                time.sleep(0.5)
+            time.sleep(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        assert self.endpoint is not None
+        entries = self._redis.hgetall(places.instances(self._settings.run))
+        found = [places.Registration.load(text) for text in entries.values()]  # type: ignore[union-attr]
+        workers = sorted({worker_of(InstanceId(e.instance)) for e in found})
+        beats = [bool(self._redis.exists(places.beat(self._settings.run, w))) for w in workers]
+        now = time.monotonic()
+        for worker, beat in zip(workers, beats, strict=True):
+            if beat:
+                self._beaten[worker] = now
+        for entry in found:
+            instance = InstanceId(entry.instance)
+            known = self._known.get(instance)
+            if known is not None and known.incarnation == entry.incarnation:
+                self._check_silence(instance, now)
+                continue
+            try:
+                with self._lock:
+                    self._known[instance] = entry
+                self.endpoint.connect(instance, (entry.host, entry.port), timeout=1.0)
+            except FerryError as error:
+                log.debug("no channel to %s yet: %s", instance, error)
+                with self._lock:
+                    self._known.pop(instance, None)
+
+    def _check_silence(self, instance: InstanceId, now: float) -> None:
+        last = self._beaten.get(worker_of(instance))
+        if last is None or now - last < self._settings.timeout_ms / 1000:
+            return
+        assert self.endpoint is not None
+        channel = self.endpoint.channel(instance)
+        if channel is not None:
+            log.warning("%s: no heartbeat for %.1f s", instance, now - last)
+            channel.close("no heartbeat")

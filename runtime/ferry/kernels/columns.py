@@ -1,0 +1,209 @@
+"""Arrow batches as numpy arrays and back: keys, partials, ranges of virtual nodes.
+
+Arrow's buffers are read-only; the compiled functions get arrays that are not, so that each is compiled once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract import names
+from ferry.contract.errors import Exhausted
+from ferry.contract.shapes import KeyType, Shape
+from ferry.kernels import hashing, schemas
+from ferry.kernels.grouping import CELLS, COUNT, HASH, KEY, NO_BYTES, NO_INTS, SLICE, Bytes, Hashes, Ints, heap_keys
+
+BINARY_BYTES_MAX = 2**31 - 1
+"""Arrow's `binary` has 32-bit offsets, so the keys of one batch together stay below this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """Rows of `schemas.partials_schema` as arrays; `keys` or (`offsets`, `data`) is in use, by the shape."""
+
+    slices: Ints
+    hashes: Hashes
+    keys: Ints
+    offsets: Ints
+    data: Bytes
+    n: Ints
+    cells: Ints
+    """int64[rows, k], floats by bit pattern"""
+
+
+def integers(column: pa.Array) -> Ints:
+    """An int64 column without nulls as a writable array."""
+    return np.require(column.to_numpy(zero_copy_only=True), np.int64, ["C", "W"])
+
+
+def binary(column: pa.Array) -> tuple[Ints, Bytes]:
+    """A binary or string column without nulls as (offsets int64[n + 1] into data, data)."""
+    if len(column) == 0:
+        return np.zeros(1, np.int64), NO_BYTES
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    if data_buffer is None or begin == end:
+        return np.zeros(len(column) + 1, np.int64), NO_BYTES
+    offsets -= begin
+    return offsets, np.frombuffer(data_buffer, np.uint8, end - begin, begin).copy()
+
+
+def binary_array(offsets: Ints, data: Bytes, kind: pa.DataType) -> pa.Array:
+    """Inverse of `binary`; raises Exhausted above 2 GiB."""
+    if data.size > BINARY_BYTES_MAX:
+        raise Exhausted(f"{data.size} bytes of keys in one batch, {BINARY_BYTES_MAX} are possible: use smaller batches")
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.Array.from_buffers(kind, offsets.size - 1, buffers)
+
+
+def encode_keys(columns: Sequence[pa.Array], kinds: Sequence[KeyType]) -> tuple[Ints, Bytes]:
+    """Encoded keys of the rows (see ferry.kernels.hashing): (offsets int64[n + 1], data). No nulls, int64 or string."""
+    rows = len(columns[0])
+    lengths = np.zeros(rows, np.int64)
+    parts: list[tuple[Ints, Bytes] | Ints] = []
+    for column, kind in zip(columns, kinds, strict=True):
+        if kind == "int":
+            parts.append(integers(column))
+            lengths += 9
+        else:
+            part = binary(column)
+            parts.append(part)
+            lengths += 5 + np.diff(part[0])
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    position, out = offsets[:-1].copy(), np.empty(offsets[-1], np.uint8)
+    for part in parts:
+        if isinstance(part, tuple):
+            hashing.encode_string(part[0], part[1], position, out)
+        else:
+            hashing.encode_int(part, position, out)
+    return offsets, out
+
+
+def decode_keys(offsets: Ints, data: Bytes, kinds: Sequence[KeyType]) -> list[pa.Array]:
+    """Inverse of `encode_keys`: one int64 or string column per element."""
+    position = np.ascontiguousarray(offsets[:-1]).copy()
+    columns = []
+    for kind in kinds:
+        if kind == "int":
+            columns.append(pa.array(hashing.decode_int(data, position)))
+        else:
+            columns.append(binary_array(*hashing.decode_string(data, position), pa.string()))
+    assert np.array_equal(position, offsets[1:]), "an encoded key has bytes left over: it was written for another shape"
+    return columns
+
+
+def to_partials(shape: Shape, batch: pa.RecordBatch) -> Partials:
+    """The arrays of one batch of partials."""
+    types = shape.state_types
+    cells = np.empty((batch.num_rows, len(types)), np.int64)
+    for i, number in enumerate(types):
+        column = batch.column(4 + i).to_numpy(zero_copy_only=True)
+        cells[:, i] = column.view(np.int64) if number == "float" else column
+    keys, (offsets, data) = NO_INTS, (NO_INTS, NO_BYTES)
+    if shape.int_key:
+        keys = integers(batch.column(2))
+    else:
+        offsets, data = binary(batch.column(2))
+    hashes = np.require(batch.column(1).to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
+    return Partials(integers(batch.column(0)), hashes, keys, offsets, data, integers(batch.column(3)), cells)
+
+
+def cell_arrays(shape: Shape, cells: Ints) -> list[pa.Array]:
+    """State columns int64[rows, k] as Arrow arrays of their types."""
+    columns = []
+    for i, number in enumerate(shape.state_types):
+        column = np.ascontiguousarray(cells[:, i])
+        columns.append(pa.array(column.view(np.float64) if number == "float" else column))
+    return columns
+
+
+def key_array(shape: Shape, keys: Ints, heap: Bytes) -> pa.Array:
+    """The key column: integer keys as they are, else the keys at these heap offsets."""
+    keys = np.ascontiguousarray(keys)
+    return pa.array(keys) if shape.int_key else binary_array(*heap_keys(heap, keys), pa.binary())
+
+
+def from_groups(shape: Shape, rows: Ints, heap: Bytes) -> pa.RecordBatch:
+    """Groups (ferry.kernels.grouping) as a batch of partials, in the order given."""
+    hashes = np.ascontiguousarray(rows[:, HASH]).view(np.uint64)
+    columns = [
+        pa.array(np.ascontiguousarray(rows[:, SLICE])),
+        pa.array(hashes),
+        key_array(shape, rows[:, KEY], heap),
+        pa.array(np.ascontiguousarray(rows[:, COUNT])),
+        *cell_arrays(shape, rows[:, CELLS:]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schemas.partials_schema(shape))
+
+
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of no rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def split_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
+    """Row offsets int64[V + 1]: the rows of vnode v are [v] up to [v + 1]. The batch must be sorted by hash."""
+    hashes = batch.column("hash").to_numpy(zero_copy_only=True)
+    offsets = np.zeros(virtual_nodes + 1, np.int64)
+    offsets[-1] = hashes.size
+    if virtual_nodes > 1:
+        bounds = np.arange(1, virtual_nodes, dtype=np.uint64) << np.uint64(names.vnode_shift(virtual_nodes))
+        offsets[1:-1] = np.searchsorted(hashes, bounds, side="left")
+    return offsets
+
+
+def range_indices(offsets: Ints, vnodes: Ints) -> Ints:
+    """Row numbers of these vnodes' ranges, one range after the other."""
+    begins = offsets[vnodes]
+    lengths = offsets[vnodes + 1] - begins
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if ends.size else 0
+    return np.repeat(begins - ends + lengths, lengths) + np.arange(total)
+
+
+def take_vnodes(batch: pa.RecordBatch, offsets: Ints, vnodes: Ints) -> pa.RecordBatch:
+    """The ranges of these vnodes, one after the other; without a copy when they are neighbours in order."""
+    vnodes = np.asarray(vnodes, np.int64)
+    if vnodes.size == 0:
+        return batch.slice(0, 0)
+    if vnodes[-1] - vnodes[0] == vnodes.size - 1 and bool(np.all(np.diff(vnodes) == 1)):
+        begin = int(offsets[vnodes[0]])
+        return batch.slice(begin, int(offsets[vnodes[-1] + 1]) - begin)
+    return batch.take(pa.array(range_indices(offsets, vnodes)))
+
+
+def slice_groups(slices: Ints, pane_ms: int) -> tuple[Ints, Ints, Ints]:
+    """Distinct slices in order, their bounds int64[d + 1] in `order`, and the rows by slice (stable)."""
+    if slices.size == 0:
+        return NO_INTS, np.zeros(1, np.int64), NO_INTS
+    low = int(slices.min())
+    high = int(slices.max())
+    if low == high:
+        return slices[:1].copy(), np.array([0, slices.size]), np.arange(slices.size)
+    span = (high - low) // pane_ms + 1
+    if span < 1 << 16:
+        # numpy sorts 16-bit integers by radix, in linear time.
+        dense = ((slices - low) // pane_ms).astype(np.uint16)
+        order = np.argsort(dense, kind="stable")
+        counts = np.bincount(dense, minlength=int(span))
+        present = np.flatnonzero(counts)
+        distinct, sizes = low + present * pane_ms, counts[present]
+    else:
+        distinct, inverse, sizes = np.unique(slices, return_inverse=True, return_counts=True)
+        order = np.argsort(inverse, kind="stable")
+    bounds = np.zeros(distinct.size + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    return distinct, bounds, order
+
+
+def column_of(batch: Any, name: str) -> pa.Array:
+    """One column of a RecordBatch or Table as a single array."""
+    column = batch.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

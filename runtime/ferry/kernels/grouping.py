@@ -1,0 +1,277 @@
+"""Partial aggregation by (slice, key): an open-addressing table in ordinary memory, and the sort by hash.
+
+Used by the task (one record = one row with n = 1), by the helper (merging fragments), by the leader (merging helpers)
+and when panes are combined into a window. Slash (paper 003) calls this the helper's partial state and its late merge.
+
+A state cell is 8 bytes; floats are kept as their bit pattern. Codes of state columns, see `merge_codes`:
+0/1 sum, 2/3 min, 4/5 max (even: int64, odd: float64), 6 + 2 * (by is float) + (value is float) for the first of the two
+columns of arg_max, -1 for its second. NaN is greater than every number, as in Spark. Integer sums wrap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from ferry.contract.shapes import Shape
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Hashes = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
+
+SLICE, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
+"""Words of a group's row; the state cells follow. With byte keys, KEY is an offset into the heap."""
+
+DONE, ROWS_FULL, HEAP_FULL = 0, 1, 2
+NO_BYTES: Bytes = np.empty(0, np.uint8)
+NO_INTS: Ints = np.empty(0, np.int64)
+
+
+def merge_codes(shape: Shape) -> Ints:
+    """Merge code of every state column, int64[k]."""
+    codes: list[int] = []
+    for a in shape.aggregates:
+        is_float = int(a.number == "float")
+        match a.function:
+            case "count":
+                pass
+            case "sum":
+                codes.append(is_float)
+            case "mean":
+                codes += [is_float, 0]
+            case "min":
+                codes.append(2 + is_float)
+            case "max":
+                codes.append(4 + is_float)
+            case "arg_max":
+                codes += [6 + 2 * int(a.by_number == "float") + is_float, -1]
+    return np.array(codes, np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _above(x, y):  # type: ignore[no-untyped-def]
+    return x > y or (x != x and y == y)
+
+
+@njit(cache=True, nogil=True)
+def _merge(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untyped-def]
+    for c in range(codes.size):
+        code = codes[c]
+        d = CELLS + c
+        if code == 0:
+            into[i, d] += source[j, c]
+        elif code == 1:
+            finto[i, d] += fsource[j, c]
+        elif code == 2:
+            into[i, d] = min(into[i, d], source[j, c])
+        elif code == 3:
+            if _above(finto[i, d], fsource[j, c]):
+                finto[i, d] = fsource[j, c]
+        elif code == 4:
+            into[i, d] = max(into[i, d], source[j, c])
+        elif code == 5:
+            if _above(fsource[j, c], finto[i, d]):
+                finto[i, d] = fsource[j, c]
+        elif code >= 6:
+            if code >= 8:
+                more = _above(fsource[j, c], finto[i, d])
+                less = _above(finto[i, d], fsource[j, c])
+            else:
+                more = source[j, c] > into[i, d]
+                less = source[j, c] < into[i, d]
+            if not more and not less:
+                if code & 1:
+                    more = _above(fsource[j, c + 1], finto[i, d + 1])
+                else:
+                    more = source[j, c + 1] > into[i, d + 1]
+            if more:
+                into[i, d] = source[j, c]
+                into[i, d + 1] = source[j, c + 1]
+
+
+@njit(cache=True, nogil=True)
+def _home(slice_start, hash_, mask):  # type: ignore[no-untyped-def]
+    # Low bits: rows often come sorted by hash, and with the top bits a table that is still small would fill up from one
+    # end, in quadratic time. The high half of the product spreads the slices of one key.
+    spread = (np.uint64(slice_start) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+    return np.int64((np.uint64(hash_) ^ spread) & np.uint64(mask))
+
+
+@njit(cache=True, nogil=True)
+def _same(heap, at, data, begin, end):  # type: ignore[no-untyped-def]
+    length = np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
+    if length != end - begin:
+        return False
+    for q in range(length):
+        if heap[at + 4 + q] != data[begin + q]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def fold(  # type: ignore[no-untyped-def]
+    index, rows, frows, heap, codes, by_bytes, slices, hashes, keys, offsets, data, n, cells, fcells, start, groups, heap_end
+):
+    """Merge rows start.. into the table: (next row, groups, heap_end, DONE | ROWS_FULL | HEAP_FULL).
+
+    `index` int32[2**m] holds group + 1; at most half of it is used. An empty `n` means one record per row.
+    """
+    mask = index.size - 1
+    one_each = n.size == 0
+    for r in range(start, hashes.size):
+        s = slices[r]
+        h = np.int64(hashes[r])
+        p = _home(s, h, mask)
+        while True:
+            g = np.int64(index[p]) - 1
+            if g < 0:
+                break
+            if (
+                rows[g, HASH] == h
+                and rows[g, SLICE] == s
+                and (not by_bytes or _same(heap, rows[g, KEY], data, offsets[r], offsets[r + 1]))
+            ):
+                break
+            p = (p + 1) & mask
+        count = 1 if one_each else n[r]
+        if g >= 0:
+            rows[g, COUNT] += count
+            _merge(rows, frows, g, cells, fcells, r, codes)
+            continue
+        if groups >= rows.shape[0]:
+            return r, groups, heap_end, ROWS_FULL
+        if by_bytes:
+            begin = offsets[r]
+            length = offsets[r + 1] - begin
+            if heap_end + 4 + length > heap.size:
+                return r, groups, heap_end, HEAP_FULL
+            for b in range(4):
+                heap[heap_end + b] = np.uint8((length >> (8 * b)) & 255)
+            for q in range(length):
+                heap[heap_end + 4 + q] = data[begin + q]
+            rows[groups, KEY] = heap_end
+            heap_end += 4 + length
+        else:
+            rows[groups, KEY] = keys[r]
+        rows[groups, SLICE] = s
+        rows[groups, HASH] = h
+        rows[groups, COUNT] = count
+        for c in range(codes.size):
+            rows[groups, CELLS + c] = cells[r, c]
+        groups += 1
+        index[p] = groups
+    return hashes.size, groups, heap_end, DONE
+
+
+@njit(cache=True, nogil=True)
+def _reindex(index, rows, groups):  # type: ignore[no-untyped-def]
+    mask = index.size - 1
+    for g in range(groups):
+        p = _home(rows[g, SLICE], rows[g, HASH], mask)
+        while index[p] != 0:
+            p = (p + 1) & mask
+        index[p] = g + 1
+
+
+@njit(cache=True, nogil=True)
+def heap_keys(heap, at):  # type: ignore[no-untyped-def]
+    """Keys at these heap offsets, one after the other: (offsets int64[n + 1], bytes)."""
+    offsets = np.zeros(at.size + 1, np.int64)
+    for i in range(at.size):
+        a = at[i]
+        length = np.int64(heap[a]) | np.int64(heap[a + 1]) << 8 | np.int64(heap[a + 2]) << 16 | np.int64(heap[a + 3]) << 24
+        offsets[i + 1] = offsets[i] + length
+    out = np.empty(offsets[at.size], np.uint8)
+    for i in range(at.size):
+        a, o = at[i] + 4, offsets[i]
+        for q in range(offsets[i + 1] - o):
+            out[o + q] = heap[a + q]
+    return offsets, out
+
+
+@njit(cache=True, nogil=True)
+def _radix_order(hashes):  # type: ignore[no-untyped-def]
+    n = hashes.size
+    order = np.arange(n)
+    other = np.empty(n, np.int64)
+    for digit in range(6):
+        shift = np.uint64(11 * digit)
+        starts = np.zeros(2049, np.int64)
+        for i in range(n):
+            starts[np.int64((hashes[i] >> shift) & np.uint64(2047)) + 1] += 1
+        for d in range(2048):
+            starts[d + 1] += starts[d]
+        for i in range(n):
+            d = np.int64((hashes[order[i]] >> shift) & np.uint64(2047))
+            other[starts[d]] = order[i]
+            starts[d] += 1
+        order, other = other, order
+    return order
+
+
+def order_by_hash(hashes: Hashes) -> Ints:
+    """Stable order of rows by hash, int64[n]."""
+    if hashes.size < 1 << 14:
+        return np.argsort(hashes, kind="stable")
+    return _radix_order(hashes)  # type: ignore[no-any-return]
+
+
+class Groups:
+    """A growing table of groups; at most `rows_max` of them and `heap_max` bytes of keys, then `add` stops early."""
+
+    def __init__(self, codes: Ints, by_bytes: bool, rows_max: int = 1 << 31, heap_max: int = 1 << 31) -> None:
+        self.codes, self.by_bytes = codes, by_bytes
+        self.rows_max, self.heap_max = rows_max, heap_max
+        self.count = 0
+        self.heap_end = 0
+        self._allocate(min(1024, rows_max), 16 * 1024 if by_bytes else 0)
+
+    def _allocate(self, capacity: int, heap_bytes: int) -> None:
+        self._index = np.zeros(2 * (1 << (capacity - 1).bit_length()), np.int32)
+        self._rows = np.empty((capacity, CELLS + self.codes.size), np.int64)
+        self.heap = np.empty(heap_bytes, np.uint8)
+
+    def add(
+        self, slices: Ints, hashes: Hashes, keys: Ints, offsets: Ints, data: Bytes, n: Ints, cells: Ints, start: int = 0
+    ) -> int:
+        """Merge rows from `start` on; the row at which a bound was reached, or the number of rows when all are in."""
+        while True:
+            start, self.count, self.heap_end, why = fold(
+                self._index, self._rows, self._rows.view(np.float64), self.heap, self.codes, self.by_bytes,
+                slices, hashes, keys, offsets, data, n, cells, cells.view(np.float64), start, self.count, self.heap_end,
+            )  # fmt: skip
+            if why == DONE:
+                return hashes.size
+            if why == ROWS_FULL:
+                if self.count >= self.rows_max:
+                    return int(start)
+                self._grow_rows()
+            else:
+                # A single key may be longer than the bound: an empty table takes it all the same.
+                if self.count and self.heap.size >= self.heap_max:
+                    return int(start)
+                need = self.heap_end + 4 + int(offsets[start + 1] - offsets[start])
+                heap = np.empty(max(2 * self.heap.size, need), np.uint8)
+                heap[: self.heap_end] = self.heap[: self.heap_end]
+                self.heap = heap
+
+    def _grow_rows(self) -> None:
+        capacity = min(4 * self._rows.shape[0], self.rows_max)
+        rows = np.empty((capacity, self._rows.shape[1]), np.int64)
+        rows[: self.count] = self._rows[: self.count]
+        self._rows = rows
+        size = 2 * (1 << (capacity - 1).bit_length())
+        if size > self._index.size:
+            self._index = np.zeros(size, np.int32)
+            _reindex(self._index, rows, self.count)
+
+    def rows(self) -> Ints:
+        """All groups so far, int64[count, 4 + k]: slice, hash, key or heap offset, n, cells."""
+        return self._rows[: self.count]
+
+    def clear(self) -> None:
+        """Forget the groups, keep the memory."""
+        self._index[:] = 0
+        self.count = self.heap_end = 0

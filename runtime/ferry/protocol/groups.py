@@ -1,0 +1,140 @@
+"""How replica groups change: pure functions from one routing table to the next.
+
+    planned -> warming -> in step -> cut -> cleaning -> done        (a move)
+    lost member -> the chain closes over it; a lost leader -> the next in-step member leads      (a recovery)
+
+`regroup` is one step towards the desired placement; scale out, scale in, rebalance, drain and the repair after a failure
+are the same steps. It is called between two epochs. `without` closes groups over a lost member at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ferry.contract.names import InstanceId, Label, Term
+from ferry.contract.routing import Group, Table, Version
+from ferry.protocol.rules import Rules
+
+Placement = tuple[InstanceId, ...]
+"""Where a virtual node should be: leader first, then its replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to one virtual node, for people and metrics."""
+
+    vnode: int
+    kind: str
+    """joined | in-step | cut | cleaned | promoted | removed | aborted | demoted"""
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much of a plan is done at once (Megaphone section 4.4: all-at-once, batched, fluid)."""
+
+    batch: int = 1 << 30
+    """Virtual nodes that may be warming or waiting for their cut at one time."""
+
+
+def next_version(table: Table, generation: int) -> Version:
+    """The version after `table`'s in `generation`."""
+    number = table.version.number + 1 if table.version.generation == generation else 1
+    return Version(generation, number)
+
+
+def next_term(group: Group, generation: int) -> Term:
+    """The term after `group`'s in `generation`."""
+    return Term(generation, group.term.number + 1 if group.term.generation == generation else 1)
+
+
+def without(
+    table: Table, lost: Mapping[InstanceId, object], generation: int
+) -> tuple[list[Group], list[Change], list[int]]:
+    """Groups after the loss of these instances: (groups, changes, orphans).
+
+    A virtual node whose last in-step member is lost is an orphan: its group stays as it is, for only that member, should
+    it come back with its files, still has the state.
+    """
+    groups, changes, orphans = [], [], []
+    for vnode, group in enumerate(table.groups):
+        in_step = tuple(i for i in group.in_step if i not in lost)
+        learners = tuple(i for i in group.learners if i not in lost)
+        if not in_step:
+            orphans.append(vnode)
+            in_step = group.in_step
+        if (in_step, learners) == (group.in_step, group.learners):
+            groups.append(group)
+            continue
+        for i in group.members:
+            if i not in in_step and i not in learners:
+                changes.append(Change(vnode, "removed", i))
+        if in_step[0] != group.leader:
+            changes.append(Change(vnode, "promoted", in_step[0]))
+        groups.append(Group(next_term(group, generation), in_step, learners))
+    return groups, changes, orphans
+
+
+def regroup(
+    table: Table,
+    desired: Sequence[Placement],
+    alive: Mapping[InstanceId, object],
+    warm: Mapping[tuple[InstanceId, int], Label | None],
+    committed: Label | None,
+    fresh_cuts: Mapping[int, object],
+    refused: Mapping[tuple[InstanceId, int], object],
+    pace: Pace,
+    generation: int,
+    rules: Rules,
+) -> tuple[list[Group], list[Change]]:
+    """One step from `table` towards `desired`, between two epochs.
+
+    `warm` says as of which label a learner holds a virtual node; it becomes in step when that is the last committed one.
+    `fresh_cuts` are virtual nodes whose new leader has not committed an epoch yet: their origin stays. `refused` are
+    (learner, virtual node) pairs whose warming was aborted: they are not begun again for this desired placement.
+    """
+    groups, changes = [], []
+    busy = sum(1 for v, g in enumerate(table.groups) if g.learners or g.leader not in desired[v][:1])
+    busy = min(busy, sum(1 for g in table.groups if g.learners))
+    for vnode, group in enumerate(table.groups):
+        want = tuple(i for i in desired[vnode] if i in alive) if desired else group.in_step
+        if not want:
+            groups.append(group)
+            continue
+        in_step, learners = list(group.in_step), list(group.learners)
+        for i in list(learners):
+            if i not in want or i not in alive or (i, vnode) in refused:
+                learners.remove(i)
+                changes.append(Change(vnode, "aborted", i))
+            elif (i, vnode) in warm and (warm[(i, vnode)] == committed or not rules.warm_label):
+                learners.remove(i)
+                in_step.append(i)
+                changes.append(Change(vnode, "in-step", i))
+        leader = want[0]
+        if leader != in_step[0] and (leader in in_step or (leader in learners and not rules.cut_in_step)):
+            in_step = [leader, *(i for i in in_step if i != leader)]
+            learners = [i for i in learners if i != leader]
+            changes.append(Change(vnode, "cut", leader))
+        elif all(i in in_step for i in want) and (vnode not in fresh_cuts or not rules.origin_stays):
+            for i in [i for i in in_step if i not in want]:
+                in_step.remove(i)
+                changes.append(Change(vnode, "cleaned", i))
+        missing = [i for i in want if i not in in_step and i not in learners and (i, vnode) not in refused]
+        if missing and (group.learners or busy < pace.batch):
+            busy += 0 if group.learners else 1
+            learners.extend(missing)
+            changes.extend(Change(vnode, "joined", i) for i in missing)
+        if (tuple(in_step), tuple(learners)) == (group.in_step, group.learners):
+            groups.append(group)
+        else:
+            groups.append(Group(next_term(group, generation), tuple(in_step), tuple(learners)))
+    return groups, changes
+
+
+def settled(table: Table, desired: Sequence[Placement], alive: Mapping[InstanceId, object]) -> bool:
+    """Whether the table is what is desired, as far as the desired instances live."""
+    return all(
+        not g.learners and (not (want := tuple(i for i in d if i in alive)) or (g.leader == want[0] and sorted(g.in_step) == sorted(want)))
+        for g, d in zip(table.groups, desired, strict=True)
+    )

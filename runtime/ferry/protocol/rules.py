@@ -1,0 +1,67 @@
+"""The rules of the protocol by name, each a guard in the code that can be removed in a test.
+
+They come from an exhaustive search of a small model (design section 4); the simulation removes each one and has to find
+the damage. Production code never passes anything but ``Rules()``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Every rule is on unless a test says otherwise."""
+
+    adopt: bool = True
+    """A new driver finishes an attempt that any in-step member committed."""
+    fence_ask: bool = True
+    """Answering a driver raises the generation of the instance: older drivers are refused from then on."""
+    ask_all: bool = True
+    """A new driver decides "none committed" only when every in-step member answered or was removed by a new term."""
+    drop_learners: bool = True
+    """A new driver does not take over the learners of the old one."""
+    fence_read: bool = True
+    """A read of fired rows carries the generation; a lower one is refused."""
+    gone_is_error: bool = True
+    """A read of rows that are no longer there is an error, never an empty answer."""
+    all_committed: bool = True
+    """Rows are readable only when every in-step member has committed."""
+    journal_first: bool = True
+    """Nobody acts on a group change that is not in the journal."""
+    fence_version: bool = True
+    """A message of a lower routing table is refused."""
+    commit_final: bool = True
+    """Once Commit was sent no other attempt of that step is ever prepared."""
+    keys_full: bool = True
+    """Staged fragments are named by generation, ingest run and task attempt."""
+    between_epochs: bool = True
+    """In step and cut are granted only after Spark has begun the next epoch and before its first Prepare."""
+    warm_label: bool = True
+    """A learner becomes in step only when what it holds is as of the last committed step."""
+    cut_in_step: bool = True
+    """Only an in-step member becomes leader."""
+    whole_flag: bool = True
+    """Files of an unfinished snapshot are no copy."""
+    compare_label: bool = True
+    """A returning member is compared by step and attempt with its group."""
+    missed_delta: bool = True
+    """A learner that missed a delta after its snapshot's base begins again."""
+    rows_kept: bool = True
+    """Fired rows of an epoch are kept until the first Prepare of the next one."""
+    logs_kept: bool = True
+    """Deltas of all attempts of a step are kept until the step is committed."""
+    redo_put: bool = True
+    """A put that a crash cut short is done again from the log before anything else."""
+    low_attempt: bool = True
+    """A Prepare or Delta of a lower attempt than one already logged is refused."""
+    watermark_adopt: bool = True
+    """A new driver takes the watermark of the last committed step."""
+    watermark_commit: bool = True
+    """The watermark advances when a step commits, not when it is prepared."""
+    tail_acknowledges: bool = True
+    """The last member of the chain acknowledges, not the first."""
+    drop_stale: bool = True
+    """A member drops what it held when it leaves a group, so A -> B -> A never finds old state."""
+    origin_stays: bool = True
+    """After a cut the origin stays in the group until the new leader has committed an epoch."""

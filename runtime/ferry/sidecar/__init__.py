@@ -1,0 +1,5 @@
+"""The processes beside a worker's tasks: one parent (heartbeats, supervision) and its instances (state).
+
+They execute the effects of `ferry.protocol.instance` on `ferry.store` and `ferry.channel`. They never decide anything
+about groups or epochs, never import Spark, and never fork after a device is open.
+"""

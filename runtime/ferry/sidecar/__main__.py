@@ -1,0 +1,47 @@
+"""`python -m ferry.sidecar RUN_JSON --worker K [--instance I]`: a sidecar's parent, or one of its instances."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import sys
+
+from ferry.contract.documents import RunSettings
+
+
+def main() -> int:
+    """Parse arguments, run until told to stop."""
+    parser = argparse.ArgumentParser(prog="ferry.sidecar")
+    parser.add_argument("run_json")
+    parser.add_argument("--worker", type=int, required=True)
+    parser.add_argument("--instance", type=int)
+    parser.add_argument("--instances", type=int, default=1)
+    args = parser.parse_args()
+    settings = RunSettings.read(args.run_json)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {settings.run} w{args.worker} %(levelname)s %(message)s"
+    )
+    sys.setswitchinterval(0.0005)
+    if args.instance is None:
+        from ferry.sidecar.parent import Parent
+
+        return Parent(settings, args.run_json, args.worker, args.instances).run()
+    die_with_parent()
+    from ferry.sidecar.node import Node
+
+    return Node(settings, args.worker, args.instance).run()
+
+
+def die_with_parent() -> None:
+    """An instance never outlives its sidecar's parent (Linux: parent death signal)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == 1:
+            raise SystemExit("the sidecar's parent is already gone")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

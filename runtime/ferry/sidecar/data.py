@@ -1,0 +1,329 @@
+"""What an instance's effects do to its data: staging, deltas, log, mark, state, snapshots, reads.
+
+Called from the instance's loop, except `read` (Flight's threads): one lock orders those with everything that changes
+state. Must never decide whether something is allowed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract import limits
+from ferry.contract import messages as m
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import Bug, RowsGone
+from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.places import ReadTicket
+from ferry.contract.shapes import Shape
+from ferry.kernels.schemas import fired_schema, state_schema
+from ferry.protocol import instance as core
+from ferry.sidecar.scans import Scan, Scans
+from ferry.sidecar.staging import Staging
+from ferry.store.aggregate import AggregateState
+from ferry.store.log import DeltaLog
+from ferry.store.mark import Mark
+from ferry.store.rows import RowState
+from ferry.store.vnodes import split_by_vnode, take_vnodes
+
+log = logging.getLogger("ferry.sidecar")
+
+State = AggregateState | RowState
+
+
+class Data:
+    """The data of one instance: one state per stateful operator, the log, the mark, staged fragments."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        me: InstanceId,
+        directory: Path,
+        shapes: list[Shape],
+        send: Callable[[core.Send, Any], None],
+        send_nowait: Callable[[core.Send, Any], bool],
+    ) -> None:
+        self.me = me
+        self.shapes = shapes
+        self.virtual_nodes = settings.virtual_nodes
+        self._send = send
+        self._lock = threading.RLock()
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._life = 0
+        self._mark = Mark(directory / "mark")
+        self._saved = self._load_saved(directory)
+        self._log = DeltaLog(directory / "log")
+        self.staging = Staging(directory / "staged")
+        memory = settings.memory_bytes // len(shapes)
+        self.states: list[State] = [
+            (AggregateState if shape.kind == "aggregate" else RowState)(
+                shape, self.virtual_nodes, directory / f"state-{shape.index}", memory
+            )
+            for shape in shapes
+        ]
+        self.scans = Scans(
+            me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
+        )
+        self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
+        self._bodies: dict[m.Delta, Any] = {}
+        self._chunk: Any = None
+        self._computed: dict[Label, tuple[pa.RecordBatch, np.ndarray]] = {}
+
+    def _load_saved(self, directory: Path) -> core.Saved:
+        """The mark, unless it is of another boot of the machine: without fsync its files are no copy then."""
+        doc = self._mark.read()
+        if doc is None or doc["boot"] != self._boot:
+            if doc is not None:
+                log.warning("%s: files of another boot of the machine are not used", self.me)
+            _clear(directory)
+            return core.Saved()
+        self._life = int(doc["life"])
+        return _saved_from_wire(doc["saved"])
+
+    def saved(self) -> core.Saved:
+        """What the mark said when this life began. A new life has another number in its chunk labels."""
+        self._life += 1
+        if not self._saved.holds and self._saved.committing is None:
+            for state in self.states:
+                state.drop(np.arange(self.virtual_nodes))
+        else:
+            stale = sorted(set(range(self.virtual_nodes)) - set(self._saved.holds))
+            for state in self.states:
+                state.drop(np.array(stale, dtype=np.int64))
+        self._write_mark(self._saved)
+        return self._saved
+
+    def logged(self) -> tuple[m.Delta, ...]:
+        """Deltas in the log of an earlier life."""
+        return tuple(
+            m.decode(m.CODES[m.Delta], meta["delta"])  # type: ignore[misc]
+            for label in self._log.labels()
+            for _, meta, _ in self._log.entries(label)
+        )
+
+    def warm_up(self) -> None:
+        """Compile (or load) the kernels before the first epoch needs them."""
+        for shape, state in zip(self.shapes, self.states, strict=True):
+            empty = pa.RecordBatch.from_pylist([], schema=state_schema(shape))
+            merged = state.combine([empty])
+            delta, _ = state.delta([merged], limits.WATERMARK_NONE)
+            split_by_vnode(delta, self.virtual_nodes)
+
+    def close(self) -> None:
+        """Close the files."""
+        for state in self.states:
+            state.close()
+
+    # ---- effects
+    def receive(self, event: core.Event, body: Any) -> None:
+        """Keep the body that came with a message, for the effects that will name it."""
+        match event:
+            case m.Partials():
+                self._partials.setdefault((event.step, event.attempt), {})[event.helper] = body
+            case m.Delta():
+                self._bodies[event] = body
+            case m.Chunk():
+                self._chunk = body
+
+    def perform(self, effect: core.Effect) -> core.Event | None:
+        """Do it; a finding comes back as an event."""
+        match effect:
+            case core.Send():
+                self._send(effect, None)
+            case core.Contribute():
+                self._contribute(effect)
+            case core.Compute():
+                return self._compute(effect)
+            case core.SendDelta():
+                self._send_delta(effect)
+            case core.LogDelta():
+                self._log_delta(effect.delta)
+            case core.Put():
+                self._put(effect.label)
+            case core.Save():
+                self._write_mark(effect.saved)
+            case core.ForgetLog():
+                self._forget(effect.step)
+            case core.ForgetAttempt():
+                raise Bug("the rule logs_kept cannot be off outside of the simulation")
+            case core.Release():
+                self._release(effect.epoch, effect.watermark)
+            case core.Drop():
+                with self._lock:
+                    for state in self.states:
+                        state.drop(np.array(effect.vnodes, dtype=np.int64))
+            case core.Load():
+                self._load(effect.chunk)
+            case core.Scan():
+                chunks = self._chunks(np.array(effect.vnodes, dtype=np.int64))
+                self.scans.begin(Scan(effect.learner, effect.session, effect.base, chunks))
+            case core.StopScan():
+                self.scans.stop(effect.learner, effect.session)
+        return None
+
+    def _contribute(self, effect: core.Contribute) -> None:
+        prepare = effect.prepare
+        state = self.states[prepare.step.operator]
+        batches = [b for f in effect.fragments for b in self.staging.take(f)]
+        merged = state.combine(batches)
+        offsets = split_by_vnode(merged, self.virtual_nodes)
+        part = m.Partials(prepare.step, prepare.attempt, self.me)
+        for leader, vnodes in effect.leaders:
+            share = take_vnodes(merged, offsets, np.array(vnodes, dtype=np.int64))
+            self._send(core.Send(leader, part), _body(share))
+
+    def _compute(self, effect: core.Compute) -> core.Computed:
+        prepare = effect.prepare
+        state = self.states[prepare.step.operator]
+        schema = state_schema(self.shapes[prepare.step.operator])
+        heard = self._partials.pop((prepare.step, prepare.attempt), {})
+        parts = [_batch(heard[helper], schema) for helper in effect.helpers]
+        self._partials = {k: v for k, v in self._partials.items() if k > (prepare.step, prepare.attempt)}
+        delta, late = state.delta(parts, prepare.low)
+        offsets = split_by_vnode(delta, self.virtual_nodes)
+        self._computed = {Label(prepare.step, prepare.attempt): (delta, offsets)}
+        chains = []
+        for i, (chain, vnodes) in enumerate(effect.chains):
+            mine = np.array(vnodes, dtype=np.int64)
+            rows = int((offsets[mine + 1] - offsets[mine]).sum())
+            fires = self._fires(prepare.step.operator, prepare.low, prepare.high)
+            fired = state.fired_count(prepare.low, prepare.high, mine) + (rows if fires else 0)
+            chains.append((chain, vnodes, late if i == 0 else 0, fired))
+        return core.Computed(prepare.step, prepare.attempt, tuple(chains))
+
+    def _fires(self, operator: int, low: int, high: int) -> bool:
+        window = self.shapes[operator].window
+        return (high // window.slide_ms) > (low // window.slide_ms) if low > limits.WATERMARK_NONE else high > low
+
+    def _delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
+        if delta.leader == self.me:
+            computed = self._computed[Label(delta.step, delta.attempt)]
+            return take_vnodes(*computed, np.array(delta.vnodes, dtype=np.int64))
+        return _batch(self._bodies[delta], state_schema(self.shapes[delta.step.operator]))
+
+    def _send_delta(self, effect: core.SendDelta) -> None:
+        delta = effect.delta
+        body = _body(self._delta_batch(delta)) if delta.leader == self.me else self._bodies[delta]
+        self._send(core.Send(effect.to, delta), body)
+
+    def _log_delta(self, delta: m.Delta) -> None:
+        source = f"{delta.leader}-{'-'.join(delta.chain) or 'learner'}"
+        self._log.append(Label(delta.step, delta.attempt), source, {"delta": m.encode(delta)}, self._delta_batch(delta))
+
+    def _put(self, label: Label) -> None:
+        state = self.states[label.step.operator]
+        with self._lock:
+            for source, _, batch in self._log.entries(label):
+                state.put(batch, f"{_text(label)}-{source}")
+        self._computed.pop(label, None)
+
+    def _forget(self, step: Step) -> None:
+        self._log.forget(step)
+        self._partials = {k: v for k, v in self._partials.items() if k[0] > step}
+        self._bodies = {d: b for d, b in self._bodies.items() if d.step > step}
+
+    def _release(self, epoch: int, watermark: int) -> None:
+        self.staging.release(epoch)
+        with self._lock:
+            for state in self.states:
+                state.expire(watermark)
+
+    def _write_mark(self, saved: core.Saved) -> None:
+        self._saved = saved
+        self._mark.write({"boot": self._boot, "life": self._life, "saved": _saved_to_wire(saved)})
+
+    # ---- snapshots
+    def _chunks(self, vnodes: np.ndarray) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
+        for operator, state in enumerate(self.states):
+            for batch in state.snapshot(vnodes, limits.CHUNK_BYTES):
+                yield operator, state.floor, batch
+        yield len(self.states) - 1, self.states[-1].floor, None
+
+    def _load(self, chunk: m.Chunk) -> None:
+        if chunk.last:
+            return
+        body, self._chunk = self._chunk, None
+        state = self.states[chunk.operator]
+        batch = _batch(body, state_schema(self.shapes[chunk.operator]))
+        with self._lock:
+            state.put_absent(batch, f"snapshot-{self._life}-{chunk.leader}-{chunk.session}-{chunk.number}")
+
+    # ---- reads
+    def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Fired rows of a committed step; every batch is made under the lock, after asking whether it is still allowed."""
+        shape = self.shapes[ticket.operator]
+        state = self.states[ticket.operator]
+
+        def check() -> None:
+            if not allowed():
+                raise RowsGone(f"instance {self.me} has no rows of epoch {ticket.epoch}, attempt {ticket.attempt}")
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with self._lock:
+                check()
+                made = iter(state.fired(ticket.low, ticket.high, np.array(ticket.vnodes, dtype=np.int64)))
+            while True:
+                with self._lock:
+                    check()
+                    batch = next(made, None)
+                if batch is None:
+                    return
+                yield batch
+
+        with self._lock:
+            check()
+        return fired_schema(shape), batches()
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """Per operator what its state says of itself."""
+        with self._lock:
+            return [state.statistics() for state in self.states]
+
+
+def _body(batch: pa.RecordBatch | None) -> pa.Buffer | None:
+    return None if batch is None else batch.serialize()
+
+
+def _batch(body: Any, schema: pa.Schema) -> pa.RecordBatch:
+    if isinstance(body, pa.RecordBatch):
+        return body
+    return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+
+
+def _text(label: Label) -> str:
+    return f"{label.step.epoch}-{label.step.operator}-{label.attempt.generation}-{label.attempt.number}"
+
+
+def _clear(directory: Path) -> None:
+    import shutil
+
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+
+
+def _saved_to_wire(saved: core.Saved) -> dict[str, Any]:
+    doc = asdict(saved)
+    doc["committed"] = list(saved.committed) if saved.committed else None
+    doc["committing"] = m.encode(saved.committing) if saved.committing else None
+    return doc
+
+
+def _saved_from_wire(doc: dict[str, Any]) -> core.Saved:
+    label = doc["committed"]
+    committing = m.decode(m.CODES[m.Commit], doc["committing"]) if doc["committing"] else None
+    return core.Saved(
+        **{
+            **doc,
+            "committed": Label(Step(*label[0]), Attempt(*label[1])) if label else None,
+            "holds": tuple(doc["holds"]),
+            "committing": committing,
+        }
+    )

@@ -1,0 +1,206 @@
+"""One instance: the loop that turns messages into events, and effects into work on the store and the channel.
+
+    channel threads --.
+    Flight threads  ---+--> inbox --> Instance.step --> effects --> store, log, mark, channel
+    timer -----------'
+
+Composition only: decisions are in `ferry.protocol.instance`, state in `ferry.store`. Must never block on sending.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from ferry.channel.base import Channel, Held, Lane, Message
+from ferry.channel.tcp import TcpEndpoint
+from ferry.contract import messages as m
+from ferry.contract import places
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import FerryError, Unreachable
+from ferry.contract.names import InstanceId
+from ferry.contract.shapes import Shape
+from ferry.protocol import instance as core
+from ferry.sidecar.data import Data
+from ferry.sidecar.flight import Door, serve
+from ferry.store.lock import lock_directory
+
+log = logging.getLogger("ferry.sidecar")
+
+TICK_SECONDS = 0.05
+
+
+class Node:
+    """One life of one instance."""
+
+    def __init__(self, settings: RunSettings, worker: int, index: int) -> None:
+        self.settings = settings
+        self.me = InstanceId(f"{worker}.{index}")
+        self.dir = settings.path / "workers" / str(worker) / str(index)
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_directory(self.dir)
+        self._inbox: queue.SimpleQueue[tuple[core.Event, Any]] = queue.SimpleQueue()
+        self._redis = redis.Redis.from_url(settings.redis, password=settings.secret, socket_timeout=2.0)
+        self._stop = threading.Event()
+        self._peers: dict[InstanceId, tuple[str, int]] = {}
+        self._endpoint = TcpEndpoint(
+            self.me, settings.run, settings.secret.encode(), self._on_message, self._on_open, self._on_close
+        )
+
+    # ---- life
+    def run(self) -> int:
+        """Open the state, tell Redis where this instance is, and serve until SIGTERM."""
+        signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        shapes = self._wait_for_shapes()
+        if shapes is None:
+            return 0
+        data = self._data = Data(self.settings, self.me, self.dir, shapes, self._send, self._send_nowait)
+        self._machine = core.Instance(self.me, len(shapes), data.saved(), data.logged())
+        self._perform(self._machine.start())
+        data.warm_up()
+        door = Door(self._flight_location(), self.settings.secret, self._stage, self._read)
+        serve(door)
+        host, port = self._endpoint.listen()
+        self._register(host, port, self._flight_uri)
+        log.info("instance %s is up: %s", self.me, self._machine.saved)
+        try:
+            self._loop()
+        except FerryError as error:
+            log.error("instance %s stops: %s", self.me, error)
+            self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
+            time.sleep(1.0)
+            return 3
+        finally:
+            data.close()
+        return 0
+
+    def _wait_for_shapes(self) -> list[Shape] | None:
+        import json
+
+        while not self._stop.is_set():
+            try:
+                text = self._redis.get(places.pipeline(self.settings.run))
+            except redis.RedisError:
+                text = None
+            if text:
+                return [Shape.from_wire(doc) for doc in json.loads(text)["shapes"]]
+            self._stop.wait(0.05)
+        return None
+
+    def _flight_location(self) -> str:
+        """A unix socket in the instance's directory; in a short one when the path is too long for a socket."""
+        path = self.dir / "flight.sock"
+        if len(str(path)) > 100:
+            path = Path(tempfile.mkdtemp(prefix="ferry-")) / "flight.sock"
+        path.unlink(missing_ok=True)
+        self._flight_uri = f"grpc+unix://{path}"
+        return self._flight_uri
+
+    def _register(self, host: str, port: int, flight: str) -> None:
+        entry = places.Registration(self.me, uuid.uuid4().hex, host, port, flight, os.getpid())
+        while not self._stop.is_set():
+            try:
+                self._redis.hset(places.instances(self.settings.run), self.me, entry.dump())
+                return
+            except redis.RedisError:
+                self._stop.wait(0.2)
+
+    def _loop(self) -> None:
+        tick_at = 0.0
+        idle = TICK_SECONDS
+        while not self._stop.is_set():
+            try:
+                event, body = self._inbox.get(timeout=idle)
+                self._data.receive(event, body)
+                self._perform(self._machine.step(event))
+            except queue.Empty:
+                pass
+            now = time.monotonic()
+            if now >= tick_at:
+                tick_at = now + TICK_SECONDS
+                self._perform(self._machine.step(core.Tick(int(now * 1000))))
+            idle = TICK_SECONDS
+            if self._data.scans and self._inbox.empty():
+                idle = 0.0005 if self._data.scans.pump(2) else 0.002
+
+    def _perform(self, effects: list[core.Effect]) -> None:
+        """Execute effects in order; what they find out goes back into the machine."""
+        for effect in effects:
+            event = self._data.perform(effect)
+            if event is not None:
+                self._perform(self._machine.step(event))
+
+    # ---- in
+    def _on_message(self, message: Message) -> Held | None:
+        self._inbox.put((m.decode(message.kind, message.head), message.body))  # type: ignore[arg-type]
+        return None
+
+    def _on_open(self, peer: str, channel: Channel) -> None:
+        log.debug("%s: channel to %s", self.me, peer)
+
+    def _on_close(self, peer: str, reason: str) -> None:
+        if peer != core.DRIVER:
+            self._inbox.put((core.PeerLost(InstanceId(peer)), None))
+
+    def _stage(self, fragment: m.Fragment, batches: list[Any]) -> None:
+        self._data.staging.add(fragment, batches)
+        self._inbox.put((core.Staged(fragment), None))
+
+    def _read(self, ticket: places.ReadTicket, label: Any) -> Any:
+        return self._data.read(ticket, lambda: self._machine.may_read(ticket.generation, label))
+
+    # ---- out
+    def _send(self, send: core.Send, body: Any) -> None:
+        """Queue a message for a peer; to this instance itself it goes through the inbox."""
+        if send.to == self.me:
+            self._inbox.put((send.message, body))
+            return
+        lane = Lane.FRAGMENT if isinstance(send.message, m.Partials) else Lane.DELTA
+        channel = self._channel(send.to)
+        if channel is None:
+            return
+        try:
+            channel.post(lane, m.CODES[type(send.message)], 0, m.encode(send.message), () if body is None else (body,))
+        except FerryError as error:
+            log.warning("%s could not send %s to %s: %s", self.me, type(send.message).__name__, send.to, error)
+
+    def _send_nowait(self, send: core.Send, body: Any) -> bool:
+        """Send on the bulk lane if there is credit."""
+        channel = self._channel(send.to)
+        if channel is None:
+            return False
+        try:
+            return channel.send_nowait(
+                Lane.BULK, m.CODES[type(send.message)], 0, m.encode(send.message), () if body is None else (body,)
+            )
+        except FerryError:
+            return False
+
+    def _channel(self, peer: InstanceId) -> Channel | None:
+        channel = self._endpoint.channel(peer)
+        if channel is not None or peer == core.DRIVER:
+            return channel
+        try:
+            text = self._peer_address(peer)
+            if text is None:
+                return None
+            entry = places.Registration.load(text)
+            return self._endpoint.connect(peer, (entry.host, entry.port), timeout=1.0)
+        except (Unreachable, FerryError, redis.RedisError, OSError) as error:
+            log.warning("%s cannot reach %s: %s", self.me, peer, error)
+            return None
+
+    def _peer_address(self, peer: InstanceId) -> str | None:
+        text = self._redis.hget(places.instances(self.settings.run), peer)
+        return text.decode() if isinstance(text, bytes) else text  # type: ignore[return-value]

@@ -1,0 +1,105 @@
+"""The parent of a sidecar: heartbeats and supervision, so that a long computation never looks like death.
+
+Starts `instances` children, restarts one that died (it comes back to its own files), follows the file
+`workers/K/instances` when vertical scaling changes their number. It must never touch state or channels.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import redis
+
+from ferry.contract import places
+from ferry.contract.documents import RunSettings
+
+log = logging.getLogger("ferry.sidecar")
+
+RESTART_SECONDS_MAX = 5.0
+
+
+class Parent:
+    """Supervises the instances of one worker until SIGTERM."""
+
+    def __init__(self, settings: RunSettings, run_json: str, worker: int, instances: int) -> None:
+        self._settings = settings
+        self._run_json = run_json
+        self._worker = worker
+        self._wanted = instances
+        self._dir = settings.path / "workers" / str(worker)
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._failures: dict[int, int] = {}
+        self._retry_at: dict[int, float] = {}
+        self._stop = False
+        self._redis = redis.Redis.from_url(
+            settings.redis, password=settings.secret, socket_timeout=1.0, socket_connect_timeout=1.0
+        )
+
+    def run(self) -> int:
+        """Supervise until told to stop; kills the children then."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._dir.mkdir(parents=True, exist_ok=True)
+        (self._dir / "pid").write_text(str(os.getpid()))
+        beat_at = read_at = 0.0
+        while not self._stop:
+            now = time.monotonic()
+            if now >= read_at:
+                self._read_wanted()
+                read_at = now + 1.0
+            self._supervise(now)
+            if now >= beat_at:
+                self._beat()
+                beat_at = now + self._settings.heartbeat_ms / 1000
+            time.sleep(0.05)
+        for child in self._children.values():
+            child.terminate()
+        for child in self._children.values():
+            try:
+                child.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        return 0
+
+    def _on_term(self, *_: object) -> None:
+        self._stop = True
+
+    def _read_wanted(self) -> None:
+        file = self._dir / "instances"
+        if file.exists() and (text := file.read_text().strip()).isdigit():
+            self._wanted = int(text)
+
+    def _supervise(self, now: float) -> None:
+        for index, child in list(self._children.items()):
+            if child.poll() is not None:
+                del self._children[index]
+                self._failures[index] = self._failures.get(index, 0) + 1
+                delay = min(0.05 * 2 ** (self._failures[index] - 1), RESTART_SECONDS_MAX)
+                self._retry_at[index] = now + delay
+                log.warning("instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.returncode, delay)
+            elif index >= self._wanted:
+                child.terminate()
+        for index in range(self._wanted):
+            if index not in self._children and now >= self._retry_at.get(index, 0.0):
+                self._start(index)
+
+    def _start(self, index: int) -> None:
+        directory = self._dir / str(index)
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
+        child = subprocess.Popen([*command, "--instance", str(index)])
+        self._children[index] = child
+        Path(directory / "pid").write_text(str(child.pid))
+
+    def _beat(self) -> None:
+        try:
+            key = places.beat(self._settings.run, self._worker)
+            self._redis.set(key, os.getpid(), px=self._settings.timeout_ms)
+        except redis.RedisError as error:
+            log.debug("no heartbeat written: %s", error)

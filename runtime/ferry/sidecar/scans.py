@@ -1,0 +1,85 @@
+"""Snapshots being sent: a few chunks at a time, under credit and a bandwidth limit, between the events of an epoch.
+
+Moving S bytes needs chunks under credit, not S. Must never read state outside the instance's loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Label
+
+
+@dataclass(slots=True)
+class Scan:
+    """One snapshot on its way to one learner."""
+
+    learner: InstanceId
+    session: int
+    base: Label | None
+    chunks: Iterator[tuple[int, int, pa.RecordBatch | None]]
+    """(operator, floor, rows); the last one has no rows."""
+    number: int = 0
+    waiting: tuple[int, int, pa.RecordBatch | None] | None = None
+
+
+class Scans:
+    """All snapshots of one instance. `send(learner, chunk, batch)` returns False when there is no credit."""
+
+    def __init__(
+        self,
+        me: InstanceId,
+        send: Callable[[InstanceId, m.Chunk, pa.RecordBatch | None], bool],
+        bytes_per_second: int | None,
+    ) -> None:
+        self._me = me
+        self._send = send
+        self._rate = bytes_per_second
+        self._budget = float(bytes_per_second or 0)
+        self._refilled = time.monotonic()
+        self._scans: dict[tuple[InstanceId, int], Scan] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._scans)
+
+    def begin(self, scan: Scan) -> None:
+        """Add a snapshot."""
+        self._scans[(scan.learner, scan.session)] = scan
+
+    def stop(self, learner: InstanceId, session: int) -> None:
+        """Forget a snapshot."""
+        self._scans.pop((learner, session), None)
+
+    def pump(self, chunks: int) -> bool:
+        """Send up to `chunks` chunks of every snapshot; False when nothing could be sent (no credit, no bandwidth)."""
+        progress = False
+        self._refill()
+        for key, scan in list(self._scans.items()):
+            for _ in range(chunks):
+                if self._rate is not None and self._budget <= 0:
+                    return progress
+                if scan.waiting is None:
+                    scan.waiting = next(scan.chunks)
+                operator, floor, batch = scan.waiting
+                chunk = m.Chunk(self._me, scan.session, scan.number, scan.base, batch is None, operator, floor)
+                if not self._send(scan.learner, chunk, batch):
+                    break
+                progress = True
+                self._budget -= batch.nbytes if batch is not None else 0
+                scan.number += 1
+                scan.waiting = None
+                if batch is None:
+                    del self._scans[key]
+                    break
+        return progress
+
+    def _refill(self) -> None:
+        now = time.monotonic()
+        if self._rate is not None:
+            self._budget = min(self._budget + self._rate * (now - self._refilled), self._rate / 4)
+        self._refilled = now

@@ -1,0 +1,4 @@
+"""The guest inside Spark: job, ingest task, emit split, sources and sinks.
+
+Imports contract and kernels. Decides nothing about epochs, terms or groups: no protocol, store or channel here.
+"""

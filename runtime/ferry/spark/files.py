@@ -1,0 +1,267 @@
+"""Directories of Parquet and JSON-lines files as sources that are read inside the ingest tasks.
+
+A position is the high-water mark [mtime_ns, name] over the files in that order, so a file must be complete when it
+appears (write it under a name that begins with "_" or ".", then rename it) and must not change or go afterwards. With
+``finite=True`` the position also carries the mark of the last file of the first listing. Must never import pyspark.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ferry.contract.errors import Fault, RowsGone, SpecRefused
+from ferry.spark.json_lines import parse
+from ferry.spark.splits import BATCH_ROWS, Malformed, Position, Split
+
+SETTLE_MS = 100
+"""A file is taken when it is this old: another one with a smaller (mtime, name) can then not appear behind it."""
+
+JSON_BLOCK_BYTES = 1 << 20
+"""JSON lines are parsed in pieces of this size; one is read whole into memory."""
+
+JSON_SHARE_BYTES = 4 << 20
+"""JSON files are shared among tasks in pieces of this size."""
+
+
+class _File(NamedTuple):
+    mtime_ns: int
+    name: str
+    size: int
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        return self.mtime_ns, self.name
+
+
+class DirectorySplits(ABC):
+    """What both formats share: listing, positions, and dividing files among tasks."""
+
+    def __init__(self, directory: str | os.PathLike[str], finite: bool = False, settle_ms: int = SETTLE_MS) -> None:
+        self.directory, self.finite, self.settle_ms = os.fspath(directory), finite, settle_ms
+        self._shares: dict[_File, list[tuple[int, int, int]]] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.directory!r}, finite={self.finite})"
+
+    @abstractmethod
+    def _divide(self, file: _File) -> list[tuple[int, int, int]]:
+        """Consecutive pieces [low, high) of a file, and how many rows each has, about."""
+
+    @abstractmethod
+    def _read_piece(
+        self, name: str, low: int, high: int, columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch | Malformed]:
+        """The records of one piece."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Names and types of all columns."""
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def _listed(self) -> list[_File]:
+        files = []
+        try:
+            with os.scandir(self.directory) as entries:
+                for entry in entries:
+                    if entry.name[0] in "_." or not entry.is_file():
+                        continue
+                    status = entry.stat()
+                    files.append(_File(status.st_mtime_ns, entry.name, status.st_size))
+        except (FileNotFoundError, NotADirectoryError) as gone:
+            if os.path.isdir(self.directory):
+                return self._listed()  # A file went away between listing and looking at it.
+            raise SpecRefused(f"no directory {self.directory!r}; a file source needs one") from gone
+        return sorted(files)
+
+    def _pieces(self, file: _File) -> list[tuple[int, int, int]]:
+        if file not in self._shares:
+            self._shares[file] = self._divide(file)
+        return self._shares[file]
+
+    def start(self) -> Position:
+        """Before the first file; a finite input fixes its last file here."""
+        if not self.finite:
+            return [0, ""]
+        files = self._listed()
+        return [0, "", *(files[-1].mark if files else (0, ""))]
+
+    def latest(self, start: Position, max_rows: int) -> Position:
+        """As many whole files as fit into max_rows, at least one; JSON rows are estimated from the file's size."""
+        if self.finite:
+            files = [f for f in self._listed() if tuple(start[:2]) < f.mark <= tuple(start[2:])]
+        else:
+            settled = time.time_ns() - self.settle_ms * 1_000_000
+            files = [f for f in self._listed() if tuple(start) < f.mark and f.mtime_ns <= settled]
+        # Files behind `start` are not asked for again, except by the replay of one batch.
+        self._shares = {file: pieces for file, pieces in self._shares.items() if file.mark > tuple(start[:2])}
+        last, rows = start, 0
+        for file in files:
+            rows += sum(share for _, _, share in self._pieces(file))
+            if last is not start and rows > max_rows:
+                break
+            last = [*file.mark, *start[2:]]
+        return last
+
+    def ended(self, position: Position) -> bool:
+        """True when a finite input's last file is behind this position."""
+        return self.finite and tuple(position[:2]) >= tuple(position[2:])
+
+    def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
+        """At most `tasks` splits of about equal size: consecutive row groups, or byte ranges, of consecutive files.
+
+        Raises RowsGone when the file that `stop` names is not there any more.
+        """
+        first, last = tuple(start[:2]), tuple(stop[:2])
+        if first == last:
+            return []
+        files = [f for f in self._listed() if first < f.mark <= last]
+        if not files or files[-1].mark != last:
+            raise RowsGone(f"{self._path(stop[1])} went away or was written again before it was read; put it back")
+        pieces = [(file.name, *piece) for file in files for piece in self._pieces(file)]
+        total = max(sum(rows for *_, rows in pieces), 1)
+        shares: dict[int, list[list[Any]]] = {}
+        before = 0
+        for name, low, high, rows in pieces:
+            share = shares.setdefault(min(before * max(tasks, 1) // total, max(tasks, 1) - 1), [])
+            if share and share[-1][0] == name and share[-1][2] == low:
+                share[-1][2] = high
+            else:
+                share.append([name, low, high])
+            before += rows
+        return [{"pieces": share} for share in shares.values()]
+
+    def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed]:
+        """The records of a split, file by file. Raises RowsGone when a file is not there any more."""
+        unknown = [] if columns is None else [c for c in columns if c not in self.schema().names]
+        if unknown:
+            raise SpecRefused(f"{self!r} has no columns {unknown}; it has {', '.join(self.schema().names)}")
+        for name, low, high in split["pieces"]:
+            try:
+                yield from self._read_piece(name, low, high, columns)
+            except FileNotFoundError as gone:
+                raise RowsGone(f"{self._path(name)} went away before it was read; put it back") from gone
+
+
+class ParquetSplits(DirectorySplits):
+    """See `parquet_files`."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        schema: pa.Schema | None = None,
+        finite: bool = False,
+        settle_ms: int = SETTLE_MS,
+    ) -> None:
+        super().__init__(directory, finite, settle_ms)
+        self._schema = schema
+
+    def schema(self) -> pa.Schema:
+        """The given schema, else that of the first file."""
+        if self._schema is None:
+            files = self._listed()
+            if not files:
+                raise SpecRefused(f"{self.directory!r} holds no file to take the columns from; give schema=")
+            self._schema = self._footer(files[0].name).schema.to_arrow_schema().remove_metadata()
+        return self._schema
+
+    def _footer(self, name: str) -> pq.FileMetaData:
+        try:
+            return pq.read_metadata(self._path(name))
+        except pa.ArrowInvalid as wrong:
+            raise Fault(f"{self._path(name)} is no complete Parquet file: {wrong}; mend or remove it") from wrong
+
+    def _divide(self, file: _File) -> list[tuple[int, int, int]]:
+        about = self._footer(file.name)
+        return [(i, i + 1, about.row_group(i).num_rows) for i in range(about.num_row_groups)]
+
+    def _read_piece(self, name: str, low: int, high: int, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(self._path(name)) as file:
+            whole = self.schema()
+            wanted = whole if columns is None else pa.schema([whole.field(c) for c in columns])
+            missing = [c for c in wanted.names if c not in file.schema_arrow.names]
+            if missing:
+                raise SpecRefused(f"{self._path(name)} has no columns {missing}, unlike {whole.names}")
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(low, high)), columns=wanted.names):
+                ordered = batch.select(wanted.names)
+                try:
+                    yield ordered if ordered.schema.equals(wanted) else ordered.cast(wanted)
+                except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
+                    raise SpecRefused(f"{self._path(name)} does not fit the columns {wanted}: {wrong}") from wrong
+
+
+class JsonSplits(DirectorySplits):
+    """See `json_files`."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        schema: pa.Schema,
+        finite: bool = False,
+        settle_ms: int = SETTLE_MS,
+    ) -> None:
+        super().__init__(directory, finite, settle_ms)
+        self._schema = schema
+
+    def schema(self) -> pa.Schema:
+        """The given schema."""
+        return self._schema
+
+    def _divide(self, file: _File) -> list[tuple[int, int, int]]:
+        with open(self._path(file.name), "rb") as lines:
+            sample = lines.read(1 << 16)
+        row_bytes = max(len(sample) // max(sample.count(b"\n"), 1), 1)
+        edges = [*range(0, file.size, JSON_SHARE_BYTES), file.size]
+        return [(low, high, (high - low) // row_bytes + 1) for low, high in pairwise(edges)]
+
+    def _read_piece(
+        self, name: str, low: int, high: int, columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch | Malformed]:
+        """A line belongs to the piece in which it begins."""
+        with open(self._path(name), "rb") as file:
+            if low:
+                file.seek(low - 1)
+                file.readline()
+            while (at := file.tell()) < high:
+                data = file.read(min(JSON_BLOCK_BYTES, high - at))
+                if not data.endswith(b"\n"):
+                    data += file.readline()
+                table, bad, reason = parse(data, self._schema)
+                for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+                    yield batch if columns is None else batch.select(list(columns))
+                if bad:
+                    where = f"{name}, bytes {at} to {at + len(data)}: {reason}"
+                    yield Malformed(len(bad), [line.decode("utf-8", "replace") for line in bad], where)
+
+
+def parquet_files(
+    directory: str | os.PathLike[str],
+    schema: pa.Schema | None = None,
+    finite: bool = False,
+    settle_ms: int = SETTLE_MS,
+) -> ParquetSplits:
+    """A directory of Parquet files; new files are new records. Columns: `schema`, else those of the first file.
+
+    Give `schema` when old files may be removed: every task looks at the first file for itself.
+    ``finite=True``: the input is what the directory held when the job began, and then it ends.
+    """
+    return ParquetSplits(directory, schema, finite, settle_ms)
+
+
+def json_files(
+    directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, settle_ms: int = SETTLE_MS
+) -> JsonSplits:
+    """A directory of files with one JSON object per line; fields that the schema does not name are ignored.
+
+    A line that is no object, or does not fit the schema, is reported as Malformed; a missing field is null.
+    """
+    return JsonSplits(directory, schema, finite, settle_ms)

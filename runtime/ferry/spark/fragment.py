@@ -1,0 +1,214 @@
+"""What one ingest task contributes: partial aggregates by (slice, key), or rows with slice, hash and key.
+
+Runs inside the Spark task. Imports contract and kernels; never pyspark, never a socket. Nothing is routed here: the helper
+beside the task sorts by virtual node. Memory is bounded: a full table becomes an output batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ferry.contract import limits
+from ferry.contract.errors import SpecRefused
+from ferry.contract.shapes import KeyType, Number, Shape
+from ferry.kernels import columns, hashing, panes, schemas
+from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Groups, Hashes, Ints, merge_codes
+
+GROUPS_MAX = 1 << 18
+"""Groups of one task before they become an output batch: 8 MiB for count()."""
+
+KEY_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of keys of one task before they become an output batch."""
+
+EVENT_TIME_MAX = limits.WATERMARK_END // 2
+"""Event times beyond this (either sign) are malformed: no window arithmetic may overflow."""
+
+_UNIT_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
+
+
+class Fragmenter:
+    """Turns the record batches of one task and one input into fragments of one operator's shape."""
+
+    def __init__(self, shape: Shape, side: int = 0, groups_max: int = GROUPS_MAX) -> None:
+        """`side` is 0 or 1: left or right input of a join."""
+        assert side in (0, 1) and (side == 0 or shape.kind == "join"), (shape.kind, side)
+        self.shape, self.side = shape, side
+        self.rows = 0
+        """records taken into fragments"""
+        self.rows_malformed = 0
+        self.event_time_max = limits.WATERMARK_NONE
+        self._full: list[pa.RecordBatch] = []
+        self._malformed: list[pa.RecordBatch] = []
+        self._ones = NO_INTS
+        if shape.kind == "aggregate":
+            self._groups = Groups(merge_codes(shape), not shape.int_key, groups_max, KEY_BYTES_MAX)
+
+    def add(self, batch: pa.RecordBatch, key_columns: list[str], time_column: str) -> None:
+        """Take records; event time is int64 milliseconds or a timestamp. Raises SpecRefused for columns that do not fit."""
+        self._check(batch, [*key_columns, time_column, *self._sources()])
+        if len(key_columns) != len(self.shape.key):
+            raise SpecRefused(f"operator {self.shape.name}: key has {len(self.shape.key)} elements, not {key_columns}")
+        keys = [self._key(batch, c, kind) for c, (_, kind) in zip(key_columns, self.shape.key, strict=True)]
+        times = self._time(batch, time_column)
+        bad = self._bad(keys, times, batch)
+        if bad is not None:
+            self._malformed.append(batch.filter(pa.array(bad)))
+            self.rows_malformed += int(bad.sum())
+            good = pa.array(~bad)
+            batch = batch.filter(good)
+            keys, times = [k.filter(good) for k in keys], times.filter(good)
+        if batch.num_rows == 0:
+            return
+        slices, greatest = panes.slices_of(columns.integers(times), self.shape.window.pane_ms)
+        self.event_time_max = max(self.event_time_max, int(greatest))
+        self.rows += batch.num_rows
+        ints, offsets, data = NO_INTS, NO_INTS, NO_BYTES
+        if self.shape.int_key:
+            ints = columns.integers(keys[0])
+            hashes = hashing.hash_ints(ints)
+        else:
+            offsets, data = columns.encode_keys(keys, [kind for _, kind in self.shape.key])
+            hashes = hashing.hash_bytes(offsets, data)
+        if self.shape.kind == "aggregate":
+            self._aggregate(batch, slices, hashes, ints, offsets, data)
+        else:
+            self._full.append(self._join_rows(batch, slices, hashes, ints, offsets, data))
+
+    def take_full(self) -> list[pa.RecordBatch]:
+        """Output batches that are complete: call it after every `add`, for they are kept in memory until then."""
+        full, self._full = self._full, []
+        return full
+
+    def drain(self) -> list[pa.RecordBatch]:
+        """All remaining output; the fragmenter is empty afterwards."""
+        if self.shape.kind == "aggregate":
+            self._flush()
+        return self.take_full()
+
+    def malformed(self) -> pa.Table | None:
+        """Records refused since the last call (null key, null or absurd event time, null in an aggregated column)."""
+        refused, self._malformed = self._malformed, []
+        return pa.Table.from_batches(refused) if refused else None
+
+    def _sources(self) -> list[str]:
+        if self.shape.kind == "aggregate":
+            return [
+                c for a in self.shape.aggregates if a.function != "count" for c in (a.column, a.by) if c is not None
+            ]
+        side = self.shape.left if self.side == 0 else self.shape.right
+        assert side is not None
+        return [source for _, source, _ in side.columns]
+
+    def _check(self, batch: pa.RecordBatch, wanted: list[str]) -> None:
+        missing = [c for c in wanted if c not in batch.schema.names]
+        if missing:
+            raise SpecRefused(f"operator {self.shape.name}: no column {missing} in {batch.schema.names}")
+
+    def _cast(self, column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+        if column.type == kind:
+            return column
+        try:
+            return pc.cast(column, kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+            raise SpecRefused(
+                f"operator {self.shape.name}: column {name} is {column.type}, {kind} is needed: {e}"
+            ) from e
+
+    def _key(self, batch: pa.RecordBatch, name: str, kind: KeyType) -> pa.Array:
+        column = batch.column(name)
+        if kind == "string" and not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+                                     or pa.types.is_dictionary(column.type) or pa.types.is_string_view(column.type)):  # fmt: skip
+            raise SpecRefused(f"operator {self.shape.name}: key column {name} is {column.type}, a string is needed")
+        return self._cast(column, pa.int64() if kind == "int" else pa.string(), name)
+
+    def _time(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        column = batch.column(name)
+        if not pa.types.is_timestamp(column.type):
+            return self._cast(column, pa.int64(), name)
+        per_ms = _UNIT_PER_MS[column.type.unit]
+        raw = column.cast(pa.int64())
+        if per_ms == 1:
+            return raw
+        if per_ms == 0:
+            # Seconds too great for milliseconds stay too great, so that they are refused below.
+            clipped = pc.min_element_wise(pc.max_element_wise(raw, -(2**53), skip_nulls=False), 2**53, skip_nulls=False)
+            return pc.multiply(clipped, 1000)
+        values = np.floor_divide(raw.fill_null(0).to_numpy(zero_copy_only=False), per_ms)
+        return pa.array(values, mask=np.asarray(raw.is_null()) if raw.null_count else None)
+
+    def _bad(self, keys: list[pa.Array], times: pa.Array, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+        needed = [*keys, times]
+        if self.shape.kind == "aggregate":
+            needed += [batch.column(c) for c in self._sources()]
+        bad: npt.NDArray[np.bool_] | None = None
+        for column in needed:
+            if column.null_count:
+                null = column.is_null().to_numpy(zero_copy_only=False)
+                bad = null if bad is None else bad | null
+        extremes = pc.min_max(times).as_py()
+        if extremes["min"] is not None and (extremes["min"] < -EVENT_TIME_MAX or extremes["max"] > EVENT_TIME_MAX):
+            values = times.fill_null(0).to_numpy(zero_copy_only=False)
+            absurd = (values < -EVENT_TIME_MAX) | (values > EVENT_TIME_MAX)
+            bad = absurd if bad is None else bad | absurd
+        return bad
+
+    def _number(self, batch: pa.RecordBatch, name: str | None, number: Number) -> Ints:
+        assert name is not None
+        column = batch.column(name)
+        if number == "int" and pa.types.is_floating(column.type):
+            raise SpecRefused(
+                f"operator {self.shape.name}: column {name} is {column.type}: declare the aggregate as float"
+            )
+        column = self._cast(column, schemas.NUMBER_TYPES[number], name)
+        values: npt.NDArray[np.int64] = column.to_numpy(zero_copy_only=True).view(np.int64)
+        return values
+
+    def _cells(self, batch: pa.RecordBatch) -> Ints:
+        cells = np.empty((batch.num_rows, len(self.shape.state_types)), np.int64)
+        at = 0
+        for a in self.shape.aggregates:
+            if a.function == "count":
+                continue
+            if a.function == "arg_max":
+                cells[:, at] = self._number(batch, a.by, a.by_number)
+                cells[:, at + 1] = self._number(batch, a.column, a.number)
+            else:
+                cells[:, at] = self._number(batch, a.column, a.number)
+                if a.function == "mean":
+                    cells[:, at + 1] = 1
+            at += len(a.state_types)
+        return cells
+
+    def _aggregate(
+        self, batch: pa.RecordBatch, slices: Ints, hashes: Hashes, ints: Ints, offsets: Ints, data: Bytes
+    ) -> None:
+        cells, start = self._cells(batch), 0
+        while True:
+            start = self._groups.add(slices, hashes, ints, offsets, data, NO_INTS, cells, start)
+            if start == hashes.size:
+                return
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._groups.count:
+            self._full.append(columns.from_groups(self.shape, self._groups.rows(), self._groups.heap))
+            self._groups.clear()
+
+    def _join_rows(
+        self, batch: pa.RecordBatch, slices: Ints, hashes: Hashes, ints: Ints, offsets: Ints, data: Bytes
+    ) -> pa.RecordBatch:
+        schema = schemas.rows_schema(self.shape)
+        key = pa.array(ints) if self.shape.int_key else columns.binary_array(offsets, data, pa.binary())
+        out = [pa.array(slices), pa.array(hashes), key, pa.array(np.full(batch.num_rows, self.side, np.int8))]
+        for number, side in enumerate((self.shape.left, self.shape.right)):
+            assert side is not None
+            for name, source, kind in side.columns:
+                arrow = pa.type_for_alias(kind)
+                if number == self.side:
+                    out.append(self._cast(batch.column(source), arrow, f"{source} (as {name})"))
+                else:
+                    out.append(pa.nulls(batch.num_rows, arrow))
+        return pa.RecordBatch.from_arrays(out, schema=schema)

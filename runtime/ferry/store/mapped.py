@@ -1,0 +1,91 @@
+"""Files mapped into memory, and the care they need.
+
+A write to a mapped sparse file on a full disk kills the process with SIGBUS, so room is asked for before it is used
+(`require_room`). The object never closes a mapping itself: an array may still look at it; the last reference does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import resource
+from pathlib import Path
+
+from ferry.contract.errors import Exhausted
+
+RESERVE_BYTES = 64 * 1024 * 1024
+"""Room that is never used up, so that logs and marks can still be written when state may not grow."""
+
+PAGE_BYTES = mmap.PAGESIZE
+_MADV_PAGEOUT = 21  # Linux 5.4; Python 3.11 does not name it.
+_PUNCH_HOLE_KEEP_SIZE = 0x3
+
+
+def require_room(directory: Path, needed: int) -> None:
+    """Raise Exhausted unless `needed` bytes and the reserve are free below `directory`."""
+    status = os.statvfs(directory)
+    free = status.f_bavail * status.f_frsize
+    if free < needed + RESERVE_BYTES:
+        raise Exhausted(
+            f"{directory}: {needed} bytes are needed and {RESERVE_BYTES} are kept in reserve, but only {free} are free;"
+            " give the state's volume more room, or move virtual nodes away"
+        )
+
+
+def open_mapped(path: Path, size: int | None = None) -> mmap.mmap:
+    """Map a file, shared and writable; with `size` it is created or extended (sparse) to that many bytes.
+
+    Raises Exhausted when there is no room, or no more file descriptors even at the hard limit.
+    """
+    try:
+        return _open(path, size)
+    except OSError as e:
+        if e.errno == errno.EMFILE:
+            # One descriptor per slice: the soft limit (often 1,024) is for programs that use select().
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if soft != hard:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                return open_mapped(path, size)
+            raise Exhausted(f"{path}: no file descriptor left of {hard}; raise the limit, or use longer slices") from e
+        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise Exhausted(f"{path}: no room for {size} bytes: {e}") from e
+        raise
+
+
+def _open(path: Path, size: int | None) -> mmap.mmap:
+    descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if size is not None else 0), 0o600)
+    try:
+        if size is not None and size > os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, size)
+        return mmap.mmap(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def punch(path: Path, begin: int, end: int) -> bool:
+    """Give the bytes [begin, end) back to the file system; they read as zeros. False if it cannot do that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        offset, length = ctypes.c_int64(begin), ctypes.c_int64(end - begin)
+        return bool(libc.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length) == 0)
+    finally:
+        os.close(descriptor)
+
+
+def page_out(mapping: mmap.mmap) -> None:
+    """Ask the system to write the mapping's pages to its file and free them; without effect on tmpfs."""
+    try:
+        mapping.madvise(_MADV_PAGEOUT)
+    except OSError:
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def allocated_bytes(path: Path) -> int:
+    """Bytes that the file takes on disk; holes take none."""
+    try:
+        return os.stat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0

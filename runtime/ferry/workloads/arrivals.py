@@ -1,0 +1,210 @@
+"""What the generated workloads share: checked arguments, event time, order of arrival, skewed keys, columns.
+
+A generated stream is a pure function of its arguments, equal value for value to the reference generator under
+tests/oracle, but any range of arrivals is made alone. Must never keep state beyond caches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ferry.contract.errors import Exhausted, RowsGone, SpecRefused
+from ferry.kernels import draws
+
+Ints = NDArray[np.int64]
+
+BASE_MS = 1_436_918_400_000
+"""2015-07-15T00:00:00Z: the event time of event 0."""
+
+KEYS = ("nexmark", "uniform", "zipf", "pareto")
+
+_LATE_FIELD = 900
+_UNIT_STEPS = 2**53
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """Arguments that all generators have. Names and meaning are those of the reference generator's options."""
+
+    seed: int = 7
+    rate: float = 1000.0
+    """events per second of event time, all streams of the workload together"""
+    group: int = 1
+    """arrivals are shuffled inside groups of this many events (1: in order)"""
+    delay_prob: float = 0.0
+    """this share of the events arrives delay_ms late"""
+    delay_ms: int = 3000
+    keys: str = "nexmark"
+    """distribution of the keys: nexmark | uniform | zipf | pareto"""
+    domain: int = 100_000
+    """number of keys of the uniform, zipf and pareto draws"""
+    zipf_s: float = 1.0
+    pareto_alpha: float = 1.16
+    events: int | None = None
+    """length of the whole input, all streams of the workload together; None: endless"""
+
+    def __post_init__(self) -> None:
+        self._whole("seed", 0, 2**64 - 1)
+        self._number("rate", 1e-6, 2e6, "a number of events per second from 0.000001 to below 2,000,000")
+        if self.spacing_us == 0:
+            raise self._refused("rate", "below 2,000,000: events are whole microseconds apart in event time")
+        self._whole("group", 1)
+        self._number("delay_prob", 0.0, 1.0, "a share from 0.0 to 1.0")
+        self._whole("delay_ms", 0)
+        self._one_of("keys", KEYS)
+        self._whole("domain", 1, 2**53)
+        self._number("zipf_s", 0.0, 100.0, "a number from 0 to 100")
+        self._number("pareto_alpha", 1e-3, 1e3, "a number from 0.001 to 1000")
+        if self.keys == "zipf" and self.domain > 10**8:
+            raise self._refused("domain", "at most 100,000,000 for zipf keys: their weights are kept in memory")
+        if self.events is not None:
+            self._whole("events", 0)
+            if self.events * self.spacing_us >= 2**62:
+                raise self._refused(
+                    "events", f"below {2**62 // self.spacing_us} at this rate: event time would overflow"
+                )
+
+    def _refused(self, name: str, allowed: str) -> SpecRefused:
+        return SpecRefused(
+            f"{type(self).__name__}: {name}={getattr(self, name)!r} is not allowed; it must be {allowed}"
+        )
+
+    def _whole(self, name: str, low: int, high: int = 2**62) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            bound = f"of at least {low}" if high == 2**62 else f"from {low} to {high}"
+            raise self._refused(name, f"a whole number {bound}")
+
+    def _number(self, name: str, low: float, high: float, allowed: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise self._refused(name, allowed)
+
+    def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            raise self._refused(name, "one of " + ", ".join(allowed))
+
+    @property
+    def spacing_us(self) -> int:
+        """Microseconds of event time between two events."""
+        return round(1_000_000 / self.rate)
+
+    @property
+    def in_order(self) -> bool:
+        """True when arrival number and event id are the same."""
+        return self.group == 1 and self.delay_prob == 0
+
+    def check(self, start: int, stop: int) -> None:
+        """Raise RowsGone unless the input has arrivals start .. stop - 1."""
+        if not 0 <= start <= stop or (self.events is not None and stop > self.events):
+            raise RowsGone(f"{type(self).__name__} has no arrivals {start} to {stop} with events={self.events}")
+
+    def ids(self, start: int, stop: int) -> Ints:
+        """Ids of the events that arrive as numbers start .. stop - 1, in order of arrival.
+
+        The reference shuffles positions inside groups of g, then sorts all of them, stably, by event time + lateness.
+        Let D be the number of events in delay_ms: if position j <= i - W with W = 2 (g - 1) + D, then
+        id(j) + D <= id(i), so even when j is late and i is not, the key of j is not above that of i and j ranks first.
+        So every record moves by less than W, ranks start .. stop - 1 all lie at positions inside
+        [start - W, stop + W), every position below that window ranks before them, and sorting the window alone and
+        dropping its first start - low elements gives them.
+        """
+        self.check(start, stop)
+        full = 2**62 if self.events is None else self.events // self.group * self.group
+        if self.delay_prob == 0 or start == stop:
+            return draws.shuffled(start, stop, self.group, full)
+        reach = self._reach
+        low = max(start - reach, 0)
+        high = stop + reach if self.events is None else min(stop + reach, self.events)
+        threshold = np.uint64(math.ceil(self.delay_prob * _UNIT_STEPS))
+        late = (np.uint64(self.seed), _LATE_FIELD, threshold, self.spacing_us, self.delay_ms)
+        first_key = max(low - self.group + 1, 0) * self.spacing_us // 1000
+        keys = (high + self.group) * self.spacing_us // 1000 + self.delay_ms - first_key + 1
+        if keys <= 4 * (high - low):
+            return draws.delayed_order(low, high, self.group, full, late, first_key, keys, start - low, stop - start)
+        # Few events share a millisecond: counters for every one of them would outweigh the window.
+        ids = draws.shuffled(low, high, self.group, full)
+        order = np.argsort(draws.delayed_keys(ids, late), kind="stable")
+        return ids[order[start - low : stop - low]]
+
+    @property
+    def _reach(self) -> int:
+        """No record is moved this far or farther by shuffle and delay together (W of `ids`)."""
+        return 2 * (self.group - 1) + -(-self.delay_ms * 1000 // self.spacing_us) + 1
+
+    def disorder_bound_ms(self) -> int:
+        """How far an event time may lie below the greatest one that arrived before it, at most; 0 when in order.
+
+        With delays: if i arrives after j, time(j) <= key(j) <= key(i) <= time(i) + delay_ms, whatever the shuffle was.
+        Without: the largest step back in ids inside a full group, in time, rounded up to a millisecond.
+        """
+        if self.delay_prob > 0:
+            return 0 if self.delay_prob >= 1 else self.delay_ms
+        if self.group == 1 or (self.events is not None and self.events < self.group):
+            return 0
+        return -(-_step_back(self.group) * self.spacing_us // 1000)
+
+    def times(self, n: Ints) -> Ints:
+        """Event times, in milliseconds since the epoch, of these events."""
+        return draws.event_times(n, BASE_MS, self.spacing_us)
+
+    def below(self, n: Ints, field: int, bound: int) -> Ints:
+        """Uniform integers in [0, bound) for these events."""
+        return draws.below(n, np.uint64(self.seed), field, bound)
+
+    def skewed_keys(self, n: Ints, field: int, domain: int) -> Ints:
+        """Keys in [0, domain) for these events, distributed as `keys` says (nexmark means uniform here)."""
+        if self.keys == "zipf":
+            return draws.ranked(n, np.uint64(self.seed), field, *_zipf(domain, float(self.zipf_s)))
+        if self.keys == "pareto":
+            rank = np.floor((1.0 - draws.unit(n, np.uint64(self.seed), field)) ** (-1.0 / self.pareto_alpha)) - 1
+            return np.minimum(rank, domain - 1).astype(np.int64)
+        return self.below(n, field, domain)
+
+
+@lru_cache(maxsize=16)
+def _step_back(group: int) -> int:
+    """Largest (greatest id so far - id) inside a shuffled group."""
+    ids = draws.shuffled(0, group, group, group)
+    return int((np.maximum.accumulate(ids) - ids).max())
+
+
+@lru_cache(maxsize=4)
+def _zipf(domain: int, s: float) -> tuple[NDArray[np.float64], Ints, int]:
+    """(cumulative weights, guide, bits of the guide) of a bounded Zipf distribution, P(k) ~ 1 / (k + 1)^s."""
+    cdf = np.cumsum(1.0 / np.arange(1, domain + 1) ** s)
+    bits = 14
+    starts = np.arange(2**bits + 1) * 2.0**-bits * cdf[-1]
+    return cdf, np.searchsorted(cdf, starts, side="right").astype(np.int64), bits
+
+
+def picked(words: Sequence[str], which: Ints) -> pa.Array:
+    """A string column of words[which[i]]."""
+    return pa.array(list(words), pa.string()).take(pa.array(which))
+
+
+def text(offsets: Ints, data: NDArray[np.uint8]) -> pa.Array:
+    """A string column from int64 offsets (one more than rows) and the bytes they point into."""
+    if offsets[-1] > 2**31 - 1:
+        raise Exhausted("a text column of over 2 GiB in one batch; read fewer arrivals at once")
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data))
+
+
+def to_batch(schema: pa.Schema, columns: Sequence[str], made: Callable[[str], Any], rows: int) -> pa.RecordBatch:
+    """A batch of `rows` rows with these columns of the schema; made(name) gives the values of one."""
+    unknown = [c for c in columns if c not in schema.names]
+    if unknown:
+        raise SpecRefused(f"unknown columns {unknown}; this stream has {', '.join(schema.names)}")
+    if not columns:
+        # A batch built from no arrays would forget how many rows it has.
+        return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["none"]).select([])
+    arrays = [pa.array(v) if isinstance(v, np.ndarray) else v for v in map(made, columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(c) for c in columns]))

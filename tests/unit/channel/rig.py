@@ -1,0 +1,132 @@
+"""Two carriers behind one face, so that every test of the contract runs over both."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from ferry.channel.base import Channel, Endpoint, Held, Lane, Message
+from ferry.channel.flow import FlowChannel
+from ferry.channel.memory import MemoryChannel, MemoryEndpoint, MemoryNetwork
+from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.tcp_channel import TcpChannel
+
+WAIT = 5.0
+SECRET = b"a secret of the job"
+
+
+class Party:
+    """An endpoint that records what it is told."""
+
+    def __init__(self, make: Callable[..., Endpoint], name: str, job: str, secret: bytes) -> None:
+        self.messages: queue.Queue[Message] = queue.Queue()
+        self.opened: queue.Queue[tuple[str, Channel]] = queue.Queue()
+        self.closed: queue.Queue[tuple[str, str]] = queue.Queue()
+        self.events: list[str] = []
+        self.handler: Callable[[Message], Held | None] | None = None
+        self.endpoint = make(name, job, secret, self._message, self._open, self._close)
+        self.name = name
+
+    def _message(self, message: Message) -> Held | None:
+        self.messages.put(message)
+        return self.handler(message) if self.handler else None
+
+    def _open(self, peer: str, channel: Channel) -> None:
+        self.events.append("open")
+        self.opened.put((peer, channel))
+
+    def _close(self, peer: str, reason: str) -> None:
+        self.events.append(reason)
+        self.closed.put((peer, reason))
+
+    def next(self) -> Message:
+        return self.messages.get(timeout=WAIT)
+
+    def take(self, count: int) -> list[Message]:
+        return [self.next() for _ in range(count)]
+
+    def reason(self) -> str:
+        return self.closed.get(timeout=WAIT)[1]
+
+
+class Rig:
+    """Makes endpoints of one carrier and ends them."""
+
+    def __init__(self, carrier: str) -> None:
+        self.carrier = carrier
+        self._network = MemoryNetwork(threaded=True)
+        self._parties: list[Party] = []
+
+    def party(self, name: str, job: str = "job", secret: bytes = SECRET) -> Party:
+        def memory(*arguments: object) -> Endpoint:
+            return MemoryEndpoint(self._network, *arguments)  # type: ignore[arg-type]
+
+        party = Party(memory if self.carrier == "memory" else TcpEndpoint, name, job, secret)
+        self._parties.append(party)
+        return party
+
+    def pair(self) -> tuple[Party, Party, Channel, Channel]:
+        """a connected to b: (a, b, a's channel, b's channel)."""
+        a, b = self.party("a"), self.party("b")
+        channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
+        assert a.opened.get(timeout=WAIT) == ("b", channel)
+        return a, b, channel, b.opened.get(timeout=WAIT)[1]
+
+    def inject(self, channel: Channel, raw: bytes) -> None:
+        """Put bytes on the wire behind the channel's back."""
+        if isinstance(channel, MemoryChannel):
+            self._network.soon(lambda: channel.partner.arrive(raw))
+        else:
+            assert isinstance(channel, TcpChannel)
+            channel._socket.sendall(raw)
+
+    def end(self) -> None:
+        for party in self._parties:
+            party.endpoint.close()
+        self._network.stop()
+
+
+def hold_all(lane: Lane) -> tuple[list[Held], Callable[[Message], Held | None]]:
+    """A handler that keeps the credit of one lane, and where it keeps it."""
+    kept: list[Held] = []
+
+    def handler(message: Message) -> Held | None:
+        if message.lane != lane:
+            return None
+        kept.append(Held())
+        return kept[-1]
+
+    return kept, handler
+
+
+def settled(channel: Channel) -> None:
+    """Everything queued has left."""
+    assert channel.flush(WAIT)
+
+
+def job_of(channel: Channel) -> int:
+    assert isinstance(channel, FlowChannel)
+    return channel._job
+
+
+def together(*calls: Callable[[], object]) -> None:
+    """Run the calls at one time, each on a thread, to their end."""
+    barrier = threading.Barrier(len(calls))
+    errors: list[BaseException] = []
+
+    def run(call: Callable[[], object]) -> None:
+        barrier.wait(WAIT)
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * WAIT)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]

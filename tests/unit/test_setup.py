@@ -1,0 +1,85 @@
+"""The parts of scripts/setup that decide: which Java and which Redis fit, links that are mended, when nothing is to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "setup"
+
+
+def shell(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` with the functions of the script defined."""
+    full = {"PATH": os.environ["PATH"], **env}
+    return subprocess.run(["bash", "-c", f"source '{SCRIPT}'; {code}"], capture_output=True, text=True, env=full)
+
+
+def program(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def java(home: Path, version: str, module: str = "jdk.incubator.vector@17", before: str = "") -> Path:
+    lines = f'printf \'{before}openjdk version "{version}" 2025-04-15\\nOpenJDK "Server" VM\\n\' >&2'
+    program(
+        home / "bin" / "java", f"if [ $1 = --list-modules ]; then echo java.base@17; echo {module}; else {lines}; fi"
+    )
+    return home
+
+
+@pytest.mark.parametrize(
+    ("version", "module", "before", "fits"),
+    [
+        ("17.0.15", "jdk.incubator.vector@17", "", True),
+        ("21", "jdk.incubator.vector@21", "", True),
+        ("17.0.15", "jdk.incubator.vector@17", "Picked up JAVA_TOOL_OPTIONS: -Da=1\\n", True),
+        ("17.0.15", "java.sql@17", "", False),
+        ("11.0.2", "jdk.incubator.vector@17", "", False),
+        ("1.8.0_17", "jdk.incubator.vector@17", "", False),
+        ("25", "jdk.incubator.vector@25", "", False),
+    ],
+)
+def test_java_must_be_17_or_21_with_vectors(tmp_path: Path, version: str, module: str, before: str, fits: bool) -> None:
+    home = java(tmp_path / "java", version, module, before)
+    assert (shell(f"java_fits '{home}'").returncode == 0) is fits
+
+
+@pytest.mark.parametrize(("version", "fits"), [("7.2.4", True), ("6.2.14", True), ("5.0.9", False)])
+def test_redis_must_be_6_or_newer(tmp_path: Path, version: str, fits: bool) -> None:
+    server = program(tmp_path / "redis-server", f"echo 'Redis server v={version} sha=0:0 malloc=libc bits=64'")
+    assert (shell(f"redis_fits '{server}'").returncode == 0) is fits
+
+
+def test_links_into_the_system_become_copies(tmp_path: Path) -> None:
+    root = tmp_path / "java"
+    conf = root / "usr/lib/jvm/java-17/conf"
+    conf.mkdir(parents=True)
+    (root / "etc/java-17-openjdk").mkdir(parents=True)
+    (root / "etc/java-17-openjdk/net.properties").write_text("proxies=none\n")
+    (conf / "net.properties").symlink_to("/etc/java-17-openjdk/net.properties")
+    (conf / "elsewhere").symlink_to("/nowhere/at/all")
+    assert shell(f"mend_links '{root}'").returncode == 0
+    assert not (conf / "net.properties").is_symlink()
+    assert (conf / "net.properties").read_text() == "proxies=none\n"
+    assert (conf / "elsewhere").is_symlink(), "a link whose target was not unpacked stays as it is"
+
+
+def test_what_was_recorded_is_trusted_until_it_is_gone(tmp_path: Path) -> None:
+    home, redis = java(tmp_path / "java", "17.0.1"), program(tmp_path / "redis-server", "")
+    other = java(tmp_path / "other", "21.0.1")
+    record, stamp = tmp_path / "ferry.env", tmp_path / "ferry.stamp"
+    stamp.touch()
+    os.utime(stamp, (1, 1))
+    record.write_text(f"JAVA_HOME={home}\nFERRY_REDIS_SERVER={redis}\n")
+    code = f"ENV_FILE='{record}'; STAMP='{stamp}'; recorded"
+    assert shell(code).returncode == 0
+    assert shell(code, JAVA_HOME=str(home)).returncode == 0
+    assert shell(code, JAVA_HOME="/nowhere").returncode == 0, "a JAVA_HOME that does not fit changes nothing"
+    assert shell(code, JAVA_HOME=str(other)).returncode != 0, "a JAVA_HOME that fits is preferred"
+    redis.unlink()
+    assert shell(code).returncode != 0
