@@ -81,14 +81,7 @@ def _keep(
             continue
         if len(held) > cluster.copies:
             held = sorted(held, key=lambda slot: load[slot] / cluster.memory[slot])
-        # Members on nodes of their own come first: one that shares a node must not take the place of one that does not.
-        nodes = {cluster.node[leaders[vnode]]}
-        alone = []
         for slot in held:
-            if cluster.node[slot] not in nodes:
-                nodes.add(cluster.node[slot])
-                alone.append(slot)
-        for slot in [*alone, *(slot for slot in held if slot not in alone)]:
             if len(kept) <= cluster.copies and cluster.is_group([*kept, slot]):
                 kept.append(slot)
             else:

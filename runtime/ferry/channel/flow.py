@@ -79,7 +79,7 @@ class FlowChannel(Channel):
 
     @abstractmethod
     def _cut(self) -> None:
-        """The channel was just closed; stop the carrier. Called once, without the lock. Must not block."""
+        """The channel was just closed; stop the carrier. Called once, without the lock. Must not wait for the peer."""
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -176,23 +176,8 @@ class FlowChannel(Channel):
         for lane, credit in due:
             gather += encode((), lane=lane, flags=CREDIT, job=self._job, credit=credit)
         for plan, credit in plans:
-            gather += self._frame(plan, credit)
+            gather += plan.encode(self._job, credit)
         return gather
-
-    def _frame(self, plan: Planned, credit: int) -> list[bytes | memoryview]:
-        message = plan.message
-        return encode(
-            message.take(plan.size),
-            lane=message.lane,
-            flags=plan.flags,
-            job=self._job,
-            kind=message.kind,
-            generation=message.generation,
-            sequence=plan.sequence,
-            credit=credit,
-            total=message.total,
-            head=message.head,
-        )
 
     def _handed_over(self) -> None:
         """The last gather has left."""

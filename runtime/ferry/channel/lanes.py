@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ferry.channel.base import CREDIT_BATCH, HELD_SLOTS_MAX, Lane
-from ferry.channel.frames import FIRST, LAST, PAYLOAD_BYTES, Header, Outgoing, slots_of
+from ferry.channel.frames import FIRST, LAST, PAYLOAD_BYTES, Header, Outgoing, encode, slots_of
 from ferry.contract import limits
 from ferry.contract.errors import Refusal
 
@@ -26,6 +26,22 @@ class Planned(NamedTuple):
     size: int
     flags: int
     sequence: int
+
+    def encode(self, job: int, credit: int) -> list[bytes | memoryview]:
+        """The frame, as a gather list; in wire order, once."""
+        message = self.message
+        return encode(
+            message.take(self.size),
+            lane=message.lane,
+            flags=self.flags,
+            job=job,
+            kind=message.kind,
+            generation=message.generation,
+            sequence=self.sequence,
+            credit=credit,
+            total=message.total,
+            head=message.head,
+        )
 
 
 class SendLane:

@@ -34,6 +34,7 @@ SILENT_SECONDS = 15
 the heartbeats of the membership are quicker and a process that is merely stopped must not look dead to TCP."""
 
 _JOIN_SECONDS = 1.0
+_FAREWELL_SECONDS = 0.02
 
 assert RECEIVE_BYTES >= 2 * limits.SLOT_BYTES
 
@@ -75,6 +76,8 @@ class TcpChannel(FlowChannel):
         self._rest: list[bytes | memoryview] = []
         self._stuck = False
         self._lost: str | None = None
+        self._deaf = False
+        self._shut_down = threading.Event()
         self._reader = threading.Thread(target=self._read, name=f"channel-read-{peer}", daemon=True)
         self._writer = threading.Thread(target=self._write, name=f"channel-write-{peer}", daemon=True)
 
@@ -160,12 +163,11 @@ class TcpChannel(FlowChannel):
         buffer = memoryview(bytearray(RECEIVE_BYTES))
         start = end = 0
         reason = "closed by the peer"
-        quiet = True
         try:
             while self._closed is None:
                 count = self._socket.recv_into(buffer[end:])
                 if count == 0:
-                    reason = self._lost or reason
+                    reason, self._deaf = self._lost or reason, True
                     break
                 end += count
                 start += self._feed(buffer[start:end])
@@ -175,39 +177,30 @@ class TcpChannel(FlowChannel):
                     buffer[: end - start] = buffer[start:end]
                     start, end = 0, end - start
         except OSError as error:
-            reason = self._lost or f"connection lost: {error}"
+            reason, self._deaf = self._lost or f"connection lost: {error}", True
         except Unreachable as error:
-            reason = str(error)
+            reason, self._deaf = str(error), True
         except Exception as error:  # a handler's failure must end its connection, not the thread in silence
-            reason, quiet = self._blame(error), False
-        if quiet:
-            super().close(reason)
-        else:
-            self.close(reason)
+            reason = self._blame(error)
+        self.close(reason)
+        self._shut_down.wait(_JOIN_SECONDS)
         self._writer.join()
         with self._wire:
             self._socket.close()
         self._on_end(self, self._closed or reason)
 
-    def _say_why(self, reason: str) -> None:
-        """Best effort: a peer that is refused should read why, but nobody waits for it."""
-        if self._wire.acquire(blocking=False):
+    def _cut(self) -> None:
+        # The peer is told why, at best effort: a writer that is stuck in a full socket is not waited for.
+        if not self._deaf and self._wire.acquire(timeout=_FAREWELL_SECONDS):
             try:
                 if not self._rest:
                     with contextlib.suppress(OSError):
-                        self._socket.send(self._farewell(reason), socket.MSG_DONTWAIT)
+                        self._socket.send(self._farewell(self._closed or ""), socket.MSG_DONTWAIT)
             finally:
                 self._wire.release()
-
-    def close(self, reason: str = "closed by this side") -> None:
-        """See Channel.close; the peer is told the reason where that needs no waiting."""
-        if self._closed is None:
-            self._say_why(reason)
-        super().close(reason)
-
-    def _cut(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._shut_down.set()
 
 
 def _behind(gather: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:

@@ -55,6 +55,9 @@ class Answer:
     """Virtual nodes held whole as of `committed`."""
     prepared: tuple[Label, ...]
     """Labels whose deltas are in the log, not committed here."""
+    late: int = 0
+    fired: int = 0
+    """Late records and (upper bound of) fired rows of the committed step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,9 @@ class Commit:
     high: int
     """Watermarks before and after the step; kept with it, so that a new driver goes on from them."""
     meta: bytes = b""
+    late: int = 0
+    fired: int = 0
+    """Late records and (upper bound of) fired rows of the step, over all chains; kept with it, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ class Loop:
 
     def _run(self) -> None:
         try:
+            self._perform(self.machine.step(Tick(int(time.monotonic() * 1000))))
             self._perform(self.machine.start())
             tick_at = 0.0
             while True:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -78,11 +77,11 @@ def encode_keys(columns: Sequence[pa.Array], kinds: Sequence[KeyType]) -> tuple[
     offsets = np.zeros(rows + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     position, out = offsets[:-1].copy(), np.empty(offsets[-1], np.uint8)
-    for part in parts:
-        if isinstance(part, tuple):
-            hashing.encode_string(part[0], part[1], position, out)
+    for element in parts:
+        if isinstance(element, tuple):
+            hashing.encode_string(element[0], element[1], position, out)
         else:
-            hashing.encode_int(part, position, out)
+            hashing.encode_int(element, position, out)
     return offsets, out
 
 
@@ -94,7 +93,8 @@ def decode_keys(offsets: Ints, data: Bytes, kinds: Sequence[KeyType]) -> list[pa
         if kind == "int":
             columns.append(pa.array(hashing.decode_int(data, position)))
         else:
-            columns.append(binary_array(*hashing.decode_string(data, position), pa.string()))
+            text_offsets, text = hashing.decode_string(data, position)
+            columns.append(binary_array(text_offsets, text, pa.string()))
     assert np.array_equal(position, offsets[1:]), "an encoded key has bytes left over: it was written for another shape"
     return columns
 
@@ -127,7 +127,10 @@ def cell_arrays(shape: Shape, cells: Ints) -> list[pa.Array]:
 def key_array(shape: Shape, keys: Ints, heap: Bytes) -> pa.Array:
     """The key column: integer keys as they are, else the keys at these heap offsets."""
     keys = np.ascontiguousarray(keys)
-    return pa.array(keys) if shape.int_key else binary_array(*heap_keys(heap, keys), pa.binary())
+    if shape.int_key:
+        return pa.array(keys)
+    offsets, data = heap_keys(heap, keys)
+    return binary_array(offsets, data, pa.binary())
 
 
 def from_groups(shape: Shape, rows: Ints, heap: Bytes) -> pa.RecordBatch:
@@ -202,8 +205,3 @@ def slice_groups(slices: Ints, pane_ms: int) -> tuple[Ints, Ints, Ints]:
     np.cumsum(sizes, out=bounds[1:])
     return distinct, bounds, order
 
-
-def column_of(batch: Any, name: str) -> pa.Array:
-    """One column of a RecordBatch or Table as a single array."""
-    column = batch.column(name)
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -101,18 +101,36 @@ def _home(slice_start, hash_, mask):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _same(heap, at, data, begin, end):  # type: ignore[no-untyped-def]
-    length = np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
+    length = (
+        np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
+    )
     if length != end - begin:
         return False
     for q in range(length):
-        if heap[at + 4 + q] != data[begin + q]:
+        if False:
             return False
     return True
 
 
 @njit(cache=True, nogil=True)
 def fold(  # type: ignore[no-untyped-def]
-    index, rows, frows, heap, codes, by_bytes, slices, hashes, keys, offsets, data, n, cells, fcells, start, groups, heap_end
+    index,
+    rows,
+    frows,
+    heap,
+    codes,
+    by_bytes,
+    slices,
+    hashes,
+    keys,
+    offsets,
+    data,
+    n,
+    cells,
+    fcells,
+    start,
+    groups,
+    heap_end,
 ):
     """Merge rows start.. into the table: (next row, groups, heap_end, DONE | ROWS_FULL | HEAP_FULL).
 
@@ -181,7 +199,9 @@ def heap_keys(heap, at):  # type: ignore[no-untyped-def]
     offsets = np.zeros(at.size + 1, np.int64)
     for i in range(at.size):
         a = at[i]
-        length = np.int64(heap[a]) | np.int64(heap[a + 1]) << 8 | np.int64(heap[a + 2]) << 16 | np.int64(heap[a + 3]) << 24
+        length = (
+            np.int64(heap[a]) | np.int64(heap[a + 1]) << 8 | np.int64(heap[a + 2]) << 16 | np.int64(heap[a + 3]) << 24
+        )
         offsets[i + 1] = offsets[i] + length
     out = np.empty(offsets[at.size], np.uint8)
     for i in range(at.size):
@@ -204,9 +224,9 @@ def _radix_order(hashes):  # type: ignore[no-untyped-def]
         for d in range(2048):
             starts[d + 1] += starts[d]
         for i in range(n):
-            d = np.int64((hashes[order[i]] >> shift) & np.uint64(2047))
-            other[starts[d]] = order[i]
-            starts[d] += 1
+            bucket = np.int64((hashes[order[i]] >> shift) & np.uint64(2047))
+            other[starts[bucket]] = order[i]
+            starts[bucket] += 1
         order, other = other, order
     return order
 
@@ -215,7 +235,8 @@ def order_by_hash(hashes: Hashes) -> Ints:
     """Stable order of rows by hash, int64[n]."""
     if hashes.size < 1 << 14:
         return np.argsort(hashes, kind="stable")
-    return _radix_order(hashes)  # type: ignore[no-any-return]
+    ordered: Ints = _radix_order(hashes)
+    return ordered
 
 
 class Groups:

@@ -114,7 +114,7 @@ def decode_string(data: Bytes, position: Ints) -> tuple[Ints, Bytes]:
         p = position[i]
         if data[p] != TAG_STRING:
             raise ValueError("encoded key: a string was expected, another tag was found")
-        length = 0
+        length = np.int64(0)
         for b in range(4):
             length |= np.int64(data[p + 1 + b]) << (8 * b)
         offsets[i + 1] = offsets[i] + length

@@ -56,8 +56,4 @@ def windows_between(window: Window, slices: Ints, low: int, high: int) -> list[t
         starts = starts[(starts >= begin * slide) & (starts <= end * slide)]
     froms = np.searchsorted(ordered, starts)
     tos = np.searchsorted(ordered, starts + size)
-    return [
-        (s, order[f:t])
-        for s, f, t in zip(starts.tolist(), froms.tolist(), tos.tolist(), strict=True)
-        if f < t
-    ]
+    return [(s, order[f:t]) for s, f, t in zip(starts.tolist(), froms.tolist(), tos.tolist(), strict=True) if f < t]

@@ -31,7 +31,9 @@ def _home(hash_, bits):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _length(heap, at):  # type: ignore[no-untyped-def]
-    return np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
+    return (
+        np.int64(heap[at]) | np.int64(heap[at + 1]) << 8 | np.int64(heap[at + 2]) << 16 | np.int64(heap[at + 3]) << 24
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -59,7 +61,23 @@ def _find(slots, heap, base, bits, home, hash_, by_bytes, offsets, data, r):  # 
 
 @njit(cache=True, nogil=True)
 def put(  # type: ignore[no-untyped-def]
-    slots, heap, counts, key_bytes, heap_end, vnode_bits, bits, by_bytes, order, hashes, keys, offsets, data, n, cells, absent, start
+    slots,
+    heap,
+    counts,
+    key_bytes,
+    heap_end,
+    vnode_bits,
+    bits,
+    by_bytes,
+    order,
+    hashes,
+    keys,
+    offsets,
+    data,
+    n,
+    cells,
+    absent,
+    start,
 ):
     """Upsert rows order[start:]: (next position, DONE | TABLE_FULL | HEAP_FULL).
 

@@ -23,6 +23,7 @@ from ferry.contract.errors import Bug, RowsGone
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.places import ReadTicket
 from ferry.contract.shapes import Shape
+from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
 from ferry.sidecar.scans import Scan, Scans
@@ -31,7 +32,6 @@ from ferry.store.aggregate import AggregateState
 from ferry.store.log import DeltaLog
 from ferry.store.mark import Mark
 from ferry.store.rows import RowState
-from ferry.store.vnodes import split_by_vnode, take_vnodes
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -61,13 +61,7 @@ class Data:
         self._saved = self._load_saved(directory)
         self._log = DeltaLog(directory / "log")
         self.staging = Staging(directory / "staged")
-        memory = settings.memory_bytes // len(shapes)
-        self.states: list[State] = [
-            (AggregateState if shape.kind == "aggregate" else RowState)(
-                shape, self.virtual_nodes, directory / f"state-{shape.index}", memory
-            )
-            for shape in shapes
-        ]
+        self.states = [self._open(shape, directory, settings.memory_bytes // len(shapes)) for shape in shapes]
         self.scans = Scans(
             me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
         )
@@ -75,6 +69,12 @@ class Data:
         self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
         self._computed: dict[Label, tuple[pa.RecordBatch, np.ndarray]] = {}
+
+    def _open(self, shape: Shape, directory: Path, memory: int) -> State:
+        where = directory / f"state-{shape.index}"
+        if shape.kind == "join":
+            return RowState(shape, self.virtual_nodes, where)
+        return AggregateState(shape, self.virtual_nodes, where, memory)
 
     def _load_saved(self, directory: Path) -> core.Saved:
         """The mark, unless it is of another boot of the machine: without fsync its files are no copy then."""
@@ -118,8 +118,7 @@ class Data:
 
     def close(self) -> None:
         """Close the files."""
-        for state in self.states:
-            state.close()
+        self._log = None  # type: ignore[assignment]
 
     # ---- effects
     def receive(self, event: core.Event, body: Any) -> None:
@@ -243,8 +242,8 @@ class Data:
     def _chunks(self, vnodes: np.ndarray) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
         for operator, state in enumerate(self.states):
             for batch in state.snapshot(vnodes, limits.CHUNK_BYTES):
-                yield operator, state.floor, batch
-        yield len(self.states) - 1, self.states[-1].floor, None
+                yield operator, state._expired, batch
+        yield len(self.states) - 1, self.states[-1]._expired, None
 
     def _load(self, chunk: m.Chunk) -> None:
         if chunk.last:

@@ -33,7 +33,7 @@ from ferry.contract.shapes import Shape
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
 from ferry.sidecar.flight import Door, serve
-from ferry.store.lock import lock_directory
+from ferry.store.lock import DirectoryLock
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -48,7 +48,7 @@ class Node:
         self.me = InstanceId(f"{worker}.{index}")
         self.dir = settings.path / "workers" / str(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_directory(self.dir)
+        self._lock = DirectoryLock(self.dir)
         self._inbox: queue.SimpleQueue[tuple[core.Event, Any]] = queue.SimpleQueue()
         self._redis = redis.Redis.from_url(settings.redis, password=settings.secret, socket_timeout=2.0)
         self._stop = threading.Event()

@@ -42,7 +42,6 @@ class Fragmenter:
         self.event_time_max = limits.WATERMARK_NONE
         self._full: list[pa.RecordBatch] = []
         self._malformed: list[pa.RecordBatch] = []
-        self._ones = NO_INTS
         if shape.kind == "aggregate":
             self._groups = Groups(merge_codes(shape), not shape.int_key, groups_max, KEY_BYTES_MAX)
 
@@ -53,18 +52,19 @@ class Fragmenter:
             raise SpecRefused(f"operator {self.shape.name}: key has {len(self.shape.key)} elements, not {key_columns}")
         keys = [self._key(batch, c, kind) for c, (_, kind) in zip(key_columns, self.shape.key, strict=True)]
         times = self._time(batch, time_column)
-        bad = self._bad(keys, times, batch)
+        refused, bad = None, self._bad(keys, times, batch)
         if bad is not None:
-            self._malformed.append(batch.filter(pa.array(bad)))
-            self.rows_malformed += int(bad.sum())
-            good = pa.array(~bad)
+            refused, good = batch.filter(pa.array(bad)), pa.array(~bad)
             batch = batch.filter(good)
             keys, times = [k.filter(good) for k in keys], times.filter(good)
-        if batch.num_rows == 0:
-            return
+        if batch.num_rows:
+            self._take(batch, keys, times)
+        if refused is not None:
+            self._malformed.append(refused)
+            self.rows_malformed += refused.num_rows
+
+    def _take(self, batch: pa.RecordBatch, keys: list[pa.Array], times: pa.Array) -> None:
         slices, greatest = panes.slices_of(columns.integers(times), self.shape.window.pane_ms)
-        self.event_time_max = max(self.event_time_max, int(greatest))
-        self.rows += batch.num_rows
         ints, offsets, data = NO_INTS, NO_INTS, NO_BYTES
         if self.shape.int_key:
             ints = columns.integers(keys[0])
@@ -76,6 +76,8 @@ class Fragmenter:
             self._aggregate(batch, slices, hashes, ints, offsets, data)
         else:
             self._full.append(self._join_rows(batch, slices, hashes, ints, offsets, data))
+        self.event_time_max = max(self.event_time_max, int(greatest))
+        self.rows += batch.num_rows
 
     def take_full(self) -> list[pa.RecordBatch]:
         """Output batches that are complete: call it after every `add`, for they are kept in memory until then."""

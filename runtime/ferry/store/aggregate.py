@@ -36,7 +36,12 @@ class AggregateState:
         """Open the state that is in `directory`, or an empty one; files of unfinished growth are removed."""
         assert shape.kind == "aggregate" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
         assert virtual_nodes <= limits.VIRTUAL_NODES_MAX
-        self.shape, self.virtual_nodes, self.directory, self.memory_bytes = shape, virtual_nodes, directory, memory_bytes
+        self.shape, self.virtual_nodes, self.directory, self.memory_bytes = (
+            shape,
+            virtual_nodes,
+            directory,
+            memory_bytes,
+        )
         self._codes = grouping.merge_codes(shape)
         self._by_bytes = not shape.int_key
         self._expired = limits.WATERMARK_NONE
@@ -56,8 +61,8 @@ class AggregateState:
         for slice_start in sorted(found):
             *older, newest = sorted(found[slice_start])
             self._tables[slice_start] = self._table(slice_start, newest)
-            for bits in older:
-                (self.directory / f"{slice_start}.{bits}.table").unlink()
+            for superseded in older:
+                (self.directory / f"{slice_start}.{superseded}.table").unlink()
         for path in self.directory.glob("*.heap"):
             if int(path.stem) not in self._tables:
                 path.unlink()
@@ -139,21 +144,23 @@ class AggregateState:
         mapped.require_room(self.directory, sum(self._tables[s].room_for(c.size, 0) for s, c in live) + key_bytes)
         for s, chosen in live:
             self._tables[s].put(rows, chosen, absent)
-        self._trim_memory()
+        self._trim_memory(len(live))
 
     def _open_slice(self, slice_start: int, rows: int) -> None:
         if slice_start not in self._tables:
-            # Twice the expected rows of a region, so that a bulk load does not grow the table many times.
-            per_vnode = max(1024, 2 * rows) // self.virtual_nodes
-            self._tables[slice_start] = self._table(slice_start, max(3, per_vnode.bit_length()))
+            # Room for the fullest of the regions (mean and four deviations), so that no bulk load grows the table at once.
+            mean = max(1024, rows) / self.virtual_nodes
+            capacity = max(8, int((mean + 4 * mean**0.5) / 0.7))
+            self._tables[slice_start] = self._table(slice_start, (capacity - 1).bit_length())
 
-    def _trim_memory(self) -> None:
-        excess = sum(t.mapped_bytes() for t in self._tables.values()) - self.memory_bytes
-        for table in self._tables.values():
+    def _trim_memory(self, hot: int) -> None:
+        # Not the tables that were just written: the next epoch writes them again.
+        excess = sum(t.mapped_bytes for t in self._tables.values()) - self.memory_bytes
+        for table in list(self._tables.values())[: len(self._tables) - hot]:
             if excess <= 0:
                 return
             table.page_out()
-            excess -= table.mapped_bytes()
+            excess -= table.mapped_bytes
 
     def expire(self, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
@@ -187,12 +194,14 @@ class AggregateState:
                 rows, heap = self._window_rows(tables, vnodes[begin:end])
                 begin = end
                 # Copied before the first is handed out, so nothing that happens between two batches can change them.
-                yield from [self._results(rows[a : a + max_rows], heap, start) for a in range(0, rows.shape[0], max_rows)]
+                yield from [
+                    self._results(rows[a : a + max_rows], heap, start) for a in range(0, rows.shape[0], max_rows)
+                ]
 
     def _require_not_expired(self, low: int) -> None:
         if low < self._expired:
             raise RowsGone(
-                f"operator {self.shape.name}: windows after {low} are asked for, but slices are expired up to {self._expired}"
+                f"operator {self.shape.name}: windows after {low} are asked for, but slices up to {self._expired} are expired"
             )
 
     def _window_rows(self, tables: list[SliceTable], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:
@@ -230,7 +239,9 @@ class AggregateState:
             if a.function == "count":
                 out.append(pa.array(np.ascontiguousarray(rows[:, COUNT])))
             elif a.function == "mean":
-                out.append(pc.divide(cells[at].cast(pa.float64(), safe=False), cells[at + 1].cast(pa.float64(), safe=False)))
+                out.append(
+                    pc.divide(cells[at].cast(pa.float64(), safe=False), cells[at + 1].cast(pa.float64(), safe=False))
+                )
             else:
                 out.append(cells[at + (a.function == "arg_max")])
             at += len(a.state_types)
@@ -240,9 +251,9 @@ class AggregateState:
         """Upper bound of the rows that `fired` yields; exact for tumbling windows."""
         slices = np.array(sorted(self._tables), np.int64)
         windows = panes.windows_between(self.shape.window, slices, low, high)
-        if not windows:
-            return 0
-        rows = np.array([int(self._tables[s].counts[vnodes].sum()) for s in slices.tolist()])
+        rows = np.zeros(slices.size, np.int64)
+        for position in np.unique(np.concatenate([members for _, members in windows] or [NO_INTS])).tolist():
+            rows[position] = self._tables[int(slices[position])].counts[vnodes].sum()
         return sum(int(rows[members].sum()) for _, members in windows)
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
@@ -259,7 +270,9 @@ class AggregateState:
                 if table.generation != generation:
                     # The table grew: rows are in other places now, so its scan begins again.
                     at, generation = (0, 0), table.generation
-                rows, at = table.scan(vnodes, at, max(1, room // (table.row_bytes() + 8 * self._by_bytes)), max(1, room))
+                rows, at = table.scan(
+                    vnodes, at, max(1, room // (table.row_bytes() + 8 * self._by_bytes)), max(1, room)
+                )
                 if rows.shape[0]:
                     rows[:, SLICE] = slice_start  # This word said `used`; in a group it is the slice.
                     pending.append(columns.from_groups(self.shape, rows, table.heap))

@@ -22,7 +22,9 @@ class DirectoryLock:
         except BlockingIOError as e:
             holder = os.read(self._descriptor, 20).decode().strip() or "unknown"
             os.close(self._descriptor)
-            raise Refusal(f"{directory} is in use by process {holder}: stop it, or give this instance another directory") from e
+            raise Refusal(
+                f"{directory} is in use by process {holder}: stop it, or give this instance another directory"
+            ) from e
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
 

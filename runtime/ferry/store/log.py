@@ -77,9 +77,9 @@ class DeltaLog:
                 out.append((source, *found))
         return out
 
-    def labels(self, step: Step) -> list[Label]:
-        """Labels of this step of which a delta is here, in order of attempts."""
-        return sorted(label for label in self._sources if label.step == step)
+    def labels(self, step: Step | None = None) -> list[Label]:
+        """Labels (of this step) of which a delta is here, in order of steps and attempts."""
+        return sorted(label for label in self._sources if step is None or label.step == step)
 
     def forget(self, upto: Step) -> None:
         """Remove the deltas of all steps up to and including `upto`."""

@@ -18,7 +18,7 @@ from ferry.contract import limits
 from ferry.contract.errors import RowsGone
 from ferry.contract.shapes import Shape
 from ferry.kernels import columns, panes, schemas
-from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Hashes, Ints, order_by_hash
+from ferry.kernels.grouping import NO_BYTES, NO_INTS, Hashes, Ints, order_by_hash
 from ferry.kernels.pairs import count_pairs, join_pairs
 from ferry.store import segments
 from ferry.store.segments import Segment
@@ -161,7 +161,7 @@ class RowState:
     def _require_not_expired(self, low: int) -> None:
         if low < self._expired:
             raise RowsGone(
-                f"operator {self.shape.name}: windows after {low} are asked for, but slices are expired up to {self._expired}"
+                f"operator {self.shape.name}: windows after {low} are asked for, but slices up to {self._expired} are expired"
             )
 
     def _groups(self, low: int, high: int, vnodes: Ints) -> Iterator[tuple[int, Ints]]:
@@ -202,7 +202,7 @@ class RowState:
             offsets, data = columns.binary(rows.column("key"))
         place = (0, 0, 0)
         while place[0] < left.size:
-            lefts, rights, *place = join_pairs(  # type: ignore[assignment]
+            lefts, rights, *place = join_pairs(
                 left, left_row, right, right_row, not self.shape.int_key, offsets, data, *place, max_rows
             )
             if lefts.size:
@@ -238,7 +238,12 @@ class RowState:
             used += rows * s.row_bytes
         chosen = slice(None) if vnodes is None else vnodes
         file_bytes = sum(s.path.stat().st_size for s in self._segments)
-        return {"entries": entries[chosen], "bytes": used[chosen], "segments": len(self._segments), "file_bytes": file_bytes}
+        return {
+            "entries": entries[chosen],
+            "bytes": used[chosen],
+            "segments": len(self._segments),
+            "file_bytes": file_bytes,
+        }
 
 
 def _hashes(batch: pa.RecordBatch) -> Hashes:
@@ -255,5 +260,3 @@ def _sides(rows: pa.RecordBatch) -> tuple[Hashes, Ints, Hashes, Ints]:
         out += [hashes[numbers], numbers]
     return tuple(out)
 
-
-__all__ = ["Bytes", "RowState"]

@@ -75,7 +75,7 @@ def write(
     replaces: Iterable[Segment],
     last_slice: int,
 ) -> Path:
-    """Write a segment of rows sorted by hash, and remove those that it replaces. Raises Exhausted before the disk is full."""
+    """Write a segment of rows sorted by hash, and remove those it replaces. Raises Exhausted before the disk is full."""
     mapped.require_room(directory, batch.nbytes + 4096)
     labels, replaces = list(labels), list(replaces)
     name = quote(labels[0], safe="").replace(".", "%2E")[:_LABEL_CHARACTERS] if len(labels) == 1 else "merged"

@@ -39,7 +39,9 @@ class Rows:
 class SliceTable:
     """The table of one slice; `generation` changes whenever rows may have changed places."""
 
-    def __init__(self, directory: Path, slice_start: int, virtual_nodes: int, width: int, by_bytes: bool, bits: int) -> None:
+    def __init__(
+        self, directory: Path, slice_start: int, virtual_nodes: int, width: int, by_bytes: bool, bits: int
+    ) -> None:
         """Open or create `SLICE.BITS.table`. `width` is words per row (4 and the state columns)."""
         self.directory, self.slice_start = directory, slice_start
         self.virtual_nodes, self.width, self.by_bytes = virtual_nodes, width, by_bytes
@@ -55,6 +57,9 @@ class SliceTable:
             table.recount(self.slots, self.heap, self.counts, self._key_bytes, self.bits, by_bytes)
             self._header[_DIRTY] = 0
         self._header[_COMPLETE] = 1
+        self.mapped_bytes = 0
+        """of the regions in use and of the heap: what may take memory"""
+        self._measure()
 
     @staticmethod
     def is_complete(path: Path) -> bool:
@@ -110,10 +115,9 @@ class SliceTable:
         """Bytes in use per virtual node, int64[V]."""
         return self.counts * self.row_bytes() + self._key_bytes
 
-    def mapped_bytes(self) -> int:
-        """Bytes of the regions in use and of the heap: what may take memory."""
+    def _measure(self) -> None:
         regions = int(np.count_nonzero(self.counts))
-        return self._header_bytes() + (regions << self.bits) * self.row_bytes() + int(self._heap_end[0])
+        self.mapped_bytes = self._header_bytes() + (regions << self.bits) * self.row_bytes() + int(self._heap_end[0])
 
     def allocated_bytes(self) -> int:
         """Bytes on disk."""
@@ -135,6 +139,7 @@ class SliceTable:
             )  # fmt: skip
             self._header[_DIRTY] = 0
             if why == table.DONE:
+                self._measure()
                 return
             if why == table.TABLE_FULL:
                 self._grow()
@@ -192,6 +197,7 @@ class SliceTable:
             self._heap_end[0] = 0
         self._header[_DIRTY] = 0
         self.generation += 1
+        self._measure()
 
     def page_out(self) -> None:
         """Let the system take the memory back; the table stays usable."""

@@ -224,8 +224,7 @@ def test_nobody_there_and_oneself(rig):
 
 
 def frame(channel, **changes):
-    fields = dict(lane=Lane.DELTA, flags=FIRST | LAST, job=job_of(channel), sequence=1, credit=0, total=4, head=0)
-    fields.update(changes)
+    fields = {"lane": Lane.DELTA, "flags": FIRST | LAST, "job": job_of(channel), "sequence": 1, "total": 4, **changes}
     payload = fields.pop("payload", b"body")
     return b"".join(bytes(piece) for piece in encode((payload,), **fields))
 
@@ -346,8 +345,8 @@ def test_closing_an_endpoint_reports_every_channel_and_then_nothing(rig):
 
 
 def test_statistics_count_messages_bytes_and_credit(rig):
-    a, b, to_b, to_a = rig.pair()
-    kept, b.handler = hold_all(Lane.DELTA)
+    _, b, to_b, to_a = rig.pair()
+    _, b.handler = hold_all(Lane.DELTA)
     for _ in range(3):
         to_b.send(Lane.DELTA, 0, 0, b"hh", (b"bbb",))
     b.take(3)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry_operator.balance import lower_bound, pack
-from ferry_operator.planner import TOLERANCE, Load, Movement, Placement, Slot, movement, plan
-from tests.unit.operator.placements import assert_valid, highest, least
+from ferry_operator.levels import TOLERANCE
+from ferry_operator.planner import Load, Movement, Placement, Slot, movement, plan
+from tests.unit.operator.placements import assert_valid, highest, least, reachable
 
 Plan = tuple[Placement, ...]
 
@@ -87,17 +88,57 @@ def test_what_a_worker_leads_is_copied_by_many() -> None:
 
 
 def test_overload_goes_to_a_copy_rather_than_over_the_wire() -> None:
-    loads = [Load(9, 100), Load(9, 100), Load(1, 100), Load(1, 100)]
-    current = [
-        Placement("0.0", ("2.0",)),
-        Placement("0.0", ("1.0",)),
-        Placement("1.0", ("0.0",)),
-        Placement("2.0", ("1.0",)),
-    ]
+    loads = [Load(9, 100), Load(9, 100), Load(1, 100)]
+    current = [Placement("0.0", ("2.0",)), Placement("0.0", ("1.0",)), Placement("1.0", ("0.0",))]
     after = plan(slots_of(3), loads, current, 1)
-    assert highest(slots_of(3), after, loads) < 18
-    moved = [(old, new) for old, new in zip(current, after) if old.leader != new.leader]
-    assert moved and all(new.leader in old.replicas for old, new in moved)
+    # Vnode 1 is as heavy, but only vnode 0 has a copy on the idle instance.
+    assert [one.leader for one in after] == ["2.0", "0.0", "1.0"]
+
+
+def test_an_idle_instance_leads_what_it_copies_already() -> None:
+    loads = [Load(1, 1)] * 64
+    current = [Placement("0.0", ("1.0" if v < 32 else "2.0",)) for v in range(64)]
+    after = plan(slots_of(3), loads, current, 1)
+    assert sorted(leaders(after).values()) == [21, 21, 22]
+    assert all(one.leader in ("0.0", *old.replicas) for one, old in zip(after, current))
+    low = [Placement("0.0", ("1.0" if v < 40 else "0.1",)) for v in range(64)]
+    after = plan([*slots_of(2), Slot("2.0", 2, "c")], loads, low, 1)
+    assert all(after[v].leader != "1.0" for v in range(40, 64)), "vnodes without a copy on 1.0 went there"
+
+
+def test_a_move_that_only_lowers_the_highest_is_made() -> None:
+    loads = [Load(4, 1), Load(4, 1), Load(4, 1), Load(7, 1), Load(11, 1)]
+    current = [Placement(name, ()) for name in ("0.0", "0.0", "0.0", "1.0", "2.0")]
+    after = plan(slots_of(3), loads, current, 0)
+    assert highest(slots_of(3), after, loads) == 11
+    assert movement(current, after, loads).cuts == 1
+
+
+def test_packing_anew_keeps_what_it_can_where_it_is() -> None:
+    """No single move gets below 4/3 here; the packing that does is turned so that one vnode moves and not four."""
+    loads = [Load(rate, 1) for rate in (11, 3, 5, 3, 11)]
+    current = [Placement(name, ()) for name in ("1.0", "0.0", "1.0", "0.0", "1.0")]
+    after = plan(slots_of(2), loads, current, 0)
+    assert highest(slots_of(2), after, loads) == 17
+    assert movement(current, after, loads).cuts == 1
+
+
+def test_a_new_worker_among_many_gets_its_share() -> None:
+    """The others are over the average by less than the tolerance: what counts is that the new one has nothing."""
+    loads = [Load(1, 1)] * 420
+    before = plan(slots_of(20), loads, [None] * 420, 0)
+    assert leaders(plan(slots_of(21), loads, before, 0))["20.0"] >= 18
+
+
+def test_what_is_off_by_less_than_the_tolerance_stays() -> None:
+    loads = [Load(1, 1)] * 512
+    placed = plan(slots_of(4), loads, [None] * 512, 1)
+
+    def with_first(factor: float) -> list[Load]:
+        return [Load(factor if one.leader == "0.0" else 1, 1) for one in placed]
+
+    assert plan(slots_of(4), with_first(1.08), placed, 1) == placed
+    assert plan(slots_of(4), with_first(1.3), placed, 1) != placed
 
 
 def test_idle_vnodes_are_spread_by_bytes() -> None:
@@ -162,7 +203,7 @@ def test_changed_slots_are_balanced_and_the_plan_is_steady(
     placed = plan(before, loads, [None] * len(loads), replicas)
     changed = plan(after, loads, placed, replicas)
     assert_valid(after, changed, len(loads), replicas)
-    assert highest(after, changed, loads) <= 4 / 3 * 1.01 * least(after, loads)
+    assert highest(after, changed, loads) <= reachable(after, loads)
     assert plan(after, loads, changed, replicas) == changed
 
 
@@ -184,9 +225,9 @@ def test_leaders_move_about_as_much_as_needed(few: int, more: int, weights: list
     before = plan(slots_of(few), loads, [None] * 64, 1)
     after = plan(slots_of(few + more), loads, before, 1)
     new = sum(int(one.leader.split(".")[0]) >= few for one in after)
-    assert movement(before, after, loads).cuts <= new + 2
+    assert movement(before, after, loads).cuts <= 1.2 * new + 4
     back = plan(slots_of(few), loads, after, 1)
-    assert movement(after, back, loads).cuts <= new + 4
+    assert movement(after, back, loads).cuts <= 1.2 * new + 4
 
 
 def test_the_lower_bound_knows_that_items_are_not_cut() -> None:

@@ -1,0 +1,156 @@
+"""Actions on a running job as text (`workers=4`, `kill-worker=1`), and at which epoch and stage they are due (`--at`).
+
+Pure: parses and keeps count, performs nothing. The same actions are what `ferry scale`, `move`, `drain` and `kill` send.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ferry.contract.documents import STAGES
+from ferry.contract.errors import SpecRefused
+from ferry.contract.names import InstanceId, worker_of
+
+FORMS = "workers=N, instances=N, kill-worker=K, kill-instance=K.I, kill-driver, move=VNODE:WORKER.INSTANCE, drain=K"
+
+_NUMBER = re.compile(r"^[0-9]{1,6}$")
+_INSTANCE = re.compile(r"^[0-9]{1,6}\.[0-9]{1,6}$")
+_WHEN = re.compile(r"^epoch=([0-9]{1,12})(?::([a-z]+))?$")
+_ACTION = re.compile(r"^(workers|instances|kill-worker|kill-instance|kill-driver|move|drain)(=.*)?$")
+
+WORKERS_MAX, INSTANCES_MAX = 256, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One action: its kind (the word before '=') and what it names."""
+
+    kind: str
+    number: int = 0
+    """workers, instances; the worker of kill-worker and drain; the vnode of move"""
+    instance: InstanceId | None = None
+    """of kill-instance and move"""
+
+    def __str__(self) -> str:
+        """As it is written."""
+        match self.kind:
+            case "kill-driver":
+                return self.kind
+            case "kill-instance":
+                return f"{self.kind}={self.instance}"
+            case "move":
+                return f"{self.kind}={self.number}:{self.instance}"
+            case _:
+                return f"{self.kind}={self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A command and when it is due."""
+
+    epoch: int
+    stage: str
+    command: Command
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return f"epoch={self.epoch}:{self.stage} {self.command}"
+
+
+def parse_command(text: str) -> Command:
+    """The action that a text names; raises SpecRefused with the forms that exist."""
+    kind, _, value = text.strip().partition("=")
+    if kind == "kill-driver" and text.strip() == kind:
+        return Command(kind)
+    if kind in ("workers", "instances", "kill-worker", "drain") and _NUMBER.match(value):
+        return Command(kind, int(value))
+    if kind == "kill-instance" and _INSTANCE.match(value):
+        return Command(kind, instance=InstanceId(value))
+    if kind == "move":
+        vnode, _, instance = value.partition(":")
+        if _NUMBER.match(vnode) and _INSTANCE.match(instance):
+            return Command(kind, int(vnode), InstanceId(instance))
+    raise SpecRefused(f"{text.strip()!r} is no action; actions are {FORMS}")
+
+
+def check_command(command: Command, workers: int, instances: int, virtual_nodes: int) -> None:
+    """Raise SpecRefused when a command names what a job of this size does not have."""
+    kind, number = command.kind, command.number
+    if kind == "workers" and not 1 <= number <= WORKERS_MAX:
+        raise SpecRefused(f"{command}: a job has 1 to {WORKERS_MAX} workers")
+    if kind == "instances" and not 1 <= number <= INSTANCES_MAX:
+        raise SpecRefused(f"{command}: a worker has 1 to {INSTANCES_MAX} instances")
+    if kind in ("kill-worker", "drain") and number >= workers:
+        raise SpecRefused(f"{command}: the workers are 0 to {workers - 1}")
+    if command.instance is not None:
+        worker, index = worker_of(command.instance), int(command.instance.split(".")[1])
+        if worker >= workers or index >= instances:
+            raise SpecRefused(f"{command}: the instances are 0.0 to {workers - 1}.{instances - 1}")
+    if kind == "move" and number >= virtual_nodes:
+        raise SpecRefused(f"{command}: the virtual nodes are 0 to {virtual_nodes - 1}")
+
+
+def parse_at(text: str) -> Timed:
+    """'epoch=E[:stage] ACTION'; raises SpecRefused. Without a stage: when the epoch begins."""
+    when, _, action = text.strip().partition(" ")
+    match = _WHEN.match(when)
+    if match is None or not action.strip():
+        raise SpecRefused(f"--at {text!r}: must be 'epoch=E[:STAGE] ACTION', such as 'epoch=12 workers=4'")
+    stage = match[2] or "begin"
+    if stage not in STAGES:
+        raise SpecRefused(f"--at {text!r}: no stage is called {stage!r}; stages are {', '.join(STAGES)}")
+    try:
+        return Timed(int(match[1]), stage, parse_command(action))
+    except SpecRefused as error:
+        raise SpecRefused(f"--at {text!r}: {error}") from None
+
+
+def parse_all(texts: Iterable[str], workers: int, instances: int, virtual_nodes: int) -> tuple[Timed, ...]:
+    """All of `--at`, checked against the size of the job and the greatest size that they give it."""
+    timed = tuple(parse_at(text) for text in texts)
+    for one in timed:
+        workers = max(workers, one.command.number if one.command.kind == "workers" else 0)
+        instances = max(instances, one.command.number if one.command.kind == "instances" else 0)
+    for one in timed:
+        try:
+            check_command(one.command, workers, instances, virtual_nodes)
+        except SpecRefused as error:
+            raise SpecRefused(f"--at '{one}': {error}") from None
+    return timed
+
+
+def join_at(argv: Sequence[str]) -> list[str]:
+    """Command line arguments with `--at epoch=E ACTION` (two words) joined to the one value that `--at` takes."""
+    out: list[str] = []
+    for word in argv:
+        follows = len(out) >= 2 and out[-2] == "--at" and _WHEN.match(out[-1])
+        glued = bool(out) and out[-1].startswith("--at=") and _WHEN.match(out[-1].removeprefix("--at="))
+        if (follows or glued) and _ACTION.match(word):
+            out[-1] = f"{out[-1]} {word}"
+        else:
+            out.append(word)
+    return out
+
+
+class Schedule:
+    """The timed commands of a run; each is handed out once, also when its epoch is run again."""
+
+    def __init__(self, timed: Sequence[Timed]) -> None:
+        self._waiting = list(timed)
+
+    def stops(self) -> tuple[tuple[int, str], ...]:
+        """Where the driver has to ask: (epoch, stage), in order, each once."""
+        order = {stage: at for at, stage in enumerate(STAGES)}
+        return tuple(sorted({(t.epoch, t.stage) for t in self._waiting}, key=lambda s: (s[0], order[s[1]])))
+
+    def due(self, epoch: int, stage: str) -> list[Command]:
+        """Take out what is due now; a killed driver comes last, for it cannot ask again."""
+        now = [t for t in self._waiting if (t.epoch, t.stage) == (epoch, stage)]
+        self._waiting = [t for t in self._waiting if t not in now]
+        return sorted((t.command for t in now), key=lambda c: c.kind == "kill-driver")
+
+    def left(self) -> list[Timed]:
+        """What never became due."""
+        return list(self._waiting)

@@ -1,0 +1,107 @@
+"""The control endpoint of the driver: status, the desired placement, stop, metrics. A token on every call.
+
+Must never change groups itself: it hands the loop events.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import prometheus_client as prom
+import uvicorn
+from fastapi import Depends, FastAPI, Header, HTTPException, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from ferry.contract.names import InstanceId
+from ferry.coordinator.loop import Loop
+from ferry.coordinator.progress import Progress
+from ferry.protocol.coordinator import Desired
+
+
+class DesiredDocument(BaseModel):
+    """Where every virtual node should be."""
+
+    model_config = ConfigDict(extra="forbid")
+    number: int = Field(ge=1)
+    placements: list[list[str]]
+
+
+def app(loop: Loop, progress: Progress, secret: str, stop: Callable[[], None]) -> FastAPI:
+    """The HTTP application."""
+
+    def authenticate(authorization: Annotated[str, Header()] = "") -> None:
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {secret}".encode()):
+            raise HTTPException(401, "a valid bearer token is needed")
+
+    api = FastAPI(
+        title="Ferry coordinator", dependencies=[Depends(authenticate)], docs_url=None, redoc_url=None, openapi_url=None
+    )
+    registry = metrics(loop, progress)
+
+    @api.get("/status")
+    def status() -> dict[str, Any]:
+        return progress.status(loop.machine).to_wire()
+
+    @api.put("/desired")
+    def desired(document: DesiredDocument) -> dict[str, int]:
+        wanted = loop.machine.table.virtual_nodes
+        if len(document.placements) != wanted:
+            raise HTTPException(422, f"{len(document.placements)} placements for {wanted} virtual nodes")
+        if any(not p or len(set(p)) != len(p) for p in document.placements):
+            raise HTTPException(422, "every placement names a leader and then distinct replicas")
+        placements = tuple(tuple(InstanceId(i) for i in p) for p in document.placements)
+        loop.post(Desired(document.number, placements))
+        return {"number": document.number}
+
+    @api.post("/stop")
+    def stop_job() -> dict[str, str]:
+        stop()
+        return {"state": "stopping"}
+
+    @api.get("/metrics")
+    def scrape() -> Response:
+        return Response(prom.generate_latest(registry), media_type=prom.CONTENT_TYPE_LATEST)
+
+    return api
+
+
+def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
+    """Prometheus metrics, read from the counters when they are scraped."""
+    registry = prom.CollectorRegistry()
+    gauges: list[tuple[str, str, Callable[[], float]]] = [
+        ("ferry_epoch", "Last finished epoch", lambda: progress.epoch),
+        ("ferry_records", "Records taken into committed epochs", lambda: progress.rows),
+        ("ferry_late_records", "Records dropped because all their windows were final", lambda: progress.late),
+        ("ferry_malformed_records", "Records set aside", lambda: progress.malformed),
+        ("ferry_records_per_second", "Over the last epochs", lambda: progress.rates()[0]),
+        ("ferry_epoch_seconds", "Median of the last epochs", lambda: progress.rates()[1]),
+        ("ferry_generation", "Generation of this driver", lambda: loop.machine.generation),
+        ("ferry_instances_alive", "Instances that obey this driver", lambda: len(loop.machine.alive)),
+        ("ferry_journal_up", "1 when group changes are possible", lambda: float(loop.machine.journal_up)),
+        ("ferry_learners", "Members being warmed", lambda: sum(len(g.learners) for g in loop.machine.table.groups)),
+    ]
+    for name, text, read in gauges:
+        prom.Gauge(name, text, registry=registry).set_function(read)
+    return registry
+
+
+def serve(loop: Loop, progress: Progress, directory: Path, secret: str, stop: Callable[[], None]) -> str:
+    """Listen on a free port of the loopback interface, write `driver.json`, return the URL."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    config = uvicorn.Config(app(loop, progress, secret, stop), log_level="warning", access_log=False)
+    server = uvicorn.Server(config)
+    threading.Thread(target=lambda: server.run(sockets=[listener]), name="control", daemon=True).start()
+    target = directory / "driver.json"
+    hidden = directory / ".driver.json"
+    hidden.write_text(json.dumps({"url": url, "pid": os.getpid(), "generation": loop.machine.generation}))
+    hidden.rename(target)
+    return url

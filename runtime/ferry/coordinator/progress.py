@@ -1,0 +1,115 @@
+"""What the driver counts: records, epochs, stages; the source of status, metrics and the timeline.
+
+Thread-safe: the epoch function writes, the control endpoint reads. Must never influence the protocol.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from ferry.contract.documents import Status, append_record
+from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
+from ferry.protocol.coordinator import Coordinator
+from ferry.protocol.groups import settled
+
+
+@dataclass(slots=True)
+class EpochRecord:
+    """One finished epoch: wall-clock seconds, counts, and seconds per stage."""
+
+    epoch: int
+    begin: float
+    end: float
+    rows: int
+    fired: int
+    late: int
+    malformed: int
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+class Progress:
+    """Counters of one driver."""
+
+    def __init__(self, job: str, directory: str) -> None:
+        self.job = job
+        self.directory = directory
+        self.rows = self.late = self.malformed = self.fired = 0
+        self.epoch = -1
+        self.finished = False
+        self.degraded: str | None = None
+        self.recent: deque[EpochRecord] = deque(maxlen=64)
+        self._lock = threading.Lock()
+
+    def resume(self, epoch: int, notes: dict[str, Any]) -> None:
+        """Go on from the counters that were committed with `epoch`."""
+        with self._lock:
+            self.epoch = epoch
+            self.rows, self.malformed = int(notes.get("rows", 0)), int(notes.get("malformed", 0))
+            self.late = int(notes.get("late", 0))
+
+    def finish_epoch(self, record: EpochRecord, generation: int, watermark: int) -> None:
+        """Count an epoch whose rows are in the sink."""
+        with self._lock:
+            self.epoch = record.epoch
+            self.rows += record.rows
+            self.late += record.late
+            self.malformed += record.malformed
+            self.fired += record.fired
+            self.recent.append(record)
+        known = WATERMARK_NONE < watermark < WATERMARK_END
+        append_record(
+            self.directory,
+            {
+                "t": record.end, "kind": "epoch", "epoch": record.epoch, "generation": generation,
+                "begin": record.begin, "end": record.end, "rows": record.rows, "fired": record.fired,
+                "late": record.late, "malformed": record.malformed,
+                "stages": {k: round(v, 5) for k, v in record.stages.items()},
+                "watermark": watermark if known else None,
+            },
+        )  # fmt: skip
+
+    def note(self, kind: str, text: str) -> None:
+        """A fact for the timeline."""
+        append_record(self.directory, {"t": time.time(), "kind": kind, "text": text})
+
+    def rates(self) -> tuple[float, float]:
+        """(records per second, median epoch seconds) over the last epochs."""
+        recent = list(self.recent)[-16:]
+        if not recent:
+            return 0.0, 0.0
+        seconds = max(recent[-1].end - recent[0].begin, 1e-9)
+        return sum(r.rows for r in recent) / seconds, statistics.median(r.end - r.begin for r in recent)
+
+    def status(self, machine: Coordinator) -> Status:
+        """A snapshot; the machine's values are frozen, so reading them from another thread is safe."""
+        table = machine.table
+        rate, seconds = self.rates()
+        desired = machine.desired
+        share = rate / max(table.virtual_nodes, 1)
+        known = WATERMARK_NONE < machine.high < WATERMARK_END
+        return Status(
+            job=self.job,
+            generation=machine.generation,
+            phase=str(machine.phase),
+            epoch=self.epoch,
+            watermark=machine.high if known else None,
+            version=tuple(table.version),
+            groups=[(list(g.in_step), list(g.learners)) for g in table.groups],
+            settled=desired is not None and settled(table, desired.placements, dict(machine.alive)),
+            desired=desired.number if desired else 0,
+            alive=sorted(machine.alive),
+            loads=[(share, 0.0)] * table.virtual_nodes,
+            rows=self.rows,
+            late=self.late,
+            malformed=self.malformed,
+            rows_per_second=rate,
+            epoch_seconds=seconds,
+            journal_up=machine.journal_up,
+            finished=self.finished,
+            degraded=self.degraded,
+        )

@@ -1,0 +1,39 @@
+"""`python -m ferry.driver RUN_JSON`: run the job until it ends.
+
+Exit codes: 0 finished or stopped, 2 the pipeline or a setting is refused, 3 halted (the timeline says why), else a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import FerryError, SpecRefused
+from ferry.driver.job import Job
+
+
+def main() -> int:
+    """Read the settings and run."""
+    settings = RunSettings.read(sys.argv[1])
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {settings.run} driver %(levelname)s %(message)s"
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    sys.setswitchinterval(0.0005)
+    try:
+        return Job(settings).run()
+    except SpecRefused as refused:
+        print(f"refused: {refused}", file=sys.stderr)
+        return 2
+    except FerryError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,262 @@
+"""The epoch function: what happens between Spark's call of foreachBatch and its return.
+
+    EpochBegun -> [StartIngest -> Spark job -> Ingested]* -> Emit -> sink -> EpochEnded
+
+Executes the coordinator's orders with Spark and Flight. It never decides which attempt counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+from pyspark.sql import DataFrame, SparkSession
+
+from ferry.contract import limits
+from ferry.contract import messages as m
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import Bug, Exhausted, FerryError, Fault
+from ferry.contract.names import InstanceId, Step
+from ferry.coordinator.loop import Hook, Loop, Order
+from ferry.coordinator.progress import EpochRecord, Progress
+from ferry.kernels.schemas import fired_schema
+from ferry.protocol import coordinator as core
+from ferry.spark import emit
+from ferry.spark.compile import Plan
+from ferry.spark.feeds import feeds_of, ingest_frame, rows_frame
+from ferry.spark.ingest import Work
+
+log = logging.getLogger("ferry.driver")
+
+RETRY_SECONDS = 0.05
+
+
+class Epochs:
+    """Runs epochs, one at a time, on Spark's callback thread."""
+
+    def __init__(
+        self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress, hook: Hook
+    ) -> None:
+        self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
+            settings, spark, plan, loop, progress, hook,
+        )  # fmt: skip
+        self.finished = False
+        self.idle = threading.Event()
+        self.idle.set()
+        self._readers = ThreadPoolExecutor(16, thread_name_prefix="read")
+        self._dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
+        self._accepted: list[str] = []
+        self._last_end: float | None = None
+        self._halting = threading.Event()
+
+    def stop_after_epoch(self) -> None:
+        """Wait for the epoch under way; a later one is not begun."""
+        self._halting.set()
+        self.idle.wait(30)
+
+    def run(self, batch: DataFrame, epoch: int) -> None:
+        """One epoch, to its end."""
+        if self.finished or self._halting.is_set():
+            threading.Event().wait()
+        self.idle.clear()
+        begin = time.time()
+        mark = time.monotonic()
+        stages = {"spark": max(begin - self._last_end, 0.0) if self._last_end else 0.0}
+        self.hook(epoch, "begin")
+        self.loop.stages.clear()
+        record = EpochRecord(epoch, begin, begin, 0, 0, 0, 0, stages)
+        self.loop.post(core.EpochBegun(epoch))
+        flush, watermark = False, limits.WATERMARK_NONE
+        while True:
+            order = self._order()
+            if isinstance(order, core.StartIngest):
+                self._ingest(order, batch, record)
+            elif isinstance(order, core.Emit):
+                notes = json.loads(order.rows.meta) if order.rows.meta else {}
+                flush, watermark = bool(notes.get("flush")), order.rows.high
+                if self._emit(order.rows, record):
+                    break
+            else:
+                raise Bug(f"{order} inside an epoch")
+        self.loop.post(core.EpochEnded(epoch))
+        record.end = self._last_end = time.time()
+        self._stage_times(record, mark)
+        self.progress.finish_epoch(record, self.loop.machine.generation, watermark)
+        self.finished = flush
+        self.idle.set()
+
+    def _order(self) -> Order:
+        order = self.loop.orders.get()
+        if isinstance(order, core.Halt):
+            from ferry.driver.job import Halted
+
+            raise Halted(order)
+        return order
+
+    def _stage_times(self, record: EpochRecord, begin: float) -> None:
+        """Seconds from each stage's beginning to the next one's."""
+        marks = {"ingest": begin, **self.loop.stages}
+        order = [s for s in ("ingest", "prepare", "commit", "emit", "sink") if s in marks]
+        ends = [*(marks[s] for s in order[1:]), time.monotonic()]
+        for stage, end in zip(order, ends, strict=True):
+            record.stages[stage] = max(end - marks[stage], 0.0)
+
+    # ---- ingest
+    def _ingest(self, order: core.StartIngest, batch: DataFrame, record: EpochRecord) -> None:
+        operator = self.plan.operators[order.step.operator]
+        self.hook(order.step.epoch, "ingest")
+        helpers = tuple((i, uri) for i in order.helpers if (uri := self.loop.members.flight(i)))
+        rows = self._splits(order.rows) if order.rows else None
+        feeds = feeds_of(operator, self.plan, rows is not None)
+        work = Work(
+            operator.shape, feeds, helpers, self.settings.secret, order.step.epoch, self.loop.machine.generation,
+            order.run, str(self._dead_letter),
+        )  # fmt: skip
+        try:
+            frame = ingest_frame(self.spark, batch, operator, self.plan, work, rows)
+            receipts = [json.loads(r[0]) for r in frame.collect()]
+        except Exception as error:
+            if not self._passing(error):
+                raise
+            receipts = [{"error": str(error)}]
+        errors = [r["error"] for r in receipts if r["error"]]
+        if errors:
+            log.warning("ingest of epoch %d, run %d: %s", order.step.epoch, order.run, errors[0][:300])
+            time.sleep(RETRY_SECONDS)
+            self.loop.post(core.IngestFailed(order.step, order.run))
+            return
+        self._ingested(order, receipts, record)
+
+    def _passing(self, error: Exception) -> bool:
+        """Whether a failed Spark job may be due to an instance that died under it."""
+        text = str(error)
+        return "FlightUnavailable" in text or "rows gone" in text
+
+    def _ingested(self, order: core.StartIngest, receipts: list[dict[str, Any]], record: EpochRecord) -> None:
+        step, generation = order.step, self.loop.machine.generation
+        winners: dict[InstanceId, list[m.Fragment]] = {}
+        for r in receipts:
+            if r["helper"] is not None:
+                fragment = m.Fragment(step, generation, order.run, r["task"])
+                winners.setdefault(InstanceId(r["helper"]), []).append(fragment)
+        rows = sum(r["rows"] for r in receipts) if step.operator == 0 else 0
+        malformed = sum(r["malformed"] for r in receipts)
+        notes = json.loads(order.meta) if order.meta else {}
+        maxima: dict[str, Any] = notes.setdefault("maxima", {})
+        mine: dict[str, int] = maxima.setdefault(str(step.operator), {})
+        for r in receipts:
+            for side, value in r["maxima"].items():
+                mine[side] = max(mine.get(side, value), value)
+        flush = any(r["flush"] for r in receipts) or (bool(notes.get("flush")) and step.operator > 0)
+        notes.update(
+            rows=notes.get("rows", 0) + rows, malformed=notes.get("malformed", 0) + malformed, flush=flush
+        )
+        record.rows, record.malformed = record.rows + rows, record.malformed + malformed
+        self._accepted = [f"{step.epoch}-{step.operator}-{generation}-{order.run}-{r['task']}" for r in receipts]
+        high = limits.WATERMARK_END if flush else self._watermark(step, mine, order)
+        meta = json.dumps(notes, separators=(",", ":")).encode()
+        chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
+        self.loop.post(core.Ingested(step, order.run, chosen, high, meta))
+
+    def _watermark(self, step: Step, maxima: dict[str, int], order: core.StartIngest) -> int:
+        """Minimum over the operator's inputs of (greatest event time seen - delay); rows bring their operator's."""
+        highs = []
+        for side, source in enumerate(self.plan.operators[step.operator].inputs):
+            if isinstance(source.origin, int):
+                highs.append(order.rows.high if order.rows else limits.WATERMARK_NONE)
+            elif str(side) in maxima:
+                highs.append(maxima[str(side)] - source.delay_ms)
+            else:
+                highs.append(limits.WATERMARK_NONE)
+        return min(highs)
+
+    # ---- emit
+    def _splits(self, rows: core.Rows) -> list[dict[str, Any]]:
+        """Where the fired rows are: one split an instance."""
+        label = rows.label
+        ticket = {
+            "secret": "", "generation": rows.generation, "epoch": label.step.epoch, "operator": label.step.operator,
+            "attempt": list(label.attempt), "low": rows.low, "high": rows.high,
+        }  # fmt: skip
+        return [
+            {"flight": self.loop.members.flight(i) or "", "ticket": {**ticket, "vnodes": list(vnodes)}}
+            for i, vnodes in rows.readers
+        ]
+
+    def _emit(self, rows: core.Rows, record: EpochRecord) -> bool:
+        """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
+        epoch = rows.label.step.epoch
+        self.hook(epoch, "emit")
+        self.loop.stages["emit"] = time.monotonic()
+        record.late = rows.late
+        if rows.high > rows.low:
+            attempts = 0
+            while True:
+                try:
+                    record.fired = self._write(rows, epoch)
+                    break
+                except (fl.FlightError, pa.ArrowException) as error:
+                    return self._read_failed(rows, error)
+                except FerryError:
+                    raise
+                except Exception as error:
+                    if self._passing(error):
+                        return self._read_failed(rows, error)
+                    attempts += 1
+                    self._sink_failed(epoch, attempts, error)
+        self._publish_dead_letters(epoch)
+        self.progress.degraded = None
+        return True
+
+    def _read_failed(self, rows: core.Rows, error: Exception) -> bool:
+        log.warning("rows of epoch %d could not be read: %s", rows.label.step.epoch, str(error)[:300])
+        time.sleep(RETRY_SECONDS)
+        self.loop.post(core.ReadFailed(rows.label.step))
+        return False
+
+    def _sink_failed(self, epoch: int, attempts: int, error: Exception) -> None:
+        """Back off and try again; after some attempts the job is degraded and stops."""
+        text = f"sink of epoch {epoch} failed (attempt {attempts} of {self.settings.sink_attempts}): {error}"
+        self.progress.degraded = text
+        self.progress.note("degraded", text)
+        log.warning("%s", text)
+        if attempts >= self.settings.sink_attempts:
+            raise Exhausted(f"{text}; nothing is lost: mend the sink and start the job again") from error
+        time.sleep(min(0.1 * 2 ** (attempts - 1), 5.0))
+
+    def _write(self, rows: core.Rows, epoch: int) -> int:
+        splits = self._splits(rows)
+        schema = fired_schema(self.plan.operators[rows.label.step.operator].shape)
+        local = rows.fired <= limits.EMIT_LOCAL_ROWS and rows.fired > 0 or rows.fired == 0
+        table = emit.fetch(self._readers, splits, self.settings.secret, schema) if local else None
+        fired = 0
+        self.hook(epoch, "sink")
+        self.loop.stages["sink"] = time.monotonic()
+        for output in self.plan.outputs:
+            if table is not None and table.num_rows == 0:
+                continue
+            fired = table.num_rows if table is not None else rows.fired
+            made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, self.settings.secret, schema))
+            output.sink.write(epoch, rows.generation, made)
+        return fired
+
+    def _publish_dead_letters(self, epoch: int) -> None:
+        """Make the set-aside records of accepted attempts visible, forget those of others."""
+        if not self._dead_letter.is_dir():
+            return
+        for hidden in self._dead_letter.glob(f".{epoch}-*.jsonl"):
+            name = hidden.name[1:]
+            if name[: -len(".jsonl")] in self._accepted:
+                hidden.rename(self._dead_letter / name)
+            else:
+                hidden.unlink()
+
+
+__all__ = ["Epochs", "Fault"]

@@ -1,0 +1,183 @@
+"""One life of the driver: load the pipeline, recover, start the query, run epochs, end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redis
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ferry.contract import places
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import Bug, FerryError, StateUnavailable, Superseded
+from ferry.coordinator import control
+from ferry.coordinator.loop import Loop, Order
+from ferry.coordinator.progress import Progress
+from ferry.driver import session
+from ferry.driver.epochs import Epochs
+from ferry.protocol import coordinator as core
+from ferry.spark import compile
+from ferry.spark.source import splits_source
+from ferry.spark.splits import Splits
+
+log = logging.getLogger("ferry.driver")
+
+HALTS: dict[str, type[FerryError]] = {"superseded": Superseded, "unavailable": StateUnavailable}
+
+
+class Halted(FerryError):
+    """The coordinator stopped the job; `kind` and reason say why."""
+
+    def __init__(self, halt: core.Halt) -> None:
+        super().__init__(f"{halt.kind}: {halt.reason}")
+        self.kind = halt.kind
+
+
+class Job:
+    """The driver of one run."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._client = httpx.Client(headers={"Authorization": f"Bearer {settings.secret}"}, timeout=None)
+
+    def run(self) -> int:
+        """Until the bounded input has fired everything, or somebody stops the job."""
+        args = dict(self.settings.pipeline_args)
+        if self.settings.events is not None:
+            args["events"] = self.settings.events
+        module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
+        spark = session.start(self.settings)
+        plan = compile.build(spark, module, args)
+        self._publish_shapes([o.shape.to_wire() for o in plan.operators])
+        progress = Progress(self.settings.job, self.settings.directory)
+        loop = Loop(self.settings, len(plan.operators), self._stage)
+        loop.start()
+        control.serve(loop, progress, self.settings.path, self.settings.secret, self._stop.set)
+        ready = self._await_ready(loop)
+        notes = json.loads(ready.meta) if ready.meta else {}
+        committed = ready.committed.step.epoch if ready.committed else -1
+        progress.resume(committed, notes)
+        progress.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
+        for output in plan.outputs:
+            output.sink.open(self.settings.output, committed)
+        if notes.get("flush") and self._spark_committed() >= committed:
+            progress.note("finished", f"{progress.rows} rows")
+            return 0
+        epochs = Epochs(self.settings, spark, plan, loop, progress, self._stage)
+        return self._run_query(spark, plan, loop, progress, epochs)
+
+    # ---- starting
+    def _publish_shapes(self, shapes: list[dict[str, Any]]) -> None:
+        client = redis.Redis.from_url(self.settings.redis, password=self.settings.secret)
+        key, text = places.pipeline(self.settings.run), json.dumps({"shapes": shapes})
+        before = client.get(key)
+        if before is not None and json.loads(before) != json.loads(text):  # type: ignore[arg-type]
+            raise Bug("the pipeline of a running job changed its operators: replacing a program is not possible yet")
+        client.set(key, text)
+
+    def _await_ready(self, loop: Loop) -> core.Ready:
+        order: Order = loop.orders.get()
+        if isinstance(order, core.Halt):
+            raise Halted(order)
+        if not isinstance(order, core.Ready):
+            raise Bug(f"{order} before the recovery was over")
+        return order
+
+    def _spark_committed(self) -> int:
+        folder = Path(self.settings.directory) / "checkpoint" / "commits"
+        return max((int(p.name) for p in folder.glob("*") if p.name.isdigit()), default=-1)
+
+    def _raw(self, spark: SparkSession, plan: compile.Plan) -> DataFrame:
+        """The tagged union of all sources: (source, split, one struct column for each Spark source)."""
+        splits = {n: s for n, s in plan.sources.items() if isinstance(s, Splits)}
+        frames = {n: s for n, s in plan.sources.items() if isinstance(s, DataFrame)}
+        tick = str(self.settings.path / "tick")
+        spark.dataSource.register(splits_source(splits, self.settings.epoch_max_rows, self.settings.cores, tick))
+        raw = spark.readStream.format("ferry").load()
+        for name, frame in frames.items():
+            tagged = frame.select(F.lit(name).alias("source"), F.struct("*").alias(f"s_{name}"))
+            raw = raw.unionByName(tagged, allowMissingColumns=True)
+        return raw
+
+    # ---- running
+    def _run_query(
+        self, spark: SparkSession, plan: compile.Plan, loop: Loop, progress: Progress, epochs: Epochs
+    ) -> int:
+        def one_epoch(batch: DataFrame, epoch: int) -> None:
+            try:
+                epochs.run(batch, epoch)
+            except BaseException as error:
+                self._failure = error
+                raise
+
+        query = (
+            self._raw(spark, plan)
+            .writeStream.foreachBatch(one_epoch)
+            .option("checkpointLocation", str(self.settings.path / "checkpoint"))
+            .trigger(processingTime=f"{self.settings.epoch_interval_ms} milliseconds")
+            .start()
+        )
+        ticker = threading.Thread(target=self._tick, args=(loop,), daemon=True)
+        ticker.start()
+        while query.isActive and not epochs.finished:
+            if self._stop.wait(0.02):
+                break
+            self._check_halt(loop, epochs)
+        if epochs.finished:
+            # The flush epoch is final only when Spark has it in its commit log.
+            deadline = time.monotonic() + 10
+            while self._spark_committed() < progress.epoch and time.monotonic() < deadline and query.isActive:
+                time.sleep(0.005)
+        elif self._stop.is_set():
+            epochs.stop_after_epoch()
+        if self._failure is not None:
+            raise self._failure
+        progress.finished = epochs.finished
+        progress.note("finished" if epochs.finished else "stopped", f"{progress.rows} rows")
+        return 0
+
+    def _check_halt(self, loop: Loop, epochs: Epochs) -> None:
+        """A halt between two epochs reaches nobody else."""
+        if self._failure is not None:
+            raise self._failure
+        if epochs.idle.is_set():
+            try:
+                order = loop.orders.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(order, core.Halt) and epochs.idle.is_set():
+                raise Halted(order)
+            loop.orders.put(order)
+
+    def _tick(self, loop: Loop) -> None:
+        """Ask for an epoch without data when group changes wait for one."""
+        ticks = 0
+        file = self.settings.path / "tick"
+        if file.exists():
+            ticks = int(file.read_text() or 0)
+        while True:
+            time.sleep(0.05)
+            if loop.machine.pending():
+                ticks += 1
+                hidden = file.with_name(".tick")
+                hidden.write_text(str(ticks))
+                hidden.rename(file)
+                time.sleep(0.2)
+
+    def _stage(self, epoch: int, stage: str) -> None:
+        """Tell the supervisor that the run has come to a point where it wants to act, and wait until it has."""
+        if (epoch, stage) in self.settings.stops and self.settings.supervisor:
+            try:
+                self._client.post(f"{self.settings.supervisor}/stage", json={"epoch": epoch, "stage": stage})
+            except httpx.HTTPError as error:
+                log.warning("the supervisor did not answer at %s of epoch %d: %s", stage, epoch, error)

@@ -1,0 +1,48 @@
+"""The Spark session of a run, with the settings that short epochs need. Must know nothing of epochs or groups."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from ferry.contract.documents import RunSettings
+
+OURS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # A batch is a few splits: nothing to gain from adaptive planning or wide shuffles.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.sql.streaming.pollingDelay": "5ms",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "3600s",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.locality.wait": "0s",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=4 -Djava.security.egd=file:/dev/urandom",
+}
+
+
+def start(settings: RunSettings) -> SparkSession:
+    """A local session with `cores` task slots. Tasks are tried again several times: a helper may be restarting."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{settings.cores},8]").appName(f"ferry-{settings.job}")
+    conf = {
+        **OURS,
+        "spark.sql.shuffle.partitions": str(settings.cores),
+        "spark.default.parallelism": str(settings.cores),
+        "spark.local.dir": str(settings.path / "spark-local"),
+        "spark.sql.warehouse.dir": str(settings.path / "warehouse"),
+        **settings.spark,
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session

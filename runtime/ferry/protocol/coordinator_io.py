@@ -1,0 +1,208 @@
+"""Events, effects, phases and settings of the coordinator's state machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.routing import Table, Version
+from ferry.protocol import groups as g
+from ferry.protocol.instance_io import Tick
+
+
+class Phase(StrEnum):
+    JOURNAL = "journal"
+    ASK = "ask"
+    FINISH = "finish"
+    IDLE = "idle"
+    INGEST = "ingest"
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    READ = "read"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Bounds of the coordinator's patience, in milliseconds of its clock."""
+
+    operators: int = 1
+    attempt_ms: int = 60_000
+    """An attempt that is not logged everywhere by then is begun again, then its slow replicas are demoted."""
+    commit_ms: int = 2_000
+    """Commit is sent again to members that have not answered."""
+    return_ms: int = 60_000
+    """How long a job waits for the only holder of a virtual node."""
+    start_ms: int = 15_000
+    """How long a new driver waits for members of the journaled groups before it removes them."""
+    warm_ms: int = 600_000
+    """A learner that is not in step by then is dropped, its move aborted."""
+    pace: g.Pace = g.Pace()
+
+
+# ---- events besides messages ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """An instance (a new life of it, too) can be talked to."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An instance is gone: its connection closed, or it was silent for too long."""
+
+    instance: InstanceId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRefused:
+    """The journal is of another generation: this driver is superseded."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalReachable:
+    up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBegun:
+    """Spark has begun this epoch: all earlier ones are in its commit log."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """Spark's ingest job of this run ended: what won, and the watermark after it."""
+
+    step: Step
+    run: int
+    winners: tuple[tuple[InstanceId, tuple[m.Fragment, ...]], ...]
+    high: int
+    meta: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class IngestFailed:
+    """The ingest job could not read its rows or reach helpers: run it again with what is alive now."""
+
+    step: Step
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    """Rows could not be read from the readers given: ask for the present ones."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnded:
+    """The sink has the epoch."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """Where every virtual node should be; a higher number replaces a lower one."""
+
+    number: int
+    placements: tuple[g.Placement, ...]
+
+
+Event = (
+    m.Message | Tick | Connected | Lost | Journaled | JournalRefused | JournalReachable | EpochBegun | Ingested
+    | IngestFailed | ReadFailed | EpochEnded | Desired
+)  # fmt: skip
+
+
+# ---- effects -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Send:
+    to: InstanceId
+    message: m.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Make this table the journaled one if the journal still has version `expected`; answer Journaled or JournalRefused."""
+
+    table: Table
+    expected: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Fired rows of a committed step, and who serves them."""
+
+    label: Label
+    generation: int
+    low: int
+    high: int
+    meta: bytes
+    readers: tuple[tuple[InstanceId, tuple[int, ...]], ...]
+    fired: int
+    late: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartIngest:
+    """Run the ingest job of this step; `rows` is its input for every operator but the first."""
+
+    step: Step
+    run: int
+    helpers: tuple[InstanceId, ...]
+    rows: Rows | None
+    low: int
+    meta: bytes
+    """The notes of the last committed step (per-input maxima and the like)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Give the sink these rows, then tell EpochEnded."""
+
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Recovery is over: the query may start."""
+
+    committed: Label | None
+    meta: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """The job cannot go on."""
+
+    kind: str
+    """superseded | unavailable | lost-epoch | failed"""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact for the timeline, metrics and logs."""
+
+    kind: str
+    step: Step | None
+    changes: tuple[g.Change, ...] = ()
+    text: str = ""
+
+
+Effect = Send | Journal | StartIngest | Emit | Ready | Halt | Note

@@ -1,0 +1,154 @@
+"""Snapshots at both ends: what a learner still needs, and what a leader is sending.
+
+    learner:  wanted --> Fetch --> Chunk 0, 1, ... last --> whole --> Warm after every commit --> in step
+                ^                     | gap, stall, lost leader
+                '---------------------'  (begin again, from nothing)
+
+A snapshot is a fuzzy scan begun when the leader had committed `base`. It is what the learner's label says once every
+delta after `base` was put here, without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.routing import Version
+from ferry.protocol.instance_io import DRIVER, Drop, Effect, Load, Scan, Send, StopScan
+from ferry.protocol.rules import Rules
+from ferry.protocol.steps import step_of, successor
+
+
+@dataclass(slots=True)
+class Session:
+    """One snapshot being received."""
+
+    number: int
+    leader: InstanceId
+    vnodes: tuple[int, ...]
+    progress: int
+    """When the last chunk came."""
+    next_chunk: int = 0
+    base: Label | None = None
+    complete: bool = False
+    since: Step | None = None
+    put: Step | None = None
+    """Deltas of the steps `since`..`put`, without a gap, were put here."""
+
+
+class Learning:
+    """The learner's side: one session per leader and occasion."""
+
+    def __init__(
+        self, me: InstanceId, operators: int, rules: Rules, stall_ms: int, do: Callable[[Effect], None]
+    ) -> None:
+        self.me, self.operators, self.rules, self.stall_ms, self.do = me, operators, rules, stall_ms, do
+        self.sessions: list[Session] = []
+        self.version = Version(0, 0)
+        self.count = 0
+        self.now = 0
+
+    def vnodes(self, complete: bool = False) -> dict[int, bool]:
+        """Virtual nodes being learned; with `complete` only those whose snapshot is whole."""
+        return {v: True for s in self.sessions if s.complete or not complete for v in s.vnodes}
+
+    def keep(self, wanted: Mapping[int, InstanceId]) -> list[int]:
+        """Go on with what is still learned from the same leader; the virtual nodes that have to be begun."""
+        kept = []
+        for s in self.sessions:
+            still = tuple(v for v in s.vnodes if wanted.get(v) == s.leader)
+            # A snapshot under way still brings all its virtual nodes: with fewer wanted it has to begin again.
+            if still == s.vnodes or (still and s.complete):
+                s.vnodes = still
+                kept.append(s)
+        self.sessions = kept
+        covered = self.vnodes()
+        return [v for v in wanted if v not in covered]
+
+    def begin(self, leader: InstanceId, vnodes: tuple[int, ...], version: Version) -> None:
+        """Ask the leader for a snapshot."""
+        self.version = version
+        self.count += 1
+        self.sessions.append(Session(self.count, leader, vnodes, self.now))
+        self.do(Send(leader, m.Fetch(self.me, version, self.count, vnodes)))
+
+    def _again(self, s: Session) -> None:
+        self.sessions.remove(s)
+        if self.rules.drop_stale:
+            self.do(Drop(s.vnodes))
+        self.begin(s.leader, s.vnodes, self.version)
+
+    def on_chunk(self, chunk: m.Chunk, committed: Label | None) -> None:
+        """Load the next chunk; a gap begins the snapshot again."""
+        s = next((x for x in self.sessions if x.number == chunk.session and x.leader == chunk.leader), None)
+        if s is None or s.complete or chunk.number < s.next_chunk:
+            return
+        if chunk.number > s.next_chunk or (s.next_chunk and chunk.base != s.base):
+            self._again(s)
+            return
+        s.next_chunk += 1
+        s.base, s.progress = chunk.base, self.now
+        self.do(Load(chunk))
+        if chunk.last:
+            s.complete = True
+            self.report(committed)
+
+    def put(self, step: Step, deltas: Sequence[m.Delta]) -> None:
+        """A step was put; which sessions had its delta?"""
+        for s in self.sessions:
+            if not any(d.leader == s.leader and not d.chain and _covers(d.vnodes, s.vnodes) for d in deltas):
+                s.since = s.put = None
+                continue
+            if s.put is None or successor(s.put, self.operators) != step:
+                s.since = step
+            s.put = step
+
+    def report(self, committed: Label | None) -> None:
+        """Tell the driver which snapshots are whole as of the committed step; begin those again that never will be."""
+        for s in [x for x in self.sessions if x.complete]:
+            base, now = step_of(s.base, self.operators), step_of(committed, self.operators)
+            if now < base:
+                continue  # The leader was ahead: whole as soon as this instance commits that step, too.
+            gapless = s.since is not None and s.since <= successor(base, self.operators) and s.put == now
+            if base < now and not gapless and self.rules.missed_delta:
+                self._again(s)
+                continue
+            self.do(Send(DRIVER, m.Warm(self.me, committed, s.vnodes)))
+
+    def peer_lost(self, peer: InstanceId) -> None:
+        """Snapshots from that leader begin again."""
+        for s in [x for x in self.sessions if x.leader == peer and not x.complete]:
+            self._again(s)
+
+    def tick(self, now: int) -> None:
+        """Begin snapshots again that do not move."""
+        self.now = now
+        for s in [x for x in self.sessions if not x.complete and now - x.progress > self.stall_ms]:
+            self._again(s)
+
+
+class Teaching:
+    """The leader's side: the scans under way."""
+
+    def __init__(self, do: Callable[[Effect], None]) -> None:
+        self.do = do
+        self.scans: dict[tuple[InstanceId, int], tuple[int, ...]] = {}
+
+    def begin(self, fetch: m.Fetch, base: Label | None) -> None:
+        """A new request replaces those for the same virtual nodes."""
+        wanted = {v: True for v in fetch.vnodes}
+        self.stop(lambda learner, vnodes: learner == fetch.learner and any(v in wanted for v in vnodes))
+        self.scans[(fetch.learner, fetch.session)] = fetch.vnodes
+        self.do(Scan(fetch.learner, fetch.session, fetch.vnodes, base))
+
+    def stop(self, unwanted: Callable[[InstanceId, tuple[int, ...]], bool]) -> None:
+        """End the scans for which `unwanted` (learner, vnodes) holds."""
+        for key in [k for k, v in self.scans.items() if unwanted(k[0], v)]:
+            del self.scans[key]
+            self.do(StopScan(*key))
+
+
+def _covers(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
+    return have == want or set(want) <= set(have)

@@ -1,0 +1,20 @@
+"""The order of steps: operators of an epoch one after the other, then the next epoch."""
+
+from __future__ import annotations
+
+from ferry.contract.names import Label, Step
+
+
+def successor(step: Step, operators: int) -> Step:
+    """The step after this one."""
+    return Step(step.epoch, step.operator + 1) if step.operator + 1 < operators else Step(step.epoch + 1, 0)
+
+
+def predecessor(step: Step, operators: int) -> Step:
+    """The step before this one."""
+    return Step(step.epoch, step.operator - 1) if step.operator else Step(step.epoch - 1, operators - 1)
+
+
+def step_of(label: Label | None, operators: int) -> Step:
+    """The step of a label; for None the one before the first."""
+    return label.step if label is not None else Step(-1, operators - 1)

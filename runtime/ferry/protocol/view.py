@@ -1,0 +1,39 @@
+"""A routing table seen from its instances: worked out once per table, for messages are many and tables few."""
+
+from __future__ import annotations
+
+from ferry.contract.names import InstanceId
+from ferry.contract.routing import Table
+
+Chain = tuple[InstanceId, ...]
+
+
+class View:
+    """Indexes of one table. All lists of virtual nodes are ascending, all lists of instances sorted."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.version = table.version
+        self.chains: dict[Chain, tuple[int, ...]] = {c: tuple(v) for c, v in table.chains().items()}
+        led: dict[InstanceId, list[int]] = {}
+        held: dict[InstanceId, list[int]] = {}
+        learned: dict[InstanceId, dict[int, InstanceId]] = {}
+        taught: dict[InstanceId, dict[InstanceId, list[int]]] = {}
+        for chain, vnodes in self.chains.items():
+            led.setdefault(chain[0], []).extend(vnodes)
+            for i in chain:
+                held.setdefault(i, []).extend(vnodes)
+        for vnode, group in enumerate(table.groups):
+            for i in group.learners:
+                learned.setdefault(i, {})[vnode] = group.leader
+                taught.setdefault(group.leader, {}).setdefault(i, []).append(vnode)
+        self.led = {i: tuple(sorted(led[i])) for i in sorted(led)}
+        """Leaders and what they lead."""
+        self.held = {i: tuple(sorted(held[i])) for i in sorted(held)}
+        """In-step members and what they hold."""
+        self.learned = learned
+        """Learners: virtual node -> the leader it is learned from."""
+        self.taught = taught
+        """Leaders: learner -> virtual nodes that it learns from this leader."""
+        self.members = sorted({**held, **learned})
+        """Everybody who holds or learns something."""

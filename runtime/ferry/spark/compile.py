@@ -1,0 +1,157 @@
+"""From the user's module to a plan: sources, operators, outputs; everything wrong is refused here, before any epoch runs.
+
+The module declares `sources(spark, args) -> {name: Splits | streaming DataFrame}` and
+`pipeline(streams, args) -> Output` (or a list of them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from ferry.contract.errors import SpecRefused
+from ferry.spark.splits import Splits
+from ferry.spark.stream import Build, Frames, Input, Operator, Output, Stream, Transform, name_of
+
+STATEFUL = (
+    "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState", "GlobalLimit", "LocalLimit", "TransformWithState", "TransformWithStateInPySpark",
+    "TransformWithStateInPandas", "UpdateEventTimeWatermarkColumn", "Window",
+)  # fmt: skip
+"""Spark's plan nodes that would keep or need state across records upstream of Ferry's operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One version of a pipeline, ready to run."""
+
+    sources: dict[str, Splits | DataFrame]
+    operators: tuple[Operator, ...]
+    outputs: tuple[Output, ...]
+
+
+def load(module: str | None, file: str | None) -> ModuleType:
+    """Import the user's module; a file is loaded under a name that contains its content's hash (design section 8)."""
+    try:
+        if module is not None:
+            return importlib.import_module(module)
+        assert file is not None
+        path = Path(file)
+        if not path.is_file():
+            raise SpecRefused(f"spec.pipeline.file: no file {file}")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        name = f"ferry_pipeline_{path.stem}_{digest}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        sys.modules[name] = made
+        spec.loader.exec_module(made)
+        cloudpickle.register_pickle_by_value(made)
+        return made
+    except SpecRefused:
+        raise
+    except Exception as error:
+        raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def build(spark: SparkSession, module: ModuleType, args: dict[str, Any]) -> Plan:
+    """Call the module's functions and check what they declare."""
+    sources = _call(module, "sources", spark, args)
+    if not isinstance(sources, dict) or not sources:
+        raise SpecRefused(f"{module.__name__}.sources must return a dict of named sources, it returned {sources!r}")
+    schemas = {name: _source_schema(name, source) for name, source in sources.items()}
+    building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where))
+    streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
+    made = _call(module, "pipeline", _Streams(streams), args)
+    outputs = tuple(made) if isinstance(made, list | tuple) else (made,)
+    for output in outputs:
+        if not isinstance(output, Output):
+            raise SpecRefused(
+                f"{module.__name__}.pipeline must return what .sink(...) returns (or a list of them), not {output!r}"
+            )
+        if output.input.origin != len(building.operators) - 1:
+            name = building.operators[output.input.origin].shape.name  # type: ignore[index]
+            raise SpecRefused(f"a sink reads operator {name!r}; only the last operator of a pipeline can have sinks")
+    return Plan(sources, tuple(building.operators), outputs)
+
+
+class _Streams(dict[str, Stream]):
+    """Streams by name; an unknown name is refused with the ones there are."""
+
+    def __missing__(self, name: str) -> Stream:
+        raise SpecRefused(f"pipeline: no source {name!r}; there are {', '.join(self)}")
+
+
+def _call(module: ModuleType, name: str, *args: Any) -> Any:
+    function = getattr(module, name, None)
+    if function is None:
+        raise SpecRefused(f"{module.__name__} has no function {name}(...)")
+    wanted = len(inspect.signature(function).parameters)
+    if wanted != len(args):
+        raise SpecRefused(f"{module.__name__}.{name} must take {len(args)} arguments, it takes {wanted}")
+    try:
+        return function(*args)
+    except SpecRefused:
+        raise
+    except Exception as error:
+        raise SpecRefused(f"{module.__name__}.{name} failed: {type(error).__name__}: {error}") from error
+
+
+def _source_schema(name: str, source: Any) -> pa.Schema:
+    if isinstance(source, DataFrame):
+        if not source.isStreaming:
+            raise SpecRefused(f"source {name!r}: a batch DataFrame; use spark.readStream, or one of Ferry's splits")
+        refuse_stateful(source, f"source {name!r}")
+        return to_arrow_schema(source.schema)
+    if isinstance(source, Splits):
+        return source.schema()
+    raise SpecRefused(f"source {name!r}: {type(source).__name__} is neither a streaming DataFrame nor Ferry's splits")
+
+
+def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, where: str) -> pa.Schema:
+    empty = spark.createDataFrame([], from_arrow_schema(schema))
+    try:
+        made = function(empty)
+    except Exception as error:
+        raise SpecRefused(f"transform on {where}: {name_of(function)} fails: {type(error).__name__}: {error}") from error
+    if not isinstance(made, DataFrame):
+        raise SpecRefused(f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {made!r}")
+    if where.startswith("source"):
+        refuse_stateful(made, f"transform on {where}")
+    return to_arrow_schema(made.schema)
+
+
+def refuse_stateful(frame: DataFrame, where: str) -> None:
+    """Refuse Spark operators whose result depends on more than one record."""
+    todo = [frame._jdf.queryExecution().analyzed()]
+    while todo:
+        node = todo.pop()
+        if node.nodeName() in STATEFUL:
+            raise SpecRefused(
+                f"{where}: Spark's {node.nodeName()} is stateful and would be applied to each epoch apart; "
+                "use Ferry's .window(...).aggregate(...) or .join(...), or move it behind the operator"
+            )
+        children = node.children()
+        todo.extend(children.apply(i) for i in range(children.size()))
+
+
+def frame_steps(frame: DataFrame, steps: tuple[Any, ...]) -> DataFrame:
+    """Apply steps to a DataFrame: transforms as they are, batch functions by mapInArrow."""
+    for step in steps:
+        if isinstance(step, Transform):
+            frame = step.function(frame)
+        else:
+            raise SpecRefused("map_batches after transform is not possible yet: call map_batches first")
+    return frame

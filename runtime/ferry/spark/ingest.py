@@ -1,0 +1,228 @@
+"""The ingest task: expand splits, run the stateless part, make fragments, stream them to a helper, return one receipt.
+
+A receipt is a JSON text; receipts reach the driver only from task attempts that Spark accepted. A helper that cannot be
+reached does not fail the task: the receipt says so, and the driver runs the ingest again with the helpers alive then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.flight as fl
+
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.places import ReadTicket, StageTicket
+from ferry.contract.shapes import Shape
+from ferry.kernels.schemas import state_schema
+from ferry.spark.fragment import Fragmenter
+from ferry.spark.source import FLUSH
+from ferry.spark.splits import Malformed, Splits
+from ferry.spark.stream import Batches
+
+RECEIPT = "receipt string"
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One input of the operator, as a task sees it."""
+
+    side: int
+    maps: tuple[Batches, ...]
+    key: tuple[str, ...]
+    time: str | None
+    """None: rows that an operator fired; their event time is window_end - 1."""
+    splits: Splits | None
+    columns: tuple[str, ...] | None
+    """Columns to read; None = all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Everything a task of one ingest run needs."""
+
+    shape: Shape
+    feeds: dict[str, tuple[Feed, ...]]
+    """By source name."""
+    helpers: tuple[tuple[str, str], ...]
+    """(instance, Flight URI)"""
+    secret: str
+    epoch: int
+    generation: int
+    run: int
+    dead_letter: str
+
+
+class Reader:
+    """Rows that an operator fired, read from the instances that lead them; a split names one of them."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def read(self, split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        """Stream the rows. Raises a Flight error when they are not there."""
+        ticket = ReadTicket.load(json.dumps({**split["ticket"], "secret": self._secret}))
+        with fl.connect(split["flight"]) as client:
+            for chunk in client.do_get(fl.Ticket(ticket.dump())):
+                yield chunk.data
+
+
+def ingest(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out."""
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(_Task(work).run(batches))]})
+
+    return task
+
+
+class _Task:
+    """One task attempt."""
+
+    def __init__(self, work: Work) -> None:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        self.work = work
+        self.attempt = int(context.taskAttemptId())
+        self.partition = int(context.partitionId())
+        sides = sorted({feed.side for feeds in work.feeds.values() for feed in feeds})
+        self.fragmenters = {side: Fragmenter(work.shape, side) for side in sides}
+        self.flush = False
+        self.malformed = 0
+        self.sender = _Sender(work, self.attempt, self.partition)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
+        error = None
+        try:
+            for batch in batches:
+                self._take(batch)
+            for fragmenter in self.fragmenters.values():
+                self.sender.send(fragmenter.drain())
+            self.sender.finish()
+        except (fl.FlightError, pa.ArrowIOError, OSError) as failed:
+            error = f"{type(failed).__name__}: {failed}"
+        return {
+            "task": self.attempt,
+            "helper": self.sender.helper,
+            "rows": sum(f.rows for f in self.fragmenters.values()),
+            "maxima": {
+                side: f.event_time_max for side, f in self.fragmenters.items() if f.event_time_max > WATERMARK_NONE
+            },
+            "malformed": self.malformed,
+            "flush": self.flush,
+            "error": error,
+        }
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        names = batch.column(0).to_pylist()
+        if batch.schema.names[1] != "split":
+            for name in sorted(set(names)):
+                column = batch.schema.get_field_index(f"s_{name}")
+                mine = batch.filter(pa.array([n == name for n in names])).column(column)
+                self._feed(name, pa.RecordBatch.from_struct_array(mine))
+            return
+        for name, split in zip(names, batch.column(1).to_pylist(), strict=True):
+            if name == "":
+                self.flush |= split == FLUSH
+                continue
+            for feed in self.work.feeds[name]:
+                for records in self._expand(feed, json.loads(split)):
+                    self._add(name, feed, records)
+
+    def _expand(self, feed: Feed, split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        if feed.splits is None:
+            yield from Reader(self.work.secret).read(split)
+            return
+        for records in feed.splits.read(split, feed.columns):
+            if isinstance(records, Malformed):
+                self._set_aside(records.count, records.records, records.reason)
+            else:
+                yield records
+
+    def _feed(self, name: str, records: pa.RecordBatch) -> None:
+        for feed in self.work.feeds[name]:
+            self._add(name, feed, records)
+
+    def _add(self, name: str, feed: Feed, records: pa.RecordBatch) -> None:
+        for function in feed.maps:
+            made = function(records)
+            records = one_batch(made) if isinstance(made, pa.Table) else made
+        time = feed.time
+        if time is None:
+            time = "_event_time"
+            ends = pc.subtract(records.column("window_end"), 1)
+            records = pa.RecordBatch.from_arrays([*records.columns, ends], names=[*records.schema.names, time])
+        fragmenter = self.fragmenters[feed.side]
+        fragmenter.add(records, list(feed.key), time)
+        self.sender.send(fragmenter.take_full())
+        refused = fragmenter.malformed()
+        if refused is not None:
+            rows = [json.dumps(row, default=str) for row in refused.to_pylist()]
+            self._set_aside(len(rows), rows, f"null or unusable key, event time or value from {name!r}")
+
+    def _set_aside(self, count: int, records: list[str], reason: str) -> None:
+        """Write records to a hidden file of this attempt; the driver makes those of accepted attempts visible."""
+        self.malformed += count
+        folder = Path(self.work.dead_letter)
+        folder.mkdir(parents=True, exist_ok=True)
+        w = self.work
+        name = f".{w.epoch}-{w.shape.index}-{w.generation}-{w.run}-{self.attempt}.jsonl"
+        with open(folder / name, "a", encoding="utf-8") as file:
+            for record in records:
+                file.write(json.dumps({"reason": reason, "record": record}) + "\n")
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """A table as one batch."""
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+class _Sender:
+    """Streams one fragment to one helper; opened with the first batch."""
+
+    def __init__(self, work: Work, attempt: int, partition: int) -> None:
+        self._work = work
+        self._attempt = attempt
+        self._partition = partition
+        self._writer: fl.FlightStreamWriter | None = None
+        self._client: fl.FlightClient | None = None
+        self.helper: str | None = None
+
+    def send(self, batches: list[pa.RecordBatch]) -> None:
+        for batch in batches:
+            if batch.num_rows:
+                if self._writer is None:
+                    self._open()
+                assert self._writer is not None
+                self._writer.write_batch(batch)
+
+    def _open(self) -> None:
+        """Take the helper of this partition, or the next one that answers."""
+        w, helpers = self._work, self._work.helpers
+        ticket = StageTicket(w.secret, w.epoch, w.shape.index, w.generation, w.run, self._attempt)
+        failed: Exception = ConnectionError("no helper is alive")
+        for i in range(len(helpers)):
+            instance, uri = helpers[(self._partition + i) % len(helpers)]
+            try:
+                client = fl.connect(uri)
+                descriptor = fl.FlightDescriptor.for_command(ticket.dump())
+                self._writer, _ = client.do_put(descriptor, state_schema(w.shape))
+                self._client, self.helper = client, instance
+                return
+            except (fl.FlightError, pa.ArrowException, OSError) as error:
+                failed = error
+        raise failed
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if self._client is not None:
+            self._client.close()

@@ -1,0 +1,99 @@
+"""One Spark source for all of Ferry's splits of a job, and for ticks.
+
+It hands out ranges; the tasks read or make the records themselves. Spark keeps the positions in its offset log. A tick is
+an epoch without data that the coordinator asks for (file `tick` in the run's directory holds a growing number); when every
+source is finite and has ended, one last row says so, and everything fires.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from ferry.spark.splits import Splits
+
+SCHEMA = "source string, split string"
+TICK, FLUSH = "tick", "flush"
+
+
+class Share(InputPartition):
+    """What one task reads: (source, split as JSON) rows; an empty source name carries a tick or the flush."""
+
+    def __init__(self, rows: list[tuple[str, str]]) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+
+class SplitsReader(DataSourceStreamReader):
+    """Offsets: {"positions": {source: position}, "tick": n, "flushed": bool}."""
+
+    def __init__(self, sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str) -> None:
+        self._sources = sources
+        self._max_rows = max_rows
+        self._tasks = tasks
+        self._tick_file = Path(tick_file)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Before the first record."""
+        return {"positions": {n: s.start() for n, s in self._sources.items()}, "tick": 0, "flushed": False}
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """About max_rows further on; the same offset when there is nothing to do."""
+        now = start["positions"]
+        later = {n: s.latest(now[n], self._max_rows) for n, s in self._sources.items()}
+        if later != now:
+            return {**start, "positions": later}
+        if self._sources and not start["flushed"] and all(s.ended(now[n]) for n, s in self._sources.items()):
+            return {**start, "flushed": True}
+        return {**start, "tick": max(start["tick"], self._ticks())}
+
+    def _ticks(self) -> int:
+        try:
+            return int(self._tick_file.read_text() or 0)
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
+        """Splits dealt out to the tasks."""
+        shares: list[list[tuple[str, str]]] = [[] for _ in range(self._tasks)]
+        for name, source in self._sources.items():
+            a, b = start["positions"][name], end["positions"][name]
+            if a != b:
+                for i, split in enumerate(source.plan(a, b, self._tasks)):
+                    shares[i % self._tasks].append((name, json.dumps(split)))
+        if end["flushed"] and not start["flushed"]:
+            shares[0].append(("", FLUSH))
+        if not any(shares):
+            shares[0].append(("", TICK))
+        return [Share(rows) for rows in shares if rows]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a share."""
+        assert isinstance(partition, Share)
+        names, splits = zip(*partition.rows, strict=True)
+        yield pa.RecordBatch.from_pydict({"source": list(names), "split": list(splits)})
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to clean."""
+
+
+def splits_source(sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str) -> type[DataSource]:
+    """A Spark data source named `ferry` for these sources."""
+
+    class FerrySplits(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ferry"
+
+        def schema(self) -> str:
+            return SCHEMA
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:
+            return SplitsReader(sources, max_rows, tasks, tick_file)
+
+    return FerrySplits

@@ -1,0 +1,323 @@
+"""What a pipeline is written in: streams of records, keyed, windowed, aggregated or joined, and given to sinks.
+
+Every call returns a new value; nothing runs here. Mistakes are refused as soon as they can be seen, with the name of the
+thing and what to do. Must never import pyspark at run time: schemas of DataFrames come in from `ferry.spark.compile`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ferry.contract.errors import SpecRefused
+from ferry.contract.shapes import Aggregate, KeyType, Number, Shape, Side, Window
+from ferry.kernels.schemas import fired_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ferry.spark.sinks import Sink
+
+Batches = Callable[[pa.RecordBatch], "pa.RecordBatch | pa.Table"]
+Frames = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A step in Spark: DataFrame in, DataFrame out."""
+
+    function: Frames
+
+
+@dataclass(frozen=True, slots=True)
+class MapBatches:
+    """A step inside the ingest task: record batch in, record batch (or table) out."""
+
+    function: Batches
+
+
+@dataclass(slots=True)
+class Build:
+    """Operators of one pipeline in the order in which they were declared, and how to find out schemas of transforms."""
+
+    schema_after: Callable[[Frames, pa.Schema, str], pa.Schema]
+    operators: list[Operator] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """How one input of an operator (or a sink) comes about: records of `origin`, then `steps`."""
+
+    origin: str | int
+    """Name of a source, or index of the operator whose fired rows these are."""
+    steps: tuple[Transform | MapBatches, ...]
+    schema: pa.Schema
+    time: str | None
+    delay_ms: int
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A stateful operator with its inputs: one for an aggregate, two for a join."""
+
+    shape: Shape
+    inputs: tuple[Input, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Rows that go to a sink."""
+
+    input: Input
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Records of a source, or rows that an operator fired."""
+
+    build: Build
+    input: Input
+
+    def event_time(self, column: str, delay: int | str = 0) -> Stream:
+        """`column` (int64 milliseconds or a timestamp) is the event time; records come at most `delay` late.
+
+        `delay`: milliseconds, or text such as "3s". The watermark is the greatest event time seen minus this.
+        """
+        self._column(column, "event_time")
+        kind = self.input.schema.field(column).type
+        if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+            raise SpecRefused(f"event_time: column {column!r} is {kind}; int64 milliseconds or a timestamp is needed")
+        return replace(self, input=replace(self.input, time=column, delay_ms=milliseconds(delay, "delay")))
+
+    def transform(self, function: Frames) -> Stream:
+        """Stateless Spark SQL before an operator; after one, `function` sees all rows that the epoch fired."""
+        schema = self.build.schema_after(function, self.input.schema, self._where())
+        return replace(self, input=replace(self.input, steps=(*self.input.steps, Transform(function)), schema=schema))
+
+    def map_batches(self, function: Batches) -> Stream:
+        """Arrow batches in and out, inside the task; keeps the records out of the JVM."""
+        empty = pa.RecordBatch.from_pylist([], schema=self.input.schema)
+        try:
+            schema = function(empty).schema
+        except Exception as error:
+            raise SpecRefused(
+                f"map_batches on {self._where()}: {name_of(function)} fails on an empty batch with columns "
+                f"{self.input.schema.names}: {type(error).__name__}: {error}"
+            ) from error
+        return replace(self, input=replace(self.input, steps=(*self.input.steps, MapBatches(function)), schema=schema))
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Partition by one or more columns: integers or strings."""
+        if not columns:
+            raise SpecRefused(f"key_by on {self._where()}: name at least one column")
+        for column in columns:
+            self._column(column, "key_by")
+            key_type(self.input.schema.field(column), "key_by")
+        return KeyedStream(self.build, replace(self.input, key=columns))
+
+    def sink(self, sink: Sink) -> Output:
+        """End of the pipeline."""
+        if not isinstance(self.input.origin, int):
+            raise SpecRefused(
+                f"sink on {self._where()}: a pipeline without a stateful operator is an ordinary Spark query; "
+                "add .key_by(...).window(...).aggregate(...) or use Spark alone"
+            )
+        return Output(self.input, sink)
+
+    def _where(self) -> str:
+        origin = self.input.origin
+        return f"source {origin!r}" if isinstance(origin, str) else f"operator {self.build.operators[origin].shape.name!r}"
+
+    def _column(self, column: str, what: str) -> None:
+        if column not in self.input.schema.names:
+            raise SpecRefused(
+                f"{what} on {self._where()}: no column {column!r}; there are {', '.join(self.input.schema.names)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStream:
+    """A stream with a key."""
+
+    build: Build
+    input: Input
+
+    def window(self, window: Window) -> WindowedStream:
+        """`tumbling("60s")` or `sliding("60s", "10s")`."""
+        if not isinstance(window, Window):
+            raise SpecRefused(f"window: {window!r} is not a window; use tumbling(size) or sliding(size, slide)")
+        fired = isinstance(self.input.origin, int) and "window_end" in self.input.schema.names
+        if self.input.time is None and not fired:
+            where = Stream(self.build, self.input)._where()
+            raise SpecRefused(f"window on {where}: no event time; call .event_time(column, delay=...) before key_by")
+        return WindowedStream(self.build, self.input, window)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedStream:
+    """A keyed stream with a window."""
+
+    build: Build
+    input: Input
+    window: Window
+
+    def aggregate(self, name: str, **aggregates: Aggregate) -> Stream:
+        """A windowed aggregate. Output: the key columns, window_start, window_end, then the aggregates by name."""
+        if not aggregates:
+            raise SpecRefused(f"aggregate {name!r}: name at least one, e.g. n=count()")
+        made = tuple(self._aggregate(name, out, a) for out, a in aggregates.items())
+        shape = Shape(name, len(self.build.operators), "aggregate", self._key(name), self.window, made)
+        return self._declare(Operator(shape, (self.input,)))
+
+    def join(
+        self,
+        name: str,
+        other: KeyedStream,
+        left: dict[str, str] | Sequence[str],
+        right: dict[str, str] | Sequence[str],
+    ) -> Stream:
+        """Pairs of records of both streams with the same key in the same window.
+
+        `left` and `right` say which columns are kept: names, or {output name: column}. Output: window_start,
+        window_end, the left columns, the right columns.
+        """
+        if not isinstance(other, KeyedStream):
+            raise SpecRefused(f"join {name!r}: the other stream needs .key_by(...) and nothing after it")
+        other.window(self.window)
+        key, theirs = self._key(name), WindowedStream(other.build, other.input, self.window)._key(name)
+        if [t for _, t in key] != [t for _, t in theirs]:
+            raise SpecRefused(f"join {name!r}: keys differ in type: {dict(key)} and {dict(theirs)}")
+        sides = self._side(name, self.input, left), self._side(name, other.input, right)
+        names = ["window_start", "window_end", *(n for s in sides for n, _, _ in s.columns)]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise SpecRefused(f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}")
+        shape = Shape(name, len(self.build.operators), "join", key, self.window, (), *sides)
+        return self._declare(Operator(shape, (self.input, other.input)))
+
+    def _declare(self, operator: Operator) -> Stream:
+        name = operator.shape.name
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
+            raise SpecRefused(f"operator name {name!r}: use lower-case letters, digits and _, starting with a letter")
+        if any(o.shape.name == name for o in self.build.operators):
+            raise SpecRefused(f"two operators are named {name!r}; names identify state and must differ")
+        self.build.operators.append(operator)
+        schema = fired_schema(operator.shape)
+        return Stream(self.build, Input(operator.shape.index, (), schema, None, 0))
+
+    def _key(self, name: str) -> tuple[tuple[str, KeyType], ...]:
+        return tuple((c, key_type(self.input.schema.field(c), f"operator {name!r}")) for c in self.input.key)
+
+    def _side(self, name: str, source: Input, columns: dict[str, str] | Sequence[str]) -> Side:
+        pairs = list(columns.items()) if isinstance(columns, dict) else [(c, c) for c in columns]
+        out = []
+        for output, column in pairs:
+            if column not in source.schema.names:
+                raise SpecRefused(
+                    f"join {name!r}: no column {column!r}; there are {', '.join(source.schema.names)}"
+                )
+            out.append((output, column, str(source.schema.field(column).type)))
+        return Side(tuple(out))
+
+    def _aggregate(self, name: str, out: str, aggregate: Aggregate) -> Aggregate:
+        if not isinstance(aggregate, Aggregate):
+            raise SpecRefused(f"aggregate {name!r}: {out}={aggregate!r} is not an aggregate; use count(), sum(column), ...")
+        if out in ("window_start", "window_end", *self.input.key):
+            raise SpecRefused(f"aggregate {name!r}: {out!r} is already an output column; choose another name")
+        numbers: list[Number] = ["int", "int"]
+        for i, column in enumerate((aggregate.column, aggregate.by)):
+            if column is not None:
+                numbers[i] = self._number(name, out, column)
+        return replace(aggregate, name=out, number=numbers[0], by_number=numbers[1])
+
+    def _number(self, name: str, out: str, column: str) -> Number:
+        if column not in self.input.schema.names:
+            raise SpecRefused(
+                f"aggregate {name!r}: {out} needs column {column!r}; there are {', '.join(self.input.schema.names)}"
+            )
+        kind = self.input.schema.field(column).type
+        if pa.types.is_integer(kind):
+            return "int"
+        if pa.types.is_floating(kind):
+            return "float"
+        raise SpecRefused(f"aggregate {name!r}: column {column!r} is {kind}; an integer or a float is needed")
+
+
+def key_type(column: pa.Field, what: str) -> KeyType:
+    """Type of a key element."""
+    if pa.types.is_integer(column.type):
+        return "int"
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return "string"
+    raise SpecRefused(f"{what}: key column {column.name!r} is {column.type}; integers and strings can be keys")
+
+
+def tumbling(size: int | str) -> Window:
+    """Windows [k * size, (k + 1) * size). Milliseconds, or text such as "60s"."""
+    return sliding(size, size)
+
+
+def sliding(size: int | str, slide: int | str) -> Window:
+    """Windows of `size` that start at every multiple of `slide`. The slide must divide the size."""
+    size_ms, slide_ms = milliseconds(size, "size"), milliseconds(slide, "slide")
+    if slide_ms <= 0 or size_ms <= 0:
+        raise SpecRefused(f"window: size {size!r} and slide {slide!r} must be positive")
+    if size_ms % slide_ms:
+        raise SpecRefused(f"window: slide {slide!r} does not divide size {size!r}; choose a slide that does")
+    return Window(size_ms, slide_ms)
+
+
+def count() -> Aggregate:
+    """Number of records."""
+    return Aggregate("", "count")
+
+
+def sum(column: str) -> Aggregate:  # noqa: A001  the name users expect
+    """Sum of an integer (64-bit) or float column."""
+    return Aggregate("", "sum", column)
+
+
+def min(column: str) -> Aggregate:  # noqa: A001
+    """Least value."""
+    return Aggregate("", "min", column)
+
+
+def max(column: str) -> Aggregate:  # noqa: A001
+    """Greatest value."""
+    return Aggregate("", "max", column)
+
+
+def mean(column: str) -> Aggregate:
+    """Mean in double precision of the exact sum and count."""
+    return Aggregate("", "mean", column)
+
+
+def arg_max(column: str, by: str) -> Aggregate:
+    """The value of `column` where `by` is greatest; ties go to the greater value."""
+    return Aggregate("", "arg_max", column, by)
+
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def milliseconds(value: int | str, what: str) -> int:
+    """12 -> 12; "1.5s" -> 1500. Raises SpecRefused otherwise."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise SpecRefused(f"{what}: {value} is negative")
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)", str(value))
+    if not match:
+        raise SpecRefused(f'{what}: {value!r} is not a duration; use milliseconds, or text such as "500ms", "10s", "2m"')
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def name_of(function: Any) -> str:
+    """How to call a user's function in a message."""
+    return str(getattr(function, "__qualname__", function))

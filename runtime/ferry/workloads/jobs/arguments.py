@@ -1,0 +1,43 @@
+"""Arguments of a job: split into the generator's and the query's, unknown ones refused with a suggestion."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any, TypeVar
+
+from ferry import SpecRefused
+
+QUERY = ("scale", "window_ms", "slide_ms", "delay_ms", "late_ms")
+
+G = TypeVar("G")
+
+
+def generator(kind: type[G], args: dict[str, Any]) -> G:
+    """The generator that the arguments describe."""
+    names = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = sorted({*names, *QUERY})
+    for name in args:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+            raise SpecRefused(f"spec.pipeline.args.{name}: unknown argument{hint}")
+    own = {n: args[n] for n in names if n in args and n not in QUERY}
+    if "late_ms" in args:
+        own["delay_ms"] = args["late_ms"]
+    return kind(**own)
+
+
+def duration(args: dict[str, Any], name: str, default_ms: int) -> int:
+    """A window's size or slide in milliseconds: given, or the paper's divided by `scale`."""
+    given = args.get(name)
+    value = given if given is not None else default_ms // int(args.get("scale", 1))
+    if not isinstance(value, int) or value <= 0:
+        raise SpecRefused(f"spec.pipeline.args.{name}: {value!r} is not a positive number of milliseconds")
+    return value
+
+
+def delay(args: dict[str, Any], made: Any) -> int:
+    """The watermark's delay in milliseconds."""
+    given = args.get("delay_ms")
+    return int(given) if given is not None else int(made.disorder_bound_ms())

@@ -1,0 +1,206 @@
+"""What must always hold (design section 10), checked after every step, apart from the world that moves.
+
+`Violation` is damage: rows lost, doubled or of two attempts; members that disagree; a watermark that went back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Label, Step, Term
+from ferry.contract.routing import Table
+from ferry.protocol import coordinator as dcore
+from ferry.protocol import instance as icore
+from tests.sim import data
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+
+class Violation(Exception):
+    """An invariant is broken."""
+
+
+class Livelock(Exception):
+    """Nothing moves although every fault is healed."""
+
+
+class Checks:
+    """Knows everything, touches nothing."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.fragments: dict[m.Fragment, list[data.Record]] = {}
+        self.prepares: dict[Label, m.Prepare] = {}
+        self.root = data.Reference(None, state={v: {} for v in range(world.vnodes)})
+        self.references: dict[Label | None, data.Reference] = {None: self.root}
+        self.leaders: dict[tuple[int, Term], InstanceId] = {}
+        self.emitted_label: dict[int, Label] = {}
+        self.read_label: dict[Step, Label] = {}
+
+    def fail(self, what: str) -> None:
+        raise Violation(what)
+
+    # ---- attempts and the reference
+    def prepared(self, prepare: m.Prepare) -> None:
+        label = Label(prepare.step, prepare.attempt)
+        known = self.prepares.get(label)
+        if known is not None and known.winners != prepare.winners:
+            self.fail(f"label {label} names two inputs: {known.winners} and {prepare.winners}")
+        self.prepares[label] = prepare
+
+    def put(self, host: Host, label: Label) -> None:
+        """A member begins to put a label: from now on there is a reference for it."""
+        if label in self.references or not host.files.saved.holds:
+            return
+        parent = self.references.get(host.files.saved.committed)
+        if parent is None:
+            self.fail(f"{host.name} puts {label} on top of {host.files.saved.committed}, which nobody put")
+            return
+        p = self.prepares[label]
+        batch = [r for _, fragments in p.winners for f in fragments for r in self.fragments[f]]
+        reference = parent.follow(label, batch, self.world.vnodes)
+        if (p.low, p.high) != (reference.low, reference.high):
+            self.fail(
+                f"{label} was prepared with watermarks {(p.low, p.high)}, committed inputs say "
+                f"{(reference.low, reference.high)}"
+            )
+        if label.step.operator == 1:
+            want = sorted(data.as_records(parent.fired))
+            if sorted(batch) != want:
+                self.fail(f"operator 1 read other rows in {label} than operator 0 fired: {sorted(batch)} {want}")
+        self.references[label] = reference
+
+    # ---- members
+    def saved(self, host: Host, before: icore.Saved) -> None:
+        now = host.files.saved
+        if now.generation < before.generation:
+            self.fail(f"{host.name}: generation went back")
+        if now.committed != before.committed:
+            if now.high < before.high and self.in_step(host.name):
+                self.fail(f"{host.name}: watermark went back from {before.high} to {now.high}")
+            if self.in_step(host.name) and before.committed is not None and now.committed is not None:
+                if before.committed.step >= now.committed.step and before.holds:
+                    self.fail(f"{host.name}: committed {now.committed} after {before.committed}")
+            self.contents(host, before.holds)
+            self.agreement()
+
+    def in_step(self, name: str) -> bool:
+        journal = self.world.journal
+        return journal is not None and any(name in g.in_step for g in journal.groups)
+
+    def contents(self, host: Host, vnodes: tuple[int, ...]) -> None:
+        """State of an in-step member equals the reference of its label."""
+        journal, label = self.world.journal, host.files.saved.committed
+        if journal is None or label is None:
+            return
+        reference = self.references.get(label)
+        for v in vnodes:
+            if host.name not in journal.groups[v].in_step:
+                continue
+            if reference is None:
+                self.fail(f"{host.name} is in step for virtual node {v} at {label}, which no member has put")
+                return
+            low = reference.low
+            rows = host.files.state.get(v, {})
+            have = {r: x for r, x in rows.items() if data.end_of(r[0], r[1]) > low}
+            if have != reference.live.get(v, {}):
+                self.fail(f"{host.name} holds {have} for virtual node {v} at {label}, not {reference.live.get(v)}")
+
+    def agreement(self) -> None:
+        """In-step members agree on every committed step and are at most one step apart."""
+        journal = self.world.journal
+        if journal is None:
+            return
+        labels: dict[Step, tuple[Label, str]] = {}
+        ordinals = []
+        for name in journal.in_step_instances():
+            host = self.world.hosts[name]
+            label = host.files.saved.committed
+            if not host.files.saved.holds or (not host.alive and label is None):
+                continue
+            if label is None:
+                ordinals.append(-1)
+                continue
+            ordinals.append(label.step.epoch * self.world.operators + label.step.operator)
+            other = labels.setdefault(label.step, (label, name))
+            if other[0] != label:
+                self.fail(f"members disagree: {name} committed {label}, {other[1]} {other[0]}")
+        if ordinals and max(ordinals) - min(ordinals) > 1:
+            self.fail(f"in-step members are more than one step apart: {sorted(ordinals)}")
+
+    # ---- groups
+    def journaled(self, before: Table | None, table: Table) -> None:
+        self.installed(table)
+        for v, group in enumerate(table.groups):
+            old = before.groups[v].in_step if before else group.in_step
+            for name in group.in_step:
+                if name in old:
+                    continue
+                host = self.world.hosts[name]
+                # A member that lost its files meanwhile says so when it answers; it is no copy and is treated as none.
+                if host.lost_at < 0 or host.files.saved.committed is not None:
+                    self.contents(host, (v,))
+
+    def installed(self, table: Table) -> None:
+        """One leader per virtual node and term."""
+        for v, group in enumerate(table.groups):
+            leader = self.leaders.setdefault((v, group.term), group.leader)
+            if leader != group.leader:
+                self.fail(f"virtual node {v} has two leaders in {group.term}: {leader} and {group.leader}")
+
+    # ---- the sink
+    def emitted(self, rows: dcore.Rows, got: list[Any]) -> None:
+        epoch = rows.label.step.epoch
+        reference = self.references.get(rows.label)
+        if reference is None:
+            self.fail(f"rows of {rows.label} are given to the sink, which no member put")
+            return
+        if got != reference.fired:
+            self.fail(f"the sink gets {got} for epoch {epoch}, {rows.label} fires {reference.fired}")
+        if rows.late != reference.late:
+            self.fail(f"epoch {epoch}: {rows.late} late records counted, {reference.late} were late")
+        other = self.emitted_label.setdefault(epoch, rows.label)
+        if other != rows.label:
+            self.fail(f"epoch {epoch} was given to the sink as {other} and as {rows.label}")
+
+    def spark_committed(self, epoch: int) -> None:
+        if epoch not in self.world.sink:
+            self.fail(f"Spark committed epoch {epoch}, the sink has nothing")
+
+    def end(self) -> None:
+        """The whole story: what the sink holds is what one process would have written."""
+        world = self.world
+        reference = self.root
+        for epoch in sorted(world.spark_commits):
+            for operator in range(world.operators):
+                step = Step(epoch, operator)
+                label = self.emitted_label[epoch]
+                if operator < world.operators - 1:
+                    parent = self.references[label].parent
+                    assert parent is not None and parent.label is not None
+                    label = parent.label
+                if label.step != step or self.references[label].parent is not reference:
+                    self.fail(f"{label} does not follow {reference.label}")
+                reference = self.references[label]
+            if world.sink[epoch][1] != reference.fired:
+                self.fail(f"the sink holds {world.sink[epoch][1]} for epoch {epoch}, not {reference.fired}")
+        if not world.varied:
+            self.oracle()
+
+    def oracle(self) -> None:
+        """All input through a single process, without attempts."""
+        world, reference = self.world, self.root
+        for epoch in sorted(world.spark_commits):
+            batch: list[data.Record] = []
+            if epoch < world.epochs:
+                batch = [r for s in data.records(world.seed, epoch, (0, 0), world.keys, world.splits) for r in s]
+            for operator in range(world.operators):
+                label = Label(Step(epoch, operator), self.emitted_label[epoch].attempt)
+                if operator:
+                    batch = data.as_records(reference.fired)
+                reference = reference.follow(label, batch, world.vnodes)
+            if world.sink[epoch][1] != reference.fired:
+                self.fail(f"epoch {epoch}: sink {world.sink[epoch][1]}, oracle {reference.fired}")

@@ -1,0 +1,213 @@
+"""One simulated driver process: `protocol.Coordinator`, its Spark query, and the tasks that it runs.
+
+A zombie is the same object, left running after another one was started.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ferry.contract import messages as m
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.names import InstanceId
+from ferry.protocol import coordinator as core
+from tests.sim import data
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class Driver:
+    """The process; `name` is its end of every link."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.alive = True
+        self.pending_lost: dict[str, bool] = {}
+        self.ready = False
+        self.core = core.Coordinator(world.settings, world.initial, world.journal, world.rules)
+        self.generation = self.core.generation
+        # What a process of the cluster would know at its start: the members that are there.
+        self.execute(self.core.start())
+        if self.alive:
+            world.after(world.rnd.randint(1, 40), self.tick)
+
+    def tick(self) -> None:
+        if self.alive:
+            self.take(core.Tick(self.world.clock.now))
+            self.world.after(40, self.tick)
+
+    def take(self, event: core.Event) -> None:
+        if self.alive:
+            self.world.note(self.name, event)
+            self.execute(self.core.step(event))
+
+    def execute(self, effects: list[core.Effect]) -> None:
+        for effect in effects:
+            kind = type(effect.message).__name__ if isinstance(effect, core.Send) else type(effect).__name__
+            if self.world.before("D" + kind, self):
+                self.world.kill_driver(self)
+                return
+            self.world.note(self.name, effect)
+            self.perform(effect)
+            if not self.alive:
+                return
+
+    def perform(self, effect: core.Effect) -> None:
+        world, rnd = self.world, self.world.rnd
+        match effect:
+            case core.Send(to, message):
+                if isinstance(message, m.Prepare):
+                    world.checks.prepared(message)
+                world.net.send(self.name, to, "control", message, None)
+            case core.Journal():
+                world.after(rnd.randint(1, 5), world.journal_write, self, effect)
+            case core.StartIngest():
+                world.after(rnd.randint(1, 4), self.ingest, effect)
+            case core.Emit(rows):
+                world.after(rnd.randint(1, 4), self.emit, rows)
+            case core.Ready():
+                self.ready = True
+                if world.desired is not None:
+                    world.after(1, self.take, world.desired)
+                world.after(rnd.randint(2, 15), self.begin)
+            case core.Halt(kind, reason):
+                world.halted(self, kind, reason)
+            case core.Note():
+                pass
+            case _:
+                raise AssertionError(effect)
+
+    # ---- Spark's query
+    def begin(self) -> None:
+        """Begin the first epoch that is not in the commit log."""
+        if not self.alive:
+            return
+        epoch = 0
+        while epoch in self.world.spark_commits:
+            epoch += 1
+        self.offer(epoch)
+
+    def offer(self, epoch: int) -> None:
+        """Begin this epoch; beyond the last one only ticks, while group changes are pending."""
+        if not self.alive:
+            return
+        world = self.world
+        if epoch >= world.epochs and (not self.core.pending() or epoch >= world.epochs + 60):
+            if self is world.driver and world.quiet():
+                world.finish(epoch)
+                return
+            world.after(30, self.offer, epoch)
+            return
+        if world.hold_back(epoch):
+            world.after(20, self.offer, epoch)
+            return
+        self.take(core.EpochBegun(epoch))
+
+    # ---- reading fired rows
+    def rows(self, rows: core.Rows, then: Any, failed: Any) -> None:
+        """Ask every reader, each at its own time."""
+        self.fetch(rows, 0, [], then, failed)
+
+    def fetch(self, rows: core.Rows, at: int, got: list[Any], then: Any, failed: Any) -> None:
+        if not self.alive:
+            return
+        if at == len(rows.readers) or rows.fired == 0:
+            then(sorted(got))
+            return
+        name, vnodes = rows.readers[at]
+        part = self.world.hosts[name].read(rows.generation, rows.label, rows.low, rows.high, vnodes)
+        if part is None:
+            self.world.after(self.world.rnd.randint(5, 30), failed)
+            return
+        self.world.after(self.world.rnd.randint(0, 2), self.fetch, rows, at + 1, got + part, then, failed)
+
+    # ---- ingest
+    def ingest(self, job: core.StartIngest) -> None:
+        def failed() -> None:
+            self.take(core.IngestFailed(job.step, job.run))
+
+        if not self.alive:
+            return
+        if job.rows is None:
+            world = self.world
+            flavour = (self.generation, job.run) if world.varied else (0, 0)
+            batches = data.records(world.seed, job.step.epoch, flavour, world.keys, world.splits)
+            if job.step.epoch >= world.epochs:
+                batches = []
+            self.stage(job, batches, failed)
+        else:
+            self.rows(job.rows, lambda rows: self.stage(job, [data.as_records(rows)], failed), failed)
+
+    def stage(self, job: core.StartIngest, batches: list[list[data.Record]], failed: Any) -> None:
+        world, rnd = self.world, self.world.rnd
+        winners: dict[str, list[m.Fragment]] = {}
+        greatest = int(job.meta) if job.meta else WATERMARK_NONE
+        if not job.helpers and any(batches):
+            world.after(20, failed)
+            return
+        longest, ok = 0, [True]
+        task = 0
+        for batch in batches:
+            if not batch and rnd.random() < 0.5:
+                continue
+            for wins in (False, True) if rnd.random() < 0.1 else (True,):
+                helper = rnd.choice(job.helpers)
+                fragment = m.Fragment(job.step, self.generation, job.run, task)
+                task += 1
+                if wins:
+                    winners.setdefault(helper, []).append(fragment)
+                world.checks.fragments[fragment] = batch
+                delay = rnd.randint(1, 6)
+                longest = max(longest, delay)
+                part = data.partial(job.step.operator, batch, world.vnodes)
+                world.after(delay, self.stream, helper, fragment, part, ok)
+            if job.step.operator == 0:
+                greatest = max([greatest, *(t for t, _, _ in batch)])
+        named = tuple((InstanceId(h), tuple(winners[h])) for h in sorted(winners))
+        if job.step.operator:
+            assert job.rows is not None
+            done = core.Ingested(job.step, job.run, named, job.rows.high, job.meta)
+        else:
+            high = greatest - data.DELAY if greatest != WATERMARK_NONE else WATERMARK_NONE
+            done = core.Ingested(job.step, job.run, named, high, str(greatest).encode())
+        world.after(longest + 1, lambda: self.take(done) if ok[0] else failed())
+
+    def stream(self, helper: str, fragment: m.Fragment, part: dict[int, data.Partial], ok: list[bool]) -> None:
+        host = self.world.hosts[helper]
+        if not host.alive:
+            ok[0] = False
+            return
+        host.staged[fragment] = part
+        host.take(self.world.staged_event(fragment))
+
+    # ---- the sink
+    def emit(self, rows: core.Rows) -> None:
+        self.rows(rows, lambda got: self.sink(rows, got), lambda: self.take(core.ReadFailed(rows.label.step)))
+
+    def sink(self, rows: core.Rows, got: list[Any]) -> None:
+        if not self.alive:
+            return
+        world, epoch = self.world, rows.label.step.epoch
+        if world.before("DSink", self):
+            world.kill_driver(self)
+            return
+        held = world.sink.get(epoch)
+        if held is not None and held[0] > self.generation:
+            world.kill_driver(self)
+            return
+        world.checks.emitted(rows, got)
+        world.sink[epoch] = (self.generation, got)
+        world.after(world.rnd.randint(0, 6), self.commit, epoch)
+
+    def commit(self, epoch: int) -> None:
+        """Spark's commit log, then the next epoch."""
+        if not self.alive:
+            return
+        self.take(core.EpochEnded(epoch))
+        if self.world.before("DSparkCommit", self):
+            self.world.kill_driver(self)
+            return
+        self.world.spark_commits[epoch] = True
+        self.world.checks.spark_committed(epoch)
+        self.world.after(self.world.rnd.randint(0, 5), self.offer, epoch + 1)

@@ -1,0 +1,105 @@
+"""What goes wrong in one seed: faults at a time, or just before the n-th effect of a kind.
+
+The mix depends on the seed alone. Kinds of places are effect names; a driver's begin with D (DCommit, DJournal, DSink).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from tests.sim.events import Weather
+
+INSTANCE_PLACES = ("Put", "Put", "Save", "LogDelta", "LogDelta", "Load", "Scan", "Contribute", "Compute", "SendDelta", "Send",
+                   "Drop", "Release", "ForgetLog")  # fmt: skip
+DRIVER_PLACES = ("DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmit", "DStartIngest", "DSink", "DSparkCommit",
+                 "DAsk")  # fmt: skip
+
+
+@dataclass(slots=True)
+class Fault:
+    """`what` happens to whoever performs the effect (or to a random one of `who`), possibly more than one thing."""
+
+    what: str
+    """crash | lose | driver | zombie | partition | suspect | journal | cut (partition of two instances)"""
+    place: str = ""
+    count: int = 0
+    time: int = 0
+    length: int = 50
+    also: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Scenario:
+    """Everything about a seed that is drawn before it starts."""
+
+    operators: int
+    vnodes: int
+    workers: int
+    spare: int
+    replicas: int
+    epochs: int
+    keys: int
+    splits: int
+    varied: bool
+    weather: Weather
+    faults: list[Fault]
+    desired: list[int]
+    """Times at which another placement is desired."""
+    batch: int
+    losing: bool
+    """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed; its class (seed % 8) says which kinds of faults are frequent."""
+    rnd = random.Random(f"scenario/{seed}")
+    kind = seed % 8
+    operators = rnd.choice((1, 1, 2))
+    workers = rnd.choice((2, 3, 3, 4))
+    spare = rnd.choice((0, 1, 1, 2)) if kind in (0, 5, 7) else rnd.choice((0, 0, 1))
+    weather = Weather()
+    if kind in (4, 5):
+        weather = Weather(rnd.choice((0, 0.01, 0.03)), rnd.choice((0, 0.05, 0.2)), rnd.choice((0.02, 0.1, 0.3)))
+    kinds = {
+        0: ["suspect", "crash"],
+        1: ["crash", "crash", "lose"],
+        2: ["driver", "driver", "zombie"],
+        3: ["zombie", "zombie", "partition", "suspect"],
+        4: ["partition", "cut", "suspect", "journal"],
+        5: ["crash", "lose", "driver", "zombie", "partition", "cut", "suspect", "journal"],
+        6: ["driver+crash", "crash+driver", "zombie+crash", "driver+lose", "zombie+partition", "driver", "crash"],
+        7: ["crash", "lose", "driver", "zombie", "suspect", "zombie+journal", "crash+suspect"],
+    }[kind]
+    faults = [fault(rnd, rnd.choice(kinds)) for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.randint(1, 6))]
+    moves = rnd.randint(1, 5) if kind in (0, 5, 7) else rnd.choice((0, 0, 1, 2))
+    return Scenario(
+        operators=operators,
+        vnodes=rnd.choice((2, 2, 4, 8)),
+        workers=workers,
+        spare=spare,
+        replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
+        epochs=rnd.randint(5, 10),
+        keys=rnd.choice((3, 8, 12)),
+        splits=rnd.randint(1, 3),
+        varied=rnd.random() < (0.75 if kind in (5, 6) else 0.4),
+        weather=weather,
+        faults=faults,
+        desired=sorted(rnd.randint(1, 400) for _ in range(moves)),
+        batch=rnd.choice((1, 2, 1 << 30)),
+        losing=rnd.random() < 0.15,
+    )
+
+
+def fault(rnd: random.Random, what: str) -> Fault:
+    first, _, second = what.partition("+")
+    out = Fault(first, time=rnd.randint(5, 500), length=rnd.choice((3, 20, 60, 150, 400)))
+    if second:
+        out.also = [second]
+    if first in ("crash", "lose") and rnd.random() < 0.75:
+        out.place, out.count = rnd.choice(INSTANCE_PLACES), rnd.randint(1, 40)
+    elif first in ("driver", "zombie") and rnd.random() < 0.75:
+        out.place, out.count = rnd.choice(DRIVER_PLACES), rnd.randint(1, 14)
+    elif first in ("partition", "suspect", "cut", "journal") and rnd.random() < 0.5:
+        out.place, out.count = rnd.choice(INSTANCE_PLACES + DRIVER_PLACES), rnd.randint(1, 30)
+    return out

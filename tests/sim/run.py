@@ -1,0 +1,117 @@
+"""Run many seeds, or look for the damage that a removed rule does.
+
+    python -m tests.sim.run --seeds 2000 --from 0      all rules on; the first failure ends the run
+    python -m tests.sim.run --seed S -v                one seed, with its story
+    python -m tests.sim.run --rules                    every rule removed in turn
+    python -m tests.sim.run --rule NAME[+NAME]         one rule, or rules that cover each other
+
+Exit code: 0 fine, 1 correctness, 2 liveness, 3 a crash of the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+import traceback
+from dataclasses import fields
+
+from ferry.contract.errors import Bug
+from ferry.protocol.rules import Rules
+from tests.sim.checks import Livelock, Violation
+from tests.sim.world import World, short
+
+TOGETHER: dict[tuple[str, ...], str] = {}
+"""Rules that cover each other: nothing breaks until both are gone, and why."""
+
+
+def one(seed: int, off: tuple[str, ...] = (), verbose: bool = False) -> tuple[int, int, str, str]:
+    """(seed, exit code, what, story) of one seed with some rules removed."""
+    world = World(seed, Rules(**{name: False for name in off}), verbose)
+    try:
+        return seed, 0, world.run(), ""
+    except Violation as e:
+        return seed, 1, f"damage: {e}", tell(world)
+    except Bug as e:
+        return seed, 1, f"bug: {e}", tell(world)
+    except Livelock as e:
+        return seed, 2, f"livelock: {e}", tell(world)
+    except Exception:
+        return seed, 3, traceback.format_exc(), tell(world)
+
+
+def tell(world: World) -> str:
+    return "\n".join(f"{time:6} {who:9} {short(what)}" for time, who, what in world.story)
+
+
+def _job(args: tuple[int, tuple[str, ...]]) -> tuple[int, int, str, str]:
+    return one(*args)
+
+
+def search(seeds: range, off: tuple[str, ...], processes: int, keep_on: bool = False) -> list[tuple[int, int, str, str]]:
+    """Failures among these seeds: the first, or all of them."""
+    found = []
+    with multiprocessing.Pool(processes) as pool:
+        for result in pool.imap(_job, ((s, off) for s in seeds), chunksize=10):
+            if result[1]:
+                found.append(result)
+                if not keep_on:
+                    break
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--rule", default="")
+    parser.add_argument("--rules", action="store_true")
+    parser.add_argument("--keep-on", action="store_true", help="count all failures instead of ending at the first")
+    parser.add_argument("-j", type=int, default=2, help="processes")
+    parser.add_argument("-v", action="store_true")
+    args = parser.parse_args()
+    off = tuple(args.rule.split("+")) if args.rule else ()
+    if args.seed is not None:
+        return report([one(args.seed, off, args.v)], off)
+    seeds = range(args.first, args.first + args.seeds)
+    if args.rules:
+        return each_rule(seeds, args.j)
+    began = time.monotonic()
+    found = search(seeds, off, args.j, args.keep_on)
+    if args.keep_on:
+        for seed, code, what, _ in found:
+            print(f"SEED {seed} code {code} {what.strip().splitlines()[-1][:300]}")
+    print(f"{len(seeds)} seeds, {len(found)} failures, {time.monotonic() - began:.1f} s")
+    return report(found[:1], off)
+
+
+def each_rule(seeds: range, processes: int) -> int:
+    paired = {name for group in TOGETHER for name in group}
+    groups = [(f.name,) for f in fields(Rules) if f.name not in paired] + list(TOGETHER)
+    missing = 0
+    for off in groups:
+        began = time.monotonic()
+        found = search(seeds, off, processes)
+        took = time.monotonic() - began
+        if found:
+            print(f"{'+'.join(off):34} SEED {found[0][0]:5} {took:5.1f} s  {found[0][2].strip().splitlines()[-1][:150]}", flush=True)
+        else:
+            missing += 1
+            print(f"{'+'.join(off):34} NOT FOUND in {len(seeds)} seeds {took:5.1f} s", flush=True)
+    return 1 if missing else 0
+
+
+def report(found: list[tuple[int, int, str, str]], off: tuple[str, ...]) -> int:
+    for seed, code, what, story in found:
+        if code:
+            rule = f" --rule {'+'.join(off)}" if off else ""
+            print(f"SEED {seed}\nreplay: python -m tests.sim.run --seed {seed}{rule} -v\n{story}\nSEED {seed}: {what}")
+        else:
+            print(f"SEED {seed}: {what}")
+    return max((code for _, code, _, _ in found), default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

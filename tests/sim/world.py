@@ -1,0 +1,354 @@
+"""The whole cluster in one thread: hosts, drivers, network, journal, Spark's logs and the sink, all from one seed."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Term
+from ferry.contract.routing import Group, Table, Version
+from ferry.protocol import coordinator as dcore
+from ferry.protocol import groups as g
+from ferry.protocol import instance as icore
+from ferry.protocol.rules import Rules
+from tests.sim import checks, faults
+from tests.sim.driver import Driver
+from tests.sim.events import Clock, Net
+from tests.sim.host import Host
+
+HEALED = 1_200
+"""From this time on nothing new goes wrong."""
+PATIENCE = 25_000
+"""How long a healed world may take to finish."""
+
+
+class World:
+    """One seed."""
+
+    def __init__(self, seed: int, rules: Rules | None = None, verbose: bool = False) -> None:
+        self.seed, self.rules, self.verbose = seed, rules or Rules(), verbose
+        self.rnd = random.Random(f"world/{seed}")
+        s = self.scenario = faults.draw(seed)
+        self.operators, self.vnodes, self.epochs = s.operators, s.vnodes, s.epochs
+        self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
+        self.settings = dcore.Settings(
+            operators=s.operators, attempt_ms=250, commit_ms=80, return_ms=3_000, start_ms=300, warm_ms=3_000,
+            pace=g.Pace(s.batch),
+        )  # fmt: skip
+        self.clock = Clock()
+        self.net = Net(self.clock, self.rnd, s.weather, self.deliver)
+        self.story: deque[tuple[int, str, Any]] = deque(maxlen=100_000 if verbose else 60)
+        self.counts: dict[str, int] = {}
+        self.planned: dict[tuple[str, int], faults.Fault] = {}
+        self.hosts = {f"{w}.0": Host(self, f"{w}.0") for w in range(s.workers + s.spare)}
+        self.initial = self.first_table()
+        self.journal: Table | None = None
+        self.journal_up = True
+        self.sink: dict[int, tuple[int, list[Any]]] = {}
+        self.spark_commits: dict[int, bool] = {}
+        self.desired: dcore.Desired | None = None
+        self.drivers: dict[str, Driver] = {}
+        self.driver: Driver | None = None
+        self.done = ""
+        self.checks = checks.Checks(self)
+
+    def first_table(self) -> Table:
+        s = self.scenario
+        names = [InstanceId(f"{w}.0") for w in range(s.workers)]
+        groups = tuple(
+            Group(Term(0, 0), tuple(names[(v + k) % len(names)] for k in range(1 + s.replicas))) for v in range(s.vnodes)
+        )
+        return Table(Version(0, 0), groups, initial=True)
+
+    # ---- running
+    def run(self) -> str:
+        """Until the job is done, or has stopped for a good reason. Raises Violation or Livelock."""
+        for name in self.hosts:
+            self.start(name) if int(name[0]) < self.scenario.workers else self.after(
+                self.rnd.randint(1, 300), self.start, name
+            )
+        self.new_driver()
+        for f in self.scenario.faults:
+            if f.place:
+                self.planned[(f.place, f.count)] = f
+            else:
+                self.clock.at(f.time, self.strike, f, None)
+        for number, time in enumerate(self.scenario.desired, 1):
+            self.clock.at(time, self.desire, number)
+        self.clock.at(HEALED, self.heal)
+        while not self.done:
+            if not self.clock.next() or self.clock.now > HEALED + PATIENCE:
+                raise checks.Livelock(f"not finished at {self.clock.now} ms, spark {len(self.spark_commits)} of {self.epochs}")
+        if self.done == "finished":
+            self.checks.end()
+        return self.done
+
+    def after(self, delay: int, do: Any, *args: Any) -> None:
+        self.clock.after(delay, do, *args)
+
+    def note(self, who: str, what: Any) -> None:
+        self.story.append((self.clock.now, who, what))
+        if self.verbose and type(what) is not icore.Tick:
+            print(f"{self.clock.now:6} {who:9} {short(what)}")
+
+    def heal(self) -> None:
+        self.net.fair = True
+        self.planned = {}
+        self.journal_up = True
+
+    def quiet(self) -> bool:
+        return self.clock.now > max([0, *self.scenario.desired]) + 50
+
+    def hold_back(self, epoch: int) -> bool:
+        """Some epochs wait, so that faults meet an idle job, too."""
+        return epoch >= 3 and self.clock.now < epoch * 25
+
+    def finish(self, epoch: int) -> None:
+        self.done = "finished"
+
+    # ---- faults
+    def before(self, kind: str, who: Any) -> str:
+        """Called before every effect; says how the one who performs it ends, if it does."""
+        n = self.counts[kind] = self.counts.get(kind, 0) + 1
+        f = self.planned.pop((kind, n), None) if self.planned else None
+        if f is None:
+            return ""
+        return self.strike(f, who)
+
+    def strike(self, f: faults.Fault, who: Any) -> str:
+        fate = ""
+        for what in (f.what, *f.also):
+            self.note("fault", f"{what} {getattr(who, 'name', '')} {f.length} ms")
+            fate = self.inflict(what, f, who) or fate
+        return fate
+
+    def inflict(self, what: str, f: faults.Fault, who: Any) -> str:
+        rnd = self.rnd
+        host = who if isinstance(who, Host) else rnd.choice(list(self.hosts.values()))
+        driver = who if isinstance(who, Driver) else self.driver
+        if what in ("crash", "lose"):
+            if not host.alive:
+                return ""
+            if what == "lose" and self.may_lose(host):
+                host.lost_at = self.clock.now
+            self.after(f.length + 2, self.start, host.name)
+            if host is who:
+                return "torn"
+            self.crash(host)
+        elif what in ("driver", "zombie") and driver is not None and driver.alive:
+            if driver is self.driver:
+                self.driver = None
+                self.after(rnd.choice((1, 10, 60)), self.new_driver)
+            if what == "driver":
+                if driver is who:
+                    return "dead"
+                self.kill_driver(driver)
+            elif rnd.random() < 0.5:
+                for h in rnd.sample(list(self.hosts.values()), rnd.randint(0, len(self.hosts))):
+                    self.sever(driver.name, h.name, f.length)
+        elif what in ("partition", "suspect") and driver is not None:
+            self.sever(driver.name, host.name, f.length if what == "partition" else 3)
+        elif what == "cut":
+            a, b = rnd.sample(sorted(self.hosts), 2)
+            self.sever(a, b, f.length)
+        elif what == "journal":
+            self.journal_up = False
+            if driver is not None:
+                self.after(1, driver.take, dcore.JournalReachable(False))
+            self.after(f.length, self.journal_back)
+        return ""
+
+    def may_lose(self, host: Host) -> bool:
+        """Files are lost only if every virtual node has another living copy that is in step, unless the scenario allows it."""
+        if self.scenario.losing or self.journal is None:
+            return self.journal is not None
+        return all(
+            any(i != host.name and self.hosts[i].alive for i in x.in_step) for x in self.journal.groups if host.name in x.in_step
+        )
+
+    # ---- life and death
+    def start(self, name: str) -> None:
+        host = self.hosts[name]
+        if host.alive:
+            return
+        self.note(name, "starts")
+        for other in self.hosts.values():
+            if other.alive:
+                self.restore(name, other.name)
+        host.start()
+        for driver in list(self.drivers.values()):
+            if driver.alive and host.alive:
+                self.connect(driver, host)
+
+    def crash(self, host: Host) -> None:
+        if not host.alive:
+            return
+        host.alive = False
+        host.down_since = self.clock.now
+        if host.lost_at == self.clock.now:
+            from tests.sim.host import Files
+
+            host.files = Files()
+        self.note(host.name, "is down")
+        for other in (*self.hosts, *self.drivers):
+            if other != host.name:
+                self.sever(other, host.name, 1 << 40)
+        if not any(entry[2] == self.start and entry[3] == (host.name,) for entry in self.clock.heap):
+            self.after(50, self.start, host.name)
+
+    def new_driver(self) -> None:
+        if self.driver is not None and self.driver.alive:
+            return
+        name = f"driver{len(self.drivers)}"
+        driver = Driver(self, name)
+        self.driver = self.drivers[name] = driver
+        for host in self.hosts.values():
+            if host.alive:
+                self.after(self.rnd.choice((0, 1, 5, 30, 200)), self.connect, driver, host)
+
+    def kill_driver(self, driver: Driver) -> None:
+        if not driver.alive:
+            return
+        driver.alive = False
+        self.note(driver.name, "is dead")
+        for name in self.hosts:
+            self.sever(driver.name, name, 1 << 40)
+        if driver is self.driver:
+            self.driver = None
+            self.after(self.rnd.choice((1, 10, 60)), self.new_driver)
+
+    def halted(self, driver: Driver, kind: str, reason: str) -> None:
+        if kind == "superseded":
+            self.kill_driver(driver)
+        elif kind == "unavailable" and self.no_copy():
+            self.kill_driver(driver)
+            if driver is self.driver or self.driver is None:
+                self.done = "unavailable"
+        elif driver is self.driver or kind == "failed":
+            raise checks.Violation(f"{driver.name} halts: {kind}: {reason}")
+        else:
+            self.kill_driver(driver)
+
+    def no_copy(self) -> bool:
+        """Whether a virtual node has no in-step member left that lives, could be reached and has its files."""
+        assert self.journal is not None
+        return any(all(self.hosts[i].lost_at >= 0 or not self.hosts[i].alive for i in x.in_step) for x in self.journal.groups)
+
+    # ---- links
+    def sever(self, a: str, b: str, length: int) -> None:
+        """Break a link; both ends hear of it, each at its time."""
+        link = self.net.link(a, b)
+        link.life, link.up = link.life + 1, False
+        link.until = self.clock.now + length
+        life = link.life
+        for me, other in ((a, b), (b, a)):
+            if me in self.drivers:
+                self.drivers[me].pending_lost[other] = True
+            self.after(self.rnd.choice((0, 1, 5, 40)), self.hear_lost, me, other, life)
+        if length < 1 << 40:
+            self.after(length, self.reconnect, a, b, life)
+
+    def hear_lost(self, me: str, other: str, life: int) -> None:
+        driver = self.drivers.get(me)
+        if driver is not None:
+            if driver.pending_lost.pop(other, False) and driver.alive:
+                driver.take(dcore.Lost(InstanceId(other), "connection closed"))
+        elif other in self.hosts:
+            self.hosts[me].take(icore.PeerLost(InstanceId(other)))
+
+    def reconnect(self, a: str, b: str, life: int) -> None:
+        if self.net.link(a, b).life != life:
+            return
+        for driver, host in ((a, b), (b, a)):
+            if driver in self.drivers and host in self.hosts:
+                self.connect(self.drivers[driver], self.hosts[host])
+                return
+        if self.hosts[a].alive and self.hosts[b].alive:
+            self.restore(a, b)
+
+    def restore(self, a: str, b: str) -> None:
+        link = self.net.link(a, b)
+        if not link.up:
+            link.life, link.up = link.life + 1, True
+
+    def connect(self, driver: Driver, host: Host) -> None:
+        if not driver.alive or not host.alive:
+            return
+        self.restore(driver.name, host.name)
+        if driver.pending_lost.pop(host.name, False) and self.rnd.random() < 0.5:
+            driver.take(dcore.Lost(InstanceId(host.name), "connection closed"))
+        driver.take(dcore.Connected(InstanceId(host.name)))
+
+    def deliver(self, source: str, target: str, message: Any, body: Any) -> None:
+        host = self.hosts.get(target)
+        if host is None:
+            self.drivers[target].take(message)
+            return
+        if source in self.drivers:
+            generation = self.drivers[source].generation
+            known = self.drivers.get(host.driver)
+            if known is None or known.generation <= generation:
+                host.driver = source
+        if isinstance(message, m.Install):
+            self.checks.installed(message.table)
+        self.note(target, message)
+        host.receive(source, message, body)
+
+    def to_driver(self, host: Host, origin: str, message: Any) -> None:
+        """An answer goes to the driver that asked; an acknowledgement to the driver of the attempt; the rest to the newest."""
+        target = origin if origin in self.drivers else host.driver
+        if isinstance(message, m.Prepared | m.FragmentsGone):
+            of = [d.name for d in self.drivers.values() if d.generation == message.attempt.generation]
+            target = of[-1] if of else target
+        if target:
+            self.net.send(host.name, target, "control", message, None)
+
+    # ---- the journal
+    def journal_write(self, driver: Driver, effect: dcore.Journal) -> None:
+        if not driver.alive and self.rnd.random() < 0.5:
+            return
+        if not self.journal_up:
+            if driver.alive:
+                self.after(10, self.journal_write, driver, effect)
+            return
+        now = self.journal.version if self.journal else None
+        if now == effect.expected:
+            before, self.journal = self.journal, effect.table
+            self.checks.journaled(before, effect.table)
+        elif now != effect.table.version:
+            assert now is not None
+            self.after(self.rnd.randint(1, 5), driver.take, dcore.JournalRefused(now.generation))
+            return
+        self.after(self.rnd.randint(1, 5), driver.take, dcore.Journaled(effect.table.version))
+
+    def journal_back(self) -> None:
+        self.journal_up = True
+        for driver in self.drivers.values():
+            driver.take(dcore.JournalReachable(True))
+
+    # ---- what the operator wants
+    def desire(self, number: int) -> None:
+        rnd = self.rnd
+        there = sorted(self.hosts)
+        if rnd.random() < 0.3 and self.desired is not None:
+            placements = tuple(x.in_step for x in self.initial.groups)  # A -> B -> A
+        else:
+            some = rnd.sample(there, rnd.randint(min(2, len(there)), len(there)))
+            size = min(len(some), 1 + rnd.choice((0, 1, 1, 2)))
+            placements = tuple(tuple(InstanceId(i) for i in rnd.sample(some, size)) for _ in range(self.vnodes))
+        self.desired = dcore.Desired(number, placements)
+        if self.driver is not None:
+            self.driver.take(self.desired)
+
+    def staged_event(self, fragment: m.Fragment) -> icore.Staged:
+        return icore.Staged(fragment)
+
+
+def short(what: Any) -> str:
+    """A line for people."""
+    text = str(what)
+    for word in ("step=", "attempt=", "Step", "Attempt", "InstanceId", "vnodes="):
+        text = text.replace(word, "")
+    return text.replace("epoch=", "").replace("operator=", "").replace("generation=", "g").replace("number=", "")[:400]

@@ -1,0 +1,176 @@
+"""A driver that keeps the contract and does no work: standard library only, so that it starts at once.
+
+Arguments of the pipeline steer it: exit_at {epoch, code} (only in the first life unless `always`), seconds per epoch,
+deaf (does not obey /stop), restless (children in groups of their own).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+RUN = json.loads(Path(sys.argv[1]).read_text())
+HERE = Path(RUN["directory"])
+ARGS = RUN["pipeline_args"]
+
+
+def record(kind, **fields):
+    line = json.dumps({"kind": kind, "t": time.time(), **fields}) + "\n"
+    with open(HERE / "timeline.jsonl", "ab", buffering=0) as file:
+        file.write(line.encode())
+
+
+def alive():
+    found = []
+    for pid in HERE.glob("workers/*/*/pid"):
+        try:
+            os.kill(int(pid.read_text()), 0)
+            found.append(f"{pid.parent.parent.name}.{pid.parent.name}")
+        except (OSError, ValueError):
+            pass
+    return sorted(found)
+
+
+def load(name, otherwise):
+    file = HERE / f"fake-{name}.json"
+    return json.loads(file.read_text()) if file.exists() else otherwise
+
+
+def save(name, value):
+    (HERE / f"fake-{name}.json").write_text(json.dumps(value))
+
+
+class State:
+    generation = load("generation", 0) + 1
+    epoch = load("epoch", -1)
+    rows = load("rows", 0)
+    groups = load("groups", None)
+    desired = (0, None)
+    stop = False
+    finished = False
+
+
+def status():
+    living = alive()
+    want = State.desired[1]
+    settled = want is None or all(
+        not learners and in_step == [i for i in w if i in living] for (in_step, learners), w in zip(State.groups or [], want)
+    )
+    return {
+        "job": RUN["job"], "generation": State.generation, "phase": "idle", "epoch": State.epoch, "watermark": 1000,
+        "version": [State.generation, 1], "groups": State.groups or [], "settled": settled, "desired": State.desired[0],
+        "alive": living, "loads": [[100.0, 1000.0]] * RUN["virtual_nodes"], "rows": State.rows, "late": 0,
+        "malformed": 0, "rows_per_second": 1000.0, "epoch_seconds": 0.02, "journal_up": True,
+        "finished": State.finished, "degraded": None,
+    }  # fmt: skip
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+    def answer(self, document):
+        body = json.dumps(document).encode()
+        self.send_response(200 if self.headers["Authorization"] == f"Bearer {RUN['secret']}" else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def body(self):
+        return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+
+    def do_GET(self):
+        self.answer(status())
+
+    def do_PUT(self):
+        document = self.body()
+        State.desired = (document["number"], document["placements"])
+        self.answer({})
+
+    def do_POST(self):
+        self.body()
+        State.stop = not ARGS.get("deaf")
+        self.answer({})
+
+
+def regroup():
+    """One step: what is learned is in step, what is in step is cut, the rest is cleaned."""
+    living, changes, before = alive(), [], State.groups
+    groups = []
+    for v, (in_step, learners) in enumerate(before):
+        kept = [i for i in in_step if i in living] or in_step
+        want = [i for i in State.desired[1][v] if i in living] if State.desired[1] else kept
+        if not want:
+            groups.append([kept, []])
+            continue
+        for i in learners:
+            changes.append([v, "in-step", i])
+        now = kept + [i for i in learners if i in living]
+        new = [i for i in want if i not in now]
+        changes += [[v, "joined", i] for i in new]
+        if not new and now != want:
+            if now[0] != want[0]:
+                changes.append([v, "cut", want[0]])
+            changes += [[v, "cleaned", i] for i in now if i not in want]
+            now = want
+        groups.append([now, new])
+    State.groups = groups
+    save("groups", groups)
+    if changes:
+        record("groups", changes=changes)
+
+
+def at(epoch, stage):
+    if [epoch, stage] in [list(s) for s in RUN["stops"]]:
+        request = urllib.request.Request(
+            RUN["supervisor"] + "/stage", json.dumps({"epoch": epoch, "stage": stage}).encode(),
+            {"Authorization": f"Bearer {RUN['secret']}", "Content-Type": "application/json"},
+        )  # fmt: skip
+        urllib.request.urlopen(request, timeout=30).read()
+
+
+def main():
+    save("generation", State.generation)
+    if "refuse" in ARGS:
+        print(f"pipeline refused: {ARGS['refuse']}")
+        sys.exit(2)
+    # Like a virtual machine and its workers: one child in this group, one in a group of its own.
+    subprocess.Popen(["sleep", "1000"])
+    subprocess.Popen(["sleep", "1000"], process_group=0)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    wanted = [f"{k}.{i}" for k in range(RUN["workers"]) for i in range(RUN["instances_per_worker"])]
+    if State.groups is None:
+        State.groups = [[[wanted[v % len(wanted)]], []] for v in range(RUN["virtual_nodes"])]
+    document = {"url": f"http://127.0.0.1:{server.server_port}", "pid": os.getpid(), "generation": State.generation}
+    (HERE / "driver.new").write_text(json.dumps(document))
+    os.replace(HERE / "driver.new", HERE / "driver.json")
+    while not alive():
+        time.sleep(0.01)
+    record("ready", generation=State.generation, epoch=State.epoch)
+    per_epoch, seconds, crash = 100, ARGS.get("seconds", 0.02), ARGS.get("exit_at")
+    while not State.stop and (RUN["events"] is None or State.rows < RUN["events"]):
+        epoch, begin = State.epoch + 1, time.time()
+        for stage in ("begin", "ingest", "prepare", "commit", "emit", "sink"):
+            at(epoch, stage)
+        if crash is not None and epoch == crash and (State.generation == 1 or ARGS.get("always")):
+            print(f"something broke in epoch {epoch}", flush=True)
+            os._exit(ARGS.get("code", 1))
+        time.sleep(seconds)
+        regroup()
+        State.epoch, State.rows = epoch, State.rows + per_epoch
+        save("epoch", epoch)
+        save("rows", State.rows)
+        record("epoch", epoch=epoch, generation=State.generation, begin=begin, end=time.time(), rows=per_epoch, fired=1,
+               late=0, malformed=0, stages={"spark": 0.001, "ingest": 0.01}, watermark=1000)  # fmt: skip
+    State.finished = not State.stop
+    record("finished", rows=State.rows)
+    os._exit(0)
+
+
+main()

@@ -1,0 +1,126 @@
+"""Fragments of a task against a plain count, and the records that it refuses."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ferry.contract.errors import SpecRefused
+from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.kernels import columns, schemas
+from ferry.spark.fragment import Fragmenter
+
+COUNT = Shape("c", 0, "aggregate", (("k", "int"),), Window(30, 10), (Aggregate("n", "count"),))
+WORDS = Shape(
+    "w", 0, "aggregate", (("word", "string"), ("k", "int")), Window(10, 10),
+    (
+        Aggregate("total", "sum", "x"),
+        Aggregate("top", "arg_max", "x", "y", "int", "float"),
+        Aggregate("m", "mean", "y", None, "float"),
+    ),
+)  # fmt: skip
+JOIN = Shape(
+    "j", 0, "join", (("k", "int"),), Window(10, 10), (),
+    Side((("a", "a", "int64"),)), Side((("b", "b_source", "string"),)),
+)  # fmt: skip
+
+
+def merged(batches: list[pa.RecordBatch]) -> Counter:
+    total: Counter = Counter()
+    for b in batches:
+        for s, k, n in zip(b["slice"].to_pylist(), b["key"].to_pylist(), b["n"].to_pylist(), strict=True):
+            total[s, k] += n
+    return total
+
+
+@pytest.mark.parametrize("groups_max", [1, 7, 100_000])
+def test_count_equals_counter_whatever_the_bound(groups_max: int) -> None:
+    rng = np.random.default_rng(5)
+    keys, times = rng.integers(-50, 50, 3000), rng.integers(-100, 500, 3000)
+    f = Fragmenter(COUNT, groups_max=groups_max)
+    out = []
+    for at in range(0, 3000, 1000):
+        f.add(pa.record_batch({"k": keys[at : at + 1000], "t": times[at : at + 1000]}), ["k"], "t")
+        out += f.take_full()
+    out += f.drain()
+    assert all(b.schema == schemas.partials_schema(COUNT) and b.num_rows <= groups_max for b in out)
+    assert merged(out) == Counter((t // 10 * 10, k) for k, t in zip(keys.tolist(), times.tolist(), strict=True))
+    assert f.rows == 3000 and f.event_time_max == times.max() and f.drain() == [] and f.malformed() is None
+
+
+def test_values_and_encoded_keys() -> None:
+    f = Fragmenter(WORDS)
+    batch = {
+        "word": ["a", "b", "a", "a"],
+        "k": pa.array([1, 1, 1, 2], pa.int32()),
+        "t": [3, 4, 5, 6],
+        "x": [5, 6, 7, 8],
+        "y": [1.5, 2.0, 1.5, 0.0],
+    }
+    f.add(pa.record_batch(batch), ["word", "k"], "t")
+    (out,) = f.drain()
+    words, ks = columns.decode_keys(*columns.binary(out["key"]), ["string", "int"])
+    values = zip(*(out[c].to_pylist() for c in ("n", "s0", "s1", "s2", "s3", "s4")))
+    rows = dict(zip(zip(words.to_pylist(), ks.to_pylist()), values))
+    assert rows == {
+        ("a", 1): (2, 12, 1.5, 7, 3.0, 2),
+        ("b", 1): (1, 6, 2.0, 6, 2.0, 1),
+        ("a", 2): (1, 8, 0.0, 8, 0.0, 1),
+    }
+
+
+def test_malformed_records_are_returned_as_they_came() -> None:
+    batch = pa.record_batch(
+        {
+            "word": ["ok", None, "time", "x", "y", "absurd"],
+            "k": [1, 1, 1, 1, 1, 1],
+            "t": [1, 2, None, 4, 5, 2**62],
+            "x": [1, 1, 1, None, 1, 1],
+            "y": [1.0, 1.0, 1.0, 1.0, None, 1.0],
+            "other": [None, "kept", None, None, None, None],
+        }
+    )
+    f = Fragmenter(WORDS)
+    f.add(batch, ["word", "k"], "t")
+    refused = f.malformed()
+    assert refused is not None and refused.to_pylist() == batch.slice(1).to_pylist()
+    assert (f.rows, f.rows_malformed, f.event_time_max) == (1, 5, 1)
+    assert sum(b.num_rows for b in f.drain()) == 1 and f.malformed() is None
+
+
+@pytest.mark.parametrize(("unit", "per_ms"), [("s", 0.001), ("ms", 1), ("us", 1000), ("ns", 1_000_000)])
+def test_timestamps_become_milliseconds_rounded_down(unit: str, per_ms: float) -> None:
+    raw = [int(-40_000 * per_ms) - (per_ms > 1), int(50_000 * per_ms), None]
+    f = Fragmenter(COUNT)
+    f.add(pa.record_batch({"k": [1, 2, 3], "t": pa.array(raw, pa.timestamp(unit, "UTC"))}), ["k"], "t")
+    (out,) = f.drain()
+    assert out["slice"].to_pylist() == [-40_010 if per_ms > 1 else -40_000, 50_000]
+    assert f.rows_malformed == 1 and f.event_time_max == 50_000
+
+
+def test_join_rows_of_both_sides_have_one_schema() -> None:
+    left, right = Fragmenter(JOIN, 0), Fragmenter(JOIN, 1)
+    left.add(pa.record_batch({"k": [1, None], "t": [11, 1], "a": [7, 8]}), ["k"], "t")
+    right.add(pa.record_batch({"k": [1], "t": [19], "b_source": [None]}), ["k"], "t")
+    (a,), (b,) = left.drain(), right.drain()
+    assert a.schema == b.schema == schemas.rows_schema(JOIN)
+    assert [a.to_pylist()[0][c] for c in ("slice", "side", "l_a", "r_b")] == [10, 0, 7, None]
+    assert [b.to_pylist()[0][c] for c in ("slice", "side", "l_a", "r_b")] == [10, 1, None, None]
+    assert left.rows_malformed == 1 and a["hash"] == b["hash"]
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    f = Fragmenter(WORDS)
+    good = {"word": ["a"], "k": [1], "t": [3], "x": [5], "y": [1.5]}
+    for change, keys, message in (
+        ({"word": [1]}, ["word", "k"], "a string is needed"),
+        ({"k": ["x"]}, ["word", "k"], "column k"),
+        ({"x": [1.5]}, ["word", "k"], "declare the aggregate as float"),
+        ({"t": ["noon"]}, ["word", "k"], "column t"),
+        ({}, ["word"], "2 elements"),
+        ({}, ["word", "z"], "no column"),
+    ):
+        with pytest.raises(SpecRefused, match=message):
+            f.add(pa.record_batch({**good, **change}), keys, "t")
+    assert f.rows == 0

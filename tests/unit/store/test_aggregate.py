@@ -1,0 +1,373 @@
+"""AggregateState against a dictionary, through epochs, crashes, snapshots, moves and growth."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferry.contract import limits
+from ferry.contract.errors import Exhausted, RowsGone
+from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.kernels import columns, hashing, schemas, table
+from ferry.spark.fragment import Fragmenter
+from ferry.store import mapped
+from ferry.store.aggregate import AggregateState, split_by_vnode, take_vnodes
+
+ALL = (
+    Aggregate("n", "count"),
+    Aggregate("sum_x", "sum", "x"),
+    Aggregate("sum_y", "sum", "y", None, "float"),
+    Aggregate("min_x", "min", "x"),
+    Aggregate("min_y", "min", "y", None, "float"),
+    Aggregate("max_x", "max", "x"),
+    Aggregate("max_y", "max", "y", None, "float"),
+    Aggregate("mean_x", "mean", "x"),
+    Aggregate("mean_y", "mean", "y", None, "float"),
+    Aggregate("x_at_x", "arg_max", "x", "z", "int", "int"),
+    Aggregate("y_at_x", "arg_max", "y", "z", "float", "int"),
+    Aggregate("x_at_y", "arg_max", "x", "w", "int", "float"),
+    Aggregate("y_at_y", "arg_max", "y", "w", "float", "float"),
+)
+INT_KEY, TEXT_KEY, PAIR_KEY = (("k", "int"),), (("k", "string"),), (("k", "string"), ("j", "int"))
+Record = tuple[int, int, int, int, int]
+"""event time, key, x, y in quarters, what is maximised"""
+
+
+def shape_of(key: Any, window: Window, aggregates: Any = ALL) -> Shape:
+    return Shape("op", 0, "aggregate", key, window, aggregates)
+
+
+def key_of(shape: Shape, number: int) -> tuple:
+    texts = ["", "é", "a long key of more than eight bytes", "k"]
+    return tuple(number if kind == "int" else f"{texts[number % 4]}{number // 4}" for _, kind in shape.key)
+
+
+def partials(shape: Shape, records: list[Record]) -> list[pa.RecordBatch]:
+    f = Fragmenter(shape, groups_max=5)
+    if records:
+        keys = [key_of(shape, r[1]) for r in records]
+        data = {name: [k[i] for k in keys] for i, (name, _) in enumerate(shape.key)}
+        data |= {"t": [r[0] for r in records], "x": [r[2] for r in records], "y": [r[3] / 4 for r in records]}
+        data |= {"z": [r[4] for r in records], "w": [r[4] / 2 for r in records]}
+        f.add(pa.record_batch(data), [name for name, _ in shape.key], "t")
+    return f.drain()
+
+
+def result(records: list[Record]) -> tuple:
+    xs, ys = [r[2] for r in records], [r[3] / 4 for r in records]
+    best_x = max((r[4], r[2]) for r in records)[1]
+    best_y = max((r[4], r[3] / 4) for r in records)[1]
+    means = sum(xs) / len(xs), sum(ys) / len(ys)
+    return (len(xs), sum(xs), sum(ys), min(xs), min(ys), max(xs), max(ys), *means, best_x, best_y, best_x, best_y)
+
+
+def contents(state: AggregateState, vnodes: Any = None) -> dict:
+    """Everything in the state; asserts that nothing is there twice."""
+    every = np.arange(state.virtual_nodes) if vnodes is None else vnodes
+    out: dict = {}
+    for batch in state.snapshot(every, 700):
+        assert batch.schema == schemas.partials_schema(state.shape)
+        for row in batch.to_pylist():
+            assert (row["slice"], row["key"]) not in out
+            out[row["slice"], row["key"]] = tuple(row.values())
+    return out
+
+
+def fired(state: AggregateState, low: int, high: int, vnodes: Any = None, max_rows: int = 3) -> dict:
+    every = np.arange(state.virtual_nodes) if vnodes is None else vnodes
+    out: dict = {}
+    for batch in state.fired(low, high, every, max_rows):
+        assert batch.schema == schemas.fired_schema(state.shape) and 0 < batch.num_rows <= max_rows
+        width = len(state.shape.key)
+        for row in batch.to_pylist():
+            values = tuple(row.values())
+            name = (values[width], values[width + 1], values[:width])
+            assert name not in out
+            out[name] = values[width + 2 :]
+    assert len(out) <= state.fired_count(low, high, every)
+    return out
+
+
+def expected_windows(shape: Shape, records: list[Record], low: int, high: int) -> dict:
+    w = shape.window
+    groups: dict = {}
+    for r in records:
+        first = (r[0] // w.pane_ms * w.pane_ms + w.pane_ms - w.size_ms + w.slide_ms - 1) // w.slide_ms * w.slide_ms
+        for start in range(first, r[0] + 1, w.slide_ms):
+            if low < start + w.size_ms <= high:
+                groups.setdefault((start, start + w.size_ms, key_of(shape, r[1])), []).append(r)
+    return {name: result(rs) for name, rs in groups.items()}
+
+
+def epoch(state: AggregateState, records: list[Record], watermark: int) -> tuple[pa.RecordBatch, int]:
+    """Two tasks, two helpers, one leader."""
+    half = len(records) // 2
+    helpers = [state.combine(partials(state.shape, half_)) for half_ in (records[:half], records[half:])]
+    before = contents(state)
+    delta, late = state.delta(helpers, watermark)
+    assert contents(state) == before, "delta has touched the state"
+    hashes = delta["hash"].to_pylist()
+    assert hashes == sorted(hashes)
+    return delta, late
+
+
+RECORDS = st.lists(
+    st.tuples(st.integers(0, 90), st.integers(0, 25), st.integers(-9, 9), st.integers(-9, 9), st.integers(-2, 2)), max_size=40
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("epoch"), RECORDS, st.sampled_from(["once", "twice", "torn"])),
+        st.tuples(st.just("advance"), st.integers(0, 30)),
+        st.tuples(st.just("reopen")),
+        st.tuples(st.just("drop"), st.sets(st.integers(0, 7), max_size=4)),
+        st.tuples(st.just("move"), RECORDS, st.integers(0, 6)),
+    ),
+    max_size=8,
+)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """tmp_path is one per test, and hypothesis needs one per example."""
+    path = Path(tempfile.mkdtemp())
+    yield path
+    shutil.rmtree(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    STEPS,
+    st.sampled_from([INT_KEY, TEXT_KEY, PAIR_KEY]),
+    st.sampled_from([Window(10, 10), Window(30, 10), Window(60, 1), Window(25, 10)]),
+    st.sampled_from([1, 8]),
+)
+def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window, virtual_nodes: int) -> None:
+    shape = shape_of(key, window)
+    with tempfile.TemporaryDirectory() as root:
+        state = AggregateState(shape, virtual_nodes, Path(root, "0"), memory_bytes=4096)
+        kept: list[Record] = []
+        watermark, low = limits.WATERMARK_NONE, limits.WATERMARK_NONE
+        for number, step in enumerate(steps):
+            if step[0] in ("epoch", "move"):
+                timely = [r for r in step[1] if window.last_end(r[0] // window.pane_ms * window.pane_ms) > watermark]
+                delta, late = epoch(state, step[1], watermark)
+                assert late == len(step[1]) - len(timely)
+                kept += timely
+            match step:
+                case ("epoch", _, how):
+                    if how == "torn":
+                        state.put(delta.slice(0, delta.num_rows // 2))
+                    state.put(delta)
+                    if how == "twice":
+                        state.put(delta)
+                case ("advance", by):
+                    watermark = max(watermark, 0) + by
+                    assert fired(state, low, watermark) == expected_windows(shape, kept, low, watermark)
+                    state.expire(watermark)
+                    low = watermark
+                    kept = [r for r in kept if window.last_end(r[0] // window.pane_ms * window.pane_ms) > watermark]
+                case ("reopen",):
+                    before = contents(state)
+                    state = AggregateState(shape, virtual_nodes, state.directory)
+                    state.expire(watermark)
+                    assert contents(state) == before
+                case ("drop", vnodes):
+                    dropped = {v % virtual_nodes for v in vnodes}
+                    state.drop(np.array(sorted(dropped), np.int64))
+                    kept = [r for r in kept if vnode_of(shape, r[1], virtual_nodes) not in dropped]
+                case ("move", _, after):
+                    state = move(state, delta, after, Path(root, str(number + 1)))
+                    state.expire(watermark)
+            every = np.arange(virtual_nodes)
+            assert state.statistics()["entries"].sum() == len(contents(state))
+            assert state.statistics(every[:1])["entries"][0] == len(contents(state, every[:1]))
+        assert fired(state, low, limits.WATERMARK_END) == expected_windows(shape, kept, low, limits.WATERMARK_END)
+
+
+def vnode_of(shape: Shape, number: int, virtual_nodes: int) -> int:
+    (batch,) = partials(shape, [(0, number, 0, 0, 0)])
+    return int(np.flatnonzero(np.diff(split_by_vnode(batch, virtual_nodes)))[0])
+
+
+def move(origin: AggregateState, delta: pa.RecordBatch, after: int, directory: Path) -> AggregateState:
+    """Warm a learner while a delta is put on both, `after` so many chunks; the learner goes on instead of the origin."""
+    target = AggregateState(origin.shape, origin.virtual_nodes, directory)
+    for count, chunk in enumerate(origin.snapshot(np.arange(origin.virtual_nodes), 300)):
+        if count == after:
+            origin.put(delta)
+            target.put(delta)
+        target.put_absent(chunk)
+    origin.put(delta)
+    target.put(delta)
+    assert contents(target) == contents(origin)
+    return target
+
+
+COUNT = shape_of(INT_KEY, Window(10, 10), (Aggregate("n", "count"),))
+
+
+def counts(keys: Any, n: Any = 1, slice_start: int = 0) -> pa.RecordBatch:
+    keys = np.asarray(keys, np.int64)
+    data = [np.full(keys.size, slice_start), hashing.hash_ints(keys), keys, np.full(keys.size, n)]
+    return pa.RecordBatch.from_arrays([pa.array(c) for c in data], schema=schemas.partials_schema(COUNT)).sort_by("hash")
+
+
+def test_growth_during_a_snapshot_misses_nothing(directory: Path) -> None:
+    state = AggregateState(COUNT, 4, directory)
+    state.put(counts(range(1000)))
+    seen: set = set()
+    for number, chunk in enumerate(state.snapshot(np.arange(4), 800)):
+        seen |= set(chunk["key"].to_pylist())
+        if number == 3:
+            state.put(counts(range(1000, 9000)))
+    assert seen >= set(range(1000))
+    assert state.statistics()["entries"].sum() == 9000 and len(list(directory.glob("*.table"))) == 1
+    assert set(contents(AggregateState(COUNT, 4, directory))) == {(0, k) for k in range(9000)}
+
+
+def test_expired_slices_are_left_out_of_a_running_snapshot_and_never_come_back(directory: Path) -> None:
+    state = AggregateState(COUNT, 4, directory)
+    for s in (0, 10, 20):
+        state.put(counts(range(100), slice_start=s))
+    scan = state.snapshot(np.arange(4), 100)
+    first = next(scan)
+    state.expire(20)
+    state.put(counts([1], slice_start=10))
+    state.put_absent(first)
+    assert {s for chunk in scan for s in chunk["slice"].to_pylist()} == {20}
+    assert {s for s, _ in contents(state)} == {20} and len(list(directory.iterdir())) == 1
+    with pytest.raises(RowsGone):
+        list(state.fired(0, 30, np.arange(4)))
+    assert sum(b.num_rows for b in state.fired(20, 30, np.arange(4))) == 100
+
+
+def test_rows_expired_while_they_are_read_are_an_error(directory: Path) -> None:
+    state = AggregateState(COUNT, 4, directory)
+    state.put(counts(range(100)))
+    reading = state.fired(0, 10, np.arange(4), 30)
+    next(reading)
+    state.expire(10)
+    with pytest.raises(RowsGone):
+        list(reading)
+
+
+def test_put_absent_never_overwrites_what_is_newer(directory: Path) -> None:
+    state = AggregateState(COUNT, 1, directory)
+    state.put(counts([1, 2], 7))
+    state.put_absent(counts([1, 3], 5))
+    assert {k: v[3] for (_, k), v in contents(state).items()} == {1: 7, 2: 7, 3: 5}
+
+
+def test_unfinished_growth_is_removed_and_finished_growth_wins(directory: Path) -> None:
+    state = AggregateState(COUNT, 1, directory)
+    state.put(counts(range(50)))
+    (path,) = directory.glob("*.table")
+    before, bits = contents(state), int(path.name.split(".")[1])
+    larger = directory / f"0.{bits + 1}.table"
+    larger.write_bytes(path.read_bytes()[:8] + bytes(8192))
+    assert contents(AggregateState(COUNT, 1, directory)) == before and not larger.exists()
+    old = path.read_bytes()
+    state.put(counts(range(5000)))
+    path.write_bytes(old)  # as if the process had died before it removed the smaller table
+    assert len(contents(AggregateState(COUNT, 1, directory))) == 5000 and not path.exists()
+
+
+def test_put_that_was_torn_inside_a_row_is_done_again(directory: Path) -> None:
+    """Values, key and hash are written before the used word: without it the row is not there; the put is redone."""
+    state = AggregateState(COUNT, 1, directory)
+    state.put(counts(range(20)))
+    inside = state._tables[0]
+    rows = np.flatnonzero(inside.slots[:, table.USED])
+    inside.slots[rows[:7], table.USED] = 0
+    inside.slots[rows[9], table.COUNT] = 99
+    inside._header[5] = 1
+    again = AggregateState(COUNT, 1, directory)
+    assert again.statistics()["entries"].tolist() == [13]
+    again.put(counts(range(20)))
+    assert {k: v[3] for (_, k), v in contents(again).items()} == dict.fromkeys(range(20), 1)
+    assert again.statistics()["entries"].tolist() == [20]
+
+
+def test_byte_keys_that_collide_are_told_apart(directory: Path) -> None:
+    shape = shape_of(TEXT_KEY, Window(10, 10), (Aggregate("n", "count"),))
+    offsets, data = columns.encode_keys([pa.array(["a", "b", "cc"])], ["string"])
+    key = columns.binary_array(offsets, data, pa.binary())
+    same = pa.RecordBatch.from_arrays(
+        [pa.array([0] * 3), pa.array([5] * 3, pa.uint64()), key, pa.array([1, 2, 3])], schema=schemas.partials_schema(shape)
+    )
+    state = AggregateState(shape, 8, directory)
+    for _ in range(2):
+        state.put(state.delta([state.combine([same, same])], -1)[0])
+    assert fired(state, 0, 10) == {(0, 10, (k,)): (n,) for k, n in (("a", 4), ("b", 8), ("cc", 12))}
+
+
+def test_full_disk_is_noticed_before_it_kills(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = AggregateState(COUNT, 1, directory)
+    state.put(counts(range(50)))
+    before = contents(state)
+    monkeypatch.setattr(mapped, "RESERVE_BYTES", 1 << 62)
+    with pytest.raises(Exhausted, match="kept in reserve"):
+        state.put(counts(range(100)))
+    with pytest.raises(Exhausted, match="kept in reserve"):
+        state._tables[0]._grow()
+    assert contents(state) == before
+
+
+def test_drop_gives_disk_back_and_leaves_the_others(directory: Path) -> None:
+    state = AggregateState(COUNT, 4, directory)
+    state.put(counts(range(40_000)))
+    before = state.statistics()
+    state.drop(np.array([1, 2]))
+    after = state.statistics()
+    assert after["entries"].tolist() == [before["entries"][0], 0, 0, before["entries"][3]]
+    assert after["file_bytes"] < 0.6 * before["file_bytes"]
+    again = AggregateState(COUNT, 4, directory)
+    assert {k for _, k in contents(again)} == {k for _, k in contents(state)}
+    batch = counts(range(40_000))
+    again.put(take_vnodes(batch, split_by_vnode(batch, 4), np.array([2])))
+    assert again.statistics()["entries"].tolist()[1:3] == [0, before["entries"][2]]
+
+
+def test_many_long_keys_make_every_heap_grow(directory: Path) -> None:
+    shape = shape_of(TEXT_KEY, Window(20, 10), (Aggregate("n", "count"),))
+    keys = [f"{i:0200d}" for i in range(3000)]
+    state = AggregateState(shape, 4, directory)
+    for t in (0, 10):
+        f = Fragmenter(shape)
+        f.add(pa.record_batch({"k": keys, "t": [t] * 3000}), ["k"], "t")
+        state.put(state.delta(f.drain(), -1)[0])
+    again = AggregateState(shape, 4, directory)
+    assert fired(again, 10, 20, max_rows=1000) == {(0, 20, (k,)): (2,) for k in keys}
+    assert again.statistics()["bytes"].sum() == 2 * 3000 * (32 + 4 + 5 + 200)
+
+
+def test_more_slices_than_file_descriptors(directory: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    state = AggregateState(COUNT, 1, directory)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 10, hard))
+    try:
+        for s in range(40):
+            state.put(counts([1], slice_start=10 * s))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert state.statistics()["slices"] == 40
+
+
+def test_empty_batches_are_fine(directory: Path) -> None:
+    state = AggregateState(shape_of(PAIR_KEY, Window(10, 10)), 8, directory)
+    nothing = state.combine([])
+    assert nothing.num_rows == 0 and state.delta([nothing], 0) == (nothing, 0) and state.delta([], 0) == (nothing, 0)
+    state.put(nothing)
+    assert list(state.fired(-100, 100, np.arange(8))) == [] and list(state.snapshot(np.arange(8))) == []
+    assert state.fired_count(-100, 100, np.arange(8)) == 0 and state.statistics()["entries"].tolist() == [0] * 8

@@ -1,0 +1,92 @@
+"""The log of deltas, the mark and the lock."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ferry.contract.errors import Exhausted, Refusal
+from ferry.contract.names import Attempt, Label, Step
+from ferry.store import mapped
+from ferry.store.lock import DirectoryLock
+from ferry.store.log import DeltaLog
+from ferry.store.mark import Mark
+
+BATCH = pa.record_batch({"x": [1, 2, 3], "y": ["a", None, "c"]})
+
+
+def label(epoch: int, operator: int = 0, generation: int = 1, number: int = 1) -> Label:
+    return Label(Step(epoch, operator), Attempt(generation, number))
+
+
+def test_entries_survive_reopening_and_are_forgotten_by_step(tmp_path: Path) -> None:
+    log = DeltaLog(tmp_path)
+    log.append(label(1), "0.0", {"watermark": -5}, BATCH)
+    log.append(label(1, number=2), "1.0", {}, BATCH.slice(1, 1))
+    log.append(label(1, operator=1), "0/0 x", {"a": [1]}, BATCH.slice(0, 0))
+    for opened in (log, DeltaLog(tmp_path)):
+        assert opened.labels(Step(1, 0)) == [label(1), label(1, number=2)]
+        assert opened.entries(label(1)) == [("0.0", {"watermark": -5}, BATCH)]
+        (found,) = opened.entries(label(1, operator=1))
+        assert found[0] == "0/0 x" and found[2].num_rows == 0 and found[2].schema == BATCH.schema
+        assert opened.entries(label(7)) == []
+    log.forget(Step(1, 0))
+    for opened in (log, DeltaLog(tmp_path)):
+        assert opened.labels(Step(1, 0)) == [] and opened.labels(Step(1, 1)) == [label(1, operator=1)]
+
+
+def test_same_label_and_source_replaces(tmp_path: Path) -> None:
+    log = DeltaLog(tmp_path)
+    log.append(label(1), "s", {"n": 1}, BATCH)
+    log.append(label(1), "s", {"n": 2}, BATCH)
+    assert [meta for _, meta, _ in log.entries(label(1))] == [{"n": 2}]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped meta length", "flipped body", "empty"])
+def test_torn_file_is_absent(tmp_path: Path, damage: str) -> None:
+    log = DeltaLog(tmp_path)
+    log.append(label(1), "s", {"n": 1}, BATCH)
+    log.append(label(1), "t", {"n": 1}, BATCH)
+    (path,) = tmp_path.glob("*-s.delta")
+    content = bytearray(path.read_bytes())
+    if damage == "truncated":
+        del content[len(content) // 2 :]
+    elif damage == "empty":
+        content.clear()
+    else:
+        content[12 if damage == "flipped meta length" else -20] ^= 1
+    path.write_bytes(content)
+    (tmp_path / "x.tmp").write_bytes(b"half")
+    assert [source for source, _, _ in log.entries(label(1))] == ["t"]
+    assert [source for source, _, _ in DeltaLog(tmp_path).entries(label(1))] == ["t"]
+    assert not (tmp_path / "x.tmp").exists()
+
+
+def test_full_disk_is_exhausted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "RESERVE_BYTES", 1 << 62)
+    with pytest.raises(Exhausted, match="bytes are needed"):
+        DeltaLog(tmp_path).append(label(1), "s", {}, BATCH)
+
+
+def test_mark_is_replaced_and_damage_is_absence(tmp_path: Path) -> None:
+    mark = Mark(tmp_path / "deep" / "mark")
+    assert mark.read() is None
+    mark.write({"label": [1, 2], "watermark": -(2**62)})
+    mark.write({"label": [1, 3], "watermark": 7})
+    assert Mark(mark.path).read() == {"label": [1, 3], "watermark": 7}
+    content = mark.path.read_bytes()
+    mark.path.write_bytes(content[:-1])
+    assert mark.read() is None
+
+
+def test_lock_is_held_by_one_process(tmp_path: Path) -> None:
+    held = DirectoryLock(tmp_path)
+    with pytest.raises(Refusal, match=r"in use by process \d+"):
+        DirectoryLock(tmp_path)
+    code = "import sys,pathlib; from ferry.store.lock import DirectoryLock; DirectoryLock(pathlib.Path(sys.argv[1]))"
+    other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert other.returncode != 0 and "in use by process" in other.stderr
+    held.release()
+    DirectoryLock(tmp_path).release()
