@@ -22,9 +22,9 @@ from rich.text import Text
 from ferry.contract.errors import FerryError, Refusal
 from ferry_operator import client, environment, spec
 from ferry_operator.registry import Entry, NoSuchJob, Registry
-from ferry_operator.rundir import Options
 from ferry_operator.run import FAILED, NO_SUCH_JOB, OK, REFUSED, Request
 from ferry_operator.run import run as run_job
+from ferry_operator.rundir import Options
 from ferry_operator.schedule import FORMS, join_at
 from ferry_operator.show import job_table
 

@@ -143,7 +143,7 @@ class Driver:
         world, rnd = self.world, self.world.rnd
         winners: dict[str, list[m.Fragment]] = {}
         greatest = int(job.meta) if job.meta else WATERMARK_NONE
-        if not job.helpers and any(batches):
+        if not job.helpers and batches:
             world.after(20, failed)
             return
         longest, ok = 0, [True]

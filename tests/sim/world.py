@@ -46,6 +46,7 @@ class World:
         self.initial = self.first_table()
         self.journal: Table | None = None
         self.journal_up = True
+        self.writer = ""
         self.sink: dict[int, tuple[int, list[Any]]] = {}
         self.spark_commits: dict[int, bool] = {}
         self.desired: dcore.Desired | None = None
@@ -203,7 +204,11 @@ class World:
             return
         name = f"driver{len(self.drivers)}"
         driver = Driver(self, name)
-        self.driver = self.drivers[name] = driver
+        self.drivers[name] = driver
+        if not driver.alive:
+            self.after(20, self.new_driver)
+            return
+        self.driver = driver
         for host in self.hosts.values():
             if host.alive:
                 self.after(self.rnd.choice((0, 1, 5, 30, 200)), self.connect, driver, host)
@@ -315,9 +320,9 @@ class World:
             return
         now = self.journal.version if self.journal else None
         if now == effect.expected:
-            before, self.journal = self.journal, effect.table
+            before, self.journal, self.writer = self.journal, effect.table, driver.name
             self.checks.journaled(before, effect.table)
-        elif now != effect.table.version:
+        elif now != effect.table.version or self.writer != driver.name:
             assert now is not None
             self.after(self.rnd.randint(1, 5), driver.take, dcore.JournalRefused(now.generation))
             return

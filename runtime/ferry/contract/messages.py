@@ -165,6 +165,8 @@ class Warm:
     instance: InstanceId
     label: Label | None
     vnodes: tuple[int, ...]
+    version: Version = Version(0, 0)
+    """The table under which the snapshot was begun: one from a leader that was replaced meanwhile does not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class Table:
     version: Version
     groups: tuple[Group, ...]
     initial: bool = False
-    """True for the first table of a job: its members start with empty state instead of proving that they hold it."""
+    """True for the tables of a job before its first commit: members start with empty state instead of proving that they
+    hold it. It is journaled as False before the first Commit is sent."""
 
     @property
     def virtual_nodes(self) -> int:

@@ -204,4 +204,3 @@ def slice_groups(slices: Ints, pane_ms: int) -> tuple[Ints, Ints, Ints]:
     bounds = np.zeros(distinct.size + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return distinct, bounds, order
-

@@ -107,7 +107,7 @@ def _same(heap, at, data, begin, end):  # type: ignore[no-untyped-def]
     if length != end - begin:
         return False
     for q in range(length):
-        if False:
+        if heap[at + 4 + q] != data[begin + q]:
             return False
     return True
 

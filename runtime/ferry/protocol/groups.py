@@ -50,30 +50,44 @@ def next_term(group: Group, generation: int) -> Term:
 
 
 def without(
-    table: Table, lost: Mapping[InstanceId, object], generation: int
+    table: Table, lost: Mapping[InstanceId, object], generation: int, proven: Mapping[InstanceId, object] | None = None
 ) -> tuple[list[Group], list[Change], list[int]]:
     """Groups after the loss of these instances: (groups, changes, orphans).
 
-    A virtual node whose last in-step member is lost is an orphan: its group stays as it is, for only that member, should
-    it come back with its files, still has the state.
+    A virtual node of which no in-step member would be left (with `proven`: none that is known to be a copy) is an orphan:
+    its group stays as it is, for only those members, should they come back with their files, still have the state.
     """
-    groups, changes, orphans = [], [], []
+    groups: list[Group] = []
+    changes: list[Change] = []
+    orphans: list[int] = []
     for vnode, group in enumerate(table.groups):
         in_step = tuple(i for i in group.in_step if i not in lost)
         learners = tuple(i for i in group.learners if i not in lost)
-        if not in_step:
+        if in_step != group.in_step and not any(proven is None or i in proven for i in in_step):
             orphans.append(vnode)
             in_step = group.in_step
         if (in_step, learners) == (group.in_step, group.learners):
             groups.append(group)
             continue
-        for i in group.members:
-            if i not in in_step and i not in learners:
-                changes.append(Change(vnode, "removed", i))
+        changes += [Change(vnode, "removed", i) for i in group.members if i not in in_step and i not in learners]
         if in_step[0] != group.leader:
             changes.append(Change(vnode, "promoted", in_step[0]))
         groups.append(Group(next_term(group, generation), in_step, learners))
     return groups, changes, orphans
+
+
+def demote(
+    table: Table, acknowledged: Mapping[tuple[InstanceId, ...], object], generation: int
+) -> tuple[list[Group], list[Change]]:
+    """Replicas of chains that did not acknowledge become learners: a slow replica never stalls the job."""
+    groups = list(table.groups)
+    changes: list[Change] = []
+    for vnode, group in enumerate(table.groups):
+        if group.in_step in acknowledged or len(group.in_step) < 2:
+            continue
+        changes += [Change(vnode, "demoted", i) for i in group.in_step[1:]]
+        groups[vnode] = Group(next_term(group, generation), group.in_step[:1], group.learners + group.in_step[1:])
+    return groups, changes
 
 
 def regroup(
@@ -82,7 +96,6 @@ def regroup(
     alive: Mapping[InstanceId, object],
     warm: Mapping[tuple[InstanceId, int], Label | None],
     committed: Label | None,
-    fresh_cuts: Mapping[int, object],
     refused: Mapping[tuple[InstanceId, int], object],
     pace: Pace,
     generation: int,
@@ -90,21 +103,22 @@ def regroup(
 ) -> tuple[list[Group], list[Change]]:
     """One step from `table` towards `desired`, between two epochs.
 
-    `warm` says as of which label a learner holds a virtual node; it becomes in step when that is the last committed one.
-    `fresh_cuts` are virtual nodes whose new leader has not committed an epoch yet: their origin stays. `refused` are
-    (learner, virtual node) pairs whose warming was aborted: they are not begun again for this desired placement.
+    Nothing desired (an empty sequence) means the members that there are. `warm` says as of which label a learner holds a
+    virtual node; it becomes in step when that is the last committed one. `refused` are (learner, virtual node) pairs
+    whose warming was aborted: they are not begun again for this desired placement.
     """
-    groups, changes = [], []
-    busy = sum(1 for v, g in enumerate(table.groups) if g.learners or g.leader not in desired[v][:1])
-    busy = min(busy, sum(1 for g in table.groups if g.learners))
+    groups: list[Group] = []
+    changes: list[Change] = []
+    busy = sum(1 for x in table.groups if x.learners)
     for vnode, group in enumerate(table.groups):
-        want = tuple(i for i in desired[vnode] if i in alive) if desired else group.in_step
+        wanted = desired[vnode] if desired else group.members
+        want = tuple(i for i in wanted if i in alive)
         if not want:
             groups.append(group)
             continue
         in_step, learners = list(group.in_step), list(group.learners)
         for i in list(learners):
-            if i not in want or i not in alive or (i, vnode) in refused:
+            if i not in want or (i, vnode) in refused:
                 learners.remove(i)
                 changes.append(Change(vnode, "aborted", i))
             elif (i, vnode) in warm and (warm[(i, vnode)] == committed or not rules.warm_label):
@@ -116,10 +130,11 @@ def regroup(
             in_step = [leader, *(i for i in in_step if i != leader)]
             learners = [i for i in learners if i != leader]
             changes.append(Change(vnode, "cut", leader))
-        elif all(i in in_step for i in want) and (vnode not in fresh_cuts or not rules.origin_stays):
-            for i in [i for i in in_step if i not in want]:
-                in_step.remove(i)
-                changes.append(Change(vnode, "cleaned", i))
+        elif all(i in in_step for i in wanted):
+            # Only a group at its full desired strength lets its origin go: a target may die right after the cut.
+            gone = [i for i in in_step if i not in want]
+            in_step = [i for i in in_step if i in want]
+            changes += [Change(vnode, "cleaned", i) for i in gone]
         missing = [i for i in want if i not in in_step and i not in learners and (i, vnode) not in refused]
         if missing and (group.learners or busy < pace.batch):
             busy += 0 if group.learners else 1
@@ -134,7 +149,9 @@ def regroup(
 
 def settled(table: Table, desired: Sequence[Placement], alive: Mapping[InstanceId, object]) -> bool:
     """Whether the table is what is desired, as far as the desired instances live."""
-    return all(
-        not g.learners and (not (want := tuple(i for i in d if i in alive)) or (g.leader == want[0] and sorted(g.in_step) == sorted(want)))
-        for g, d in zip(table.groups, desired, strict=True)
-    )
+
+    def right(group: Group, wanted: Placement) -> bool:
+        want = [i for i in wanted if i in alive]
+        return not group.learners and (not want or (group.leader == want[0] and all(i in group.in_step for i in want)))
+
+    return all(right(group, wanted) for group, wanted in zip(table.groups, desired, strict=True))

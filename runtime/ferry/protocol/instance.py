@@ -104,6 +104,8 @@ class Instance:
     def _raise_generation(self, generation: int) -> None:
         if generation > self.saved.generation:
             self._save(generation=generation)
+            if self.trial is not None and self.trial.prepare.attempt.generation < generation:
+                self.trial = None  # What is being computed for the old driver must not be logged after the answer.
 
     def _current(self, message: m.Prepare | m.Delta) -> bool:
         """True when the message belongs to the installed table; it waits for a newer table, and is dropped for an older."""
@@ -162,7 +164,7 @@ class Instance:
         """Drop what is not held any more, so that it is never found later; begin to learn what is new."""
         wanted = view.learned.get(self.me, {})
         before = {**dict.fromkeys(self.saved.holds), **self.learning.vnodes()}
-        fresh = self.learning.keep(wanted)
+        fresh = self.learning.keep(wanted, view.version)
         keep = {**dict.fromkeys(mine), **self.learning.vnodes()}
         if mine != self.saved.holds:
             self._save(holds=mine)
@@ -170,7 +172,7 @@ class Instance:
         if stale and self.rules.drop_stale:
             self._do(Drop(stale))
         for leader in sorted({wanted[v]: True for v in fresh}):
-            self.learning.begin(leader, tuple(v for v in fresh if wanted[v] == leader), view.version)
+            self.learning.begin(leader, tuple(v for v in fresh if wanted[v] == leader))
 
     # ---- helper and leader
     def _on_staged(self, event: Staged) -> None:

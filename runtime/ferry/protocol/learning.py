@@ -28,6 +28,8 @@ class Session:
     number: int
     leader: InstanceId
     vnodes: tuple[int, ...]
+    version: Version
+    """The table under which it was begun."""
     progress: int
     """When the last chunk came."""
     next_chunk: int = 0
@@ -54,8 +56,9 @@ class Learning:
         """Virtual nodes being learned; with `complete` only those whose snapshot is whole."""
         return {v: True for s in self.sessions if s.complete or not complete for v in s.vnodes}
 
-    def keep(self, wanted: Mapping[int, InstanceId]) -> list[int]:
-        """Go on with what is still learned from the same leader; the virtual nodes that have to be begun."""
+    def keep(self, wanted: Mapping[int, InstanceId], version: Version) -> list[int]:
+        """A new table: go on with what is still learned from the same leader; the virtual nodes that have to be begun."""
+        self.version = version
         kept = []
         for s in self.sessions:
             still = tuple(v for v in s.vnodes if wanted.get(v) == s.leader)
@@ -67,18 +70,17 @@ class Learning:
         covered = self.vnodes()
         return [v for v in wanted if v not in covered]
 
-    def begin(self, leader: InstanceId, vnodes: tuple[int, ...], version: Version) -> None:
+    def begin(self, leader: InstanceId, vnodes: tuple[int, ...]) -> None:
         """Ask the leader for a snapshot."""
-        self.version = version
         self.count += 1
-        self.sessions.append(Session(self.count, leader, vnodes, self.now))
-        self.do(Send(leader, m.Fetch(self.me, version, self.count, vnodes)))
+        self.sessions.append(Session(self.count, leader, vnodes, self.version, self.now))
+        self.do(Send(leader, m.Fetch(self.me, self.version, self.count, vnodes)))
 
     def _again(self, s: Session) -> None:
         self.sessions.remove(s)
         if self.rules.drop_stale:
             self.do(Drop(s.vnodes))
-        self.begin(s.leader, s.vnodes, self.version)
+        self.begin(s.leader, s.vnodes)
 
     def on_chunk(self, chunk: m.Chunk, committed: Label | None) -> None:
         """Load the next chunk; a gap begins the snapshot again."""
@@ -115,7 +117,7 @@ class Learning:
             if base < now and not gapless and self.rules.missed_delta:
                 self._again(s)
                 continue
-            self.do(Send(DRIVER, m.Warm(self.me, committed, s.vnodes)))
+            self.do(Send(DRIVER, m.Warm(self.me, committed, s.vnodes, s.version)))
 
     def peer_lost(self, peer: InstanceId) -> None:
         """Snapshots from that leader begin again."""

@@ -63,5 +63,3 @@ class Rules:
     """The last member of the chain acknowledges, not the first."""
     drop_stale: bool = True
     """A member drops what it held when it leaves a group, so A -> B -> A never finds old state."""
-    origin_stays: bool = True
-    """After a cut the origin stays in the group until the new leader has committed an epoch."""

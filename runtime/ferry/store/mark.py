@@ -29,7 +29,7 @@ class Mark:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        if len(content) < 5 or False:
+        if len(content) < 5 or zlib.crc32(content[4:]).to_bytes(4, "little") != content[:4]:
             return None
         document: dict[str, Any] = msgpack.unpackb(content[4:], strict_map_key=False)
         return document

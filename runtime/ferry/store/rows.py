@@ -259,4 +259,3 @@ def _sides(rows: pa.RecordBatch) -> tuple[Hashes, Ints, Hashes, Ints]:
         numbers = numbers[order_by_hash(hashes[numbers])]
         out += [hashes[numbers], numbers]
     return tuple(out)
-

@@ -123,7 +123,8 @@ def epoch(state: AggregateState, records: list[Record], watermark: int) -> tuple
 
 
 RECORDS = st.lists(
-    st.tuples(st.integers(0, 90), st.integers(0, 25), st.integers(-9, 9), st.integers(-9, 9), st.integers(-2, 2)), max_size=40
+    st.tuples(st.integers(0, 90), st.integers(0, 25), st.integers(-9, 9), st.integers(-9, 9), st.integers(-2, 2)),
+    max_size=40,
 )
 STEPS = st.lists(
     st.one_of(
@@ -220,7 +221,9 @@ COUNT = shape_of(INT_KEY, Window(10, 10), (Aggregate("n", "count"),))
 def counts(keys: Any, n: Any = 1, slice_start: int = 0) -> pa.RecordBatch:
     keys = np.asarray(keys, np.int64)
     data = [np.full(keys.size, slice_start), hashing.hash_ints(keys), keys, np.full(keys.size, n)]
-    return pa.RecordBatch.from_arrays([pa.array(c) for c in data], schema=schemas.partials_schema(COUNT)).sort_by("hash")
+    return pa.RecordBatch.from_arrays([pa.array(c) for c in data], schema=schemas.partials_schema(COUNT)).sort_by(
+        "hash"
+    )
 
 
 def test_growth_during_a_snapshot_misses_nothing(directory: Path) -> None:
@@ -234,6 +237,28 @@ def test_growth_during_a_snapshot_misses_nothing(directory: Path) -> None:
     assert seen >= set(range(1000))
     assert state.statistics()["entries"].sum() == 9000 and len(list(directory.glob("*.table"))) == 1
     assert set(contents(AggregateState(COUNT, 4, directory))) == {(0, k) for k in range(9000)}
+
+
+@pytest.mark.parametrize("part", [100, 333, 500, 640, 777, 901, 1100, 1234])
+def test_rows_that_growth_moves_back_behind_the_scan_come_out(directory: Path, part: int) -> None:
+    """Growth lets displaced rows go back towards their home, past the place where the scan stands."""
+    state = AggregateState(COUNT, 1, directory)
+    state.put(counts(range(1400)))
+    bits = state._tables[0].bits
+    scan = state.snapshot(np.arange(1), 32 * part)
+    seen = set(next(scan)["key"].to_pylist())
+    state._tables[0]._grow()
+    assert state._tables[0].bits == bits + 1
+    for chunk in scan:
+        seen |= set(chunk["key"].to_pylist())
+    assert seen == set(range(1400))
+
+
+@pytest.mark.parametrize(("watermark", "late"), [(9, 0), (10, 3), (11, 3), (19, 3), (20, 5)])
+def test_late_is_when_the_last_window_has_ended(directory: Path, watermark: int, late: int) -> None:
+    state = AggregateState(COUNT, 1, directory)
+    delta, found = state.delta([counts([1], 3, 0), counts([1], 2, 10), counts([1], 1, 20)], watermark)
+    assert (found, sum(delta["n"].to_pylist())) == (late, 6 - late)
 
 
 def test_expired_slices_are_left_out_of_a_running_snapshot_and_never_come_back(directory: Path) -> None:
@@ -304,7 +329,8 @@ def test_byte_keys_that_collide_are_told_apart(directory: Path) -> None:
     offsets, data = columns.encode_keys([pa.array(["a", "b", "cc"])], ["string"])
     key = columns.binary_array(offsets, data, pa.binary())
     same = pa.RecordBatch.from_arrays(
-        [pa.array([0] * 3), pa.array([5] * 3, pa.uint64()), key, pa.array([1, 2, 3])], schema=schemas.partials_schema(shape)
+        [pa.array([0] * 3), pa.array([5] * 3, pa.uint64()), key, pa.array([1, 2, 3])],
+        schema=schemas.partials_schema(shape),
     )
     state = AggregateState(shape, 8, directory)
     for _ in range(2):
@@ -344,9 +370,10 @@ def test_many_long_keys_make_every_heap_grow(directory: Path) -> None:
     keys = [f"{i:0200d}" for i in range(3000)]
     state = AggregateState(shape, 4, directory)
     for t in (0, 10):
-        f = Fragmenter(shape)
-        f.add(pa.record_batch({"k": keys, "t": [t] * 3000}), ["k"], "t")
-        state.put(state.delta(f.drain(), -1)[0])
+        for some in (keys[:100], keys[100:2900], keys[2900:]):
+            f = Fragmenter(shape)
+            f.add(pa.record_batch({"k": some, "t": [t] * len(some)}), ["k"], "t")
+            state.put(state.delta(f.drain(), -1)[0])
     again = AggregateState(shape, 4, directory)
     assert fired(again, 10, 20, max_rows=1000) == {(0, 20, (k,)): (2,) for k in keys}
     assert again.statistics()["bytes"].sum() == 2 * 3000 * (32 + 4 + 5 + 200)

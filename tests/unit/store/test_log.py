@@ -1,5 +1,6 @@
 """The log of deltas, the mark and the lock."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -77,8 +78,9 @@ def test_mark_is_replaced_and_damage_is_absence(tmp_path: Path) -> None:
     mark.write({"label": [1, 3], "watermark": 7})
     assert Mark(mark.path).read() == {"label": [1, 3], "watermark": 7}
     content = mark.path.read_bytes()
-    mark.path.write_bytes(content[:-1])
-    assert mark.read() is None
+    for damaged in (content[:-1], content[:-1] + b"\x08", b""):
+        mark.path.write_bytes(damaged)
+        assert mark.read() is None
 
 
 def test_lock_is_held_by_one_process(tmp_path: Path) -> None:
@@ -86,7 +88,8 @@ def test_lock_is_held_by_one_process(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"in use by process \d+"):
         DirectoryLock(tmp_path)
     code = "import sys,pathlib; from ferry.store.lock import DirectoryLock; DirectoryLock(pathlib.Path(sys.argv[1]))"
-    other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env=environment)
     assert other.returncode != 0 and "in use by process" in other.stderr
     held.release()
     DirectoryLock(tmp_path).release()

@@ -1,0 +1,296 @@
+"""Who is there, and what the groups are: the half of the coordinator that epochs do not concern.
+
+    journal -> ask -> finish -> idle ...        Connected -> Ask -> Answer -> admitted (Install)
+                                                Lost -> the groups close over it -> journal -> Install
+
+One writer of the journal at a time: while a changed table is on its way there (`writing`), nothing is prepared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferry.contract import messages as m
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.routing import Group, Table, Version
+from ferry.protocol import groups as g
+from ferry.protocol import recovery
+from ferry.protocol.coordinator_io import (
+    Connected, Effect, Halt, Journal, Journaled, JournalReachable, JournalRefused, Lost, Note, Phase, Send, Settings,
+)  # fmt: skip
+from ferry.protocol.rules import Rules
+from ferry.protocol.view import Chain, View
+
+
+class Membership:
+    """State of one driver generation, its journal, its members."""
+
+    def __init__(self, settings: Settings, initial: Table, journal: Table | None, rules: Rules | None = None) -> None:
+        """`initial` is the table of a new job; `journal` what the journal holds, None for a new job."""
+        self.settings = settings
+        self.rules = rules or Rules()
+        self.expected = journal.version if journal else None
+        self.generation = (journal.version.generation if journal else 0) + 1
+        groups = list((journal or initial).groups)
+        if self.rules.drop_learners:
+            groups = [replace(x, learners=()) for x in groups]
+        self.table = Table(Version(self.generation, 0), tuple(groups), initial=(journal or initial).initial)
+        self.view = View(self.table)
+        self.phase = Phase.JOURNAL
+        self.phase_since = self.now = 0
+        self.writing: Table | None = None
+        self.after_write: tuple[g.Change, ...] = ()
+        self.journal_up = True
+        self.asked: dict[InstanceId, int] = {}
+        """Connected instances, and when they were asked last."""
+        self.answers: dict[InstanceId, m.Answer] = {}
+        """Answers of instances that are not admitted yet."""
+        self.alive: dict[InstanceId, bool] = {}
+        """Admitted instances: they obey this driver."""
+        self.gone: dict[InstanceId, int] = {}
+        """Instances that were lost, and since when."""
+        self.committed: Label | None = None
+        self.low = self.high = WATERMARK_NONE
+        self.meta = b""
+        self.late = self.fired = 0
+        self.commit: m.Commit | None = None
+        """What has to be finished everywhere: nothing else can happen to that step any more."""
+        self.put: dict[InstanceId, bool] = {}
+        self.acks: dict[Chain, m.Prepared] = {}
+        self.step_now: Step | None = None
+        self.warm: dict[tuple[InstanceId, int], Label | None] = {}
+        self.learning: dict[tuple[InstanceId, int], Version] = {}
+        """The table since which a learner has learned a virtual node from its present leader."""
+        self.joined: dict[tuple[InstanceId, int], int] = {}
+        self.refused: dict[tuple[InstanceId, int], bool] = {}
+        self._out: list[Effect] = []
+
+    def start(self) -> list[Effect]:
+        """Claim the next generation in the journal."""
+        self._journal(self.table, ())
+        return self._drain()
+
+    def _drain(self) -> list[Effect]:
+        out, self._out = self._out, []
+        return out
+
+    def _do(self, effect: Effect) -> None:
+        self._out.append(effect)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase, self.phase_since = phase, self.now
+
+    def _halt(self, kind: str, reason: str) -> None:
+        self._do(Halt(kind, reason))
+        self.phase = Phase.STOPPED
+
+    # ---- the journal: first there, then acted on
+    def _next(self, groups: list[Group]) -> Table:
+        table = self.table.with_groups(g.next_version(self.table, self.generation), groups)
+        return replace(table, initial=self.table.initial)
+
+    def _journal(self, table: Table, changes: tuple[g.Change, ...]) -> None:
+        self.writing, self.after_write = table, changes
+        self._do(Journal(table, self.expected))
+        if not self.rules.journal_first:
+            self._journaled(table)
+
+    def _on_journaled(self, event: Journaled) -> None:
+        if self.writing is not None and event.version == self.writing.version:
+            self._journaled(self.writing)
+
+    def _journaled(self, table: Table) -> None:
+        self.writing, self.expected = None, table.version
+        before, self.table, self.view = self.view, table, View(table)
+        self._relearned(before)
+        changes, self.after_write = self.after_write, ()
+        if changes:
+            self._do(Note("groups", self.step_now, changes))
+        for c in changes:
+            if c.kind in ("joined", "demoted"):
+                self.joined[(c.instance, c.vnode)] = self.now
+        for i in sorted(self.alive):
+            self._do(Send(i, m.Install(table)))
+        if self.phase is Phase.JOURNAL:
+            self._enter(Phase.ASK)
+            for i in sorted(self.asked):
+                self._ask(i)
+        self._table_changed()
+
+    def _relearned(self, before: View) -> None:
+        """What learners have told counts only for the leader that they still learn from."""
+        old, self.learning = self.learning, {}
+        for i, learned in self.view.learned.items():
+            for v, leader in learned.items():
+                same = before.learned.get(i, {}).get(v) == leader and (i, v) in old
+                self.learning[(i, v)] = old[(i, v)] if same else self.table.version
+                if not same:
+                    self.warm.pop((i, v), None)
+        for key in [k for k in self.warm if k not in self.learning]:
+            del self.warm[key]
+
+    def _table_changed(self) -> None:
+        """What an attempt under way has to do about a new table."""
+        raise NotImplementedError
+
+    def _on_journal_refused(self, event: JournalRefused) -> None:
+        self._halt("superseded", f"generation {event.generation} has taken over from {self.generation}")
+
+    def _on_journal_reachable(self, event: JournalReachable) -> None:
+        self.journal_up = event.up
+
+    # ---- members come and go
+    def _ask(self, instance: InstanceId) -> None:
+        self.asked[instance] = self.now
+        self._do(Send(instance, m.Ask(self.generation)))
+
+    def _forget(self, instance: InstanceId) -> None:
+        for known in (self.asked, self.answers, self.alive, self.put):
+            known.pop(instance, None)
+        for key in [k for k in self.warm if k[0] == instance]:
+            del self.warm[key]
+
+    def _on_connected(self, event: Connected) -> None:
+        self._forget(event.instance)
+        self.asked[event.instance] = self.now
+        if self.phase is not Phase.JOURNAL:
+            self._ask(event.instance)
+
+    def _on_lost(self, event: Lost) -> None:
+        if event.instance in self.alive:
+            self._do(Note("lost", self.step_now, text=f"{event.instance}: {event.reason}"))
+        self._forget(event.instance)
+        self.gone.setdefault(event.instance, self.now)
+
+    def _on_refused(self, event: m.Refused) -> None:
+        if event.generation > self.generation:
+            self._halt("superseded", f"{event.instance} obeys generation {event.generation}, this is {self.generation}")
+
+    def _on_failed(self, event: m.Failed) -> None:
+        self._halt("failed", f"instance {event.instance}: {event.reason}")
+
+    def _on_answer(self, answer: m.Answer) -> None:
+        if answer.generation == self.generation and answer.instance in self.asked:
+            if answer.instance not in self.alive:
+                self.answers[answer.instance] = answer
+
+    def _ask_again(self) -> None:
+        """Questions and answers may be lost."""
+        for i in sorted(self.asked):
+            silent = i not in self.alive and i not in self.answers
+            if silent and self.phase is not Phase.JOURNAL and self.now - self.asked[i] > self.settings.commit_ms:
+                self._ask(i)
+
+    # ---- level-triggered: called after every event, while no change is on its way to the journal
+    def _settle_members(self) -> bool:
+        """Admit who answered, close groups over who is gone. False when nothing else may be done now."""
+        strangers = {i: True for i, a in self.answers.items() if not self._is_copy(a)}
+        if strangers:
+            self._remove_strangers(strangers)
+            return False
+        held = [i for i in sorted(self.answers) if self._admit(self.answers.pop(i))]
+        if held:
+            self._member_returned()
+        return not self._close_groups()
+
+    def _is_copy(self, answer: m.Answer) -> bool:
+        """Whether what an instance has is what the groups need of it (nothing, for a newcomer)."""
+        held = self.view.held.get(answer.instance, ())
+        if not held:
+            return True
+        busy = self.commit is not None and self.phase in (Phase.COMMIT, Phase.FINISH)
+        target = self.commit.label if self.commit and busy else self.committed
+        if not recovery.agrees(answer, target, self.settings.operators, self.rules):
+            return False
+        return self.table.initial or not self.rules.whole_flag or set(held) <= set(answer.holds)
+
+    def _remove_strangers(self, strangers: dict[InstanceId, bool]) -> None:
+        """Instances that came back with other state than their groups have: no copies any more."""
+        groups, changes, orphans = g.without(self.table, strangers, self.generation)
+        if orphans:
+            who = ", ".join(f"{i} (has {self.answers[i].committed})" for i in sorted(strangers))
+            self._halt(
+                "unavailable",
+                f"virtual nodes {orphans[:8]} (of {len(orphans)}) were held only by {who}, which came back without the "
+                f"state as of {self.commit.label if self.commit else self.committed}: restore the job from a checkpoint",
+            )
+            return
+        self._journal(self._next(groups), tuple(changes))
+
+    def _admit(self, answer: m.Answer) -> bool:
+        """Let an instance take part; whether it is an in-step member."""
+        i = answer.instance
+        self.alive[i] = True
+        self.gone.pop(i, None)
+        self._do(Send(i, m.Install(self.table)))
+        if self.commit is not None and self.phase in (Phase.COMMIT, Phase.FINISH):
+            if answer.committed == self.commit.label:
+                self.put[i] = True
+            elif i in self.view.held:
+                self._do(Send(i, self.commit))
+        return i in self.view.held
+
+    def _member_returned(self) -> None:
+        """An in-step member was admitted while an epoch runs."""
+        raise NotImplementedError
+
+    def _close_groups(self) -> bool:
+        """Close groups over lost members. True while the change is on its way to the journal."""
+        lost = {i: True for i in self.view.members if i in self.gone and i not in self.alive}
+        if not lost:
+            return False
+        groups, changes, orphans = g.without(self.table, lost, self.generation, self.alive)
+        if changes:
+            self._journal(self._next(groups), tuple(changes))
+            return True
+        overdue = [i for i in sorted(lost) if self.now - self.gone[i] >= self.settings.return_ms]
+        if any(i in overdue for v in orphans for i in self.table.groups[v].in_step):
+            self._halt(
+                "unavailable",
+                f"virtual nodes {orphans[:8]} (of {len(orphans)}) were held only by {overdue[:4]}, gone for "
+                f"{self.settings.return_ms / 1000:.0f} s: start the worker again with its state directory",
+            )
+        return False
+
+    # ---- the first look of a new driver
+    def _adopt_when_answered(self) -> None:
+        """Decide what is committed, once every in-step member has answered or its time is up."""
+        silent = [i for i in recovery.needed(self.view, self.rules) if i not in self.answers]
+        waited = self.now - self.phase_since
+        if silent and waited < self.settings.start_ms:
+            return
+        found = recovery.survey(self.table, self.view, self.answers, self.settings.operators, self.generation, self.rules)
+        if found.dead:
+            self._halt(
+                "unavailable",
+                f"no copy of virtual nodes {found.dead[:8]} (of {len(found.dead)}) as of {found.best} is left: "
+                "restore the job from a checkpoint",
+            )
+        elif found.missing:
+            if waited >= self.settings.return_ms:
+                self._halt(
+                    "unavailable",
+                    f"virtual nodes {found.missing[:8]} (of {len(found.missing)}) are held only by {silent[:4]}, not seen "
+                    f"for {self.settings.return_ms / 1000:.0f} s: start the worker again with its state directory",
+                )
+        else:
+            self._adopt(found)
+
+    def _adopt(self, found: recovery.Survey) -> None:
+        source = found.source
+        if source is not None and found.best is not None:
+            self.committed = found.best
+            self.low, self.meta, self.late, self.fired = source.low, source.meta, source.late, source.fired
+            self.high = source.high if self.rules.watermark_adopt else WATERMARK_NONE
+            self.commit = m.Commit(
+                found.best, self.generation, source.low, source.high, source.meta, source.late, source.fired
+            )
+        for i, a in self.answers.items():
+            self.alive[i] = True
+            self.gone.pop(i, None)
+            if a.committed == found.best:
+                self.put[i] = True
+        self.answers = {}
+        self._enter(Phase.FINISH)
+        self._journal(self._next(found.groups), tuple(found.changes))

@@ -1,0 +1,87 @@
+"""What a new driver makes of the answers: pure functions.
+
+Every in-step member of the newest journaled groups says what it committed. The highest step that any of them committed
+is final: the others have its deltas in their logs. Who has neither is no copy any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Label
+from ferry.contract.routing import Group, Table
+from ferry.protocol.groups import Change, next_term
+from ferry.protocol.rules import Rules
+from ferry.protocol.steps import step_of, successor
+from ferry.protocol.view import View
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the answers say."""
+
+    best: Label | None
+    """The committed label."""
+    source: m.Answer | None
+    """Somebody who committed it."""
+    groups: list[Group] = field(default_factory=list)
+    """Groups of those that are copies."""
+    changes: list[Change] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    """Virtual nodes that only silent members may hold."""
+    dead: list[int] = field(default_factory=list)
+    """Virtual nodes that nobody holds: all have answered, none has them."""
+
+
+def agrees(answer: m.Answer, target: Label | None, operators: int, rules: Rules) -> bool:
+    """Whether an instance is as of `target`, or one step behind with the delta of `target` in its log."""
+    if answer.committed == target:
+        return True
+    if target is None:
+        return False
+    if not rules.compare_label and answer.committed is not None and answer.committed.step == target.step:
+        return True
+    behind = successor(step_of(answer.committed, operators), operators) == target.step
+    return behind and target in answer.prepared
+
+
+def needed(view: View, rules: Rules) -> list[InstanceId]:
+    """Whose answers decide what is committed."""
+    return list(view.held) if rules.ask_all else list(view.led)
+
+
+def survey(
+    table: Table, view: View, answers: Mapping[InstanceId, m.Answer], operators: int, generation: int, rules: Rules
+) -> Survey:
+    """Weigh the answers of the in-step members of `table`; members that did not answer count as lost."""
+    said = [answers[i] for i in view.held if i in answers]
+    labels = [a.committed for a in said if a.committed is not None]
+    best = max(labels) if labels else None
+    if not rules.adopt and labels:
+        best = min(labels) if len(labels) == len(said) else None
+    out = Survey(best, next((a for a in said if a.committed == best), None))
+    must = dict.fromkeys(needed(view, rules))
+    whole: dict[InstanceId, dict[int, None] | None] = {}
+    for i in view.held:
+        if i not in answers:
+            whole[i] = {} if i in must else None
+        elif not agrees(answers[i], best, operators, rules):
+            whole[i] = {}
+        else:
+            # In the first table of a job everybody holds everything there is: nothing. None stands for all.
+            whole[i] = None if table.initial or not rules.whole_flag else dict.fromkeys(answers[i].holds)
+    for vnode, group in enumerate(table.groups):
+        keep = tuple(i for i in group.in_step if (has := whole[i]) is None or vnode in has)
+        if not keep:
+            (out.missing if any(i not in answers for i in group.in_step) else out.dead).append(vnode)
+            keep = group.in_step
+        if keep == group.in_step:
+            out.groups.append(group)
+            continue
+        out.changes += [Change(vnode, "removed", i) for i in group.in_step if i not in keep]
+        if keep[0] != group.leader:
+            out.changes.append(Change(vnode, "promoted", keep[0]))
+        out.groups.append(Group(next_term(group, generation), keep, group.learners))
+    return out
