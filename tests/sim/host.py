@@ -219,7 +219,7 @@ class Host:
 
     def read(self, generation: int, label: Label, low: int, high: int, vnodes: Any) -> list[Any] | None:
         """Fired rows, or None: refused, or gone."""
-        if not self.alive or not self.core.may_read(generation, label):
+        if not self.alive or not self.core.may_read(generation, label, vnodes):
             return None
         out: list[Any] = []
         for v in vnodes:

@@ -49,20 +49,28 @@ def next_term(group: Group, generation: int) -> Term:
     return Term(generation, group.term.number + 1 if group.term.generation == generation else 1)
 
 
+Losses = Mapping[InstanceId, Mapping[int, object] | None]
+"""Lost instances and the virtual nodes that they lost; None stands for all of them."""
+
+
 def without(
-    table: Table, lost: Mapping[InstanceId, object], generation: int, proven: Mapping[InstanceId, object] | None = None
+    table: Table, lost: Losses, generation: int, proven: Mapping[InstanceId, object] | None = None
 ) -> tuple[list[Group], list[Change], list[int]]:
-    """Groups after the loss of these instances: (groups, changes, orphans).
+    """Groups after these losses: (groups, changes, orphans).
 
     A virtual node of which no in-step member would be left (with `proven`: none that is known to be a copy) is an orphan:
     its group stays as it is, for only those members, should they come back with their files, still have the state.
     """
+
+    def stays(i: InstanceId, vnode: int) -> bool:
+        return i not in lost or ((vnodes := lost[i]) is not None and vnode not in vnodes)
+
     groups: list[Group] = []
     changes: list[Change] = []
     orphans: list[int] = []
     for vnode, group in enumerate(table.groups):
-        in_step = tuple(i for i in group.in_step if i not in lost)
-        learners = tuple(i for i in group.learners if i not in lost)
+        in_step = tuple(i for i in group.in_step if stays(i, vnode))
+        learners = tuple(i for i in group.learners if stays(i, vnode))
         if in_step != group.in_step and not any(proven is None or i in proven for i in in_step):
             orphans.append(vnode)
             in_step = group.in_step

@@ -117,13 +117,14 @@ class Instance:
             return False
         return not self.rules.fence_version
 
-    def may_read(self, generation: int, label: Label) -> bool:
-        """Whether fired rows of `label` may be served to a reader of `generation`."""
+    def may_read(self, generation: int, label: Label, vnodes: tuple[int, ...] = ()) -> bool:
+        """Whether fired rows of `label` of these virtual nodes may be served to a reader of `generation`."""
         if self.rules.fence_read and generation < self.saved.generation:
             return False
-        if self.saved.committed != label:
-            return False
-        return label.step.epoch > self.saved.released or not self.rules.gone_is_error
+        if not self.rules.gone_is_error:
+            return self.saved.committed is not None
+        held = dict.fromkeys(self.saved.holds)
+        return self.saved.committed == label and label.step.epoch > self.saved.released and all(v in held for v in vnodes)
 
     def _on_ask(self, ask: m.Ask) -> None:
         if self._superseded(ask.generation):
@@ -131,7 +132,9 @@ class Instance:
         if self.rules.fence_ask:
             self._raise_generation(ask.generation)
         s = self.saved
-        holds = s.holds if self.rules.whole_flag else tuple(sorted({**dict.fromkeys(s.holds), **self.learning.vnodes()}))
+        # A learner may have become in step by the journal before it is told.
+        learned = self.learning.warm if self.rules.whole_flag else self.learning.vnodes()
+        holds = tuple(sorted({**dict.fromkeys(s.holds), **learned}))
         answer = m.Answer(
             self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, tuple(sorted(self.log)), s.late, s.fired
         )

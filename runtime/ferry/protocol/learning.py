@@ -35,6 +35,8 @@ class Session:
     next_chunk: int = 0
     base: Label | None = None
     complete: bool = False
+    warm: bool = False
+    """Whole as of the committed step of this instance."""
     since: Step | None = None
     put: Step | None = None
     """Deltas of the steps `since`..`put`, without a gap, were put here."""
@@ -55,6 +57,11 @@ class Learning:
     def vnodes(self, complete: bool = False) -> dict[int, bool]:
         """Virtual nodes being learned; with `complete` only those whose snapshot is whole."""
         return {v: True for s in self.sessions if s.complete or not complete for v in s.vnodes}
+
+    @property
+    def warm(self) -> dict[int, bool]:
+        """Virtual nodes that are held whole as of the committed step."""
+        return {v: True for s in self.sessions if s.warm for v in s.vnodes}
 
     def keep(self, wanted: Mapping[int, InstanceId], version: Version) -> list[int]:
         """A new table: go on with what is still learned from the same leader; the virtual nodes that have to be begun."""
@@ -100,6 +107,7 @@ class Learning:
     def put(self, step: Step, deltas: Sequence[m.Delta]) -> None:
         """A step was put; which sessions had its delta?"""
         for s in self.sessions:
+            s.warm = False
             if not any(d.leader == s.leader and not d.chain and _covers(d.vnodes, s.vnodes) for d in deltas):
                 s.since = s.put = None
                 continue
@@ -117,6 +125,7 @@ class Learning:
             if base < now and not gapless and self.rules.missed_delta:
                 self._again(s)
                 continue
+            s.warm = True
             self.do(Send(DRIVER, m.Warm(self.me, committed, s.vnodes, s.version)))
 
     def peer_lost(self, peer: InstanceId) -> None:

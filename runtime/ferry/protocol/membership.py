@@ -185,7 +185,7 @@ class Membership:
     # ---- level-triggered: called after every event, while no change is on its way to the journal
     def _settle_members(self) -> bool:
         """Admit who answered, close groups over who is gone. False when nothing else may be done now."""
-        strangers = {i: True for i, a in self.answers.items() if not self._is_copy(a)}
+        strangers = {i: lost for i, a in self.answers.items() if (lost := self._lost(a)) != {}}
         if strangers:
             self._remove_strangers(strangers)
             return False
@@ -194,18 +194,21 @@ class Membership:
             self._member_returned()
         return not self._close_groups()
 
-    def _is_copy(self, answer: m.Answer) -> bool:
-        """Whether what an instance has is what the groups need of it (nothing, for a newcomer)."""
+    def _lost(self, answer: m.Answer) -> dict[int, object] | None:
+        """What of its groups' state an instance that answered does not have: some virtual nodes, or all (None)."""
         held = self.view.held.get(answer.instance, ())
         if not held:
-            return True
+            return {}
         busy = self.commit is not None and self.phase in (Phase.COMMIT, Phase.FINISH)
         target = self.commit.label if self.commit and busy else self.committed
         if not recovery.agrees(answer, target, self.settings.operators, self.rules):
-            return False
-        return self.table.initial or not self.rules.whole_flag or set(held) <= set(answer.holds)
+            return None
+        if self.table.initial or not self.rules.whole_flag:
+            return {}
+        has = dict.fromkeys(answer.holds)
+        return {v: True for v in held if v not in has}
 
-    def _remove_strangers(self, strangers: dict[InstanceId, bool]) -> None:
+    def _remove_strangers(self, strangers: g.Losses) -> None:
         """Instances that came back with other state than their groups have: no copies any more."""
         groups, changes, orphans = g.without(self.table, strangers, self.generation)
         if orphans:
@@ -237,7 +240,7 @@ class Membership:
 
     def _close_groups(self) -> bool:
         """Close groups over lost members. True while the change is on its way to the journal."""
-        lost = {i: True for i in self.view.members if i in self.gone and i not in self.alive}
+        lost: g.Losses = {i: None for i in self.view.members if i in self.gone and i not in self.alive}
         if not lost:
             return False
         groups, changes, orphans = g.without(self.table, lost, self.generation, self.alive)

@@ -26,6 +26,7 @@ KEY_BYTES_MAX = 32 * 1024 * 1024
 EVENT_TIME_MAX = limits.WATERMARK_END // 2
 """Event times beyond this (either sign) are malformed: no window arithmetic may overflow."""
 
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_dictionary)
 _UNIT_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
@@ -121,8 +122,7 @@ class Fragmenter:
 
     def _key(self, batch: pa.RecordBatch, name: str, kind: KeyType) -> pa.Array:
         column = batch.column(name)
-        if kind == "string" and not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-                                     or pa.types.is_dictionary(column.type) or pa.types.is_string_view(column.type)):  # fmt: skip
+        if kind == "string" and not any(is_text(column.type) for is_text in _TEXTS):
             raise SpecRefused(f"operator {self.shape.name}: key column {name} is {column.type}, a string is needed")
         return self._cast(column, pa.int64() if kind == "int" else pa.string(), name)
 

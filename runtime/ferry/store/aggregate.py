@@ -201,7 +201,7 @@ class AggregateState:
     def _require_not_expired(self, low: int) -> None:
         if low < self._expired:
             raise RowsGone(
-                f"operator {self.shape.name}: windows after {low} are asked for, but slices up to {self._expired} are expired"
+                f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self._expired} are expired"
             )
 
     def _window_rows(self, tables: list[SliceTable], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:

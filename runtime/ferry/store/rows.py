@@ -161,7 +161,7 @@ class RowState:
     def _require_not_expired(self, low: int) -> None:
         if low < self._expired:
             raise RowsGone(
-                f"operator {self.shape.name}: windows after {low} are asked for, but slices up to {self._expired} are expired"
+                f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self._expired} are expired"
             )
 
     def _groups(self, low: int, high: int, vnodes: Ints) -> Iterator[tuple[int, Ints]]:
