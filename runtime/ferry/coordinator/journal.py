@@ -53,7 +53,7 @@ class JournalStore:
         while True:
             try:
                 text = self._redis.get(self._key)
-                return Table.from_wire(json.loads(text)) if text else None  # type: ignore[arg-type]
+                return Table.from_wire(json.loads(text)) if text else None
             except redis.RedisError as error:
                 log.warning("waiting for the journal: %s", error)
                 time.sleep(0.5)

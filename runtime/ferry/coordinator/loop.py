@@ -122,7 +122,7 @@ class Loop:
             log.warning("could not send %s to %s: %s", type(send.message).__name__, send.to, error)
 
     def _on_message(self, message: Message) -> None:
-        self.post(m.decode(message.kind, message.head))  # type: ignore[arg-type]
+        self.post(m.decode(message.kind, message.head))
 
     def _note(self, note: core.Note) -> None:
         record: dict[str, object] = {"t": time.time(), "kind": note.kind}
@@ -140,12 +140,14 @@ class Loop:
 
 def initial_table(settings: RunSettings) -> Table:
     """The first table of a job: virtual nodes dealt out in turn, replicas on the next workers."""
-    slots = [InstanceId(f"{w}.{i}") for i in range(settings.instances_per_worker) for w in range(settings.workers)]
+    workers, per_worker = settings.workers, settings.instances_per_worker
+    copies = min(settings.replicas, workers - 1)
     groups = []
     for vnode in range(settings.virtual_nodes):
-        leader = vnode % len(slots)
-        worker, index = leader % settings.workers, leader // settings.workers
-        copies = min(settings.replicas, settings.workers - 1)
-        replicas = [InstanceId(f"{(worker + 1 + (vnode // len(slots) + k) % (settings.workers - 1)) % settings.workers}.{index}") for k in range(copies)] if copies else []
-        groups.append(Group(Term(1, 0), (slots[leader], *replicas)))
+        turn, worker = divmod(vnode, workers)
+        index = turn % per_worker
+        # The distance to the first replica changes with every turn, so that replicas spread as leaders do.
+        first = turn // per_worker
+        chain = [worker, *((worker + 1 + (first + k) % (workers - 1)) % workers for k in range(copies))]
+        groups.append(Group(Term(1, 0), tuple(InstanceId(f"{w}.{index}") for w in chain)))
     return Table(Version(0, 0), tuple(groups), initial=True)

@@ -72,7 +72,7 @@ class Members:
     def _look(self) -> None:
         assert self.endpoint is not None
         entries = self._redis.hgetall(places.instances(self._settings.run))
-        found = [places.Registration.load(text) for text in entries.values()]  # type: ignore[union-attr]
+        found = [places.Registration.load(text) for text in entries.values()]
         workers = sorted({worker_of(InstanceId(e.instance)) for e in found})
         beats = [bool(self._redis.exists(places.beat(self._settings.run, w))) for w in workers]
         now = time.monotonic()

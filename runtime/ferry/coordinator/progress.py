@@ -98,7 +98,7 @@ class Progress:
             phase=str(machine.phase),
             epoch=self.epoch,
             watermark=machine.high if known else None,
-            version=tuple(table.version),
+            version=(table.version.generation, table.version.number),
             groups=[(list(g.in_step), list(g.learners)) for g in table.groups],
             settled=desired is not None and settled(table, desired.placements, dict(machine.alive)),
             desired=desired.number if desired else 0,

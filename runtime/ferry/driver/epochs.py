@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug, Exhausted, FerryError, Fault
+from ferry.contract.errors import Bug, Exhausted, Fault, FerryError
 from ferry.contract.names import InstanceId, Step
 from ferry.coordinator.loop import Hook, Loop, Order
 from ferry.coordinator.progress import EpochRecord, Progress
@@ -155,9 +155,7 @@ class Epochs:
             for side, value in r["maxima"].items():
                 mine[side] = max(mine.get(side, value), value)
         flush = any(r["flush"] for r in receipts) or (bool(notes.get("flush")) and step.operator > 0)
-        notes.update(
-            rows=notes.get("rows", 0) + rows, malformed=notes.get("malformed", 0) + malformed, flush=flush
-        )
+        notes.update(rows=notes.get("rows", 0) + rows, malformed=notes.get("malformed", 0) + malformed, flush=flush)
         record.rows, record.malformed = record.rows + rows, record.malformed + malformed
         self._accepted = [f"{step.epoch}-{step.operator}-{generation}-{order.run}-{r['task']}" for r in receipts]
         high = limits.WATERMARK_END if flush else self._watermark(step, mine, order)
@@ -234,7 +232,7 @@ class Epochs:
     def _write(self, rows: core.Rows, epoch: int) -> int:
         splits = self._splits(rows)
         schema = fired_schema(self.plan.operators[rows.label.step.operator].shape)
-        local = rows.fired <= limits.EMIT_LOCAL_ROWS and rows.fired > 0 or rows.fired == 0
+        local = (rows.fired <= limits.EMIT_LOCAL_ROWS and rows.fired > 0) or rows.fired == 0
         table = emit.fetch(self._readers, splits, self.settings.secret, schema) if local else None
         fired = 0
         self.hook(epoch, "sink")
@@ -243,7 +241,9 @@ class Epochs:
             if table is not None and table.num_rows == 0:
                 continue
             fired = table.num_rows if table is not None else rows.fired
-            made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, self.settings.secret, schema))
+            made = emit.result(
+                self.spark, output, table, lambda: rows_frame(self.spark, splits, self.settings.secret, schema)
+            )
             output.sink.write(epoch, rows.generation, made)
         return fired
 

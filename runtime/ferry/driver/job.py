@@ -81,7 +81,7 @@ class Job:
         client = redis.Redis.from_url(self.settings.redis, password=self.settings.secret)
         key, text = places.pipeline(self.settings.run), json.dumps({"shapes": shapes})
         before = client.get(key)
-        if before is not None and json.loads(before) != json.loads(text):  # type: ignore[arg-type]
+        if before is not None and json.loads(before) != json.loads(text):
             raise Bug("the pipeline of a running job changed its operators: replacing a program is not possible yet")
         client.set(key, text)
 

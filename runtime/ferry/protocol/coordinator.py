@@ -1,9 +1,9 @@
 """The driver's side of the protocol: epochs, attempts, groups, recovery.
 
-    journal -> ask -> finish -> idle -> ingest -> prepare -> commit -> read -> idle ...
-                                  ^        |          |         '- final: only this attempt can be finished
-                                  |        '----------+- lost fragments: ingest again; a changed table: a new attempt
-                                  '- between epochs: warm, cut, clean (groups.regroup)
+journal -> ask -> finish -> idle -> ingest -> prepare -> commit -> read -> idle ...
+                              ^        |          |         '- final: only this attempt can be finished
+                              |        '----------+- lost fragments: ingest again; a changed table: a new attempt
+                              '- between epochs: warm, cut, clean (groups.regroup)
 """
 
 from __future__ import annotations
@@ -18,8 +18,29 @@ from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.routing import Group, Table
 from ferry.protocol import groups as g
 from ferry.protocol.coordinator_io import (
-    Connected, Desired, Effect, Emit, EpochBegun, EpochEnded, Event, Halt, Ingested, IngestFailed, Journal, Journaled,
-    JournalReachable, JournalRefused, Lost, Note, Phase, ReadFailed, Ready, Rows, Send, Settings, StartIngest,
+    Connected,
+    Desired,
+    Effect,
+    Emit,
+    EpochBegun,
+    EpochEnded,
+    Event,
+    Halt,
+    Ingested,
+    IngestFailed,
+    Journal,
+    Journaled,
+    JournalReachable,
+    JournalRefused,
+    Lost,
+    Note,
+    Phase,
+    ReadFailed,
+    Ready,
+    Rows,
+    Send,
+    Settings,
+    StartIngest,
 )  # fmt: skip
 from ferry.protocol.instance_io import Tick
 from ferry.protocol.membership import Membership
@@ -89,9 +110,9 @@ class Coordinator(Membership):
 
     # ---- hooks of membership
     def _table_changed(self) -> None:
-        if self.phase is Phase.PREPARE and self.trying:
-            self._prepare()
-        elif self.phase is Phase.COMMIT and not self.rules.commit_final:
+        if (self.phase is Phase.PREPARE and self.trying) or (
+            self.phase is Phase.COMMIT and not self.rules.commit_final
+        ):
             self._prepare()
         elif self.phase is Phase.FINISH:
             self._send_commit_again()

@@ -17,10 +17,29 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import Attempt, InstanceId, Label, Step
-from ferry.contract.routing import Version
 from ferry.protocol.instance_io import (
-    DRIVER, Compute, Computed, Contribute, Drop, Effect, Event, ForgetAttempt, ForgetLog, Load, LogDelta, PeerLost, Put,
-    Release, Save, Saved, Scan, Send, SendDelta, Staged, StopScan, Tick,
+    DRIVER,
+    Compute,
+    Computed,
+    Contribute,
+    Drop,
+    Effect,
+    Event,
+    ForgetAttempt,
+    ForgetLog,
+    Load,
+    LogDelta,
+    PeerLost,
+    Put,
+    Release,
+    Save,
+    Saved,
+    Scan,
+    Send,
+    SendDelta,
+    Staged,
+    StopScan,
+    Tick,
 )  # fmt: skip
 from ferry.protocol.learning import Learning, Teaching
 from ferry.protocol.rules import Rules
@@ -124,7 +143,9 @@ class Instance:
         if not self.rules.gone_is_error:
             return self.saved.committed is not None
         held = dict.fromkeys(self.saved.holds)
-        return self.saved.committed == label and label.step.epoch > self.saved.released and all(v in held for v in vnodes)
+        return (
+            self.saved.committed == label and label.step.epoch > self.saved.released and all(v in held for v in vnodes)
+        )
 
     def _on_ask(self, ask: m.Ask) -> None:
         if self._superseded(ask.generation):

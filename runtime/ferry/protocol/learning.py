@@ -149,7 +149,7 @@ class Teaching:
 
     def begin(self, fetch: m.Fetch, base: Label | None) -> None:
         """A new request replaces those for the same virtual nodes."""
-        wanted = {v: True for v in fetch.vnodes}
+        wanted = dict.fromkeys(fetch.vnodes, True)
         self.stop(lambda learner, vnodes: learner == fetch.learner and any(v in wanted for v in vnodes))
         self.scans[(fetch.learner, fetch.session)] = fetch.vnodes
         self.do(Scan(fetch.learner, fetch.session, fetch.vnodes, base))

@@ -17,7 +17,18 @@ from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import groups as g
 from ferry.protocol import recovery
 from ferry.protocol.coordinator_io import (
-    Connected, Effect, Halt, Journal, Journaled, JournalReachable, JournalRefused, Lost, Note, Phase, Send, Settings,
+    Connected,
+    Effect,
+    Halt,
+    Journal,
+    Journaled,
+    JournalReachable,
+    JournalRefused,
+    Lost,
+    Note,
+    Phase,
+    Send,
+    Settings,
 )  # fmt: skip
 from ferry.protocol.rules import Rules
 from ferry.protocol.view import Chain, View
@@ -263,7 +274,9 @@ class Membership:
         waited = self.now - self.phase_since
         if silent and waited < self.settings.start_ms:
             return
-        found = recovery.survey(self.table, self.view, self.answers, self.settings.operators, self.generation, self.rules)
+        found = recovery.survey(
+            self.table, self.view, self.answers, self.settings.operators, self.generation, self.rules
+        )
         if found.dead:
             self._halt(
                 "unavailable",

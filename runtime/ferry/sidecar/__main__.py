@@ -22,7 +22,9 @@ def main() -> int:
     args = parser.parse_args()
     settings = RunSettings.read(args.run_json)
     logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {settings.run} w{args.worker} %(levelname)s %(message)s"
+        level=logging.INFO,
+        stream=sys.stderr,
+        format=f"%(asctime)s {settings.run} w{args.worker} %(levelname)s %(message)s",
     )
     sys.setswitchinterval(0.0005)
     if args.instance is None:

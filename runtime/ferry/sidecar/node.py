@@ -143,7 +143,7 @@ class Node:
 
     # ---- in
     def _on_message(self, message: Message) -> Held | None:
-        self._inbox.put((m.decode(message.kind, message.head), message.body))  # type: ignore[arg-type]
+        self._inbox.put((m.decode(message.kind, message.head), message.body))
         return None
 
     def _on_open(self, peer: str, channel: Channel) -> None:
@@ -203,4 +203,4 @@ class Node:
 
     def _peer_address(self, peer: InstanceId) -> str | None:
         text = self._redis.hget(places.instances(self.settings.run), peer)
-        return text.decode() if isinstance(text, bytes) else text  # type: ignore[return-value]
+        return text.decode() if isinstance(text, bytes) else text

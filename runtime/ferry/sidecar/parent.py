@@ -82,7 +82,9 @@ class Parent:
                 self._failures[index] = self._failures.get(index, 0) + 1
                 delay = min(0.05 * 2 ** (self._failures[index] - 1), RESTART_SECONDS_MAX)
                 self._retry_at[index] = now + delay
-                log.warning("instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.returncode, delay)
+                log.warning(
+                    "instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.returncode, delay
+                )
             elif index >= self._wanted:
                 child.terminate()
         for index in range(self._wanted):

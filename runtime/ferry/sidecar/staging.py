@@ -38,7 +38,9 @@ class Staging:
                 self._held[fragment] = batches
                 return
         step = fragment.step
-        path = self._directory / f"{step.epoch}-{step.operator}-{fragment.generation}-{fragment.run}-{fragment.task}.arrow"
+        path = (
+            self._directory / f"{step.epoch}-{step.operator}-{fragment.generation}-{fragment.run}-{fragment.task}.arrow"
+        )
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)

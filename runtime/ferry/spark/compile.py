@@ -63,7 +63,9 @@ def load(module: str | None, file: str | None) -> ModuleType:
     except SpecRefused:
         raise
     except Exception as error:
-        raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error}") from error
+        raise SpecRefused(
+            f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 def build(spark: SparkSession, module: ModuleType, args: dict[str, Any]) -> Plan:
@@ -125,7 +127,9 @@ def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, wher
     try:
         made = function(empty)
     except Exception as error:
-        raise SpecRefused(f"transform on {where}: {name_of(function)} fails: {type(error).__name__}: {error}") from error
+        raise SpecRefused(
+            f"transform on {where}: {name_of(function)} fails: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(made, DataFrame):
         raise SpecRefused(f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {made!r}")
     if where.startswith("source"):

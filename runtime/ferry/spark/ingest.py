@@ -66,7 +66,7 @@ class Reader:
 
     def read(self, split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         """Stream the rows. Raises a Flight error when they are not there."""
-        ticket = ReadTicket.load(json.dumps({**split["ticket"], "secret": self._secret}))
+        ticket = ReadTicket.load(json.dumps({**split["ticket"], "secret": self._secret}).encode())
         with fl.connect(split["flight"]) as client:
             for chunk in client.do_get(fl.Ticket(ticket.dump())):
                 yield chunk.data

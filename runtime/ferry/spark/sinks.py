@@ -73,7 +73,9 @@ def _write_part(folder: str) -> Callable[[Any], Any]:
         for batch in batches:
             if batch.num_rows:
                 if writer is None:
-                    writer = pq.ParquetWriter(f"{folder}/part-{uuid.uuid4().hex}.parquet", batch.schema, compression="zstd")
+                    writer = pq.ParquetWriter(
+                        f"{folder}/part-{uuid.uuid4().hex}.parquet", batch.schema, compression="zstd"
+                    )
                 writer.write_batch(batch)
                 rows += batch.num_rows
         if writer is not None:

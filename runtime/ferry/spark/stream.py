@@ -132,7 +132,9 @@ class Stream:
 
     def _where(self) -> str:
         origin = self.input.origin
-        return f"source {origin!r}" if isinstance(origin, str) else f"operator {self.build.operators[origin].shape.name!r}"
+        return (
+            f"source {origin!r}" if isinstance(origin, str) else f"operator {self.build.operators[origin].shape.name!r}"
+        )
 
     def _column(self, column: str, what: str) -> None:
         if column not in self.input.schema.names:
@@ -197,7 +199,9 @@ class WindowedStream:
         names = ["window_start", "window_end", *(n for s in sides for n, _, _ in s.columns)]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
-            raise SpecRefused(f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}")
+            raise SpecRefused(
+                f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}"
+            )
         shape = Shape(name, len(self.build.operators), "join", key, self.window, (), *sides)
         return self._declare(Operator(shape, (self.input, other.input)))
 
@@ -219,15 +223,15 @@ class WindowedStream:
         out = []
         for output, column in pairs:
             if column not in source.schema.names:
-                raise SpecRefused(
-                    f"join {name!r}: no column {column!r}; there are {', '.join(source.schema.names)}"
-                )
+                raise SpecRefused(f"join {name!r}: no column {column!r}; there are {', '.join(source.schema.names)}")
             out.append((output, column, str(source.schema.field(column).type)))
         return Side(tuple(out))
 
     def _aggregate(self, name: str, out: str, aggregate: Aggregate) -> Aggregate:
         if not isinstance(aggregate, Aggregate):
-            raise SpecRefused(f"aggregate {name!r}: {out}={aggregate!r} is not an aggregate; use count(), sum(column), ...")
+            raise SpecRefused(
+                f"aggregate {name!r}: {out}={aggregate!r} is not an aggregate; use count(), sum(column), ..."
+            )
         if out in ("window_start", "window_end", *self.input.key):
             raise SpecRefused(f"aggregate {name!r}: {out!r} is already an output column; choose another name")
         numbers: list[Number] = ["int", "int"]
@@ -278,17 +282,17 @@ def count() -> Aggregate:
     return Aggregate("", "count")
 
 
-def sum(column: str) -> Aggregate:  # noqa: A001  the name users expect
+def sum(column: str) -> Aggregate:
     """Sum of an integer (64-bit) or float column."""
     return Aggregate("", "sum", column)
 
 
-def min(column: str) -> Aggregate:  # noqa: A001
+def min(column: str) -> Aggregate:
     """Least value."""
     return Aggregate("", "min", column)
 
 
-def max(column: str) -> Aggregate:  # noqa: A001
+def max(column: str) -> Aggregate:
     """Greatest value."""
     return Aggregate("", "max", column)
 
@@ -314,7 +318,9 @@ def milliseconds(value: int | str, what: str) -> int:
         return value
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)", str(value))
     if not match:
-        raise SpecRefused(f'{what}: {value!r} is not a duration; use milliseconds, or text such as "500ms", "10s", "2m"')
+        raise SpecRefused(
+            f'{what}: {value!r} is not a duration; use milliseconds, or text such as "500ms", "10s", "2m"'
+        )
     return round(float(match[1]) * _UNITS[match[2]])
 
 
