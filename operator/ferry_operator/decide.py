@@ -24,6 +24,9 @@ from ferry_operator import planner
 GRACE_SECONDS = 10.0
 """An instance that should be there and has been missing for less is waited for before anything is planned without it."""
 
+START_SECONDS = 60.0
+"""An instance of a worker that was started less long ago is waited for: a first start compiles the kernels."""
+
 RESTART_SECONDS, RESTART_SECONDS_MAX = 0.2, 5.0
 """Wait before a worker that died right after its start is started again; doubles each time."""
 
@@ -236,7 +239,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     usable = tuple(i for i in expected(observed) if i in alive)
     if not usable:
         return None
-    if any(i not in alive and observed.missing.get(i, 0.0) < GRACE_SECONDS for i in expected(observed)):
+    if any(i not in alive and _may_come(observed, i) for i in expected(observed)):
         return None
     pins = tuple((v, i) for v, i in observed.pins if i in usable)
     basis = Basis(usable, observed.wanted.replicas, pins)
@@ -248,6 +251,14 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     if same and last is not None and last.placements == placements:
         return None
     return SubmitDesired(number, placements, status.generation, basis)
+
+
+def _may_come(observed: Observed, instance: InstanceId) -> bool:
+    """Whether an instance that is missing is waited for."""
+    if observed.missing.get(instance, 0.0) < GRACE_SECONDS:
+        return True
+    k = worker_of(instance)
+    return any(w.index == k and w.running and w.seconds < START_SECONDS for w in observed.workers)
 
 
 def _under_strength(status: Status, basis: Basis) -> bool:

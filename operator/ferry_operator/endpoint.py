@@ -17,7 +17,7 @@ from __future__ import annotations
 import hmac
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol
 
 import uvicorn
@@ -35,8 +35,8 @@ class Control(Protocol):
     def job(self) -> dict[str, Any]:
         """The job as plain values."""
 
-    def perform(self, command: Command) -> None:
-        """Do one action now."""
+    def perform(self, commands: Sequence[Command]) -> None:
+        """Do these actions now; none of them when one names what is not there."""
 
     def stage(self, epoch: int, stage: str) -> None:
         """Do what is due at this stage of this epoch."""
@@ -113,23 +113,22 @@ def application(control: Control, token: str) -> FastAPI:
             commands.append(parse_command(f"workers={patch.workers}"))
         if patch.instancesPerWorker is not None:
             commands.append(parse_command(f"instances={patch.instancesPerWorker}"))
-        for command in commands:
-            control.perform(command)
+        control.perform(commands)
         return JSONResponse({})
 
     @app.post("/move")
     def move(body: Move) -> JSONResponse:
-        control.perform(parse_command(f"move={body.vnode}:{body.instance}"))
+        control.perform([parse_command(f"move={body.vnode}:{body.instance}")])
         return JSONResponse({})
 
     @app.post("/drain")
     def drain(body: Drain) -> JSONResponse:
-        control.perform(parse_command(f"drain={body.worker}"))
+        control.perform([parse_command(f"drain={body.worker}")])
         return JSONResponse({})
 
     @app.post("/kill")
     def kill(body: Kill) -> JSONResponse:
-        control.perform(kill_command(body.what))
+        control.perform([kill_command(body.what)])
         return JSONResponse({})
 
     @app.post("/stop")

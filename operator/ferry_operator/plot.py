@@ -89,7 +89,9 @@ def _dress(axis: Any, moves: Sequence[timeline.Move], marks: Sequence[tuple[floa
         # A move of some milliseconds would be thinner than a pixel.
         axis.axvline(move.begin - begin, color=MOVE, linewidth=1.0, alpha=0.8, zorder=1)
     for at, _, failure in marks:
-        axis.axvline(at, color=FAILURE if failure else ACTION, linewidth=1.0, linestyle="--" if failure else ":", zorder=4)
+        axis.axvline(
+            at, color=FAILURE if failure else ACTION, linewidth=1.0, linestyle="--" if failure else ":", zorder=4
+        )
 
 
 def _marks(records: Sequence[Record], begin: float, last: float) -> list[tuple[float, str, bool]]:

@@ -50,7 +50,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
         raise SpecRefused(f"spec.pipeline.file: {file} does not exist")
     if request.plot is not None and not request.plot.absolute().parent.is_dir():
         raise SpecRefused(f"--plot {request.plot}: {request.plot.absolute().parent} is no directory")
-    progress = Console(stderr=True, highlight=False)
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
     for warning in spec.warnings(job):
         progress.print(Text(f"warning: {warning}", style="yellow"))
     directory = RunDirectory(job, environment.home())

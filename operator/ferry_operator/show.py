@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ferry.contract.documents import Status
-from ferry_operator.supervisor import View
 from ferry_operator.timeline import Summary
+from ferry_operator.view import View
 
 Record = dict[str, Any]
 
@@ -46,7 +46,7 @@ class Progress:
     def __call__(self, view: View) -> None:
         """Show one view."""
         for warning in view.warnings:
-            self._console.print(Text(f"warning: {warning}", style="yellow"))
+            self._console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
         if self._quiet:
             return
         for record in view.records:
@@ -54,7 +54,7 @@ class Progress:
             if event:
                 self._last_event = event
                 stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))
-                self._console.print(Text(f"{stamp}  {event}", style=_style(record)))
+                self._console.print(Text(f"{stamp}  {event}", style=_style(record)), soft_wrap=True)
         now = time.monotonic()
         if self._live is not None:
             if now - self._printed >= 0.2:
@@ -64,7 +64,7 @@ class Progress:
             line = progress_line(view)
             if line != self._line:
                 self._printed, self._line = now, line
-                self._console.print(Text(line))
+                self._console.print(Text(line), soft_wrap=True)
 
     def _panel(self, view: View) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -132,9 +132,10 @@ def event_text(record: Record) -> str | None:
         case "action":
             return str(record.get("text", ""))
         case "ready":
-            return f"driver ready (generation {record.get('generation')}, epoch {record.get('epoch')})"
+            text = record.get("text") or f"generation {record.get('generation')}, epoch {record.get('epoch')}"
+            return f"driver ready: {text}"
         case "finished":
-            return f"finished: {record.get('rows', 0):,} rows"
+            return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
         case "lost" | "halt" | "degraded":
             return f"{record['kind']}: {record.get('text', '')}"
     return None

@@ -7,14 +7,11 @@ the caller's, owns all state here; requests of the endpoint are closures that it
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from ferry.contract.documents import RunSettings, Status, append_record
 from ferry.contract.errors import Refusal
@@ -27,30 +24,19 @@ from ferry_operator.cluster.processes import Processes, last_lines
 from ferry_operator.desk import Desk
 from ferry_operator.driver_client import DriverClient, StatusWatch
 from ferry_operator.endpoint import Endpoint, application
+from ferry_operator.interrupts import Interrupts
 from ferry_operator.registry import Entry, Registry, born
 from ferry_operator.rundir import RunDirectory, with_addresses
 from ferry_operator.schedule import Command, Schedule, check_command
 from ferry_operator.timeline import Tail
+from ferry_operator.view import Record, View, describe
 
 PAUSE_SECONDS = 0.1
 STOP_SECONDS = 10.0
 """How long a driver may take to finish its epoch after a request to stop."""
 
-Record = dict[str, Any]
-
-
-@dataclass(slots=True)
-class View:
-    """What a supervisor shows after each look."""
-
-    settings: RunSettings
-    status: Status | None
-    workers: tuple[d.Worker, ...]
-    wanted: d.Wanted
-    records: list[Record]
-    """new ones of the timeline"""
-    warnings: list[str] = field(default_factory=list)
-    """new ones"""
+FAILURES_MAX = 4
+"""Starts in a row of a worker that may fail before the first epoch."""
 
 
 class Supervisor:
@@ -72,18 +58,20 @@ class Supervisor:
         self._missing: dict[InstanceId, float] = {}
         self._care = DriverCare()
         self._driver_ends = 0
-        self._interrupts = 0
         self._told_to_stop = False
+        self._worked = False
+        """an epoch was finished"""
         self._halt = ""
         self._warnings: list[str] = []
         self._desk = Desk()
+        self._interrupts = Interrupts(self._desk.wake)
         self._tail = Tail(directory.path / "timeline.jsonl", from_end=True)
 
     # ---- the loop
     def run(self, show: Callable[[View], None]) -> Outcome:
         """Run the job; returns how it ended, with nothing left running. Call it in the main thread."""
         with ExitStack() as stack:
-            stack.enter_context(self._signals())
+            stack.enter_context(self._interrupts)
             self._begin(stack)
             while self.outcome is None:
                 show(self._look())
@@ -123,7 +111,10 @@ class Supervisor:
         workers = self._cluster.workers()
         status = self._watch.latest(self._cluster.driver_pid())
         view = self._view(status, workers)
+        if self._interrupts.count:
+            self._stop()
         self._driver_ended()
+        self._workers_fail(workers)
         if self.outcome is None and self.stopping is not None:
             self._stop_driver()
         if self.outcome is None:
@@ -137,6 +128,7 @@ class Supervisor:
         records = self._tail.read()
         for record in records:
             if record.get("kind") == "epoch":
+                self._worked = True
                 self._care.epoch_finished()
             elif record.get("kind") == "halt":
                 self._halt = str(record.get("text", ""))
@@ -179,6 +171,14 @@ class Supervisor:
             log = last_lines(self._cluster.driver_log())
             self.outcome = replace(self.outcome, reason="\n".join([reason, *(f"  {line}" for line in log)]))
 
+    def _workers_fail(self, workers: tuple[d.Worker, ...]) -> None:
+        """End a job whose workers never came up; later failures are for the driver to survive."""
+        failing = [w for w in workers if w.failures >= FAILURES_MAX]
+        if failing and not self._worked and self.outcome is None:
+            log = last_lines(self._cluster.worker_log(failing[0].index))
+            reason = f"worker {failing[0].index} failed {failing[0].failures} times and no epoch was finished"
+            self.outcome = Outcome("failed", "\n".join([reason, *(f"  {line}" for line in log)]))
+
     # ---- act
     def _act(self, action: d.Action) -> None:
         match action:
@@ -206,7 +206,7 @@ class Supervisor:
         pid = self._cluster.driver_pid()
         if pid is None:
             self.outcome = Outcome("stopped")
-        elif self._interrupts > 1 or time.monotonic() - self.stopping > STOP_SECONDS:
+        elif self._interrupts.count > 1 or time.monotonic() - self.stopping > STOP_SECONDS:
             self._cluster.kill_driver()
             self.outcome = Outcome("stopped")
         elif not self._told_to_stop:
@@ -219,30 +219,14 @@ class Supervisor:
     def _note(self, text: str) -> None:
         append_record(self.directory.path, {"kind": "action", "t": time.time(), "text": text})
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first interrupt ends the job gracefully, the second at once."""
-
-        def interrupted(number: int, frame: FrameType | None) -> None:
-            self._interrupts += 1
-            self.stopping = self.stopping if self.stopping is not None else time.monotonic()
-            self._desk.wake()
-
-        before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     # ---- requests (Control): called by the endpoint's threads
     def job(self) -> Record:
         """See `endpoint.Control`."""
         return self._desk.ask(self._job)
 
-    def perform(self, command: Command) -> None:
+    def perform(self, commands: Sequence[Command]) -> None:
         """See `endpoint.Control`."""
-        self._desk.ask(lambda: self._perform(command))
+        self._desk.ask(lambda: self._perform_all(commands))
 
     def stage(self, epoch: int, stage: str) -> None:
         """See `endpoint.Control`."""
@@ -254,29 +238,20 @@ class Supervisor:
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
-        return {
-            "job": self.settings.job,
-            "run": self.settings.run,
-            "directory": self.settings.directory,
-            "phase": "stopping" if self.stopping is not None else "running",
-            "spec": {
-                "workers": self.wanted.workers,
-                "instancesPerWorker": self.wanted.instances,
-                "replicas": self.wanted.replicas,
-                "virtualNodes": self.settings.virtual_nodes,
-            },
-            "events": self.settings.events,
-            "drains": self._drains,
-            "pins": {str(vnode): instance for vnode, instance in sorted(self._pins.items())},
-            "workers": [asdict(worker) for worker in self._cluster.workers()],
-            "status": status.to_wire() if status is not None else None,
-        }
+        view = View(self.settings, status, self._cluster.workers(), self.wanted, [])
+        return describe(view, "stopping" if self.stopping is not None else "running", self._drains, self._pins)
+
+    def _perform_all(self, commands: Sequence[Command]) -> None:
+        """Do all or, when one of them names what is not there, none."""
+        for command in commands:
+            check_command(command, self.wanted.workers, self.wanted.instances, self.settings.virtual_nodes)
+        for command in commands:
+            self._perform(command)
 
     def _perform(self, command: Command) -> None:
         """Do one action now; raises Refusal."""
         if self.stopping is not None:
             raise Refusal("the job is ending")
-        check_command(command, self.wanted.workers, self.wanted.instances, self.settings.virtual_nodes)
         self._note(str(command))  # before it is done: a recovery is timed from here
         match command.kind:
             case "workers":
@@ -306,7 +281,7 @@ class Supervisor:
     def _stage(self, epoch: int, stage: str) -> None:
         for command in self.schedule.due(epoch, stage):
             try:
-                self._perform(command)
+                self._perform_all([command])
             except Refusal as error:
                 self._warnings.append(f"--at epoch={epoch}:{stage} {command}: {error}")
                 self._note(f"{command} refused: {error}")

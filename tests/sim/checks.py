@@ -78,6 +78,8 @@ class Checks:
         now = host.files.saved
         if now.generation < before.generation:
             self.fail(f"{host.name}: generation went back")
+        if now.holds != before.holds:
+            host.stale = False
         if now.committed != before.committed:
             if now.high < before.high and self.in_step(host.name):
                 self.fail(f"{host.name}: watermark went back from {before.high} to {now.high}")
@@ -119,7 +121,7 @@ class Checks:
         for name in journal.in_step_instances():
             host = self.world.hosts[name]
             label = host.files.saved.committed
-            if not host.files.saved.holds or (not host.alive and label is None):
+            if not host.files.saved.holds or (not host.alive and label is None) or host.stale:
                 continue
             if label is None:
                 ordinals.append(-1)

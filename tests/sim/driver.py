@@ -63,9 +63,9 @@ class Driver:
             case core.Journal():
                 world.after(rnd.randint(1, 5), world.journal_write, self, effect)
             case core.StartIngest():
-                world.after(rnd.randint(1, 4), self.ingest, effect)
+                world.after(self.pace(), self.ingest, effect)
             case core.Emit(rows):
-                world.after(rnd.randint(1, 4), self.emit, rows)
+                world.after(self.pace(), self.emit, rows)
             case core.Ready():
                 self.ready = True
                 if world.desired is not None:
@@ -77,6 +77,12 @@ class Driver:
                 pass
             case _:
                 raise AssertionError(effect)
+
+    def pace(self) -> int:
+        """How long a job takes to begin; a driver that was given up may be very slow."""
+        rnd = self.world.rnd
+        slow = rnd.random() < (0.5 if self is not self.world.driver else 0.02)
+        return rnd.randint(50, 600) if slow and not self.world.net.fair else rnd.randint(1, 4)
 
     # ---- Spark's query
     def begin(self) -> None:
@@ -193,7 +199,7 @@ class Driver:
             world.kill_driver(self)
             return
         held = world.sink.get(epoch)
-        if held is not None and held[0] > self.generation:
+        if held is not None and held[0] > self.generation and world.scenario.fenced_sink:
             world.kill_driver(self)
             return
         world.checks.emitted(rows, got)

@@ -21,7 +21,8 @@ class Fault:
     """`what` happens to whoever performs the effect (or to a random one of `who`), possibly more than one thing."""
 
     what: str
-    """crash | lose | driver | zombie | partition | suspect | journal | cut (partition of two instances)"""
+    """crash | lose | rollback (files of an older day) | driver | zombie | partition | suspect | journal | cut (partition of
+    two instances)"""
     place: str = ""
     count: int = 0
     time: int = 0
@@ -47,6 +48,9 @@ class Scenario:
     desired: list[int]
     """Times at which another placement is desired."""
     batch: int
+    attempt_ms: int
+    fenced_sink: bool
+    """Whether the sink itself refuses lower generations."""
     losing: bool
     """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
 
@@ -63,13 +67,13 @@ def draw(seed: int) -> Scenario:
         weather = Weather(rnd.choice((0, 0.01, 0.03)), rnd.choice((0, 0.05, 0.2)), rnd.choice((0.02, 0.1, 0.3)))
     kinds = {
         0: ["suspect", "crash"],
-        1: ["crash", "crash", "lose"],
+        1: ["crash", "crash", "lose", "rollback"],
         2: ["driver", "driver", "zombie"],
         3: ["zombie", "zombie", "partition", "suspect"],
         4: ["partition", "cut", "suspect", "journal"],
         5: ["crash", "lose", "driver", "zombie", "partition", "cut", "suspect", "journal"],
         6: ["driver+crash", "crash+driver", "zombie+crash", "driver+lose", "zombie+partition", "driver", "crash"],
-        7: ["crash", "lose", "driver", "zombie", "suspect", "zombie+journal", "crash+suspect"],
+        7: ["crash", "lose", "rollback", "driver", "zombie", "suspect", "zombie+journal", "crash+suspect"],
     }[kind]
     faults = [fault(rnd, rnd.choice(kinds)) for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.randint(1, 6))]
     moves = rnd.randint(1, 5) if kind in (0, 5, 7) else rnd.choice((0, 0, 1, 2))
@@ -87,6 +91,8 @@ def draw(seed: int) -> Scenario:
         faults=faults,
         desired=sorted(rnd.randint(1, 400) for _ in range(moves)),
         batch=rnd.choice((1, 2, 1 << 30)),
+        attempt_ms=rnd.choice((60, 120, 250)),
+        fenced_sink=rnd.random() < 0.5,
         losing=rnd.random() < 0.15,
     )
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import InstanceId, Label
+from ferry.contract.names import InstanceId, Label, Step
 from ferry.protocol import instance as core
+from ferry.protocol.steps import step_of
 from tests.sim import data
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ class Files:
     log: dict[Label, list[tuple[m.Delta, Body]]] = field(default_factory=dict)
     state: dict[int, data.Rows] = field(default_factory=dict)
     floor: int = WATERMARK_NONE
+    loaded: dict[int, Step] = field(default_factory=dict)
+    """The base of the snapshot of which rows were loaded, by virtual node."""
+    appended: dict[int, set[Step]] = field(default_factory=dict)
+    """Steps of which rows were put, by virtual node. A state of rows would hold a row twice that came by both ways."""
 
 
 class Host:
@@ -41,7 +46,8 @@ class Host:
         self.life = 0
         self.lost_at = -1
         """When files were lost last."""
-        self.down_since = 0
+        self.stale = False
+        """The disk came back as it was earlier, and the groups do not know yet."""
         self.driver = ""
 
     # ---- life and death
@@ -135,8 +141,14 @@ class Host:
             case core.Drop(vnodes):
                 for v in vnodes:
                     files.state.pop(v, None)
+                    files.loaded.pop(v, None)
+                    files.appended.pop(v, None)
             case core.Load(chunk):
+                base = step_of(chunk.base, world.operators)
                 for v, row, x in self.chunks.pop(chunk):
+                    if any(step <= base for step in files.appended.get(v, ())):
+                        world.checks.fail(f"{self.name} put a step of virtual node {v} and loads it with base {base}")
+                    files.loaded[v] = base
                     if data.end_of(row[0], row[1]) > chunk.floor:
                         files.state.setdefault(v, {}).setdefault(row, x)
             case core.Scan(learner, session, vnodes, base):
@@ -197,6 +209,9 @@ class Host:
         if torn:
             rows = rows[: self.world.rnd.randint(0, len(rows))]
         for v, row, x in rows:
+            if v in self.files.loaded and label.step <= self.files.loaded[v]:
+                self.world.checks.fail(f"{self.name} puts {label} of virtual node {v} after a snapshot that has it")
+            self.files.appended.setdefault(v, set()).add(label.step)
             self.files.state.setdefault(v, {})[row] = x
 
     def scan(self, life: int, learner: str, session: int) -> None:

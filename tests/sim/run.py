@@ -22,7 +22,10 @@ from ferry.protocol.rules import Rules
 from tests.sim.checks import Livelock, Violation
 from tests.sim.world import World, short
 
-TOGETHER: dict[tuple[str, ...], str] = {}
+TOGETHER: dict[tuple[str, ...], str] = {
+    ("fence_read", "gone_is_error"): "a driver that is fenced reads rows that are gone: either rule refuses it",
+    ("low_attempt", "logs_kept"): "a late delta of an abandoned attempt does harm only if it pushes out a newer one",
+}
 """Rules that cover each other: nothing breaks until both are gone, and why."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import deque
 from typing import Any
@@ -16,7 +17,7 @@ from ferry.protocol.rules import Rules
 from tests.sim import checks, faults
 from tests.sim.driver import Driver
 from tests.sim.events import Clock, Net
-from tests.sim.host import Host
+from tests.sim.host import Files, Host
 
 HEALED = 1_200
 """From this time on nothing new goes wrong."""
@@ -34,7 +35,7 @@ class World:
         self.operators, self.vnodes, self.epochs = s.operators, s.vnodes, s.epochs
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.Settings(
-            operators=s.operators, attempt_ms=250, commit_ms=80, return_ms=3_000, start_ms=300, warm_ms=3_000,
+            operators=s.operators, attempt_ms=s.attempt_ms, commit_ms=80, return_ms=3_000, start_ms=300, warm_ms=3_000,
             pace=g.Pace(s.batch),
         )  # fmt: skip
         self.clock = Clock()
@@ -138,6 +139,8 @@ class World:
             if host is who:
                 return "torn"
             self.crash(host)
+        elif what == "rollback" and host.alive and self.may_lose(host):
+            self.after(rnd.randint(20, 200), self.roll_back, host, copy.deepcopy(host.files))
         elif what in ("driver", "zombie") and driver is not None and driver.alive:
             if driver is self.driver:
                 self.driver = None
@@ -160,6 +163,12 @@ class World:
                 self.after(1, driver.take, dcore.JournalReachable(False))
             self.after(f.length, self.journal_back)
         return ""
+
+    def roll_back(self, host: Host, files: Files) -> None:
+        """Its disk comes back as it was some time ago."""
+        if host.alive and self.may_lose(host):
+            self.crash(host)
+            host.files, host.lost_at, host.stale = files, self.clock.now, True
 
     def may_lose(self, host: Host) -> bool:
         """Files are lost only if every virtual node has another living copy that is in step, unless the scenario allows it."""
@@ -187,10 +196,7 @@ class World:
         if not host.alive:
             return
         host.alive = False
-        host.down_since = self.clock.now
         if host.lost_at == self.clock.now:
-            from tests.sim.host import Files
-
             host.files = Files()
         self.note(host.name, "is down")
         for other in (*self.hosts, *self.drivers):

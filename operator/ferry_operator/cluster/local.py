@@ -25,6 +25,9 @@ from ferry_operator.decide import Worker
 YOUNG_SECONDS = 10.0
 """A worker that ends by itself sooner than this after its start has failed; the next start waits longer."""
 
+REDIS_SECONDS = 1.0
+"""Between two starts of Redis."""
+
 
 @dataclass(frozen=True, slots=True)
 class Programs:
@@ -77,6 +80,10 @@ class LocalCluster:
     def driver_was_killed(self) -> bool:
         """Whether the last driver was ended on purpose."""
         return self._driver is not None and self._driver.killed
+
+    def worker_log(self, index: int) -> Path:
+        """What the sidecar of a worker printed."""
+        return self._processes.log(_role(index))
 
     def driver_log(self) -> Path:
         """What the driver printed."""
@@ -149,7 +156,7 @@ class LocalCluster:
 
     def keep_redis(self) -> bool:
         """Start Redis again if it has died; True when it had."""
-        if self._redis.running:
+        if self._redis.running or time.monotonic() - self._redis.started < REDIS_SECONDS:
             return False
         self._redis.start()
         return True

@@ -46,6 +46,11 @@ class PrivateRedis:
         """Whether the process runs."""
         return self._process is not None and self._process.code is None
 
+    @property
+    def started(self) -> float:
+        """When it was last started, by the monotonic clock; 0 for never."""
+        return self._process.started if self._process is not None else 0.0
+
     def start(self) -> None:
         """Start the server; does not wait for it."""
         server = os.environ.get("FERRY_REDIS_SERVER") or shutil.which("redis-server")

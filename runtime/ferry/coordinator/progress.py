@@ -45,12 +45,16 @@ class Progress:
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
 
-    def resume(self, epoch: int, notes: dict[str, Any]) -> None:
-        """Go on from the counters that were committed with `epoch`."""
+    def resume(self, epoch: int, notes: dict[str, Any], late: int, again: bool) -> None:
+        """Go on from the counters that were committed; `late` are those of the last step.
+
+        `again`: the sinks get the last committed epoch once more, and it is counted then.
+        """
+        rows, malformed = notes.get("epoch", (0, 0)) if again else (0, 0)
         with self._lock:
             self.epoch = epoch
-            self.rows, self.malformed = int(notes.get("rows", 0)), int(notes.get("malformed", 0))
-            self.late = int(notes.get("late", 0))
+            self.rows, self.malformed = notes.get("rows", 0) - rows, notes.get("malformed", 0) - malformed
+            self.late = notes.get("late", 0) + (0 if again else late)
 
     def finish_epoch(self, record: EpochRecord, generation: int, watermark: int) -> None:
         """Count an epoch whose rows are in the sink."""

@@ -5,13 +5,19 @@ Exit codes: 0 finished or stopped, 2 the pipeline or a setting is refused, 3 hal
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
+import signal
 import sys
+import threading
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, SpecRefused
 from ferry.driver.job import Job
+
+OURS = ("coordinator", "members", "journal", "journal-watch", "control", "tick")
+"""Threads without which nothing goes on; Spark's bridge has others."""
 
 
 def main() -> int:
@@ -22,6 +28,8 @@ def main() -> int:
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
     sys.setswitchinterval(0.0005)
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
+    threading.excepthook = end_with_thread
     try:
         return Job(settings).run()
     except SpecRefused as refused:
@@ -30,6 +38,14 @@ def main() -> int:
     except FerryError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 3
+
+
+def end_with_thread(failed: threading.ExceptHookArgs) -> None:
+    """A thread of the coordinator that fails takes the driver along: a new one goes on where it was."""
+    name = failed.thread.name if failed.thread is not None else "?"
+    logging.getLogger("ferry.driver").critical("thread %s failed", name, exc_info=failed.exc_value)
+    if name in OURS:
+        os._exit(70)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,9 @@ from ferry.spark.ingest import Work
 log = logging.getLogger("ferry.driver")
 
 RETRY_SECONDS = 0.05
+
+READ_ERRORS = re.compile(r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone")
+"""In the text of a failed Spark job: it could not reach an instance, or that one had no rows (any more)."""
 
 
 class Epochs:
@@ -81,6 +85,7 @@ class Epochs:
             elif isinstance(order, core.Emit):
                 notes = json.loads(order.rows.meta) if order.rows.meta else {}
                 flush, watermark = bool(notes.get("flush")), order.rows.high
+                record.rows, record.malformed = notes.get("epoch", (0, 0))
                 if self._emit(order.rows, record):
                     break
             else:
@@ -136,8 +141,7 @@ class Epochs:
 
     def _passing(self, error: Exception) -> bool:
         """Whether a failed Spark job may be due to an instance that died under it."""
-        text = str(error)
-        return "FlightUnavailable" in text or "rows gone" in text
+        return READ_ERRORS.search(str(error)) is not None
 
     def _ingested(self, order: core.StartIngest, receipts: list[dict[str, Any]], record: EpochRecord) -> None:
         step, generation = order.step, self.loop.machine.generation
@@ -149,6 +153,9 @@ class Epochs:
         rows = sum(r["rows"] for r in receipts) if step.operator == 0 else 0
         malformed = sum(r["malformed"] for r in receipts)
         notes = json.loads(order.meta) if order.meta else {}
+        before = notes.get("epoch", (0, 0)) if step.operator else (0, 0)
+        notes["epoch"] = (before[0] + rows, before[1] + malformed)
+        notes["late"] = notes.get("late", 0) + self.loop.machine.late
         maxima: dict[str, Any] = notes.setdefault("maxima", {})
         mine: dict[str, int] = maxima.setdefault(str(step.operator), {})
         for r in receipts:
@@ -156,7 +163,6 @@ class Epochs:
                 mine[side] = max(mine.get(side, value), value)
         flush = any(r["flush"] for r in receipts) or (bool(notes.get("flush")) and step.operator > 0)
         notes.update(rows=notes.get("rows", 0) + rows, malformed=notes.get("malformed", 0) + malformed, flush=flush)
-        record.rows, record.malformed = record.rows + rows, record.malformed + malformed
         self._accepted = [f"{step.epoch}-{step.operator}-{generation}-{order.run}-{r['task']}" for r in receipts]
         high = limits.WATERMARK_END if flush else self._watermark(step, mine, order)
         meta = json.dumps(notes, separators=(",", ":")).encode()
@@ -193,7 +199,7 @@ class Epochs:
         epoch = rows.label.step.epoch
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
-        record.late = rows.late
+        record.late += rows.late
         if rows.high > rows.low:
             attempts = 0
             while True:
@@ -230,22 +236,18 @@ class Epochs:
         time.sleep(min(0.1 * 2 ** (attempts - 1), 5.0))
 
     def _write(self, rows: core.Rows, epoch: int) -> int:
-        splits = self._splits(rows)
+        """Fetch and publish; returns the number of rows (an upper bound when Spark's tasks read them)."""
+        splits, secret = self._splits(rows), self.settings.secret
         schema = fired_schema(self.plan.operators[rows.label.step.operator].shape)
-        local = (rows.fired <= limits.EMIT_LOCAL_ROWS and rows.fired > 0) or rows.fired == 0
-        table = emit.fetch(self._readers, splits, self.settings.secret, schema) if local else None
-        fired = 0
+        table = emit.fetch(self._readers, splits, secret, schema) if rows.fired <= limits.EMIT_LOCAL_ROWS else None
         self.hook(epoch, "sink")
         self.loop.stages["sink"] = time.monotonic()
+        if table is not None and table.num_rows == 0:
+            return 0
         for output in self.plan.outputs:
-            if table is not None and table.num_rows == 0:
-                continue
-            fired = table.num_rows if table is not None else rows.fired
-            made = emit.result(
-                self.spark, output, table, lambda: rows_frame(self.spark, splits, self.settings.secret, schema)
-            )
+            made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, secret, schema))
             output.sink.write(epoch, rows.generation, made)
-        return fired
+        return table.num_rows if table is not None else rows.fired
 
     def _publish_dead_letters(self, epoch: int) -> None:
         """Make the set-aside records of accepted attempts visible, forget those of others."""

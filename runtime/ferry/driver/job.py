@@ -66,7 +66,8 @@ class Job:
         ready = self._await_ready(loop)
         notes = json.loads(ready.meta) if ready.meta else {}
         committed = ready.committed.step.epoch if ready.committed else -1
-        progress.resume(committed, notes)
+        again = self._spark_committed() < committed
+        progress.resume(committed - again, notes, loop.machine.late, again)
         progress.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for output in plan.outputs:
             output.sink.open(self.settings.output, committed)
@@ -127,7 +128,7 @@ class Job:
             .trigger(processingTime=f"{self.settings.epoch_interval_ms} milliseconds")
             .start()
         )
-        ticker = threading.Thread(target=self._tick, args=(loop,), daemon=True)
+        ticker = threading.Thread(target=self._tick, args=(loop,), name="tick", daemon=True)
         ticker.start()
         while query.isActive and not epochs.finished:
             if self._stop.wait(0.02):

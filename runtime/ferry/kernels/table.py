@@ -1,7 +1,8 @@
 """The table of one slice: V regions of equal capacity, open addressing inside a region, rows of 8-byte words.
 
-A row is (used, hash, key or heap offset, n, cells...). The region of virtual node v is rows [v * capacity, (v + 1) * capacity),
-so a virtual node is one piece of the file. Rows that come sorted by hash walk through the regions from front to back.
+A row is (used, hash, key or heap offset, n, cells...). The region of virtual node v is rows
+[v * capacity, (v + 1) * capacity), so a virtual node is one piece of the file. Rows that come sorted
+by hash walk through the regions from front to back.
 
 A row is written values first, then key and hash, then the used word, so that a put that was torn can be done again.
 Merge codes are those of ferry.kernels.grouping; they are repeated here because files of kernels are self-contained.

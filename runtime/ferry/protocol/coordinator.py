@@ -262,7 +262,8 @@ class Coordinator(Membership):
 
     def _on_warm(self, event: m.Warm) -> None:
         for key in [(event.instance, v) for v in event.vnodes]:
-            if key in self.learning and event.version >= self.learning[key] and event.instance in self.alive:
+            present = key in self.learning and (event.version >= self.learning[key] or not self.rules.warm_version)
+            if present and event.instance in self.alive:
                 self.warm[key] = event.label
         if not self.rules.between_epochs and self.phase not in (Phase.JOURNAL, Phase.ASK):
             self._regroup()

@@ -127,14 +127,16 @@ class Instance:
                 self.trial = None  # What is being computed for the old driver must not be logged after the answer.
 
     def _current(self, message: m.Prepare | m.Delta) -> bool:
-        """True when the message belongs to the installed table; it waits for a newer table, and is dropped for an older."""
+        """True when the message belongs to the installed table; it waits for a newer table, and is dropped for an older.
+
+        Dropping saves work only: attempts are never numbered twice, so nobody counts an answer to an older one.
+        """
         version = message.version
         if self.view is not None and version == self.view.version:
             return True
         if self.view is None or version > self.view.version:
             self.waiting = [*(w for w in self.waiting if w.version >= version), message][-WAITING:]
-            return False
-        return not self.rules.fence_version
+        return False
 
     def may_read(self, generation: int, label: Label, vnodes: tuple[int, ...] = ()) -> bool:
         """Whether fired rows of `label` of these virtual nodes may be served to a reader of `generation`."""

@@ -4,8 +4,9 @@
                 ^                     | gap, stall, lost leader
                 '---------------------'  (begin again, from nothing)
 
-A snapshot is a fuzzy scan begun when the leader had committed `base`. It is what the learner's label says once every
-delta after `base` was put here, without a gap.
+A snapshot is a scan begun when the leader had committed `base`. It is what the learner's label says once every delta after
+`base` was put here, without a gap, and none up to `base`: rows are appended, so a step that came by both ways would
+count twice. Hence a learner drops what it put before the first chunk, and takes no chunk of a leader that is ahead.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class Session:
     since: Step | None = None
     put: Step | None = None
     """Deltas of the steps `since`..`put`, without a gap, were put here."""
+    early: Step | None = None
+    """The last step of which something was put here before the first chunk."""
+    ahead: Step | None = None
+    """The leader had committed this step, and this instance had not: begin again once it has."""
 
 
 class Learning:
@@ -92,10 +97,12 @@ class Learning:
     def on_chunk(self, chunk: m.Chunk, committed: Label | None) -> None:
         """Load the next chunk; a gap begins the snapshot again."""
         s = next((x for x in self.sessions if x.number == chunk.session and x.leader == chunk.leader), None)
-        if s is None or s.complete or chunk.number < s.next_chunk:
+        if s is None or s.complete or s.ahead is not None or chunk.number < s.next_chunk:
             return
         if chunk.number > s.next_chunk or (s.next_chunk and chunk.base != s.base):
             self._again(s)
+            return
+        if chunk.number == 0 and self.rules.once and not self._apart(s, chunk, committed):
             return
         s.next_chunk += 1
         s.base, s.progress = chunk.base, self.now
@@ -104,10 +111,25 @@ class Learning:
             s.complete = True
             self.report(committed)
 
+    def _apart(self, s: Session, chunk: m.Chunk, committed: Label | None) -> bool:
+        """Whether the snapshot that begins and the deltas that were put here have nothing in common, or are made so."""
+        base = step_of(chunk.base, self.operators)
+        if base > step_of(committed, self.operators):
+            s.ahead = base
+            return False
+        if s.early is not None and s.early > base:
+            self._again(s)
+            return False
+        if s.early is not None:
+            self.do(Drop(s.vnodes))
+        return True
+
     def put(self, step: Step, deltas: Sequence[m.Delta]) -> None:
         """A step was put; which sessions had its delta?"""
         for s in self.sessions:
             s.warm = False
+            if s.next_chunk == 0 and any(not set(s.vnodes).isdisjoint(d.vnodes) for d in deltas):
+                s.early = step
             if not any(d.leader == s.leader and not d.chain and _covers(d.vnodes, s.vnodes) for d in deltas):
                 s.since = s.put = None
                 continue
@@ -117,10 +139,13 @@ class Learning:
 
     def report(self, committed: Label | None) -> None:
         """Tell the driver which snapshots are whole as of the committed step; begin those again that never will be."""
+        now = step_of(committed, self.operators)
+        for s in [x for x in self.sessions if x.ahead is not None and x.ahead <= now]:
+            self._again(s)
         for s in [x for x in self.sessions if x.complete]:
-            base, now = step_of(s.base, self.operators), step_of(committed, self.operators)
+            base = step_of(s.base, self.operators)
             if now < base:
-                continue  # The leader was ahead: whole as soon as this instance commits that step, too.
+                continue  # Only without the rule `once`: whole as soon as this instance commits that step, too.
             gapless = s.since is not None and s.since <= successor(base, self.operators) and s.put == now
             if base < now and not gapless and self.rules.missed_delta:
                 self._again(s)

@@ -43,9 +43,8 @@ class Membership:
         self.rules = rules or Rules()
         self.expected = journal.version if journal else None
         self.generation = (journal.version.generation if journal else 0) + 1
-        groups = list((journal or initial).groups)
-        if self.rules.drop_learners:
-            groups = [replace(x, learners=()) for x in groups]
+        # Learners of the last driver begin again: this one does not know what they missed.
+        groups = [replace(x, learners=()) for x in (journal or initial).groups]
         self.table = Table(Version(self.generation, 0), tuple(groups), initial=(journal or initial).initial)
         self.view = View(self.table)
         self.phase = Phase.JOURNAL

@@ -16,21 +16,18 @@ class Rules:
     adopt: bool = True
     """A new driver finishes an attempt that any in-step member committed."""
     fence_ask: bool = True
-    """Answering a driver raises the generation of the instance: older drivers are refused from then on."""
+    """Answering a driver raises the generation of the instance: older drivers are refused from then on, and what is being
+    computed for them is dropped."""
     ask_all: bool = True
     """A new driver decides "none committed" only when every in-step member answered or was removed by a new term."""
-    drop_learners: bool = True
-    """A new driver does not take over the learners of the old one."""
     fence_read: bool = True
     """A read of fired rows carries the generation; a lower one is refused."""
     gone_is_error: bool = True
-    """A read of rows that are no longer there is an error, never an empty answer."""
+    """A read of rows that are no longer there, or of virtual nodes not held here, is an error, never an empty answer."""
     all_committed: bool = True
-    """Rows are readable only when every in-step member has committed."""
+    """Rows are readable, and the next step begins, only when every in-step member has committed."""
     journal_first: bool = True
     """Nobody acts on a group change that is not in the journal."""
-    fence_version: bool = True
-    """A message of a lower routing table is refused."""
     commit_final: bool = True
     """Once Commit was sent no other attempt of that step is ever prepared."""
     keys_full: bool = True
@@ -39,12 +36,16 @@ class Rules:
     """In step and cut are granted only after Spark has begun the next epoch and before its first Prepare."""
     warm_label: bool = True
     """A learner becomes in step only when what it holds is as of the last committed step."""
+    warm_version: bool = True
+    """A learner is warm only by a snapshot that was begun since it learns from its present leader."""
     cut_in_step: bool = True
     """Only an in-step member becomes leader."""
     whole_flag: bool = True
     """Files of an unfinished snapshot are no copy."""
     compare_label: bool = True
-    """A returning member is compared by step and attempt with its group."""
+    """A returning member is compared by step and attempt with its group; its files may be of an older day."""
+    once: bool = True
+    """What a learner puts comes by its snapshot or by a delta, never by both."""
     missed_delta: bool = True
     """A learner that missed a delta after its snapshot's base begins again."""
     rows_kept: bool = True

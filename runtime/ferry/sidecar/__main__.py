@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import logging
 import os
 import signal
 import sys
+import threading
 
 from ferry.contract.documents import RunSettings
 
@@ -27,14 +29,23 @@ def main() -> int:
         format=f"%(asctime)s {settings.run} w{args.worker} %(levelname)s %(message)s",
     )
     sys.setswitchinterval(0.0005)
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
     if args.instance is None:
         from ferry.sidecar.parent import Parent
 
         return Parent(settings, args.run_json, args.worker, args.instances).run()
     die_with_parent()
+    threading.excepthook = end_with_thread
     from ferry.sidecar.node import Node
 
     return Node(settings, args.worker, args.instance).run()
+
+
+def end_with_thread(failed: threading.ExceptHookArgs) -> None:
+    """A thread that fails takes its instance along: the parent starts it again, and it comes back to its own files."""
+    name = failed.thread.name if failed.thread is not None else "?"
+    logging.getLogger("ferry.sidecar").critical("thread %s failed", name, exc_info=failed.exc_value)
+    os._exit(70)
 
 
 def die_with_parent() -> None:
@@ -46,4 +57,12 @@ def die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = 1
+    try:
+        code = main()
+    except Exception:
+        logging.getLogger("ferry.sidecar").critical("ends", exc_info=True)
+    finally:
+        # Not sys.exit: threads of Flight may keep a process alive whose loop has ended.
+        sys.stderr.flush()
+        os._exit(code)

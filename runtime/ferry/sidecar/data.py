@@ -240,8 +240,12 @@ class Data:
 
     # ---- snapshots
     def _chunks(self, vnodes: np.ndarray) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
-        for operator, state in enumerate(self.states):
-            for batch in state.snapshot(vnodes, limits.CHUNK_BYTES):
+        # Begun here and now, for all operators: rows of a later step come to the learner as its delta, and only so.
+        return self._scanned([state.snapshot(vnodes, limits.CHUNK_BYTES) for state in self.states])
+
+    def _scanned(self, begun: list[Iterator[pa.RecordBatch]]) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
+        for operator, (state, snapshot) in enumerate(zip(self.states, begun, strict=True)):
+            for batch in snapshot:
                 yield operator, state._expired, batch
         yield len(self.states) - 1, self.states[-1]._expired, None
 

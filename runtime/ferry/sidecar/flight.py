@@ -21,7 +21,7 @@ from ferry.contract.places import ReadTicket, StageTicket
 log = logging.getLogger("ferry.sidecar")
 
 
-class Door(fl.FlightServerBase):  # type: ignore[misc]
+class Door(fl.FlightServerBase):
     """Flight server of one instance.
 
     `stage(fragment, batches)` keeps a fragment; `read(ticket, label)` gives the schema and an iterator of batches that

@@ -30,7 +30,7 @@ def feeds_of(operator: Operator, plan: Plan, rows: bool) -> dict[str, tuple[Feed
     feeds: dict[str, list[Feed]] = {}
     for side, source in enumerate(operator.inputs):
         name = source.origin if isinstance(source.origin, str) else ROWS
-        origin = plan.sources[name] if name in plan.sources else None
+        origin = plan.sources.get(name)
         splits = origin if isinstance(origin, Splits) else None
         maps = tuple(s.function for s in source.steps if isinstance(s, MapBatches))
         key = name

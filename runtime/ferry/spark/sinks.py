@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Sink(ABC):
     """One end of a pipeline."""
 
-    def open(self, base: str | None, committed: int) -> None:
+    def open(self, base: str | None, committed: int) -> None:  # noqa: B027  most sinks have nothing to open
         """`base` replaces the directory of file sinks; `committed` is the last committed epoch, -1 for a new job."""
 
     @abstractmethod

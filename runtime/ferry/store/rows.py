@@ -215,9 +215,11 @@ class RowState:
         return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.shape))
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """All rows that are there at the first `next()` and not expired meanwhile, exactly once, in chunks."""
-        vnodes = np.unique(np.asarray(vnodes, np.int64))
-        for segment in list(self._segments):
+        """All rows that are there now and not expired meanwhile, exactly once, in chunks; rows put later are not in it."""
+        return self._chunks(list(self._segments), np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
+
+    def _chunks(self, found: list[Segment], vnodes: Ints, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
+        for segment in found:
             indices = columns.range_indices(segment.offsets, vnodes)
             step = max(1, chunk_bytes // segment.row_bytes)
             for begin in range(0, indices.size, step):

@@ -24,8 +24,8 @@ def status(groups: Groups, alive: list[str], **changes: Any) -> Status:
     return Status(**{**values, **changes})
 
 
-def worker(index: int, running: bool = True, instances: int = 1, **more: Any) -> d.Worker:
-    return d.Worker(index, instances, running, **more)
+def worker(index: int, running: bool = True, instances: int = 1, failures: int = 0, seconds: float = 100.0) -> d.Worker:
+    return d.Worker(index, instances, running, failures, seconds)
 
 
 ALIVE = ["0.0", "1.0"]
@@ -118,6 +118,11 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             replace(REST, status=status(GROUPS, ["0.0"]), missing={"1.0": 10.0}),  # type: ignore[dict-item]
             ["SubmitDesired"],
             id="and planned without after 10 s",
+        ),
+        pytest.param(
+            replace(REST, workers=(worker(0), worker(1, seconds=59)), status=status(GROUPS, ["0.0"]), missing={"1.0": 50.0}),  # type: ignore[dict-item]
+            [],
+            id="but not while its worker may still be compiling",
         ),
         pytest.param(replace(REST, submitted=None), ["SubmitDesired"], id="nothing was submitted yet"),
         pytest.param(
@@ -225,7 +230,14 @@ class World:
         )
         workers = tuple(self.workers[k] for k in sorted(self.workers))
         one = d.Observed(
-            self.wanted, workers, self.driver, True, now if self.driver else None, self.submitted, self.drains, self.pins
+            self.wanted,
+            workers,
+            self.driver,
+            True,
+            now if self.driver else None,
+            self.submitted,
+            self.drains,
+            self.pins,
         )
         return replace(one, missing={i: 0.0 for i in d.expected(one) if i not in self.alive})
 
@@ -241,7 +253,9 @@ class World:
             case d.StartWorker(k, n) | d.SetInstances(k, n):
                 self.workers[k] = d.Worker(k, n, True)
             case d.StopWorker(k):
-                assert not any(i.startswith(f"{k}.") for g, l in self.groups for i in (*g, *l)), "it holds something"
+                assert not any(i.startswith(f"{k}.") for g, learn in self.groups for i in (*g, *learn)), (
+                    "it holds something"
+                )
                 del self.workers[k]
             case d.StartDriver():
                 self.driver, self.generation, self.desired, self.placements = True, self.generation + 1, 0, None

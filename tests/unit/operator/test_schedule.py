@@ -77,9 +77,19 @@ def test_two_words_after_at_are_one_value(argv: list[str], joined: list[str]) ->
 
 
 def test_an_action_is_handed_out_once_and_the_driver_dies_last() -> None:
-    texts = ["epoch=3 kill-driver", "epoch=3 workers=4", "epoch=2:emit drain=0", "epoch=2:ingest drain=0", "epoch=9 drain=1"]
+    texts = [
+        "epoch=3 kill-driver",
+        "epoch=3 workers=4",
+        "epoch=2:emit drain=0",
+        "epoch=2:ingest drain=0",
+        "epoch=9 drain=1",
+    ]
     schedule = Schedule(parse_all(texts, 2, 1, 8))
     assert schedule.stops() == ((2, "ingest"), (2, "emit"), (3, "begin"), (9, "begin"))
     assert [str(c) for c in schedule.due(3, "begin")] == ["workers=4", "kill-driver"]
     assert schedule.due(3, "begin") == []
-    assert [str(t) for t in schedule.left()] == ["epoch=2:emit drain=0", "epoch=2:ingest drain=0", "epoch=9:begin drain=1"]
+    assert [str(t) for t in schedule.left()] == [
+        "epoch=2:emit drain=0",
+        "epoch=2:ingest drain=0",
+        "epoch=9:begin drain=1",
+    ]

@@ -21,6 +21,8 @@ from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry_operator import client, environment
 from ferry_operator.registry import Entry, NoSuchJob, Registry
 
+pytestmark = pytest.mark.cluster
+
 FAKE_FERRY = Path(__file__).parent / "fakes" / "fake_ferry.py"
 
 JOB = """
@@ -79,6 +81,7 @@ class Ferry:
                 found = self.job(name)
                 if true(found):
                     return found
+            assert any(process.poll() is None for process in self.started), found
             time.sleep(0.01)
         raise AssertionError(found)
 
@@ -120,6 +123,7 @@ def test_timed_actions_happen_once_and_are_timed(ferry: Ferry) -> None:
     assert [r["text"] for r in summary["recoveries"]] == ["kill-worker=1", "kill-driver"]
     assert all(0 < r["seconds"] < 10 for r in summary["recoveries"])
     assert any(m["cuts"] for m in summary["moves"])
+    assert summary["directory"].startswith(str(ferry.home))
     assert "warning: --at 'epoch=9999:begin drain=0' never became due" in errors
     (run,) = (ferry.home / "ferry" / "runs").iterdir()
     texts = [json.loads(line).get("text") for line in (run / "timeline.jsonl").read_text().splitlines()]
@@ -145,7 +149,11 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     ferry.wait_for(lambda j: settles(j) and j["status"]["generation"] == 2)
     assert "leads" in ferry("status", "counts")[0]
     assert "the virtual nodes are 0 to 7" in ferry("move", "counts", "8", "0.0", code=2)[1]
-    for path, document in (("/drain", {"worker": 1}), ("/kill", {"what": "7"}), ("/move", {"vnode": 0, "instance": "x"})):
+    for path, document in (
+        ("/drain", {"worker": 1}),
+        ("/kill", {"what": "7"}),
+        ("/move", {"vnode": 0, "instance": "x"}),
+    ):
         with pytest.raises(Refusal):
             ferry.ask("POST", path, document)
     with pytest.raises(SpecRefused, match="not understood"):
@@ -158,7 +166,9 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     assert json.loads(ferry("ps", "--json")[0]) == []
 
 
-@pytest.mark.parametrize(("number", "times", "deaf"), [(signal.SIGINT, 1, 0), (signal.SIGTERM, 1, 0), (signal.SIGINT, 2, 1)])
+@pytest.mark.parametrize(
+    ("number", "times", "deaf"), [(signal.SIGINT, 1, 0), (signal.SIGTERM, 1, 0), (signal.SIGINT, 2, 1)]
+)
 def test_an_interrupt_leaves_no_process(ferry: Ferry, number: int, times: int, deaf: int) -> None:
     run = ferry.start("run", "job.yaml", "--set", f"pipeline.args.deaf={deaf}")
     ferry.wait_for(settles)
@@ -205,6 +215,12 @@ def test_a_driver_that_crashes_once_is_started_again(ferry: Ferry) -> None:
     summary, _ = ferry.run("--events", "2000", "--set", "pipeline.args.exit_at=7", "--set", "pipeline.args.code=9")
     assert (summary["outcome"], summary["epochs"]) == ("finished", 20)
     assert [r["text"] for r in summary["recoveries"]] == ["restart driver (exit code 9)"]
+
+
+def test_workers_that_never_come_up_end_the_job(ferry: Ferry) -> None:
+    summary, errors = ferry.run("--events", "2000", "--set", "workers=1", "--set", "pipeline.args.broken=1", code=1)
+    assert summary["outcome"] == "failed"
+    assert "worker 0 failed 4 times" in errors and "no library to start with" in errors
 
 
 @pytest.mark.parametrize(

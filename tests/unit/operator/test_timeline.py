@@ -15,7 +15,16 @@ T = 1_800_000_000.0
 
 def epoch(number: int, begin: float, end: float, **more: Any) -> timeline.Record:
     values = {"rows": 100, "fired": 2, "late": 1, "malformed": 0, "stages": {}, "watermark": 0}
-    return {"kind": "epoch", "t": T + end, "epoch": number, "generation": 1, "begin": T + begin, "end": T + end, **values, **more}
+    return {
+        "kind": "epoch",
+        "t": T + end,
+        "epoch": number,
+        "generation": 1,
+        "begin": T + begin,
+        "end": T + end,
+        **values,
+        **more,
+    }
 
 
 def groups(t: float, *changes: tuple[int, str, str]) -> timeline.Record:

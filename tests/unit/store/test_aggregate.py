@@ -156,7 +156,7 @@ def directory() -> Iterator[Path]:
 def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window, virtual_nodes: int) -> None:
     shape = shape_of(key, window)
     with tempfile.TemporaryDirectory() as root:
-        state = AggregateState(shape, virtual_nodes, Path(root, "0"), memory_bytes=4096)
+        state = AggregateState(shape, virtual_nodes, Path(root, "0"))
         kept: list[Record] = []
         watermark, low = limits.WATERMARK_NONE, limits.WATERMARK_NONE
         for number, step in enumerate(steps):
@@ -377,6 +377,17 @@ def test_many_long_keys_make_every_heap_grow(directory: Path) -> None:
     again = AggregateState(shape, 4, directory)
     assert fired(again, 10, 20, max_rows=1000) == {(0, 20, (k,)): (2,) for k in keys}
     assert again.statistics()["bytes"].sum() == 2 * 3000 * (32 + 4 + 5 + 200)
+
+
+def test_cold_slices_are_paged_out_and_stay_readable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paged: list = []
+    page_out = mapped.page_out
+    monkeypatch.setattr(mapped, "page_out", lambda mapping: (paged.append(mapping), page_out(mapping)))
+    state = AggregateState(COUNT, 1, directory, memory_bytes=1)
+    for s in (0, 10, 20, 0):
+        state.put(counts(range(50), slice_start=s))
+    assert len(paged) == 3, "each once: 0 and 10 when they were left, 20 at the end; 10 is cold and not asked again"
+    assert len(contents(state)) == 150
 
 
 def test_more_slices_than_file_descriptors(directory: Path) -> None:

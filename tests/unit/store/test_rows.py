@@ -190,6 +190,15 @@ def test_dropped_rows_do_not_come_back_with_their_label(tmp_path: Path) -> None:
     assert contents(opened) == Counter(tuple(r.values()) for c in arriving for r in c.to_pylist())
 
 
+def test_a_snapshot_holds_what_was_there_when_it_was_asked_for(tmp_path: Path) -> None:
+    state = RowState(shape_of(), 2, tmp_path)
+    state.put(some(0), "e1")
+    before = contents(state)
+    asked = state.snapshot(np.arange(2))
+    state.put(some(100), "e2")
+    assert Counter(tuple(r.values()) for c in asked for r in c.to_pylist()) == before
+
+
 def test_dead_segments_are_unlinked_and_dead_rows_filtered(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
     state.put(some(0, time=5), "dead")

@@ -42,7 +42,9 @@ def load(name, otherwise):
 
 
 def save(name, value):
-    (HERE / f"fake-{name}.json").write_text(json.dumps(value))
+    # In one step: the driver may be killed at any moment.
+    (HERE / "fake.new").write_text(json.dumps(value))
+    os.replace(HERE / "fake.new", HERE / f"fake-{name}.json")
 
 
 class State:
@@ -59,7 +61,8 @@ def status():
     living = alive()
     want = State.desired[1]
     settled = want is None or all(
-        not learners and in_step == [i for i in w if i in living] for (in_step, learners), w in zip(State.groups or [], want)
+        not learners and in_step == [i for i in w if i in living]
+        for (in_step, learners), w in zip(State.groups or [], want)
     )
     return {
         "job": RUN["job"], "generation": State.generation, "phase": "idle", "epoch": State.epoch, "watermark": 1000,

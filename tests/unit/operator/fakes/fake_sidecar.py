@@ -1,12 +1,16 @@
 """A sidecar whose instances sleep: it writes their pids, starts dead ones again and follows the file `instances`."""
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-HERE = Path(json.loads(Path(sys.argv[1]).read_text())["directory"])
+RUN = json.loads(Path(sys.argv[1]).read_text())
+if RUN["pipeline_args"].get("broken"):
+    sys.exit("no library to start with")
+HERE = Path(RUN["directory"])
 WORKER, COUNT = sys.argv[sys.argv.index("--worker") + 1], int(sys.argv[sys.argv.index("--instances") + 1])
 instances = {}
 while True:
@@ -19,7 +23,5 @@ while True:
     for i in [i for i in instances if i >= COUNT]:
         instances.pop(i).kill()
     time.sleep(0.05)
-    try:
+    with contextlib.suppress(OSError, ValueError):
         COUNT = int((HERE / "workers" / WORKER / "instances").read_text())
-    except (OSError, ValueError):
-        pass

@@ -1,0 +1,249 @@
+"""Runs jobs with the `ferry` command, as a user does, and compares what they wrote with the oracle.
+
+Nothing of Ferry is imported: what is tested is the command, its processes and its files. It asserts nothing itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+ORACLE = ROOT / "tests" / "oracle"
+WORKLOADS = {"nbq5": "nexmark", "q5": "nexmark", "nb7": "nexmark", "nbq8": "nexmark", "ysb": "ysb"}
+"""Jobs of `examples/`, and the generator that each reads."""
+
+GENERATOR = ("seed", "rate", "group", "delay_prob", "keys", "domain", "zipf_s", "in_flight", "active_people")
+"""Arguments of a job that its generator and the oracle's call by the same name; `late_ms` is the oracle's delay_ms."""
+
+QUERY = ("scale", "window_ms", "slide_ms")
+
+TIMEOUT_SECONDS = 240.0
+
+
+@dataclass
+class Result:
+    """What a run has left."""
+
+    code: int
+    output: Path
+    directory: Path | None
+    summary: dict[str, Any]
+    errors: str
+    """standard error"""
+    records: list[dict[str, Any]]
+    """the timeline"""
+    left: list[str]
+    """processes that outlived the run"""
+    seconds: float
+
+    def kinds(self, kind: str) -> list[dict[str, Any]]:
+        """Timeline records of one kind."""
+        return [r for r in self.records if r["kind"] == kind]
+
+    def changes(self, what: str) -> int:
+        """How often members changed in this way: joined, in-step, cut, promoted, removed, cleaned, ..."""
+        return sum(1 for r in self.kinds("groups") for c in r["changes"] if c[1] == what)
+
+    def story(self, lines: int = 40) -> str:
+        """The end of what it printed, for a failed assertion."""
+        end = "\n".join(self.errors.splitlines()[-lines:])
+        return f"exit code {self.code} after {self.seconds:.0f} s, files {self.directory}, left {self.left}\n{end}"
+
+
+@dataclass
+class Running:
+    """A run that is under way."""
+
+    home: Path
+    output: Path
+    process: subprocess.Popen[str]
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of the run, once it has one."""
+        for entry in sorted((self.home / "registry").glob("*.json")):
+            with contextlib.suppress(OSError, ValueError):
+                return Path(json.loads(entry.read_text())["directory"])
+        return None
+
+    def records(self) -> list[dict[str, Any]]:
+        """The timeline so far."""
+        return read_timeline(self.directory)
+
+    def await_epoch(self, epoch: int, seconds: float = 120.0) -> None:
+        """Return when this epoch is finished; raises TimeoutError."""
+        self.await_that(
+            lambda: any(r["kind"] == "epoch" and r["epoch"] >= epoch for r in self.records()), f"epoch {epoch}", seconds
+        )
+
+    def await_that(self, true: Callable[[], bool], what: str, seconds: float) -> None:
+        """Return when `true` is, or the run has ended; raises TimeoutError."""
+        deadline = time.monotonic() + seconds
+        while not true() and self.process.poll() is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no {what} after {seconds:g} s")
+            time.sleep(0.05)
+
+    def pids(self, role: str) -> list[int]:
+        """Processes of a role: redis, driver, worker-0, ..."""
+        return [p.pid for p in processes_of(self.home) if (_mark(p) or "").endswith(f"/{role}")]
+
+    def signal(self, role: str, number: int) -> None:
+        """Send a signal to all processes of a role."""
+        for pid in self.pids(role):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def start(
+    job: Path, base: Path, events: int | None = None, sets: Sequence[str] = (), at: Sequence[str] = ()
+) -> Running:
+    """Start `ferry run` with a home and an output of its own below `base`."""
+    home, output = base / "home", base / "out"
+    home.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "ferry_operator.cli", "run", str(job), "--json", "--keep", "--output", str(output)]
+    command += [] if events is None else ["--events", str(events)]
+    for one in sets:
+        command += ["--set", one]
+    for one in at:
+        command += ["--at", one]
+    environment = {**os.environ, "FERRY_HOME": str(home), "PYTHONPATH": f"{ROOT / 'runtime'}:{ROOT / 'operator'}"}
+    with open(base / "stdout", "w") as out, open(base / "stderr", "w") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, text=True, env=environment, cwd=base)
+    return Running(home, output, process)
+
+
+def finish(running: Running, timeout: float = TIMEOUT_SECONDS) -> Result:
+    """Wait for the end; a run that takes longer is interrupted, and its code is not 0 then."""
+    base = running.home.parent
+    try:
+        code = running.process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        dump_threads(running)
+        running.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.process.wait(30)
+        running.process.kill()
+        code = -1000
+    seconds = time.monotonic() - running.began
+    left = [f"{p.pid} {' '.join(p.cmdline())[:100]}" for p in settle(running.home)]
+    try:
+        summary = json.loads((base / "stdout").read_text() or "{}")
+    except ValueError:
+        summary = {}
+    where = summary.get("directory")
+    directory = Path(where) if where else next(iter(sorted((running.home / "runs").glob("*"))), None)
+    errors = (base / "stderr").read_text()
+    return Result(code, running.output, directory, summary, errors, read_timeline(directory), left, seconds)
+
+
+def run(
+    job: Path | str,
+    base: Path,
+    events: int | None = None,
+    sets: Sequence[str] = (),
+    at: Sequence[str] = (),
+    meanwhile: Callable[[Running], None] | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> Result:
+    """One run from start to end; `meanwhile` is called while it runs. `job`: a file, or a name of `examples/`."""
+    file = job if isinstance(job, Path) else ROOT / "examples" / f"{job}.yaml"
+    running = start(file, base, events, sets, at)
+    if meanwhile is not None:
+        try:
+            meanwhile(running)
+        except BaseException:
+            running.process.send_signal(signal.SIGTERM)
+            finish(running, 30.0)
+            raise
+    return finish(running, timeout)
+
+
+def difference(workload: str, events: int, args: dict[str, Any], output: Path, work: Path) -> tuple[list[Any], list[Any]]:
+    """(rows missing, rows not expected) of a run of `workload` with these pipeline arguments, as the oracle sees it."""
+    if str(ORACLE) not in sys.path:
+        sys.path.insert(0, str(ORACLE))
+    from oracle import expect as oracle
+    from oracle.gen import Config, generate
+
+    own = {name: args[name] for name in GENERATOR if name in args}
+    if "late_ms" in args:
+        own["delay_ms"] = args["late_ms"]
+    data, expected = work / "oracle", work / "expected.parquet"
+    generate(Config(workload=WORKLOADS[workload], events=events, **{"seed": 7, **own}), str(data))
+    query = {name.removesuffix("_ms"): args[name] for name in QUERY if name in args}
+    scale = int(query.pop("scale", 1))
+    con, text, _ = oracle.expect(workload, str(data), scale=scale, **query)
+    oracle.write(con, text, str(expected))
+    if not any(output.glob(f"{workload}/*/*.parquet")):
+        rows = con.execute(text).fetchall()
+        return rows, []
+    missing, extra = oracle.compare(str(expected), f"{output}/{workload}/*/*.parquet")
+    shutil.rmtree(data)
+    return missing, extra
+
+
+def sets_of(args: dict[str, Any]) -> list[str]:
+    """`--set` values for pipeline arguments."""
+    return [f"pipeline.args.{name}={value}" for name, value in args.items()]
+
+
+def read_timeline(directory: Path | None) -> list[dict[str, Any]]:
+    """All whole records of a run's timeline."""
+    records = []
+    with contextlib.suppress(OSError):
+        for line in ((directory or Path("/nonexistent")) / "timeline.jsonl").read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                records.append(json.loads(line))
+    return records
+
+
+def processes_of(home: Path) -> Iterator[psutil.Process]:
+    """Processes that run with this FERRY_HOME; the command itself and zombies apart."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("FERRY_HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def settle(home: Path, seconds: float = 3.0) -> list[psutil.Process]:
+    """What still runs with this home after a moment; ends it."""
+    deadline = time.monotonic() + seconds
+    while (left := list(processes_of(home))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    found = []
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.cmdline()
+            found.append(process)
+    return found
+
+
+def dump_threads(running: Running) -> None:
+    """Have the driver and the instances write where their threads are to their logs (faulthandler on SIGUSR1)."""
+    with contextlib.suppress(OSError):
+        for process in processes_of(running.home):
+            with contextlib.suppress(psutil.Error, IndexError):
+                if "ferry.driver" in process.cmdline() or "--instance" in process.cmdline():
+                    process.send_signal(signal.SIGUSR1)
+        time.sleep(1.0)
+
+
+def _mark(process: psutil.Process) -> str | None:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.environ().get("FERRY_MARK")
+    return None
