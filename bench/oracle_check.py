@@ -60,4 +60,5 @@ def compare(expected: Path, actual: str) -> Verdict:
 
     text = _oracle("compare", "--expected", str(expected), "--actual", actual, may_fail=True)
     numbers = [int(word.rstrip(",")) for word in text.splitlines()[0].split() if word.rstrip(",").isdigit()]
-    return Verdict(pq.read_metadata(expected).num_rows, *numbers, text)
+    missing, unexpected = numbers
+    return Verdict(pq.read_metadata(expected).num_rows, missing, unexpected, text)

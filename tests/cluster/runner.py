@@ -173,7 +173,9 @@ def run(
     return finish(running, timeout)
 
 
-def difference(workload: str, events: int, args: dict[str, Any], output: Path, work: Path) -> tuple[list[Any], list[Any]]:
+def difference(
+    workload: str, events: int, args: dict[str, Any], output: Path, work: Path
+) -> tuple[list[Any], list[Any]]:
     """(rows missing, rows not expected) of a run of `workload` with these pipeline arguments, as the oracle sees it."""
     if str(ORACLE) not in sys.path:
         sys.path.insert(0, str(ORACLE))

@@ -223,9 +223,7 @@ class Host:
         rows = sorted((v, r) for v in vnodes for r in self.files.state.get(v, {}) if (v, r) > cursor)
         part, last = rows[:CHUNK_ROWS], len(rows) <= CHUNK_ROWS
         chunk = m.Chunk(InstanceId(self.name), session, number, base, last, 0, self.files.floor)
-        self.world.net.send(
-            self.name, learner, "bulk", chunk, [(v, r, self.files.state[v][r]) for v, r in part]
-        )
+        self.world.net.send(self.name, learner, "bulk", chunk, [(v, r, self.files.state[v][r]) for v, r in part])
         if last:
             del self.scans[(learner, session)]
             return

@@ -49,7 +49,13 @@ def end_with_thread(failed: threading.ExceptHookArgs) -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    code = 1
+    try:
+        code = main()
+    except Exception:
+        logging.getLogger("ferry.driver").critical("ends", exc_info=True)
+    finally:
+        # Not sys.exit: Spark's callback thread may wait in an epoch for ever.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -135,7 +135,7 @@ class Membership:
             for v, leader in learned.items():
                 same = before.learned.get(i, {}).get(v) == leader and (i, v) in old
                 self.learning[(i, v)] = old[(i, v)] if same else self.table.version
-                if not same:
+                if not same and self.rules.warm_version:
                     self.warm.pop((i, v), None)
         for key in [k for k in self.warm if k not in self.learning]:
             del self.warm[key]

@@ -90,13 +90,11 @@ class Data:
     def saved(self) -> core.Saved:
         """What the mark said when this life began. A new life has another number in its chunk labels."""
         self._life += 1
-        if not self._saved.holds and self._saved.committing is None:
-            for state in self.states:
-                state.drop(np.arange(self.virtual_nodes))
-        else:
-            stale = sorted(set(range(self.virtual_nodes)) - set(self._saved.holds))
-            for state in self.states:
-                state.drop(np.array(stale, dtype=np.int64))
+        stale = np.setdiff1d(np.arange(self.virtual_nodes), np.array(self._saved.holds, dtype=np.int64))
+        for state in self.states:
+            state.drop(stale)
+            # Not stored with the state: what was final before the committed step is over.
+            state.expire(self._saved.low)
         self._write_mark(self._saved)
         return self._saved
 
@@ -246,8 +244,8 @@ class Data:
     def _scanned(self, begun: list[Iterator[pa.RecordBatch]]) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
         for operator, (state, snapshot) in enumerate(zip(self.states, begun, strict=True)):
             for batch in snapshot:
-                yield operator, state._expired, batch
-        yield len(self.states) - 1, self.states[-1]._expired, None
+                yield operator, state.expired, batch
+        yield len(self.states) - 1, self.states[-1].expired, None
 
     def _load(self, chunk: m.Chunk) -> None:
         if chunk.last:

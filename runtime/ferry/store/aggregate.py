@@ -44,7 +44,7 @@ class AggregateState:
         )
         self._codes = grouping.merge_codes(shape)
         self._by_bytes = not shape.int_key
-        self._expired = limits.WATERMARK_NONE
+        self.expired = limits.WATERMARK_NONE
         self._tables: dict[int, SliceTable] = {}
         """by slice; least recently written first"""
         directory.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ class AggregateState:
         live = [
             (s, order[bounds[i] : bounds[i + 1]])
             for i, s in enumerate(distinct.tolist())
-            if self.shape.window.last_end(s) > self._expired
+            if self.shape.window.last_end(s) > self.expired
         ]
         key_bytes = p.data.size if live else 0
         for s, chosen in live:
@@ -164,8 +164,8 @@ class AggregateState:
 
     def expire(self, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
-        self._expired = max(self._expired, watermark)
-        for slice_start in [s for s in self._tables if self.shape.window.last_end(s) <= self._expired]:
+        self.expired = max(self.expired, watermark)
+        for slice_start in [s for s in self._tables if self.shape.window.last_end(s) <= self.expired]:
             self._tables.pop(slice_start).unlink()
 
     def drop(self, vnodes: Ints) -> None:
@@ -199,9 +199,9 @@ class AggregateState:
                 ]
 
     def _require_not_expired(self, low: int) -> None:
-        if low < self._expired:
+        if low < self.expired:
             raise RowsGone(
-                f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self._expired} are expired"
+                f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self.expired} are expired"
             )
 
     def _window_rows(self, tables: list[SliceTable], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:

@@ -43,7 +43,7 @@ class RowState:
         assert shape.kind == "join" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
         self.shape, self.virtual_nodes, self.directory = shape, virtual_nodes, directory
         self._schema = schemas.rows_schema(shape)
-        self._expired = limits.WATERMARK_NONE
+        self.expired = limits.WATERMARK_NONE
         directory.mkdir(parents=True, exist_ok=True)
         self._segments = segments.read_all(directory, virtual_nodes)
         self._sequence = max((s.sequence for s in self._segments), default=0)
@@ -82,7 +82,7 @@ class RowState:
         """Append rows, once per label: the same label again changes nothing. Raises Exhausted when the disk is full."""
         if label in self._labels:
             return
-        rows = self.combine([self._living(rows, self._expired)])
+        rows = self.combine([self._living(rows, self.expired)])
         if rows.num_rows == 0:
             return
         self._add(rows, 0, [label], [])
@@ -107,14 +107,14 @@ class RowState:
         level = 0
         while tier := [s for s in self._segments if s.level == level]:
             if len(tier) >= TIER and sum(s.batch.nbytes for s in tier) <= MERGE_BYTES_MAX:
-                rows = self.combine([self._living(s.batch, self._expired) for s in tier])
+                rows = self.combine([self._living(s.batch, self.expired) for s in tier])
                 self._add(rows, level + 1, [label for s in tier for label in s.labels], tier)
             level += 1
 
     def expire(self, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
-        self._expired = max(self._expired, watermark)
-        dead = [s for s in self._segments if self.shape.window.last_end(s.last_slice) <= self._expired]
+        self.expired = max(self.expired, watermark)
+        dead = [s for s in self._segments if self.shape.window.last_end(s.last_slice) <= self.expired]
         for segment in dead:
             segment.path.unlink(missing_ok=True)
             # Its labels are forgotten: putting one again would add rows of expired slices only, which `put` leaves out.
@@ -159,9 +159,9 @@ class RowState:
         return total
 
     def _require_not_expired(self, low: int) -> None:
-        if low < self._expired:
+        if low < self.expired:
             raise RowsGone(
-                f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self._expired} are expired"
+                f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self.expired} are expired"
             )
 
     def _groups(self, low: int, high: int, vnodes: Ints) -> Iterator[tuple[int, Ints]]:
@@ -223,7 +223,7 @@ class RowState:
             indices = columns.range_indices(segment.offsets, vnodes)
             step = max(1, chunk_bytes // segment.row_bytes)
             for begin in range(0, indices.size, step):
-                chunk = self._living(segment.batch.take(pa.array(indices[begin : begin + step])), self._expired)
+                chunk = self._living(segment.batch.take(pa.array(indices[begin : begin + step])), self.expired)
                 if chunk.num_rows:
                     yield chunk
 

@@ -207,6 +207,8 @@ def test_instances_end_only_after_they_were_emptied() -> None:
     workers = (worker(0, instances=3), worker(1))
     held = replace(REST, workers=workers, status=status([*GROUPS, (["0.1", "1.0"], [])], [*ALIVE, "0.1", "0.2"]))
     assert d.SetInstances(0, 2) in d.decide(held)
+    told = replace(held, workers=(worker(0, instances=2), worker(1)))
+    assert not any(isinstance(action, d.SetInstances) for action in d.decide(told)), "it was told already"
     assert d.decide(replace(REST, workers=workers)) == [d.SetInstances(0, 1)]
 
 

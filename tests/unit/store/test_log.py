@@ -71,16 +71,28 @@ def test_full_disk_is_exhausted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         DeltaLog(tmp_path).append(label(1), "s", {}, BATCH)
 
 
-def test_mark_is_replaced_and_damage_is_absence(tmp_path: Path) -> None:
+def test_mark_is_replaced_and_a_torn_write_leaves_the_one_before(tmp_path: Path) -> None:
     mark = Mark(tmp_path / "deep" / "mark")
     assert mark.read() is None
-    mark.write({"label": [1, 2], "watermark": -(2**62)})
-    mark.write({"label": [1, 3], "watermark": 7})
-    assert Mark(mark.path).read() == {"label": [1, 3], "watermark": 7}
-    content = mark.path.read_bytes()
-    for damaged in (content[:-1], content[:-1] + b"\x08", b""):
-        mark.path.write_bytes(damaged)
-        assert mark.read() is None
+    first, second = {"label": [1, 2], "watermark": -(2**62)}, {"label": [1, 3], "watermark": 7}
+    mark.write(first)
+    assert Mark(mark.path).read() == first
+    mark.write(second)
+    assert Mark(mark.path).read() == second
+    content = bytearray(mark.path.read_bytes())
+    for at in (0, 5, 9, 17):  # checksum, length, number and body of the second document, in the first slot
+        torn = content.copy()
+        torn[at] ^= 1
+        mark.path.write_bytes(torn)
+        assert Mark(mark.path).read() == first
+    mark.path.write_bytes(b"")
+    assert Mark(mark.path).read() is None
+
+
+def test_mark_goes_on_counting_after_reopening(tmp_path: Path) -> None:
+    for number in range(5):
+        Mark(tmp_path / "mark").write({"number": number})
+    assert Mark(tmp_path / "mark").read() == {"number": 4}
 
 
 def test_lock_is_held_by_one_process(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""The job of the handover benchmark: count per text key of 224 bytes, in one window that never ends.
+
+The first `keys` records bring every key once, in large epochs; every later record names one of them at random, so the
+state keeps its size. Records are made inside the ingest tasks. Must never fire anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import ferry
+
+KEY_BYTES = 224
+STATE_BYTES = 250
+"""What one key counts for when a size of state is named: its bytes, its count, and some overhead."""
+
+FILL_ROWS = 250_000
+BATCH = 32_768
+BASE_MS = 1_436_918_400_000
+
+SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.string())])
+
+
+def mix(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The splitmix64 finaliser."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def texts(numbers: np.ndarray[Any, Any]) -> pa.Array:
+    """A text of KEY_BYTES printable characters for each number."""
+    words = KEY_BYTES // 8
+    seeds = numbers.astype(np.uint64)[:, None] * np.uint64(words) + np.arange(1, words + 1, dtype=np.uint64)[None, :]
+    data = (mix(seeds).view(np.uint8) & np.uint8(63)) + np.uint8(48)
+    offsets = np.arange(len(numbers) + 1, dtype=np.int32) * KEY_BYTES
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(data.reshape(-1)))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The source; a position is a number of records."""
+
+    keys: int
+
+    def schema(self) -> pa.Schema:
+        """Event time and key."""
+        return SCHEMA
+
+    def start(self) -> int:
+        """Before the first record."""
+        return 0
+
+    def latest(self, start: int, max_rows: int) -> int:
+        """Large steps until every key is there, then steps of max_rows."""
+        return min(start + FILL_ROWS, self.keys) if start < self.keys else start + max_rows
+
+    def ended(self, position: int) -> bool:
+        """Never."""
+        return False
+
+    def plan(self, start: int, stop: int, tasks: int) -> list[dict[str, Any]]:
+        """Ranges of equal size."""
+        edges = [start + (stop - start) * i // tasks for i in range(tasks + 1)]
+        return [{"start": a, "stop": b} for a, b in zip(edges, edges[1:]) if b > a]
+
+    def read(self, split: dict[str, Any], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The records of a split."""
+        for first in range(split["start"], split["stop"], BATCH):
+            n = np.arange(first, min(first + BATCH, split["stop"]), dtype=np.uint64)
+            key = np.where(n < self.keys, n, mix(n) % np.uint64(self.keys))
+            made = {"ts": lambda n=n: pa.array(np.full(len(n), BASE_MS)), "key": lambda key=key: texts(key)}
+            names = list(columns) if columns is not None else SCHEMA.names
+            yield pa.RecordBatch.from_arrays([made[c]() for c in names], names=names)
+
+
+def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
+    """The keys."""
+    return {"keys": Keys(int(args["keys"]))}
+
+
+def pipeline(streams: Any, args: dict[str, Any]) -> Any:
+    """Count per key; the window is so long that nothing fires."""
+    keyed = streams["keys"].event_time("ts").key_by("key").window(ferry.tumbling("10000d"))
+    return keyed.aggregate("counts", num=ferry.count()).sink(ferry.parquet("rows"))

@@ -1,0 +1,326 @@
+"""`make bench-throughput`: records per second of NBQ5 and YSB, Ferry beside vanilla Spark, and what replication costs.
+
+Both systems read the same Parquet files with the same cores; what they write is compared before any number is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import inputs
+from ferry_job import RESULTS, ROOT, FerryJob, RunFailed, job_document, work_directory
+from processes import Watch
+from results import Panel, Results, draw, show
+from rich.console import Console
+from spark_job import SparkJob
+
+METHOD = """\
+Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time), read by both systems, \
+{cores} cores each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, \
+RocksDB state store with changelog checkpointing and without row counting, {cores} shuffle partitions, trigger 'as soon as \
+possible', append mode to Parquet, with maxFilesPerTrigger for the same batch and for a {larger}x larger one. Ferry: 64 virtual \
+nodes on 2 workers, no replicas (Spark's state has none in memory), Parquet sink; in the cases 'replicas' 3 workers. records/s: \
+input records between the end of the batch that passes a third of the input (warm-up) and the end of the last full one, \
+divided by that time. Results of both are compared as multisets over the windows that both closed; a difference ends the run. \
+CPU: user and system seconds of all processes of the run in that time."""
+
+STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What one run measured."""
+
+    records_per_second: float
+    begin: float
+    end: float
+    records: int
+    batch_seconds: float
+    """median time between ends of batches in the measured part"""
+
+
+def steady(batches: Sequence[tuple[float, int]]) -> Rate:
+    """The rate of (end, records) batches, in order, without the first third of the records and without a last short one."""
+    full = [b for b in batches if b[1]]
+    if len(full) > 2 and full[-1][1] < full[-2][1]:
+        full = full[:-1]
+    total, passed, first = sum(n for _, n in full), 0, 0
+    for first, (_, n) in enumerate(full):  # noqa: B007
+        passed += n
+        if passed >= total / 3:
+            break
+    measured = full[first + 1 :]
+    if not measured:
+        raise RunFailed(f"only {len(full)} full batches: too few to measure; use more records or smaller batches")
+    seconds = measured[-1][0] - full[first][0]
+    ends = [full[first][0], *(end for end, _ in measured)]
+    records = sum(n for _, n in measured)
+    gap = statistics.median(b - a for a, b in zip(ends, ends[1:]))
+    return Rate(records / seconds, full[first][0], measured[-1][0], records, gap)
+
+
+class Throughput:
+    """All cases of one call."""
+
+    def __init__(self, arguments: argparse.Namespace, work: Path, console: Console) -> None:
+        self.a, self.work, self.console = arguments, work, console
+        method = METHOD.format(rate=arguments.rate, cores=arguments.cores, larger=arguments.larger)
+        self.results = Results("throughput", method)
+
+    def run(self) -> None:
+        """Everything, in the order of the picture."""
+        a = self.a
+        for query in a.queries:
+            self._against_spark(query)
+        if "generator" in a.cases:
+            for query in a.queries:
+                for n in range(a.repeats):
+                    self._generated(query, "own generator", n, virtual_nodes=64, replicas=0, workers=2)
+        if "replicas" in a.cases:
+            for n in range(a.repeats):
+                for replicas in (0, 1, 2):
+                    self._generated("nbq5", "replicas", n, virtual_nodes=64, replicas=replicas, workers=3)
+        if "stages" in a.cases:
+            for n in range(a.repeats):
+                for nodes in (64, 1024):
+                    for rows in (20_000, a.batch):
+                        self._generated("nbq5", "stages", n, virtual_nodes=nodes, replicas=1, workers=2, batch=rows)
+
+    # ---- beside Spark
+    def _against_spark(self, query: str) -> None:
+        a, folder = self.a, self.work / f"input-{query}"
+        with self.console.status(f"{query}: writing {a.events:,} events"):
+            records = inputs.write(query, folder, a.events // a.file_rows, a.file_rows, a.seed, a.rate)
+        self.console.print(f"{query}: {records:,} records in {a.events // a.file_rows} files")
+        size = max(a.batch // a.file_rows, 1)
+        for repeat in range(a.repeats):
+            for files in (size, size * a.larger):
+                ours = self._ferry_files(query, folder, files, repeat)
+                theirs = self._spark_files(query, folder, files, repeat)
+                self._compare(query, ours, theirs, files, repeat)
+
+    def _ferry_files(self, query: str, folder: Path, files: int, repeat: int) -> Path:
+        a, work = self.a, self.work / "ferry"
+        pipeline = {
+            "file": str(ROOT / "bench" / "queries.py"),
+            "args": {"query": query, "directory": str(folder), "delay_ms": a.delay_ms},
+        }
+        job = job_document(
+            query, pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 0},
+            epoch={"maxRows": files * a.file_rows},
+        )  # fmt: skip
+        self._measure(job, work, f"{query}, files", None, repeat, query=query, batch=files * a.file_rows)
+        return work / "out" / "rows"
+
+    def _spark_files(self, query: str, folder: Path, files: int, repeat: int) -> Path:
+        a, work = self.a, self.work / f"spark-{query}-{files}-{repeat}"
+        conf = {
+            "query": query, "input": str(folder), "output": str(work / "out"), "files_per_batch": files,
+            "delay_ms": a.delay_ms, "cores": a.cores, "partitions": a.cores,
+        }  # fmt: skip
+        with SparkJob(conf, work) as spark, Watch(spark.pid) as watch:
+            with self.console.status(f"Spark: {query}, {files * a.file_rows:,} arrivals a batch, repeat {repeat}"):
+                spark.ask("start")
+                batches = spark.ask("drain")["batches"]
+        commits = spark.commits()
+        rate = steady([(commits[b["batch"]], b["rows"]) for b in batches if b["batch"] in commits])
+        self._record("Spark", f"{query}, files", rate, watch, repeat, query=query, batch=files * a.file_rows)
+        return work / "out"
+
+    def _compare(self, query: str, ours: Path, theirs: Path, files: int, repeat: int) -> None:
+        """Both results over the windows that both closed; Spark does not close the last ones at the end."""
+        import duckdb
+
+        key = inputs.STREAMS[query][2]
+        columns = f"{key}, window_start, window_end, num"
+        con = duckdb.connect()
+        con.execute(f"CREATE TABLE spark AS SELECT {columns} FROM read_parquet('{theirs}/*.parquet')")
+        con.execute(f"CREATE TABLE ferry AS SELECT {columns} FROM read_parquet('{ours}/*/*.parquet')")
+        last = con.execute("SELECT max(window_end), count(*) FROM spark").fetchone()
+        assert last is not None
+        con.execute(f"DELETE FROM ferry WHERE window_end > {last[0] or 0}")
+        missing, unexpected = (
+            con.execute(f"SELECT count(*) FROM (FROM {x} EXCEPT ALL FROM {y})").fetchone() for x, y in TWO_WAYS
+        )
+        rows = int(last[1])
+        if missing != (0,) or unexpected != (0,) or not rows:
+            raise RunFailed(f"{query}: results differ: {missing} rows only of Spark, {unexpected} only of Ferry, of {rows}")
+        self.results.add(
+            "both", f"{query}, files", "equal rows", rows, "rows", query=query, batch=files * self.a.file_rows, repeat=repeat
+        )
+        self.console.print(f"  results agree: {rows:,} rows of windows that both closed", style="dim")
+
+    # ---- Ferry alone
+    def _generated(
+        self, query: str, case: str, repeat: int, virtual_nodes: int, replicas: int, workers: int, batch: int = 0
+    ) -> None:
+        a, rows = self.a, batch or self.a.batch
+        arguments = {"seed": a.seed, "rate": a.rate, "delay_ms": a.delay_ms}
+        job = job_document(
+            query, {"module": f"ferry.workloads.jobs.{query}", "args": arguments}, workers=workers, cores=a.cores,
+            state={"virtualNodes": virtual_nodes, "replicas": replicas}, epoch={"maxRows": rows},
+        )  # fmt: skip
+        events = min(a.events, rows * 60)
+        parameters: dict[str, Any] = {"query": query, "batch": rows, "virtual_nodes": virtual_nodes}
+        self._measure(job, self.work / "ferry", case, events, repeat, **parameters, replicas=replicas, workers=workers)
+
+    def _measure(
+        self, job: dict[str, Any], work: Path, case: str, events: int | None, repeat: int, **parameters: Any
+    ) -> None:
+        text = ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{v}" for k, v in parameters.items())
+        with FerryJob(job, work, events=events) as run, Watch(run.process.pid) as watch:
+            with self.console.status(f"Ferry: {case}: {text}, repeat {repeat}"):
+                run.finish(900)
+        epochs = run.epochs()
+        rate = steady([(e["end"], e["rows"]) for e in epochs])
+        self._record("Ferry", case, rate, watch, repeat, **parameters)
+        inside = [e for e in epochs if rate.begin < e["end"] <= rate.end]
+        for stage in STAGES:
+            value = statistics.median(e["stages"].get(stage, 0.0) for e in inside)
+            self.results.add("Ferry", case, f"stage {stage}", value, "s", **parameters, repeat=repeat)
+
+    def _record(self, system: str, case: str, rate: Rate, watch: Watch, repeat: int, **parameters: Any) -> None:
+        add = self.results.add
+        add(system, case, "throughput", rate.records_per_second, "records/s", **parameters, repeat=repeat)
+        add(system, case, "batch", rate.batch_seconds, "s", **parameters, repeat=repeat)
+        cpu = watch.cpu_between(rate.begin, rate.end)
+        add(system, case, "cpu", cpu / rate.records * 1e6, "s per million records", **parameters, repeat=repeat)
+        if system == "Ferry":
+            cpu = watch.cpu_between(rate.begin, rate.end, sidecars=True)
+            add(system, case, "sidecar cpu", cpu / rate.records * 1e6, "s per million records", **parameters, repeat=repeat)
+        self.console.print(
+            f"  {system:6}{case:16} {rate.records_per_second:12,.0f} records/s, {rate.batch_seconds:.3f} s a batch"
+        )
+
+    # ---- at the end
+    def ratios(self) -> None:
+        """Add medians and ratios: the same batch, and the best of each."""
+        r, a = self.results, self.a
+        for query in a.queries:
+            case, best = f"{query}, files", dict[str, float]()
+            for batch in self._batches():
+                medians = {s: r.median(system=s, case=case, metric="throughput", batch=batch) for s in ("Ferry", "Spark")}
+                if medians["Ferry"] and medians["Spark"]:
+                    r.add("both", case, "ratio, same batch", medians["Ferry"] / medians["Spark"], "x", query=query, batch=batch)
+                for system, value in medians.items():
+                    best[system] = max(best.get(system, 0.0), value or 0.0)
+            if best.get("Spark"):
+                r.add("both", case, "ratio, best of each", best["Ferry"] / best["Spark"], "x", query=query)
+                base = r.median(system="Ferry", case=case, metric="throughput", batch=self._batches()[0])
+                r.add("both", case, "ratio, Spark's best", (base or 0.0) / best["Spark"], "x", query=query)
+
+    def _batches(self) -> tuple[int, int]:
+        size = max(self.a.batch // self.a.file_rows, 1) * self.a.file_rows
+        return size, size * self.a.larger
+
+    def tables(self) -> None:
+        """Print medians."""
+        r, a = self.results, self.a
+        rows = []
+        for query in a.queries:
+            for batch in self._batches():
+                one = {"case": f"{query}, files", "batch": batch}
+                ferry, spark = (r.median(system=s, metric="throughput", **one) for s in ("Ferry", "Spark"))
+                cpus = [r.median(system=s, metric="cpu", **one) for s in ("Ferry", "Spark")]
+                ratio = ferry / spark if ferry and spark else None
+                rows.append([query, f"{batch:,}", f"{ferry or 0:,.0f}", f"{spark or 0:,.0f}", ratio, *cpus])
+        heads = ["query", "batch", "Ferry/s", "Spark/s", "ratio", "Ferry CPU", "Spark CPU"]
+        show(self.console, "Records/s from the same files (CPU: seconds per million records)", heads, rows)
+        self._table("own generator", "query", a.queries)
+        self._table("replicas", "replicas", (0, 1, 2))
+        if "stages" in a.cases:
+            rows = [
+                [f"{n:,} vnodes, {b:,} arrivals", *(self._stage(n, b, s) for s in STAGES)]
+                for n in (64, 1024)
+                for b in (20_000, a.batch)
+            ]
+            show(self.console, "Median milliseconds per stage of an epoch", ["", *STAGES], rows)
+
+    def _stage(self, nodes: int, batch: int, stage: str) -> float | None:
+        value = self.results.median(case="stages", virtual_nodes=nodes, batch=batch, metric=f"stage {stage}")
+        return None if value is None else value * 1000
+
+    def _table(self, case: str, parameter: str, values: Sequence[Any]) -> None:
+        rows = []
+        for value in values:
+            found = [
+                self.results.median(case=case, metric=m, **{parameter: value})
+                for m in ("throughput", "cpu", "sidecar cpu", "batch")
+            ]
+            if found[0] is not None:
+                rows.append([str(value), f"{found[0]:,.0f}", *found[1:]])
+        if rows:
+            heads = [parameter, "records/s", "CPU s/M", "sidecar CPU s/M", "epoch s"]
+            show(self.console, f"Ferry: {case}", heads, rows)
+
+    def picture(self, file: Path) -> None:
+        """One panel per question."""
+        r, a = self.results, self.a
+        labels = [f"{q}\n{b:,}" for q in a.queries for b in self._batches()]
+        both: dict[str, list[float | None]] = {
+            s: [
+                r.median(system=s, case=f"{q}, files", metric="throughput", batch=b)
+                for q in a.queries
+                for b in self._batches()
+            ]
+            for s in ("Ferry", "Spark")
+        }
+        panels = [Panel("same files, by query and arrivals per batch", "records/s", labels, both)]
+        if "replicas" in a.cases:
+            for metric, unit in (("throughput", "records/s"), ("cpu", "CPU s per million records")):
+                values = [r.median(case="replicas", metric=metric, replicas=n) for n in (0, 1, 2)]
+                panels.append(Panel(f"NBQ5, 3 workers, by replicas: {metric}", unit, ["0", "1", "2"], {"Ferry": values}))
+        if "stages" in a.cases:
+            columns = [(n, b) for n in (64, 1024) for b in (20_000, a.batch)]
+            series = {s: [self._stage(n, b, s) for n, b in columns] for s in STAGES}
+            names = [f"{n:,} vnodes\n{b:,}" for n, b in columns]
+            panels.append(Panel("stages of an epoch, by vnodes and arrivals", "ms", names, series))
+        draw(file, f"Throughput, {a.cores} cores, medians of {a.repeats}", panels)
+
+
+TWO_WAYS = (("spark", "ferry"), ("ferry", "spark"))
+
+
+def main() -> int:
+    """Parse arguments and measure."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p.add_argument("--json", type=Path, default=RESULTS / "throughput.json", help="records; the picture is put beside it")
+    p.add_argument("--events", type=int, default=24_000_000)
+    p.add_argument("--batch", type=int, default=1_000_000, help="arrivals per epoch")
+    p.add_argument("--larger", type=int, default=3, help="the second batch size is this many times larger")
+    p.add_argument("--file-rows", type=int, default=250_000, help="arrivals per file")
+    p.add_argument("--rate", type=float, default=100_000.0, help="events per second of event time")
+    p.add_argument("--delay-ms", type=int, default=1000, help="delay of the watermark")
+    p.add_argument("--cores", type=int, default=2)
+    p.add_argument("--repeats", type=int, default=3)
+    p.add_argument("--seed", type=int, default=7)
+    p.add_argument("--queries", nargs="+", default=["nbq5", "ysb"], choices=["nbq5", "ysb"])
+    p.add_argument("--cases", nargs="*", default=["generator", "replicas", "stages"], help="cases beside the files")
+    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    a = p.parse_args()
+    if a.quick:
+        a.events, a.batch, a.file_rows, a.repeats = 1_600_000, 100_000, 50_000, 1
+    console = Console(highlight=False)
+    try:
+        with work_directory("throughput") as work:
+            bench = Throughput(a, work, console)
+            bench.run()
+    except RunFailed as failed:
+        console.print(f"failed: {failed}", style="red", markup=False)
+        return 1
+    bench.ratios()
+    bench.results.write(a.json)
+    bench.tables()
+    bench.picture(a.json.with_suffix(".png"))
+    console.print(f"\nrecords: {a.json}\npicture: {a.json.with_suffix('.png')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

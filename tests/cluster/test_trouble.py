@@ -1,0 +1,105 @@
+"""Bad input, bad sinks, full disks, interrupts, neighbours: what the world does to a job that is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cluster import clicks, runner
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+def some(seed: int, first_ms: int, count: int) -> list[clicks.Click]:
+    """Clicks of ten seconds from first_ms on."""
+    draw = random.Random(seed)
+    return [(f"u{draw.randint(0, 40)}", first_ms + draw.randrange(10_000), draw.randint(-5, 100)) for _ in range(count)]
+
+
+def test_malformed_records_are_set_aside_and_late_ones_counted(tmp_path: Path) -> None:
+    good = [some(n, n * 10_000, 300) for n in range(6)]
+    bad = ['{"user": "u1", "ts": "noon"}', "{", "", '["u1"]', '{"user": null, "ts": 31000, "amount": 1}', "\x00"]
+    late = some(99, 10_000, 7)
+    clicks.write(tmp_path / "in", [good[0], good[1], [*good[2], *bad], good[3], [*late, *good[4]], good[5]])
+    job = clicks.job(tmp_path, {"input": str(tmp_path / "in")})
+    letters = tmp_path / "letters"
+    at = ["epoch=2:prepare kill-instance=0.0", "epoch=3:ingest kill-instance=1.0", "epoch=4:emit kill-driver"]
+    result = runner.run(job, tmp_path, sets=[f"deadLetter.directory={letters}"], at=at)
+    assert result.code == 0 and not result.left, result.story()
+    found: Counter[tuple[str, int, int, int]] = Counter()
+    for file in result.output.glob("clicks/epoch=*/*.parquet"):
+        found.update(clicks.row(one) for one in pq.read_table(file).to_pylist())
+    assert found == clicks.expected([c for part in good for c in part])
+    assert (result.summary["malformed"], result.summary["late"]) == (5, 7), result.summary
+    records = [json.loads(line) for file in letters.glob("[!.]*") for line in file.read_text().splitlines()]
+    assert len(records) == 5 and all(r["reason"] for r in records), records
+    assert any("noon" in r["record"] for r in records)
+
+
+def test_a_sink_that_fails_stops_the_job_and_a_later_run_goes_on(tmp_path: Path) -> None:
+    good = [some(n, n * 10_000, 100) for n in range(6)]
+    clicks.write(tmp_path / "in", good)
+    sink = tmp_path / "sink"
+    sink.mkdir()
+    (sink / "broken").write_text("3")
+    job = clicks.job(tmp_path, {"input": str(tmp_path / "in"), "sink": str(sink)})
+    sets = [f"state.directory={tmp_path / 'state'}", "sink.attempts=3"]
+    first = runner.run(job, tmp_path, sets=sets)
+    assert first.code == 1 and not first.left, first.story()
+    assert "sink of epoch 3" in first.summary["reason"] and "the database is away" in first.summary["reason"]
+    assert len(first.summary["degraded"]) >= 3 + 1, first.summary["degraded"]  # a hiccup in every epoch before
+    (sink / "broken").unlink()
+    second = runner.run(job, tmp_path, sets=sets)
+    assert second.code == 0 and not second.left, second.story()
+    found = Counter(
+        clicks.row(json.loads(line)) for file in sink.glob("epoch-*.jsonl") for line in file.read_text().splitlines()
+    )
+    assert found == clicks.expected([c for part in good for c in part])
+
+
+def test_an_interrupted_run_leaves_nothing_and_its_neighbour_does_not_notice(tmp_path: Path) -> None:
+    args = {"seed": 19}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    sets = [*runner.sets_of(args), "epoch.maxRows=20000"]
+    stays = runner.start(runner.ROOT / "examples" / "nbq5.yaml", tmp_path / "a", 200_000, sets)
+
+    def interrupt(running: runner.Running) -> None:
+        running.await_epoch(2)
+        running.process.send_signal(signal.SIGINT)
+
+    interrupted = runner.run("nbq5", tmp_path / "b", 100_000_000, sets, meanwhile=interrupt)
+    assert interrupted.code == 1 and not interrupted.left, interrupted.story()
+    assert interrupted.summary["outcome"] == "stopped", interrupted.story()
+    result = runner.finish(stays)
+    assert result.code == 0 and not result.left, result.story()
+    missing, extra = runner.difference("nbq5", 200_000, args, result.output, tmp_path)
+    assert not missing and not extra
+
+
+def test_a_full_disk_stops_the_job_with_a_reason_and_room_lets_it_go_on(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk]).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        args = {"seed": 23, "keys": "uniform", "domain": 10_000_000}
+        sets = [*runner.sets_of(args), f"state.directory={disk / 'state'}", "epoch.maxRows=60000"]
+        first = runner.run("nbq5", tmp_path, 900_000, sets)
+        assert first.code == 1 and not first.left, first.story()
+        assert any(word in first.summary["reason"].lower() for word in ("space", "room", "disk")), first.story()
+        subprocess.run(["mount", "-o", "remount,size=2g", disk], check=True)
+        second = runner.run("nbq5", tmp_path, 900_000, sets)
+        assert second.code == 0 and not second.left, second.story()
+        missing, extra = runner.difference("nbq5", 900_000, args, second.output, tmp_path)
+        assert not missing and not extra
+    finally:
+        subprocess.run(["umount", "-l", disk])

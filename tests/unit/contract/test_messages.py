@@ -1,0 +1,53 @@
+"""Every message survives the wire, whatever its values; a damaged one is refused."""
+
+from __future__ import annotations
+
+import typing
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ferry.contract import messages as m
+from ferry.contract.names import Attempt, InstanceId, Label, Step, Term
+from ferry.contract.routing import Group, Table, Version
+
+small = st.integers(0, 1 << 40)
+instances = st.builds(lambda w, i: InstanceId(f"{w}.{i}"), st.integers(0, 300), st.integers(0, 9))
+groups = st.builds(
+    Group,
+    st.builds(Term, small, small),
+    st.lists(instances, min_size=1, max_size=3, unique=True).map(tuple),
+    st.lists(instances, max_size=2, unique=True).map(tuple),
+)
+st.register_type_strategy(int, st.integers(-(2**62), 2**62))
+st.register_type_strategy(Step, st.builds(Step, small, st.integers(0, 9)))
+st.register_type_strategy(Attempt, st.builds(Attempt, small, small))
+st.register_type_strategy(Version, st.builds(Version, small, small))
+st.register_type_strategy(Label, st.builds(Label, st.from_type(Step), st.from_type(Attempt)))
+st.register_type_strategy(
+    Table, st.builds(Table, st.from_type(Version), st.lists(groups, min_size=1, max_size=4).map(tuple), st.booleans())
+)
+
+
+@pytest.mark.parametrize("kind", m.KINDS.values(), ids=lambda kind: kind.__name__)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_every_message_survives_the_wire(kind: type[typing.Any], data: st.DataObject) -> None:
+    hints = typing.get_type_hints(kind)
+    values = {name: data.draw(st.from_type(hint)) for name, hint in hints.items()}
+    message = kind(**values)
+    assert m.decode(m.CODES[kind], m.encode(message)) == message
+
+
+def test_codes_are_dense_and_unique() -> None:
+    assert sorted(m.KINDS) == list(range(1, len(m.KINDS) + 1))
+    assert len(m.CODES) == len(m.KINDS)
+
+
+def test_an_unknown_kind_and_a_wrong_number_of_fields_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown message kind 99"):
+        m.decode(99, b"")
+    with pytest.raises(ValueError, match="Ask has 1 fields, the peer sent 2"):
+        m.decode(m.CODES[m.Ask], msgpack.packb([1, 2]))

@@ -1,0 +1,242 @@
+"""The protocol told by example: one coordinator and some instances on a perfect table top, no clock, no network.
+
+`Table` top: messages are delivered at once, in order; the reader sees only what each story is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ferry.contract import messages as m
+from ferry.contract.names import Attempt, InstanceId, Label, Step, Term
+from ferry.contract.routing import Group, Table, Version
+from ferry.protocol import coordinator as c
+from ferry.protocol import instance as i
+
+A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
+
+
+class Top:
+    """Delivers everything at once; `stop` names message types that are kept back."""
+
+    def __init__(self, groups: list[tuple[InstanceId, ...]], instances: tuple[InstanceId, ...]) -> None:
+        self.initial = Table(Version(0, 0), tuple(Group(Term(0, 0), g) for g in groups), initial=True)
+        self.journal: Table | None = None
+        self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, 1, i.Saved()) for x in instances}
+        self.done: list[Any] = []
+        self.stop: tuple[type, ...] = ()
+        self.driver = self.new_driver()
+
+    def new_driver(self) -> c.Coordinator:
+        self.driver = c.Coordinator(c.Settings(), self.initial, self.journal)
+        self.obey(self.driver.start())
+        for x in self.members:
+            self.tell(c.Connected(x))
+        return self.driver
+
+    def tell(self, event: c.Event) -> None:
+        self.obey(self.driver.step(event))
+
+    def give(self, to: InstanceId, event: i.Event) -> None:
+        if to in self.members:
+            self.follow(to, self.members[to].step(event))
+
+    def obey(self, effects: list[c.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case c.Send(to, message):
+                    self.done.append((to, message))
+                    if not isinstance(message, self.stop):
+                        self.give(to, message)
+                case c.Journal(table, _):
+                    self.journal = table
+                    self.tell(c.Journaled(table.version))
+                case _:
+                    self.done.append(effect)
+
+    def follow(self, me: InstanceId, effects: list[i.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case i.Send(to, message) if to == i.DRIVER:
+                    self.tell(message)
+                case i.Send(to, message) | i.SendDelta(to, message):
+                    self.give(to, message)
+                case i.Contribute(prepare, _, leaders):
+                    for leader, _ in leaders:
+                        self.give(leader, m.Partials(prepare.step, prepare.attempt, me))
+                case i.Compute(prepare, _, chains):
+                    self.give(me, i.Computed(prepare.step, prepare.attempt, tuple((x, v, 0, 1) for x, v in chains)))
+                case i.Scan(learner, session, _, base):
+                    self.give(learner, m.Chunk(me, session, 0, base, True, 0, 0))
+                case _:
+                    self.done.append((me, effect))
+
+    def crash(self, x: InstanceId) -> i.Instance:
+        """Ends an instance; its mark and its log stay."""
+        gone = self.members.pop(x)
+        self.tell(c.Lost(x, "it crashed"))
+        return gone
+
+    def back(self, x: InstanceId, files: i.Instance) -> None:
+        deltas = tuple(d for entries in files.log.values() for d in entries)
+        self.members[x] = i.Instance(x, 1, files.saved, deltas)
+        self.follow(x, self.members[x].start())
+        self.tell(c.Connected(x))
+
+    def ingest(self, epoch: int, helper: InstanceId = A) -> None:
+        """Spark begins an epoch and runs its ingest job once."""
+        self.tell(c.EpochBegun(epoch))
+        self.ingested(helper)
+
+    def ingested(self, helper: InstanceId) -> None:
+        run = self.last(c.StartIngest)
+        fragment = m.Fragment(run.step, self.driver.generation, run.run, 0)
+        self.give(helper, i.Staged(fragment))
+        self.tell(c.Ingested(run.step, run.run, ((helper, (fragment,)),), 10 * run.step.epoch, b"notes"))
+
+    def epoch(self, epoch: int) -> None:
+        self.ingest(epoch)
+        self.tell(c.EpochEnded(epoch))
+
+    def last(self, kind: type) -> Any:
+        return next(x for x in reversed(self.done) if isinstance(x, kind))
+
+    def kinds(self) -> list[str]:
+        return [type(x).__name__ for x in self.done if not isinstance(x, tuple)]
+
+    def committed(self) -> dict[InstanceId, Label | None]:
+        return {x: member.saved.committed for x, member in self.members.items()}
+
+
+def test_a_normal_epoch() -> None:
+    top = Top([(A, B), (B, A)], (A, B))
+    assert top.kinds() == ["Ready"]
+    top.epoch(0)
+    rows = top.last(c.Emit).rows
+    assert rows.label.step == Step(0, 0) and rows.readers == ((A, (0,)), (B, (1,))) and rows.fired == 2
+    assert set(top.committed().values()) == {rows.label}
+    top.epoch(1)
+    assert top.last(c.Emit).rows.low == 0 and top.last(c.Emit).rows.high == 10
+    assert top.driver.phase is c.Phase.IDLE
+
+
+def test_the_first_commit_of_a_job_is_journaled_before_it_is_sent() -> None:
+    top = Top([(A, B)], (A, B))
+    assert top.journal is not None and top.journal.initial
+    top.ingest(0)
+    assert top.journal is not None and not top.journal.initial
+    # From now on a member without state is no copy: a driver that finds only such members stops.
+    top.members = {x: i.Instance(x, 1, i.Saved()) for x in (A, B)}
+    top.new_driver()
+    assert top.last(c.Halt).kind == "unavailable"
+
+
+def test_a_leader_lost_in_prepare_means_a_new_attempt_without_a_new_ingest() -> None:
+    top = Top([(A, C), (C, A)], (A, B, C))
+    top.epoch(0)
+    top.stop = (m.Prepare,)
+    top.ingest(1, helper=B)
+    before = top.kinds().count("StartIngest")
+    top.stop = ()
+    top.crash(C)
+    assert top.kinds().count("StartIngest") == before
+    assert top.journal is not None and [g.in_step for g in top.journal.groups] == [(A,), (A,)]
+    label = top.last(c.Emit).rows.label
+    assert label.step == Step(1, 0) and label.attempt == Attempt(1, 4)
+
+
+def test_a_lost_helper_means_that_ingest_runs_again() -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    top.stop = (m.Prepare,)
+    top.ingest(1, helper=B)
+    files = top.crash(B)
+    top.stop = ()
+    top.back(B, files)  # alive again, but what it had staged is gone
+    assert top.driver.phase is c.Phase.PREPARE
+    top.tell(c.Tick(100_000))
+    assert top.driver.phase is c.Phase.INGEST and top.last(c.StartIngest).step == Step(1, 0)
+    top.ingested(A)
+    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+
+
+def test_a_new_driver_finishes_what_one_member_committed() -> None:
+    top = Top([(A, B), (B, A)], (A, B))
+    top.epoch(0)
+    top.stop = (m.Commit,)
+    top.ingest(1)
+    commit = next(x[1] for x in reversed(top.done) if isinstance(x, tuple) and isinstance(x[1], m.Commit))
+    top.driver = c.Coordinator(c.Settings(), top.initial, top.journal)  # the old one is dead
+    top.give(B, commit)
+    top.stop = ()
+    top.new_driver()
+    assert set(top.committed().values()) == {commit.label}
+    assert top.last(c.Ready).committed == commit.label and top.driver.high == 10
+    top.tell(c.EpochBegun(1))  # Spark had not committed it: the same rows again
+    assert top.last(c.Emit).rows.label == commit.label
+    zombie = replace(commit, generation=1)
+    top.done = []
+    assert top.members[A].step(zombie) == [i.Send(i.DRIVER, m.Refused(A, 2))]
+
+
+def test_what_was_being_computed_for_the_old_driver_is_dropped_with_the_answer() -> None:
+    member = i.Instance(A, 1, i.Saved())
+    table = Table(Version(1, 1), (Group(Term(1, 1), (A,)),), initial=True)
+    member.step(m.Install(table))
+    prepare = m.Prepare(Step(0, 0), Attempt(1, 1), table.version, (), 0, 0)
+    assert any(isinstance(x, i.Compute) for x in member.step(prepare))
+    member.step(m.Ask(2))
+    assert member.step(i.Computed(Step(0, 0), Attempt(1, 1), (((A,), (0,), 0, 0),))) == []
+
+
+def test_a_learner_becomes_in_step_is_cut_to_and_the_origin_cleaned() -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    top.tell(c.Desired(1, ((B,),)))
+    seen = []
+    for epoch in range(1, 6):
+        assert epoch > 4 or top.driver.pending()
+        top.epoch(epoch)
+        assert top.journal is not None
+        seen.append((top.journal.groups[0].in_step, top.journal.groups[0].learners))
+    assert seen == [((A,), (B,)), ((B, A), ()), ((B,), ()), ((B,), ()), ((B,), ())]
+    assert (A, i.Drop((0,))) in top.done and not top.driver.pending()
+
+
+def test_the_sole_copy_comes_back_with_its_files() -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    top.stop = (m.Commit,)
+    top.ingest(1, helper=B)
+    files = top.crash(A)
+    assert top.driver.phase is c.Phase.COMMIT  # it waits: only that attempt can be finished
+    top.stop = ()
+    top.back(A, files)
+    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+
+
+@pytest.mark.parametrize("waited", [50_000, 70_000])
+def test_the_sole_copy_without_files_stops_the_job(waited: int) -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    files = top.crash(A)
+    top.tell(c.Tick(waited))
+    if waited < 60_000:
+        files.saved, files.log = i.Saved(), {}
+        top.back(A, files)
+    assert top.last(c.Halt).kind == "unavailable"
+
+
+def test_a_read_is_refused_for_what_is_not_there() -> None:
+    top = Top([(A, B)], (A, B))
+    top.epoch(0)
+    label = top.last(c.Emit).rows.label
+    assert top.members[A].may_read(1, label, (0,))
+    assert not top.members[A].may_read(0, label, (0,))
+    assert not top.members[A].may_read(1, label, (0, 1))
+    top.stop = (m.Commit,)
+    top.ingest(1)
+    assert not top.members[A].may_read(1, label, (0,))  # the first Prepare of the next epoch has released them
