@@ -35,7 +35,10 @@ def records(seed: int, epoch: int, flavour: tuple[int, int], keys: int, splits: 
         return [[] for _ in range(splits)]
     base = epoch * 7
     return [
-        [(max(0, base + rnd.randint(-14, 6)), rnd.randrange(keys), rnd.randint(1, 1000)) for _ in range(rnd.randint(0, 5))]
+        [
+            (max(0, base + rnd.randint(-14, 6)), rnd.randrange(keys), rnd.randint(1, 1000))
+            for _ in range(rnd.randint(0, 5))
+        ]
         for _ in range(splits)
     ]
 

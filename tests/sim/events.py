@@ -19,12 +19,12 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0
         self.count = 0
-        self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.heap: list[tuple[int, int, Callable[..., Any], tuple[Any, ...]]] = []
 
-    def after(self, delay: int, do: Callable[..., None], *args: Any) -> None:
+    def after(self, delay: int, do: Callable[..., Any], *args: Any) -> None:
         self.at(self.now + delay, do, *args)
 
-    def at(self, time: int, do: Callable[..., None], *args: Any) -> None:
+    def at(self, time: int, do: Callable[..., Any], *args: Any) -> None:
         self.count += 1
         heapq.heappush(self.heap, (time, self.count, do, args))
 

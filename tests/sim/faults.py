@@ -75,7 +75,9 @@ def draw(seed: int) -> Scenario:
         6: ["driver+crash", "crash+driver", "zombie+crash", "driver+lose", "zombie+partition", "driver", "crash"],
         7: ["crash", "lose", "rollback", "driver", "zombie", "suspect", "zombie+journal", "crash+suspect"],
     }[kind]
-    faults = [fault(rnd, rnd.choice(kinds)) for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.randint(1, 6))]
+    faults = [
+        fault(rnd, rnd.choice(kinds)) for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.randint(1, 6))
+    ]
     moves = rnd.randint(1, 5) if kind in (0, 5, 7) else rnd.choice((0, 0, 1, 2))
     return Scenario(
         operators=operators,

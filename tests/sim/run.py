@@ -31,7 +31,7 @@ TOGETHER: dict[tuple[str, ...], str] = {
 
 def one(seed: int, off: tuple[str, ...] = (), verbose: bool = False) -> tuple[int, int, str, str]:
     """(seed, exit code, what, story) of one seed with some rules removed."""
-    world = World(seed, Rules(**{name: False for name in off}), verbose)
+    world = World(seed, Rules(**dict.fromkeys(off, False)), verbose)
     try:
         return seed, 0, world.run(), ""
     except Violation as e:
@@ -52,7 +52,9 @@ def _job(args: tuple[int, tuple[str, ...]]) -> tuple[int, int, str, str]:
     return one(*args)
 
 
-def search(seeds: range, off: tuple[str, ...], processes: int, keep_on: bool = False) -> list[tuple[int, int, str, str]]:
+def search(
+    seeds: range, off: tuple[str, ...], processes: int, keep_on: bool = False
+) -> list[tuple[int, int, str, str]]:
     """Failures among these seeds: the first, or all of them."""
     found = []
     with multiprocessing.Pool(processes) as pool:
@@ -99,7 +101,10 @@ def each_rule(seeds: range, processes: int) -> int:
         found = search(seeds, off, processes)
         took = time.monotonic() - began
         if found:
-            print(f"{'+'.join(off):34} SEED {found[0][0]:5} {took:5.1f} s  {found[0][2].strip().splitlines()[-1][:150]}", flush=True)
+            print(
+                f"{'+'.join(off):34} SEED {found[0][0]:5} {took:5.1f} s  {found[0][2].strip().splitlines()[-1][:150]}",
+                flush=True,
+            )
         else:
             missing += 1
             print(f"{'+'.join(off):34} NOT FOUND in {len(seeds)} seeds {took:5.1f} s", flush=True)

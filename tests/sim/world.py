@@ -60,7 +60,8 @@ class World:
         s = self.scenario
         names = [InstanceId(f"{w}.0") for w in range(s.workers)]
         groups = tuple(
-            Group(Term(0, 0), tuple(names[(v + k) % len(names)] for k in range(1 + s.replicas))) for v in range(s.vnodes)
+            Group(Term(0, 0), tuple(names[(v + k) % len(names)] for k in range(1 + s.replicas)))
+            for v in range(s.vnodes)
         )
         return Table(Version(0, 0), groups, initial=True)
 
@@ -82,7 +83,9 @@ class World:
         self.clock.at(HEALED, self.heal)
         while not self.done:
             if not self.clock.next() or self.clock.now > HEALED + PATIENCE:
-                raise checks.Livelock(f"not finished at {self.clock.now} ms, spark {len(self.spark_commits)} of {self.epochs}")
+                raise checks.Livelock(
+                    f"not finished at {self.clock.now} ms, spark {len(self.spark_commits)} of {self.epochs}"
+                )
         if self.done == "finished":
             self.checks.end()
         return self.done
@@ -171,11 +174,13 @@ class World:
             host.files, host.lost_at, host.stale = files, self.clock.now, True
 
     def may_lose(self, host: Host) -> bool:
-        """Files are lost only if every virtual node has another living copy that is in step, unless the scenario allows it."""
+        """Files are lost only if every virtual node has another living in-step copy, unless the scenario allows it."""
         if self.scenario.losing or self.journal is None:
             return self.journal is not None
         return all(
-            any(i != host.name and self.hosts[i].alive for i in x.in_step) for x in self.journal.groups if host.name in x.in_step
+            any(i != host.name and self.hosts[i].alive for i in x.in_step)
+            for x in self.journal.groups
+            if host.name in x.in_step
         )
 
     # ---- life and death
@@ -245,7 +250,9 @@ class World:
     def no_copy(self) -> bool:
         """Whether a virtual node has no in-step member left that lives, could be reached and has its files."""
         assert self.journal is not None
-        return any(all(self.hosts[i].lost_at >= 0 or not self.hosts[i].alive for i in x.in_step) for x in self.journal.groups)
+        return any(
+            all(self.hosts[i].lost_at >= 0 or not self.hosts[i].alive for i in x.in_step) for x in self.journal.groups
+        )
 
     # ---- links
     def sever(self, a: str, b: str, length: int) -> None:
@@ -308,7 +315,7 @@ class World:
         host.receive(source, message, body)
 
     def to_driver(self, host: Host, origin: str, message: Any) -> None:
-        """An answer goes to the driver that asked; an acknowledgement to the driver of the attempt; the rest to the newest."""
+        """Answers go to who asked, acknowledgements to the driver of the attempt, the rest to the newest."""
         target = origin if origin in self.drivers else host.driver
         if isinstance(message, m.Prepared | m.FragmentsGone):
             of = [d.name for d in self.drivers.values() if d.generation == message.attempt.generation]

@@ -15,7 +15,7 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Attempt, InstanceId, Label, Step
-from ferry.contract.routing import Group, Table
+from ferry.contract.routing import Table
 from ferry.protocol import groups as g
 from ferry.protocol.coordinator_io import (
     Connected,
@@ -43,12 +43,12 @@ from ferry.protocol.coordinator_io import (
     StartIngest,
 )  # fmt: skip
 from ferry.protocol.instance_io import Tick
-from ferry.protocol.membership import Membership
+from ferry.protocol.moves import Moves
 from ferry.protocol.rules import Rules
 from ferry.protocol.steps import predecessor, step_of, successor
 
 
-class Coordinator(Membership):
+class Coordinator(Moves):
     """One driver's decisions, from its first look at the journal to the end of its generation."""
 
     def __init__(self, settings: Settings, initial: Table, journal: Table | None, rules: Rules | None = None) -> None:
@@ -62,7 +62,6 @@ class Coordinator(Membership):
         """An attempt of `ingested` was begun."""
         self.attempt_high = WATERMARK_NONE
         self.deadlines = 0
-        self.desired: Desired | None = None
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event; return the effects, to be executed in order."""
@@ -252,47 +251,6 @@ class Coordinator(Membership):
     def _on_epoch_ended(self, event: EpochEnded) -> None:
         if self.phase is Phase.READ and self.step_now is not None and event.epoch == self.step_now.epoch:
             self._enter(Phase.IDLE)
-
-    # ---- moves
-    def _on_desired(self, event: Desired) -> None:
-        if self.desired is None or event.number > self.desired.number:
-            if len(event.placements) != self.table.virtual_nodes:
-                raise Bug(f"{len(event.placements)} placements for {self.table.virtual_nodes} virtual nodes")
-            self.desired, self.refused = event, {}
-
-    def _on_warm(self, event: m.Warm) -> None:
-        for key in [(event.instance, v) for v in event.vnodes]:
-            present = key in self.learning and (event.version >= self.learning[key] or not self.rules.warm_version)
-            if present and event.instance in self.alive:
-                self.warm[key] = event.label
-        if not self.rules.between_epochs and self.phase not in (Phase.JOURNAL, Phase.ASK):
-            self._regroup()
-
-    def _wanted(self) -> tuple[list[Group], list[g.Change]]:
-        placements = self.desired.placements if self.desired else ()
-        return g.regroup(
-            self.table, placements, self.alive, self.warm, self.committed, self.refused, self.settings.pace,
-            self.generation, self.rules,
-        )  # fmt: skip
-
-    def _regroup(self) -> None:
-        """One step towards what is desired; between two epochs."""
-        if self.writing is not None or not self.journal_up or not (self.desired or self.view.learned):
-            return
-        for key, since in list(self.joined.items()):
-            if key[1] not in self.view.learned.get(key[0], {}):
-                del self.joined[key]
-            elif self.now - since > self.settings.warm_ms:
-                self.refused[key] = True
-        groups, changes = self._wanted()
-        if changes:
-            self._journal(self._next(groups), tuple(changes))
-
-    def pending(self) -> bool:
-        """Whether group changes wait for an epoch: without data, a tick has to make one."""
-        if self.phase is not Phase.IDLE or self.writing is not None or not self.journal_up:
-            return False
-        return bool(self.view.learned) or bool(self.desired and self._wanted()[1])
 
     # ---- patience
     def _on_tick(self, tick: Tick) -> None:

@@ -11,12 +11,11 @@ Effects are executed in order by the process; what an effect finds out comes bac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, Label, Step
 from ferry.protocol.instance_io import (
     DRIVER,
     Compute,
@@ -41,49 +40,12 @@ from ferry.protocol.instance_io import (
     StopScan,
     Tick,
 )  # fmt: skip
-from ferry.protocol.learning import Learning, Teaching
-from ferry.protocol.rules import Rules
+from ferry.protocol.member import LEARN_STALL_MS, WAITING, Member, Trial
 from ferry.protocol.steps import predecessor, successor
-from ferry.protocol.view import View
-
-LEARN_STALL_MS = 10_000
-"""A snapshot that made no progress for this long is asked for again."""
-
-WAITING = 256
-"""Messages of a newer table that are kept until that table comes; a lost one is sent again with the next attempt."""
 
 
-@dataclass(slots=True)
-class Trial:
-    """The attempt under way at this instance."""
-
-    prepare: m.Prepare
-    computing: bool = False
-    heard: dict[InstanceId, bool] = field(default_factory=dict)
-
-
-class Instance:
+class Instance(Member):
     """One instance's decisions. `operators` is the number of stateful operators of the pipeline."""
-
-    def __init__(
-        self, me: InstanceId, operators: int, saved: Saved, logged: tuple[m.Delta, ...] = (), rules: Rules | None = None,
-        learn_stall_ms: int = LEARN_STALL_MS,
-    ) -> None:  # fmt: skip
-        self.me = me
-        self.operators = operators
-        self.rules = rules or Rules()
-        self.saved = saved
-        self.view: View | None = None
-        self.log: dict[Label, list[m.Delta]] = {}
-        for delta in logged:
-            self.log.setdefault(Label(delta.step, delta.attempt), []).append(delta)
-        self.staged: dict[m.Fragment, bool] = {}
-        self.trial: Trial | None = None
-        self.early: dict[tuple[Step, Attempt], dict[InstanceId, bool]] = {}
-        self.waiting: list[m.Prepare | m.Delta | m.Fetch] = []
-        self._out: list[Effect] = []
-        self.learning = Learning(me, operators, self.rules, learn_stall_ms, self._do)
-        self.teaching = Teaching(self._do)
 
     # ---- the one entrance
     def start(self) -> list[Effect]:
@@ -94,111 +56,14 @@ class Instance:
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event; return the effects, to be executed in order."""
+        self._take(event)
+        return self._drain()
+
+    def _take(self, event: Event) -> None:
         handler = _HANDLERS.get(type(event))
         if handler is None:
             raise Bug(f"{self.me} cannot take {event}")
         handler(self, event)
-        return self._drain()
-
-    def _drain(self) -> list[Effect]:
-        out = self._out[:]
-        self._out.clear()
-        return out
-
-    def _do(self, effect: Effect) -> None:
-        self._out.append(effect)
-
-    def _save(self, **changes: Any) -> None:
-        self.saved = replace(self.saved, **changes)
-        self._do(Save(self.saved))
-
-    # ---- fences
-    def _superseded(self, generation: int) -> bool:
-        """Refuse a lower generation, remember a higher one."""
-        if generation < self.saved.generation:
-            self._do(Send(DRIVER, m.Refused(self.me, self.saved.generation)))
-            return True
-        return False
-
-    def _raise_generation(self, generation: int) -> None:
-        if generation > self.saved.generation:
-            self._save(generation=generation)
-            if self.trial is not None and self.trial.prepare.attempt.generation < generation:
-                self.trial = None  # What is being computed for the old driver must not be logged after the answer.
-
-    def _current(self, message: m.Prepare | m.Delta) -> bool:
-        """True when the message belongs to the installed table; it waits for a newer table, and is dropped for an older.
-
-        Dropping saves work only: attempts are never numbered twice, so nobody counts an answer to an older one.
-        """
-        version = message.version
-        if self.view is not None and version == self.view.version:
-            return True
-        if self.view is None or version > self.view.version:
-            self.waiting = [*(w for w in self.waiting if w.version >= version), message][-WAITING:]
-        return False
-
-    def may_read(self, generation: int, label: Label, vnodes: tuple[int, ...] = ()) -> bool:
-        """Whether fired rows of `label` of these virtual nodes may be served to a reader of `generation`."""
-        if self.rules.fence_read and generation < self.saved.generation:
-            return False
-        if not self.rules.gone_is_error:
-            return self.saved.committed is not None
-        held = dict.fromkeys(self.saved.holds)
-        return (
-            self.saved.committed == label and label.step.epoch > self.saved.released and all(v in held for v in vnodes)
-        )
-
-    def _on_ask(self, ask: m.Ask) -> None:
-        if self._superseded(ask.generation):
-            return
-        if self.rules.fence_ask:
-            self._raise_generation(ask.generation)
-        s = self.saved
-        # A learner may have become in step by the journal before it is told.
-        learned = self.learning.warm if self.rules.whole_flag else self.learning.vnodes()
-        holds = tuple(sorted({**dict.fromkeys(s.holds), **learned}))
-        answer = m.Answer(
-            self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, tuple(sorted(self.log)), s.late, s.fired
-        )
-        self._do(Send(DRIVER, answer))
-
-    # ---- the routing table
-    def _on_install(self, install: m.Install) -> None:
-        table = install.table
-        if self._superseded(table.version.generation):
-            return
-        if self.view is not None and table.version <= self.view.version:
-            return
-        self._raise_generation(table.version.generation)
-        view = self.view = View(table)
-        self.trial = None
-        taught = {i: dict.fromkeys(v) for i, v in view.taught.get(self.me, {}).items()}
-        self.teaching.stop(lambda learner, vnodes: not all(v in taught.get(learner, {}) for v in vnodes))
-        mine = view.held.get(self.me, ())
-        whole = {**dict.fromkeys(self.saved.holds), **self.learning.vnodes(complete=True)}
-        lacking = [v for v in mine if v not in whole]
-        if lacking and not table.initial and self.rules.warm_label and self.rules.whole_flag:
-            self._do(Send(DRIVER, m.Failed(self.me, f"in step for virtual nodes {lacking[:8]} without holding them")))
-            return
-        self._leave_and_learn(mine, view)
-        waiting, self.waiting = self.waiting, []
-        for message in waiting:
-            _HANDLERS[type(message)](self, message)
-
-    def _leave_and_learn(self, mine: tuple[int, ...], view: View) -> None:
-        """Drop what is not held any more, so that it is never found later; begin to learn what is new."""
-        wanted = view.learned.get(self.me, {})
-        before = {**dict.fromkeys(self.saved.holds), **self.learning.vnodes()}
-        fresh = self.learning.keep(wanted, view.version)
-        keep = {**dict.fromkeys(mine), **self.learning.vnodes()}
-        if mine != self.saved.holds:
-            self._save(holds=mine)
-        stale = tuple(sorted({**dict.fromkeys(v for v in before if v not in keep), **dict.fromkeys(fresh)}))
-        if stale and self.rules.drop_stale:
-            self._do(Drop(stale))
-        for leader in sorted({wanted[v]: True for v in fresh}):
-            self.learning.begin(leader, tuple(v for v in fresh if wanted[v] == leader))
 
     # ---- helper and leader
     def _on_staged(self, event: Staged) -> None:

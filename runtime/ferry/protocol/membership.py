@@ -18,6 +18,7 @@ from ferry.protocol import groups as g
 from ferry.protocol import recovery
 from ferry.protocol.coordinator_io import (
     Connected,
+    Desired,
     Effect,
     Halt,
     Journal,
@@ -69,6 +70,7 @@ class Membership:
         self.put: dict[InstanceId, bool] = {}
         self.acks: dict[Chain, m.Prepared] = {}
         self.step_now: Step | None = None
+        self.desired: Desired | None = None
         self.warm: dict[tuple[InstanceId, int], Label | None] = {}
         self.learning: dict[tuple[InstanceId, int], Version] = {}
         """The table since which a learner has learned a virtual node from its present leader."""
