@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Malformed, Splits
-    from ferry.spark.stream import Stream, arg_max, count, max, mean, min, sliding, sum, tumbling
+    from ferry.spark.stream import Stream
+    from ferry.spark.words import arg_max, count, max, mean, min, sliding, sum, tumbling
 
 __all__ = [
     "FerryError",
@@ -46,7 +47,8 @@ _HOMES = {
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Malformed", "Splits"),
-    "ferry.spark.stream": ("Stream", "arg_max", "count", "max", "mean", "min", "sliding", "sum", "tumbling"),
+    "ferry.spark.stream": ("Stream",),
+    "ferry.spark.words": ("arg_max", "count", "max", "mean", "min", "sliding", "sum", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from tests.sim.events import Weather
 
-INSTANCE_PLACES = ("Put", "Put", "Save", "LogDelta", "LogDelta", "Load", "Scan", "Contribute", "Compute", "SendDelta", "Send",
-                   "Drop", "Release", "ForgetLog")  # fmt: skip
+INSTANCE_PLACES = ("Put", "Put", "Save", "LogDelta", "LogDelta", "Load", "Scan", "Contribute", "Compute", "SendDelta",
+                   "Send", "Drop", "Release", "ForgetLog")  # fmt: skip
 DRIVER_PLACES = ("DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmit", "DStartIngest", "DSink", "DSparkCommit",
                  "DAsk")  # fmt: skip
 

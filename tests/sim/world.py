@@ -18,6 +18,7 @@ from tests.sim import checks, faults
 from tests.sim.driver import Driver
 from tests.sim.events import Clock, Net
 from tests.sim.host import Files, Host
+from tests.sim.links import Links
 
 HEALED = 1_200
 """From this time on nothing new goes wrong."""
@@ -25,7 +26,7 @@ PATIENCE = 25_000
 """How long a healed world may take to finish."""
 
 
-class World:
+class World(Links):
     """One seed."""
 
     def __init__(self, seed: int, rules: Rules | None = None, verbose: bool = False) -> None:
@@ -89,9 +90,6 @@ class World:
         if self.done == "finished":
             self.checks.end()
         return self.done
-
-    def after(self, delay: int, do: Any, *args: Any) -> None:
-        self.clock.after(delay, do, *args)
 
     def note(self, who: str, what: Any) -> None:
         self.story.append((self.clock.now, who, what))
@@ -253,75 +251,6 @@ class World:
         return any(
             all(self.hosts[i].lost_at >= 0 or not self.hosts[i].alive for i in x.in_step) for x in self.journal.groups
         )
-
-    # ---- links
-    def sever(self, a: str, b: str, length: int) -> None:
-        """Break a link; both ends hear of it, each at its time."""
-        link = self.net.link(a, b)
-        link.life, link.up = link.life + 1, False
-        link.until = self.clock.now + length
-        life = link.life
-        for me, other in ((a, b), (b, a)):
-            if me in self.drivers:
-                self.drivers[me].pending_lost[other] = True
-            self.after(self.rnd.choice((0, 1, 5, 40)), self.hear_lost, me, other, life)
-        if length < 1 << 40:
-            self.after(length, self.reconnect, a, b, life)
-
-    def hear_lost(self, me: str, other: str, life: int) -> None:
-        driver = self.drivers.get(me)
-        if driver is not None:
-            if driver.pending_lost.pop(other, False) and driver.alive:
-                driver.take(dcore.Lost(InstanceId(other), "connection closed"))
-        elif other in self.hosts:
-            self.hosts[me].take(icore.PeerLost(InstanceId(other)))
-
-    def reconnect(self, a: str, b: str, life: int) -> None:
-        if self.net.link(a, b).life != life:
-            return
-        for driver, host in ((a, b), (b, a)):
-            if driver in self.drivers and host in self.hosts:
-                self.connect(self.drivers[driver], self.hosts[host])
-                return
-        if self.hosts[a].alive and self.hosts[b].alive:
-            self.restore(a, b)
-
-    def restore(self, a: str, b: str) -> None:
-        link = self.net.link(a, b)
-        if not link.up:
-            link.life, link.up = link.life + 1, True
-
-    def connect(self, driver: Driver, host: Host) -> None:
-        if not driver.alive or not host.alive:
-            return
-        self.restore(driver.name, host.name)
-        if driver.pending_lost.pop(host.name, False) and self.rnd.random() < 0.5:
-            driver.take(dcore.Lost(InstanceId(host.name), "connection closed"))
-        driver.take(dcore.Connected(InstanceId(host.name)))
-
-    def deliver(self, source: str, target: str, message: Any, body: Any) -> None:
-        host = self.hosts.get(target)
-        if host is None:
-            self.drivers[target].take(message)
-            return
-        if source in self.drivers:
-            generation = self.drivers[source].generation
-            known = self.drivers.get(host.driver)
-            if known is None or known.generation <= generation:
-                host.driver = source
-        if isinstance(message, m.Install):
-            self.checks.installed(message.table)
-        self.note(target, message)
-        host.receive(source, message, body)
-
-    def to_driver(self, host: Host, origin: str, message: Any) -> None:
-        """Answers go to who asked, acknowledgements to the driver of the attempt, the rest to the newest."""
-        target = origin if origin in self.drivers else host.driver
-        if isinstance(message, m.Prepared | m.FragmentsGone):
-            of = [d.name for d in self.drivers.values() if d.generation == message.attempt.generation]
-            target = of[-1] if of else target
-        if target:
-            self.net.send(host.name, target, "control", message, None)
 
     # ---- the journal
     def journal_write(self, driver: Driver, effect: dcore.Journal) -> None:

@@ -25,11 +25,11 @@ LONGER: dict[str, int] = {}
 IMPORTERS_MAX = {
     "pyverbs": 1,
     "duckdb": 1,
-    "fastapi": 1,
-    "uvicorn": 1,
+    "fastapi": 2,  # the driver's control endpoint, the supervisor's
+    "uvicorn": 2,
     "matplotlib": 1,
     "kopf": 3,
-    "redis": 3,
+    "redis": 1,
 }
 """In how many files a library may be imported: what can be replaced, or be missing, has one place."""
 
@@ -209,14 +209,12 @@ def test_the_operator_folder_is_no_package() -> None:
 
 
 def test_ferry_shows_what_it_means_to_show() -> None:
-    """`ferry.__all__` is sorted, complete and honest: exactly the public names that are not modules."""
+    """`ferry.__all__` is sorted, complete and honest: exactly the names that have a home, and each can be had."""
     ferry = importlib.import_module("ferry")
     names = list(getattr(ferry, "__all__", []))
     assert names == sorted(set(names))
     assert all(hasattr(ferry, name) for name in names)
-    public = {
-        n for n, v in vars(ferry).items() if not n.startswith("_") and not inspect.ismodule(v) and n != "annotations"
-    }
+    public = {n for n in dir(ferry.contract.errors) if n in names} | {n for home in ferry._HOMES.values() for n in home}
     assert public == set(names)
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from ferry.board import Board
 from ferry.channel.base import Lane, Message
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract import messages as m
@@ -18,7 +19,7 @@ from ferry.contract.documents import RunSettings, append_record
 from ferry.contract.errors import FerryError
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.coordinator.journal import JournalStore
+from ferry.coordinator.journal import JournalWriter
 from ferry.coordinator.members import Members
 from ferry.protocol import coordinator as core
 from ferry.protocol.groups import Pace
@@ -35,13 +36,13 @@ Hook = Callable[[int, str], None]
 class Loop:
     """Runs one Coordinator. `hook(epoch, stage)` is called right after Prepare and Commit were sent."""
 
-    def __init__(self, settings: RunSettings, operators: int, hook: Hook) -> None:
+    def __init__(self, settings: RunSettings, board: Board, operators: int, hook: Hook) -> None:
         self.settings = settings
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
-        self._journal = JournalStore(settings)
-        self.members = Members(settings, self.post)
+        self._journal = JournalWriter(board)
+        self.members = Members(settings, board, self.post)
         self._endpoint = TcpEndpoint(
             DRIVER, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
         )

@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 
-import redis
-
+from ferry.board import Board
 from ferry.channel.base import Channel, Endpoint
 from ferry.contract import places
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError
+from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.names import InstanceId, worker_of
 from ferry.protocol import coordinator as core
 
@@ -28,12 +27,10 @@ LOOK_SECONDS = 0.1
 class Members:
     """Finds instances and keeps the channels to them."""
 
-    def __init__(self, settings: RunSettings, post: Callable[[core.Event], None]) -> None:
+    def __init__(self, settings: RunSettings, board: Board, post: Callable[[core.Event], None]) -> None:
         self._settings = settings
         self._post = post
-        self._redis = redis.Redis.from_url(
-            settings.redis, password=settings.secret, socket_timeout=1.0, socket_connect_timeout=1.0
-        )
+        self._board = board
         self._known: dict[InstanceId, places.Registration] = {}
         self._beaten: dict[int, float] = {}
         self._lock = threading.Lock()
@@ -64,17 +61,16 @@ class Members:
         while True:
             try:
                 self._look()
-            except redis.RedisError:
+            except Unreachable:
                 self._beaten.clear()
                 time.sleep(0.5)
             time.sleep(LOOK_SECONDS)
 
     def _look(self) -> None:
         assert self.endpoint is not None
-        entries = self._redis.hgetall(places.instances(self._settings.run))
-        found = [places.Registration.load(text) for text in entries.values()]
+        found = self._board.registrations()
         workers = sorted({worker_of(InstanceId(e.instance)) for e in found})
-        beats = [bool(self._redis.exists(places.beat(self._settings.run, w))) for w in workers]
+        beats = self._board.beating(workers)
         now = time.monotonic()
         for worker, beat in zip(workers, beats, strict=True):
             if beat:

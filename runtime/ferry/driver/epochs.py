@@ -56,7 +56,6 @@ class Epochs:
         self.idle.set()
         self._readers = ThreadPoolExecutor(16, thread_name_prefix="read")
         self._dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
-        self._accepted: list[str] = []
         self._last_end: float | None = None
         self._halting = threading.Event()
 
@@ -163,7 +162,10 @@ class Epochs:
                 mine[side] = max(mine.get(side, value), value)
         flush = any(r["flush"] for r in receipts) or (bool(notes.get("flush")) and step.operator > 0)
         notes.update(rows=notes.get("rows", 0) + rows, malformed=notes.get("malformed", 0) + malformed, flush=flush)
-        self._accepted = [f"{step.epoch}-{step.operator}-{generation}-{order.run}-{r['task']}" for r in receipts]
+        letters = [
+            f"{step.epoch}-{step.operator}-{generation}-{order.run}-{r['task']}" for r in receipts if r["malformed"]
+        ]
+        notes["letters"] = [*(notes.get("letters", []) if step.operator else []), *letters]
         high = limits.WATERMARK_END if flush else self._watermark(step, mine, order)
         meta = json.dumps(notes, separators=(",", ":")).encode()
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
@@ -215,7 +217,7 @@ class Epochs:
                         return self._read_failed(rows, error)
                     attempts += 1
                     self._sink_failed(epoch, attempts, error)
-        self._publish_dead_letters(epoch)
+        self._publish_dead_letters(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
         self.progress.degraded = None
         return True
 
@@ -249,13 +251,13 @@ class Epochs:
             output.sink.write(epoch, rows.generation, made)
         return table.num_rows if table is not None else rows.fired
 
-    def _publish_dead_letters(self, epoch: int) -> None:
-        """Make the set-aside records of accepted attempts visible, forget those of others."""
+    def _publish_dead_letters(self, epoch: int, accepted: list[str]) -> None:
+        """Make the set-aside records of accepted tasks visible, forget those of others."""
         if not self._dead_letter.is_dir():
             return
         for hidden in self._dead_letter.glob(f".{epoch}-*.jsonl"):
             name = hidden.name[1:]
-            if name[: -len(".jsonl")] in self._accepted:
+            if name.removesuffix(".jsonl") in accepted:
                 hidden.rename(self._dead_letter / name)
             else:
                 hidden.unlink()

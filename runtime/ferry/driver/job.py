@@ -8,14 +8,12 @@ import queue
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
-import redis
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ferry.contract import places
+from ferry.board import Board
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, FerryError, StateUnavailable, Superseded
 from ferry.coordinator import control
@@ -58,9 +56,10 @@ class Job:
         module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
         spark = session.start(self.settings)
         plan = compile.build(spark, module, args)
-        self._publish_shapes([o.shape.to_wire() for o in plan.operators])
+        board = Board(self.settings.run, self.settings.redis, self.settings.secret)
+        board.publish_shapes([o.shape for o in plan.operators])
         progress = Progress(self.settings.job, self.settings.directory)
-        loop = Loop(self.settings, len(plan.operators), self._stage)
+        loop = Loop(self.settings, board, len(plan.operators), self._stage)
         loop.start()
         control.serve(loop, progress, self.settings.path, self.settings.secret, self._stop.set)
         ready = self._await_ready(loop)
@@ -78,14 +77,6 @@ class Job:
         return self._run_query(spark, plan, loop, progress, epochs)
 
     # ---- starting
-    def _publish_shapes(self, shapes: list[dict[str, Any]]) -> None:
-        client = redis.Redis.from_url(self.settings.redis, password=self.settings.secret)
-        key, text = places.pipeline(self.settings.run), json.dumps({"shapes": shapes})
-        before = client.get(key)
-        if before is not None and json.loads(before) != json.loads(text):
-            raise Bug("the pipeline of a running job changed its operators: replacing a program is not possible yet")
-        client.set(key, text)
-
     def _await_ready(self, loop: Loop) -> core.Ready:
         order: Order = loop.orders.get()
         if isinstance(order, core.Halt):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ferry.contract import messages as m
@@ -39,7 +39,7 @@ class Settings:
     """How long a new driver waits for members of the journaled groups before it removes them."""
     warm_ms: int = 600_000
     """A learner that is not in step by then is dropped, its move aborted."""
-    pace: g.Pace = g.Pace()
+    pace: g.Pace = field(default_factory=g.Pace)
 
 
 # ---- events besides messages ---------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class Member:
             self.waiting = [*(w for w in self.waiting if w.version >= version), message][-WAITING:]
         return False
 
-    def may_read(self, generation: int, label: Label, vnodes: tuple[int, ...] = ()) -> bool:
+    def may_read(self, generation: int, label: Label, vnodes: tuple[int, ...]) -> bool:
         """Whether fired rows of `label` of these virtual nodes may be served to a reader of `generation`."""
         if self.rules.fence_read and generation < self.saved.generation:
             return False

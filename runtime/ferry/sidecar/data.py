@@ -7,9 +7,9 @@ state. Must never decide whether something is allowed.
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from ferry.contract.shapes import Shape
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
+from ferry.sidecar.marks import saved_from_wire, saved_to_wire
 from ferry.sidecar.scans import Scan, Scans
 from ferry.sidecar.staging import Staging
 from ferry.store.aggregate import AggregateState
@@ -82,10 +83,12 @@ class Data:
         if doc is None or doc["boot"] != self._boot:
             if doc is not None:
                 log.warning("%s: files of another boot of the machine are not used", self.me)
-            _clear(directory)
+            for entry in directory.iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry)
             return core.Saved()
         self._life = int(doc["life"])
-        return _saved_from_wire(doc["saved"])
+        return saved_from_wire(doc["saved"])
 
     def saved(self) -> core.Saved:
         """What the mark said when this life began. A new life has another number in its chunk labels."""
@@ -113,10 +116,6 @@ class Data:
             merged = state.combine([empty])
             delta, _ = state.delta([merged], limits.WATERMARK_NONE)
             split_by_vnode(delta, self.virtual_nodes)
-
-    def close(self) -> None:
-        """Close the files."""
-        self._log = None  # type: ignore[assignment]
 
     # ---- effects
     def receive(self, event: core.Event, body: Any) -> None:
@@ -234,7 +233,7 @@ class Data:
 
     def _write_mark(self, saved: core.Saved) -> None:
         self._saved = saved
-        self._mark.write({"boot": self._boot, "life": self._life, "saved": _saved_to_wire(saved)})
+        self._mark.write({"boot": self._boot, "life": self._life, "saved": saved_to_wire(saved)})
 
     # ---- snapshots
     def _chunks(self, vnodes: np.ndarray) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
@@ -300,31 +299,3 @@ def _batch(body: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 def _text(label: Label) -> str:
     return f"{label.step.epoch}-{label.step.operator}-{label.attempt.generation}-{label.attempt.number}"
-
-
-def _clear(directory: Path) -> None:
-    import shutil
-
-    for entry in directory.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-
-
-def _saved_to_wire(saved: core.Saved) -> dict[str, Any]:
-    doc = asdict(saved)
-    doc["committed"] = list(saved.committed) if saved.committed else None
-    doc["committing"] = m.encode(saved.committing) if saved.committing else None
-    return doc
-
-
-def _saved_from_wire(doc: dict[str, Any]) -> core.Saved:
-    label = doc["committed"]
-    committing = m.decode(m.CODES[m.Commit], doc["committing"]) if doc["committing"] else None
-    return core.Saved(
-        **{
-            **doc,
-            "committed": Label(Step(*label[0]), Attempt(*label[1])) if label else None,
-            "holds": tuple(doc["holds"]),
-            "committing": committing,
-        }
-    )

@@ -20,8 +20,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import redis
-
+from ferry.board import Board
 from ferry.channel.base import Channel, Held, Lane, Message
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract import messages as m
@@ -50,7 +49,7 @@ class Node:
         self.dir.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(self.dir)
         self._inbox: queue.SimpleQueue[tuple[core.Event, Any]] = queue.SimpleQueue()
-        self._redis = redis.Redis.from_url(settings.redis, password=settings.secret, socket_timeout=2.0)
+        self._board = Board(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
         self._peers: dict[InstanceId, tuple[str, int]] = {}
         self._endpoint = TcpEndpoint(
@@ -81,20 +80,16 @@ class Node:
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
             time.sleep(1.0)
             return 3
-        finally:
-            data.close()
         return 0
 
     def _wait_for_shapes(self) -> list[Shape] | None:
-        import json
-
         while not self._stop.is_set():
             try:
-                text = self._redis.get(places.pipeline(self.settings.run))
-            except redis.RedisError:
-                text = None
-            if text:
-                return [Shape.from_wire(doc) for doc in json.loads(text)["shapes"]]
+                shapes = self._board.shapes()
+            except Unreachable:
+                shapes = None
+            if shapes:
+                return shapes
             self._stop.wait(0.05)
         return None
 
@@ -111,9 +106,9 @@ class Node:
         entry = places.Registration(self.me, uuid.uuid4().hex, host, port, flight, os.getpid())
         while not self._stop.is_set():
             try:
-                self._redis.hset(places.instances(self.settings.run), self.me, entry.dump())
+                self._board.register(entry)
                 return
-            except redis.RedisError:
+            except Unreachable:
                 self._stop.wait(0.2)
 
     def _loop(self) -> None:
@@ -158,7 +153,7 @@ class Node:
         self._inbox.put((core.Staged(fragment), None))
 
     def _read(self, ticket: places.ReadTicket, label: Any) -> Any:
-        return self._data.read(ticket, lambda: self._machine.may_read(ticket.generation, label))
+        return self._data.read(ticket, lambda: self._machine.may_read(ticket.generation, label, ticket.vnodes))
 
     # ---- out
     def _send(self, send: core.Send, body: Any) -> None:
@@ -192,15 +187,8 @@ class Node:
         if channel is not None or peer == core.DRIVER:
             return channel
         try:
-            text = self._peer_address(peer)
-            if text is None:
-                return None
-            entry = places.Registration.load(text)
-            return self._endpoint.connect(peer, (entry.host, entry.port), timeout=1.0)
-        except (Unreachable, FerryError, redis.RedisError, OSError) as error:
+            entry = self._board.registration(peer)
+            return None if entry is None else self._endpoint.connect(peer, (entry.host, entry.port), timeout=1.0)
+        except (FerryError, OSError) as error:
             log.warning("%s cannot reach %s: %s", self.me, peer, error)
             return None
-
-    def _peer_address(self, peer: InstanceId) -> str | None:
-        text = self._redis.hget(places.instances(self.settings.run), peer)
-        return text.decode() if isinstance(text, bytes) else text

@@ -14,14 +14,16 @@ import sys
 import time
 from pathlib import Path
 
-import redis
-
-from ferry.contract import places
+from ferry.board import Board
 from ferry.contract.documents import RunSettings
+from ferry.contract.errors import Unreachable
 
 log = logging.getLogger("ferry.sidecar")
 
 RESTART_SECONDS_MAX = 5.0
+
+STEADY_SECONDS = 10.0
+"""An instance that lived this long is started again at once."""
 
 
 class Parent:
@@ -36,10 +38,9 @@ class Parent:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._failures: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
+        self._started: dict[int, float] = {}
         self._stop = False
-        self._redis = redis.Redis.from_url(
-            settings.redis, password=settings.secret, socket_timeout=1.0, socket_connect_timeout=1.0
-        )
+        self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
 
     def run(self) -> int:
         """Supervise until told to stop; kills the children then."""
@@ -79,7 +80,8 @@ class Parent:
         for index, child in list(self._children.items()):
             if child.poll() is not None:
                 del self._children[index]
-                self._failures[index] = self._failures.get(index, 0) + 1
+                steady = now - self._started[index] > STEADY_SECONDS
+                self._failures[index] = 1 if steady else self._failures.get(index, 0) + 1
                 delay = min(0.05 * 2 ** (self._failures[index] - 1), RESTART_SECONDS_MAX)
                 self._retry_at[index] = now + delay
                 log.warning(
@@ -97,11 +99,11 @@ class Parent:
         command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
         child = subprocess.Popen([*command, "--instance", str(index)])
         self._children[index] = child
+        self._started[index] = time.monotonic()
         Path(directory / "pid").write_text(str(child.pid))
 
     def _beat(self) -> None:
         try:
-            key = places.beat(self._settings.run, self._worker)
-            self._redis.set(key, os.getpid(), px=self._settings.timeout_ms)
-        except redis.RedisError as error:
-            log.debug("no heartbeat written: %s", error)
+            self._board.beat(self._worker, self._settings.timeout_ms)
+        except Unreachable as error:
+            log.debug("%s", error)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ferry.contract.errors import SpecRefused
 from ferry.contract.shapes import Aggregate, KeyType, Number, Shape, Side, Window
 from ferry.kernels.schemas import fired_schema
+from ferry.spark.words import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -260,68 +261,6 @@ def key_type(column: pa.Field, what: str) -> KeyType:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return "string"
     raise SpecRefused(f"{what}: key column {column.name!r} is {column.type}; integers and strings can be keys")
-
-
-def tumbling(size: int | str) -> Window:
-    """Windows [k * size, (k + 1) * size). Milliseconds, or text such as "60s"."""
-    return sliding(size, size)
-
-
-def sliding(size: int | str, slide: int | str) -> Window:
-    """Windows of `size` that start at every multiple of `slide`. The slide must divide the size."""
-    size_ms, slide_ms = milliseconds(size, "size"), milliseconds(slide, "slide")
-    if slide_ms <= 0 or size_ms <= 0:
-        raise SpecRefused(f"window: size {size!r} and slide {slide!r} must be positive")
-    if size_ms % slide_ms:
-        raise SpecRefused(f"window: slide {slide!r} does not divide size {size!r}; choose a slide that does")
-    return Window(size_ms, slide_ms)
-
-
-def count() -> Aggregate:
-    """Number of records."""
-    return Aggregate("", "count")
-
-
-def sum(column: str) -> Aggregate:
-    """Sum of an integer (64-bit) or float column."""
-    return Aggregate("", "sum", column)
-
-
-def min(column: str) -> Aggregate:
-    """Least value."""
-    return Aggregate("", "min", column)
-
-
-def max(column: str) -> Aggregate:
-    """Greatest value."""
-    return Aggregate("", "max", column)
-
-
-def mean(column: str) -> Aggregate:
-    """Mean in double precision of the exact sum and count."""
-    return Aggregate("", "mean", column)
-
-
-def arg_max(column: str, by: str) -> Aggregate:
-    """The value of `column` where `by` is greatest; ties go to the greater value."""
-    return Aggregate("", "arg_max", column, by)
-
-
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def milliseconds(value: int | str, what: str) -> int:
-    """12 -> 12; "1.5s" -> 1500. Raises SpecRefused otherwise."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value < 0:
-            raise SpecRefused(f"{what}: {value} is negative")
-        return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)", str(value))
-    if not match:
-        raise SpecRefused(
-            f'{what}: {value!r} is not a duration; use milliseconds, or text such as "500ms", "10s", "2m"'
-        )
-    return round(float(match[1]) * _UNITS[match[2]])
 
 
 def name_of(function: Any) -> str:

@@ -9,7 +9,8 @@ import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused
-from ferry.spark.stream import Build, Input, Stream, milliseconds
+from ferry.spark.stream import Build, Input, Stream
+from ferry.spark.words import milliseconds
 
 BIDS = pa.schema([("ts", pa.int64()), ("auction", pa.int64()), ("price", pa.int64()), ("channel", pa.string()), ("score", pa.float64())])  # fmt: skip
 PEOPLE = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.string())])
@@ -52,7 +53,9 @@ def test_a_fired_stream_is_keyed_again_by_its_window_end(bids: Stream, build: Bu
 
 def test_a_join_renames_and_keeps_types(bids: Stream, people: Stream) -> None:
     left = people.event_time("at").key_by("id").window(ferry.tumbling("12h"))
-    pairs = left.join("pairs", bids.event_time("ts").key_by("auction"), left={"person": "id", "name": "name"}, right=["price"])
+    pairs = left.join(
+        "pairs", bids.event_time("ts").key_by("auction"), left={"person": "id", "name": "name"}, right=["price"]
+    )
     assert pairs.input.schema.names == ["window_start", "window_end", "person", "name", "price"]
     assert pairs.input.schema.field("name").type == pa.string()
 
@@ -87,7 +90,9 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "text"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
-def test_mistakes_are_refused_by_name(bids: Stream, people: Stream, call: Callable[[Stream, Stream], object], text: str) -> None:
+def test_mistakes_are_refused_by_name(
+    bids: Stream, people: Stream, call: Callable[[Stream, Stream], object], text: str
+) -> None:
     with pytest.raises(SpecRefused) as refused:
         call(bids, people)
     assert text in str(refused.value)
@@ -99,6 +104,8 @@ def test_two_operators_of_one_name_are_refused(bids: Stream) -> None:
         windowed(bids).aggregate("x", n=ferry.count())
 
 
-@pytest.mark.parametrize(("text", "value"), [(5, 5), ("250ms", 250), ("1.5s", 1500), ("2m", 120_000), ("12h", 43_200_000)])
+@pytest.mark.parametrize(
+    ("text", "value"), [(5, 5), ("250ms", 250), ("1.5s", 1500), ("2m", 120_000), ("12h", 43_200_000)]
+)
 def test_durations(text: int | str, value: int) -> None:
     assert milliseconds(text, "x") == value

@@ -1,0 +1,127 @@
+"""Registrations, heartbeats, shapes and the journal of one run (names in `ferry.contract.places`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import redis
+
+from ferry.contract import places
+from ferry.contract.errors import Bug, Superseded, Unreachable
+from ferry.contract.routing import Table, Version
+from ferry.contract.shapes import Shape
+
+SWAP = """
+local now = redis.call('GET', KEYS[1])
+if now then
+  local version = cjson.decode(now)['version']
+  if version[1] == tonumber(ARGV[3]) and version[2] == tonumber(ARGV[4]) then return 'done' end
+  if ARGV[1] == '' or version[1] ~= tonumber(ARGV[1]) or version[2] ~= tonumber(ARGV[2]) then return now end
+elseif ARGV[1] ~= '' then return 'lost' end
+redis.call('SET', KEYS[1], ARGV[5])
+return 'done'
+"""
+"""Swap the journal if its version is the expected one; a repeated write of the same table is done already."""
+
+
+@contextmanager
+def _reaching(what: str) -> Iterator[None]:
+    try:
+        yield
+    except redis.RedisError as error:
+        raise Unreachable(f"{what}: Redis does not answer: {error}") from error
+
+
+class Board:
+    """One process's view of the board. Thread-safe."""
+
+    def __init__(self, run: str, url: str, secret: str, patience_seconds: float = 2.0) -> None:
+        self._run = run
+        self._redis = redis.Redis.from_url(
+            url, password=secret, socket_timeout=patience_seconds, socket_connect_timeout=1.0, decode_responses=True
+        )
+        self._swap = self._redis.register_script(SWAP)
+
+    def ping(self) -> bool:
+        """Whether Redis answers."""
+        try:
+            return bool(self._redis.ping())
+        except redis.RedisError:
+            return False
+
+    # ---- the pipeline's state
+    def publish_shapes(self, shapes: list[Shape]) -> None:
+        """Say what the stateful operators are. Raises Bug when the running job has others."""
+        text = json.dumps({"shapes": [shape.to_wire() for shape in shapes]})
+        with _reaching("publishing the pipeline"):
+            before = self._text(self._redis.get(places.pipeline(self._run)))
+            if before is not None and json.loads(before) != json.loads(text):
+                raise Bug(
+                    "the pipeline of a running job changed its operators: replacing a program is not possible yet"
+                )
+            self._redis.set(places.pipeline(self._run), text)
+
+    def shapes(self) -> list[Shape] | None:
+        """The stateful operators, None as long as the driver has not said."""
+        with _reaching("looking for the pipeline"):
+            text = self._text(self._redis.get(places.pipeline(self._run)))
+        return None if text is None else [Shape.from_wire(doc) for doc in json.loads(text)["shapes"]]
+
+    # ---- who is there
+    def register(self, entry: places.Registration) -> None:
+        """Say where this life of an instance is."""
+        with _reaching(f"registering {entry.instance}"):
+            self._redis.hset(places.instances(self._run), entry.instance, entry.dump())
+
+    def registrations(self) -> list[places.Registration]:
+        """All instances that ever registered, each with its last life."""
+        with _reaching("looking for instances"):
+            entries = cast("dict[str, str]", self._redis.hgetall(places.instances(self._run)))
+        return [places.Registration.load(text) for text in entries.values()]
+
+    def registration(self, instance: str) -> places.Registration | None:
+        """Where one instance is."""
+        with _reaching(f"looking for {instance}"):
+            text = self._text(self._redis.hget(places.instances(self._run), instance))
+        return None if text is None else places.Registration.load(text)
+
+    def beat(self, worker: int, ttl_ms: int) -> None:
+        """This worker is alive for the next milliseconds."""
+        with _reaching(f"heartbeat of worker {worker}"):
+            self._redis.set(places.beat(self._run, worker), "alive", px=ttl_ms)
+
+    def beating(self, workers: list[int]) -> list[bool]:
+        """Which of these workers are alive."""
+        if not workers:
+            return []
+        with _reaching("looking for heartbeats"):
+            found = cast("list[Any]", self._redis.mget([places.beat(self._run, w) for w in workers]))
+        return [value is not None for value in found]
+
+    # ---- the journal
+    def journal(self) -> Table | None:
+        """The journaled table, None for a new job."""
+        with _reaching("reading the journal"):
+            text = self._text(self._redis.get(places.journal(self._run)))
+        return None if text is None else Table.from_wire(json.loads(text))
+
+    def swap_journal(self, table: Table, expected: Version | None) -> None:
+        """Make `table` the journaled one if the journal is at `expected`; the same table again is done already.
+
+        Redis runs with `appendfsync always`: returning means that it is on disk. Raises Superseded with the generation
+        found when the journal is at another version, and Unreachable when the outcome is unknown.
+        """
+        args = [*(expected or ("", "")), *table.version, json.dumps(table.to_wire())]
+        with _reaching("writing the journal"):
+            answer = str(self._swap(keys=[places.journal(self._run)], args=args))
+        if answer == "lost":
+            raise Superseded("the journal is gone: a removed member could pass for a current one; restore the job")
+        if answer != "done":
+            raise Superseded(f"generation {json.loads(answer)['version'][0]}")
+
+    @staticmethod
+    def _text(value: Any) -> str | None:
+        return None if value is None else str(value)

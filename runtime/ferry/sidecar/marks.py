@@ -1,0 +1,32 @@
+"""The mark of an instance as a document: what it is, should it crash now. Values in, values out; files are the store's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ferry.contract import messages as m
+from ferry.contract.names import Attempt, Label, Step
+from ferry.protocol import instance as core
+
+
+def saved_to_wire(saved: core.Saved) -> dict[str, Any]:
+    """Plain lists and maps."""
+    doc = asdict(saved)
+    doc["committed"] = list(saved.committed) if saved.committed else None
+    doc["committing"] = m.encode(saved.committing) if saved.committing else None
+    return doc
+
+
+def saved_from_wire(doc: dict[str, Any]) -> core.Saved:
+    """Inverse of saved_to_wire."""
+    label = doc["committed"]
+    committing = m.decode(m.CODES[m.Commit], doc["committing"]) if doc["committing"] else None
+    return core.Saved(
+        **{
+            **doc,
+            "committed": Label(Step(*label[0]), Attempt(*label[1])) if label else None,
+            "holds": tuple(doc["holds"]),
+            "committing": committing,
+        }
+    )
