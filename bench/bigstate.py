@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,14 @@ BASE_MS = 1_436_918_400_000
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.string())])
 
 
-def mix(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def mix(x: Any) -> Any:
     """The splitmix64 finaliser."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def texts(numbers: np.ndarray[Any, Any]) -> pa.Array:
+def texts(numbers: Any) -> pa.Array:
     """A text of KEY_BYTES printable characters for each number."""
     words = KEY_BYTES // 8
     seeds = numbers.astype(np.uint64)[:, None] * np.uint64(words) + np.arange(1, words + 1, dtype=np.uint64)[None, :]
@@ -67,16 +68,19 @@ class Keys:
     def plan(self, start: int, stop: int, tasks: int) -> list[dict[str, Any]]:
         """Ranges of equal size."""
         edges = [start + (stop - start) * i // tasks for i in range(tasks + 1)]
-        return [{"start": a, "stop": b} for a, b in zip(edges, edges[1:]) if b > a]
+        return [{"start": a, "stop": b} for a, b in pairwise(edges) if b > a]
 
     def read(self, split: dict[str, Any], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The records of a split."""
         for first in range(split["start"], split["stop"], BATCH):
             n = np.arange(first, min(first + BATCH, split["stop"]), dtype=np.uint64)
             key = np.where(n < self.keys, n, mix(n) % np.uint64(self.keys))
-            made = {"ts": lambda n=n: pa.array(np.full(len(n), BASE_MS)), "key": lambda key=key: texts(key)}
             names = list(columns) if columns is not None else SCHEMA.names
-            yield pa.RecordBatch.from_arrays([made[c]() for c in names], names=names)
+            yield pa.RecordBatch.from_arrays([_column(name, n, key) for name in names], names=names)
+
+
+def _column(name: str, numbers: Any, keys: Any) -> pa.Array:
+    return texts(keys) if name == "key" else pa.array(np.full(len(numbers), BASE_MS))
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:

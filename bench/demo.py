@@ -75,7 +75,9 @@ class Demo:
         self.events, self.epochs, self.picture = arguments.events, arguments.epochs, arguments.picture
         self.work, self.console = work, console
         # Workers take some seconds to start; the epochs between two acts leave time for that on a slow machine.
-        self.out, self.back, self.kill = (max(self.epochs * share // 100, n) for share, n in ((13, 3), (45, 6), (75, 9)))
+        self.out, self.back, self.kill = (
+            max(self.epochs * share // 100, n) for share, n in ((13, 3), (45, 6), (75, 9))
+        )
         self.watermark: int | None = None
         self.rows = self.done = self.fired = 0
 

@@ -17,7 +17,10 @@ from ferry.workloads.ysb import YsbGenerator
 ROW_GROUPS = 2
 """Per file, so that one file can be shared by two tasks."""
 
-STREAMS: dict[str, tuple[Any, str, str]] = {"nbq5": (NexmarkGenerator, "bid", "auction"), "ysb": (YsbGenerator, "ysb", "campaign_id")}
+STREAMS: dict[str, tuple[Any, str, str]] = {
+    "nbq5": (NexmarkGenerator, "bid", "auction"),
+    "ysb": (YsbGenerator, "ysb", "campaign_id"),
+}
 """Query -> generator, its stream, and the key of the result."""
 
 

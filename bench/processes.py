@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import psutil
 
@@ -92,7 +93,7 @@ def _at(values: list[tuple[float, float]], t: float) -> float:
     """Linear between samples; the first or last one outside of them."""
     if not values:
         return 0.0
-    for (t0, v0), (t1, v1) in zip(values, values[1:]):
+    for (t0, v0), (t1, v1) in pairwise(values):
         if t0 <= t <= t1:
             return v0 + (v1 - v0) * (t - t0) / max(t1 - t0, 1e-9)
     return values[0][1] if t < values[0][0] else values[-1][1]

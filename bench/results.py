@@ -36,10 +36,15 @@ class Results:
         """One number. Names of parameters must not be those of the other fields."""
         self.records.append(
             {
-                "benchmark": self.benchmark, "system": system, "case": case, "metric": metric,
-                "value": round(value, 6) if isinstance(value, float) else value, "unit": unit,
-                "load1": round(os.getloadavg()[0], 2), **parameters,
-            }  # fmt: skip
+                "benchmark": self.benchmark,
+                "system": system,
+                "case": case,
+                "metric": metric,
+                "value": round(value, 6) if isinstance(value, float) else value,
+                "unit": unit,
+                "load1": round(os.getloadavg()[0], 2),
+                **parameters,
+            }
         )
 
     def values(self, **wanted: Value) -> list[float]:

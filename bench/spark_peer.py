@@ -112,7 +112,9 @@ class Peer:
     def drain(self) -> dict[str, Any]:
         """Wait until all that is there has been read, then stop."""
         self.query.processAllAvailable()
-        made = [{"batch": p.batchId, "rows": p.numInputRows, "ms": dict(p.durationMs)} for p in self.query.recentProgress]
+        made = [
+            {"batch": p.batchId, "rows": p.numInputRows, "ms": dict(p.durationMs)} for p in self.query.recentProgress
+        ]
         self.query.stop()
         return {"batches": made}
 

@@ -10,27 +10,28 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import inputs
 from ferry_job import RESULTS, ROOT, FerryJob, RunFailed, job_document, work_directory
 from processes import Watch
-from results import Panel, Results, draw, show
+from results import Results
 from rich.console import Console
 from spark_job import SparkJob
+from throughput_report import STAGES, Report
 
 METHOD = """\
-Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time), read by both systems, \
-{cores} cores each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, \
-RocksDB state store with changelog checkpointing and without row counting, {cores} shuffle partitions, trigger 'as soon as \
-possible', append mode to Parquet, with maxFilesPerTrigger for the same batch and for a {larger}x larger one. Ferry: 64 virtual \
-nodes on 2 workers, no replicas (Spark's state has none in memory), Parquet sink; in the cases 'replicas' 3 workers. records/s: \
-input records between the end of the batch that passes a third of the input (warm-up) and the end of the last full one, \
-divided by that time. Results of both are compared as multisets over the windows that both closed; a difference ends the run. \
-CPU: user and system seconds of all processes of the run in that time."""
-
-STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
+Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time), read by \
+both systems, {cores} cores each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh \
+processes. Spark: local mode, RocksDB state store with changelog checkpointing and without row counting, {cores} \
+shuffle partitions, trigger 'as soon as possible', append mode to Parquet, with maxFilesPerTrigger for the same \
+batch and for a {larger}x larger one. Ferry: 64 virtual nodes on 2 workers, no replicas (Spark's state has none in \
+memory), Parquet sink; in the cases 'replicas' 3 workers. records/s: input records between the end of the batch that \
+passes a third of the input (warm-up) and the end of the last full one, divided by that time. Results of both are \
+compared as multisets over the windows that both closed; a difference ends the run. CPU: user and system seconds of \
+all processes of the run in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def steady(batches: Sequence[tuple[float, int]]) -> Rate:
     seconds = measured[-1][0] - full[first][0]
     ends = [full[first][0], *(end for end, _ in measured)]
     records = sum(n for _, n in measured)
-    gap = statistics.median(b - a for a, b in zip(ends, ends[1:]))
+    gap = statistics.median(b - a for a, b in pairwise(ends))
     return Rate(records / seconds, full[first][0], measured[-1][0], records, gap)
 
 
@@ -150,9 +151,18 @@ class Throughput:
         )
         rows = int(last[1])
         if missing != (0,) or unexpected != (0,) or not rows:
-            raise RunFailed(f"{query}: results differ: {missing} rows only of Spark, {unexpected} only of Ferry, of {rows}")
+            raise RunFailed(
+                f"{query}: results differ: {missing} rows only of Spark, {unexpected} only of Ferry, of {rows}"
+            )
         self.results.add(
-            "both", f"{query}, files", "equal rows", rows, "rows", query=query, batch=files * self.a.file_rows, repeat=repeat
+            "both",
+            f"{query}, files",
+            "equal rows",
+            rows,
+            "rows",
+            query=query,
+            batch=files * self.a.file_rows,
+            repeat=repeat,
         )
         self.console.print(f"  results agree: {rows:,} rows of windows that both closed", style="dim")
 
@@ -193,95 +203,18 @@ class Throughput:
         add(system, case, "cpu", cpu / rate.records * 1e6, "s per million records", **parameters, repeat=repeat)
         if system == "Ferry":
             cpu = watch.cpu_between(rate.begin, rate.end, sidecars=True)
-            add(system, case, "sidecar cpu", cpu / rate.records * 1e6, "s per million records", **parameters, repeat=repeat)
+            add(
+                system,
+                case,
+                "sidecar cpu",
+                cpu / rate.records * 1e6,
+                "s per million records",
+                **parameters,
+                repeat=repeat,
+            )
         self.console.print(
             f"  {system:6}{case:16} {rate.records_per_second:12,.0f} records/s, {rate.batch_seconds:.3f} s a batch"
         )
-
-    # ---- at the end
-    def ratios(self) -> None:
-        """Add medians and ratios: the same batch, and the best of each."""
-        r, a = self.results, self.a
-        for query in a.queries:
-            case, best = f"{query}, files", dict[str, float]()
-            for batch in self._batches():
-                medians = {s: r.median(system=s, case=case, metric="throughput", batch=batch) for s in ("Ferry", "Spark")}
-                if medians["Ferry"] and medians["Spark"]:
-                    r.add("both", case, "ratio, same batch", medians["Ferry"] / medians["Spark"], "x", query=query, batch=batch)
-                for system, value in medians.items():
-                    best[system] = max(best.get(system, 0.0), value or 0.0)
-            if best.get("Spark"):
-                r.add("both", case, "ratio, best of each", best["Ferry"] / best["Spark"], "x", query=query)
-                base = r.median(system="Ferry", case=case, metric="throughput", batch=self._batches()[0])
-                r.add("both", case, "ratio, Spark's best", (base or 0.0) / best["Spark"], "x", query=query)
-
-    def _batches(self) -> tuple[int, int]:
-        size = max(self.a.batch // self.a.file_rows, 1) * self.a.file_rows
-        return size, size * self.a.larger
-
-    def tables(self) -> None:
-        """Print medians."""
-        r, a = self.results, self.a
-        rows = []
-        for query in a.queries:
-            for batch in self._batches():
-                one = {"case": f"{query}, files", "batch": batch}
-                ferry, spark = (r.median(system=s, metric="throughput", **one) for s in ("Ferry", "Spark"))
-                cpus = [r.median(system=s, metric="cpu", **one) for s in ("Ferry", "Spark")]
-                ratio = ferry / spark if ferry and spark else None
-                rows.append([query, f"{batch:,}", f"{ferry or 0:,.0f}", f"{spark or 0:,.0f}", ratio, *cpus])
-        heads = ["query", "batch", "Ferry/s", "Spark/s", "ratio", "Ferry CPU", "Spark CPU"]
-        show(self.console, "Records/s from the same files (CPU: seconds per million records)", heads, rows)
-        self._table("own generator", "query", a.queries)
-        self._table("replicas", "replicas", (0, 1, 2))
-        if "stages" in a.cases:
-            rows = [
-                [f"{n:,} vnodes, {b:,} arrivals", *(self._stage(n, b, s) for s in STAGES)]
-                for n in (64, 1024)
-                for b in (20_000, a.batch)
-            ]
-            show(self.console, "Median milliseconds per stage of an epoch", ["", *STAGES], rows)
-
-    def _stage(self, nodes: int, batch: int, stage: str) -> float | None:
-        value = self.results.median(case="stages", virtual_nodes=nodes, batch=batch, metric=f"stage {stage}")
-        return None if value is None else value * 1000
-
-    def _table(self, case: str, parameter: str, values: Sequence[Any]) -> None:
-        rows = []
-        for value in values:
-            found = [
-                self.results.median(case=case, metric=m, **{parameter: value})
-                for m in ("throughput", "cpu", "sidecar cpu", "batch")
-            ]
-            if found[0] is not None:
-                rows.append([str(value), f"{found[0]:,.0f}", *found[1:]])
-        if rows:
-            heads = [parameter, "records/s", "CPU s/M", "sidecar CPU s/M", "epoch s"]
-            show(self.console, f"Ferry: {case}", heads, rows)
-
-    def picture(self, file: Path) -> None:
-        """One panel per question."""
-        r, a = self.results, self.a
-        labels = [f"{q}\n{b:,}" for q in a.queries for b in self._batches()]
-        both: dict[str, list[float | None]] = {
-            s: [
-                r.median(system=s, case=f"{q}, files", metric="throughput", batch=b)
-                for q in a.queries
-                for b in self._batches()
-            ]
-            for s in ("Ferry", "Spark")
-        }
-        panels = [Panel("same files, by query and arrivals per batch", "records/s", labels, both)]
-        if "replicas" in a.cases:
-            for metric, unit in (("throughput", "records/s"), ("cpu", "CPU s per million records")):
-                values = [r.median(case="replicas", metric=metric, replicas=n) for n in (0, 1, 2)]
-                panels.append(Panel(f"NBQ5, 3 workers, by replicas: {metric}", unit, ["0", "1", "2"], {"Ferry": values}))
-        if "stages" in a.cases:
-            columns = [(n, b) for n in (64, 1024) for b in (20_000, a.batch)]
-            series = {s: [self._stage(n, b, s) for n, b in columns] for s in STAGES}
-            names = [f"{n:,} vnodes\n{b:,}" for n, b in columns]
-            panels.append(Panel("stages of an epoch, by vnodes and arrivals", "ms", names, series))
-        draw(file, f"Throughput, {a.cores} cores, medians of {a.repeats}", panels)
 
 
 TWO_WAYS = (("spark", "ferry"), ("ferry", "spark"))
@@ -290,7 +223,9 @@ TWO_WAYS = (("spark", "ferry"), ("ferry", "spark"))
 def main() -> int:
     """Parse arguments and measure."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    p.add_argument("--json", type=Path, default=RESULTS / "throughput.json", help="records; the picture is put beside it")
+    p.add_argument(
+        "--json", type=Path, default=RESULTS / "throughput.json", help="records; the picture is put beside it"
+    )
     p.add_argument("--events", type=int, default=24_000_000)
     p.add_argument("--batch", type=int, default=1_000_000, help="arrivals per epoch")
     p.add_argument("--larger", type=int, default=3, help="the second batch size is this many times larger")
@@ -314,10 +249,11 @@ def main() -> int:
     except RunFailed as failed:
         console.print(f"failed: {failed}", style="red", markup=False)
         return 1
-    bench.ratios()
+    report = Report(bench.results, a, console)
+    report.ratios()
     bench.results.write(a.json)
-    bench.tables()
-    bench.picture(a.json.with_suffix(".png"))
+    report.tables()
+    report.picture(a.json.with_suffix(".png"))
     console.print(f"\nrecords: {a.json}\npicture: {a.json.with_suffix('.png')}")
     return 0
 

@@ -108,7 +108,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunDirectory, option
         cores=one.cores,
         events=options.events,
         output=str(options.output.absolute()) if options.output is not None else None,
-        dead_letter=str(Path(one.dead_letter.directory).absolute()) if one.dead_letter.directory else None,
+        dead_letter=_dead_letter(one.dead_letter.directory, options.output),
         spark=dict(one.spark),
         handover_batch=batch,
         handover_deadline_ms=round(one.handover.deadline.seconds * 1000),
@@ -118,6 +118,13 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunDirectory, option
         return_deadline_ms=round(one.failure.return_deadline.seconds * 1000),
         sink_attempts=one.sink.attempts,
     )
+
+
+def _dead_letter(directory: str | None, output: Path | None) -> str | None:
+    """Where malformed records are kept: as the job says, else beside the output, else (None) in the run's directory."""
+    if directory is not None:
+        return str(Path(directory).absolute())
+    return str(output.absolute() / "_dead-letter") if output is not None else None
 
 
 def with_addresses(

@@ -134,11 +134,11 @@ def finish(running: Running, timeout: float = TIMEOUT_SECONDS) -> Result:
         code = running.process.wait(timeout)
     except subprocess.TimeoutExpired:
         dump_threads(running)
-        running.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            running.process.wait(30)
-        running.process.kill()
+        _end(running)
         code = -1000
+    except BaseException:
+        _end(running)
+        raise
     seconds = time.monotonic() - running.began
     left = [f"{p.pid} {' '.join(p.cmdline())[:100]}" for p in settle(running.home)]
     try:
@@ -149,6 +149,13 @@ def finish(running: Running, timeout: float = TIMEOUT_SECONDS) -> Result:
     directory = Path(where) if where else next(iter(sorted((running.home / "runs").glob("*"))), None)
     errors = (base / "stderr").read_text()
     return Result(code, running.output, directory, summary, errors, read_timeline(directory), left, seconds)
+
+
+def _end(running: Running) -> None:
+    running.process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        running.process.wait(30)
+    running.process.kill()
 
 
 def run(
@@ -167,8 +174,7 @@ def run(
         try:
             meanwhile(running)
         except BaseException:
-            running.process.send_signal(signal.SIGTERM)
-            finish(running, 30.0)
+            _end(running)
             raise
     return finish(running, timeout)
 

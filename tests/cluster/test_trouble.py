@@ -97,7 +97,7 @@ def test_a_full_disk_stops_the_job_with_a_reason_and_room_lets_it_go_on(tmp_path
         assert first.code == 1 and not first.left, first.story()
         assert any(word in first.summary["reason"].lower() for word in ("space", "room", "disk")), first.story()
         subprocess.run(["mount", "-o", "remount,size=2g", disk], check=True)
-        second = runner.run("nbq5", tmp_path, 900_000, sets)
+        second = runner.run("nbq5", tmp_path, 900_000, [*sets, "state.memory=16Mi"])
         assert second.code == 0 and not second.left, second.story()
         missing, extra = runner.difference("nbq5", 900_000, args, second.output, tmp_path)
         assert not missing and not extra

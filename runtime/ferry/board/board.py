@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -17,14 +18,20 @@ from ferry.contract.shapes import Shape
 SWAP = """
 local now = redis.call('GET', KEYS[1])
 if now then
-  local version = cjson.decode(now)['version']
-  if version[1] == tonumber(ARGV[3]) and version[2] == tonumber(ARGV[4]) then return 'done' end
+  local doc = cjson.decode(now)
+  local version = doc['version']
+  if doc['writer'] == ARGV[6] and version[1] == tonumber(ARGV[3]) and version[2] == tonumber(ARGV[4]) then
+    return 'done'
+  end
   if ARGV[1] == '' or version[1] ~= tonumber(ARGV[1]) or version[2] ~= tonumber(ARGV[2]) then return now end
 elseif ARGV[1] ~= '' then return 'lost' end
 redis.call('SET', KEYS[1], ARGV[5])
 return 'done'
 """
-"""Swap the journal if its version is the expected one; a repeated write of the same table is done already."""
+"""Swap the journal if its version is the expected one; the same writer's repeated write is done already.
+
+The writer counts: two drivers that read the same journal both claim the next generation, and only one of them has it.
+"""
 
 
 @contextmanager
@@ -40,6 +47,7 @@ class Board:
 
     def __init__(self, run: str, url: str, secret: str, patience_seconds: float = 2.0) -> None:
         self._run = run
+        self._writer = secrets.token_hex(8)
         self._redis = redis.Redis.from_url(
             url, password=secret, socket_timeout=patience_seconds, socket_connect_timeout=1.0, decode_responses=True
         )
@@ -114,7 +122,8 @@ class Board:
         Redis runs with `appendfsync always`: returning means that it is on disk. Raises Superseded with the generation
         found when the journal is at another version, and Unreachable when the outcome is unknown.
         """
-        args = [*(expected or ("", "")), *table.version, json.dumps(table.to_wire())]
+        document = json.dumps({**table.to_wire(), "writer": self._writer})
+        args = [*(expected or ("", "")), *table.version, document, self._writer]
         with _reaching("writing the journal"):
             answer = str(self._swap(keys=[places.journal(self._run)], args=args))
         if answer == "lost":

@@ -49,6 +49,17 @@ def worker_of(instance: InstanceId) -> int:
     return int(instance.split(".", 1)[0])
 
 
+def driver_name(generation: int, life: str) -> str:
+    """Peer name of one life of the driver on its channels."""
+    return f"driver-{generation}-{life}"
+
+
+def driver_generation(peer: str) -> int | None:
+    """Generation of a peer that is a driver, None for an instance."""
+    parts = peer.split("-")
+    return int(parts[1]) if parts[0] == "driver" and len(parts) == 3 and parts[1].isdigit() else None
+
+
 def vnode_shift(virtual_nodes: int) -> int:
     """Right shift that maps a 64-bit key hash to its virtual node (64 for one virtual node: handle apart)."""
     assert virtual_nodes > 0 and virtual_nodes & (virtual_nodes - 1) == 0, virtual_nodes

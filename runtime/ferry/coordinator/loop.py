@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -17,13 +18,13 @@ from ferry.channel.tcp import TcpEndpoint
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings, append_record
 from ferry.contract.errors import FerryError
-from ferry.contract.names import InstanceId, Term
+from ferry.contract.names import InstanceId, Term, driver_name
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.journal import JournalWriter
 from ferry.coordinator.members import Members
 from ferry.protocol import coordinator as core
 from ferry.protocol.groups import Pace
-from ferry.protocol.instance import DRIVER, Tick
+from ferry.protocol.instance import Tick
 
 log = logging.getLogger("ferry.coordinator")
 
@@ -43,9 +44,6 @@ class Loop:
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
         self._journal = JournalWriter(board)
         self.members = Members(settings, board, self.post)
-        self._endpoint = TcpEndpoint(
-            DRIVER, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
-        )
         patience = core.Settings(
             operators=operators,
             return_ms=settings.return_deadline_ms,
@@ -54,6 +52,11 @@ class Loop:
         )
         journaled = self._journal.read()
         self.machine = core.Coordinator(patience, initial_table(settings), journaled)
+        # A name of its own: the connections of a zombie must not replace those of the driver that took over.
+        name = driver_name(self.machine.generation, secrets.token_hex(4))
+        self._endpoint = TcpEndpoint(
+            name, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
+        )
         self.stages: dict[str, float] = {}
         """When the step under way reached a stage (monotonic seconds)."""
 

@@ -50,11 +50,11 @@ class Progress:
 
         `again`: the sinks get the last committed epoch once more, and it is counted then.
         """
-        rows, malformed = notes.get("epoch", (0, 0)) if again else (0, 0)
+        rows, malformed, earlier = notes.get("epoch", (0, 0, 0)) if again else (0, 0, 0)
         with self._lock:
             self.epoch = epoch
             self.rows, self.malformed = notes.get("rows", 0) - rows, notes.get("malformed", 0) - malformed
-            self.late = notes.get("late", 0) + (0 if again else late)
+            self.late = notes.get("late", 0) + (-earlier if again else late)
 
     def finish_epoch(self, record: EpochRecord, generation: int, watermark: int) -> None:
         """Count an epoch whose rows are in the sink."""

@@ -84,7 +84,8 @@ class Epochs:
             elif isinstance(order, core.Emit):
                 notes = json.loads(order.rows.meta) if order.rows.meta else {}
                 flush, watermark = bool(notes.get("flush")), order.rows.high
-                record.rows, record.malformed = notes.get("epoch", (0, 0))
+                record.rows, record.malformed, late = notes.get("epoch", (0, 0, 0))
+                record.late = late + order.rows.late
                 if self._emit(order.rows, record):
                     break
             else:
@@ -152,9 +153,12 @@ class Epochs:
         rows = sum(r["rows"] for r in receipts) if step.operator == 0 else 0
         malformed = sum(r["malformed"] for r in receipts)
         notes = json.loads(order.meta) if order.meta else {}
-        before = notes.get("epoch", (0, 0)) if step.operator else (0, 0)
-        notes["epoch"] = (before[0] + rows, before[1] + malformed)
-        notes["late"] = notes.get("late", 0) + self.loop.machine.late
+        # What the epoch brought is committed with it, for a driver that only emits it again. Late records are counted by
+        # the step's own Commit: here are those of the steps before.
+        late = self.loop.machine.late
+        before = notes.get("epoch", (0, 0, 0)) if step.operator else (0, 0, -late)
+        notes["epoch"] = (before[0] + rows, before[1] + malformed, before[2] + late)
+        notes["late"] = notes.get("late", 0) + late
         maxima: dict[str, Any] = notes.setdefault("maxima", {})
         mine: dict[str, int] = maxima.setdefault(str(step.operator), {})
         for r in receipts:
@@ -201,31 +205,14 @@ class Epochs:
         epoch = rows.label.step.epoch
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
-        record.late += rows.late
         if rows.high > rows.low:
-            attempts = 0
-            while True:
-                try:
-                    record.fired = self._write(rows, epoch)
-                    break
-                except (fl.FlightError, pa.ArrowException) as error:
-                    return self._read_failed(rows, error)
-                except FerryError:
-                    raise
-                except Exception as error:
-                    if self._passing(error):
-                        return self._read_failed(rows, error)
-                    attempts += 1
-                    self._sink_failed(epoch, attempts, error)
+            fired = self._publish_rows(rows, epoch)
+            if fired is None:
+                return False
+            record.fired = fired
         self._publish_dead_letters(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
         self.progress.degraded = None
         return True
-
-    def _read_failed(self, rows: core.Rows, error: Exception) -> bool:
-        log.warning("rows of epoch %d could not be read: %s", rows.label.step.epoch, str(error)[:300])
-        time.sleep(RETRY_SECONDS)
-        self.loop.post(core.ReadFailed(rows.label.step))
-        return False
 
     def _sink_failed(self, epoch: int, attempts: int, error: Exception) -> None:
         """Back off and try again; after some attempts the job is degraded and stops."""
@@ -237,19 +224,47 @@ class Epochs:
             raise Exhausted(f"{text}; nothing is lost: mend the sink and start the job again") from error
         time.sleep(min(0.1 * 2 ** (attempts - 1), 5.0))
 
-    def _write(self, rows: core.Rows, epoch: int) -> int:
-        """Fetch and publish; returns the number of rows (an upper bound when Spark's tasks read them)."""
-        splits, secret = self._splits(rows), self.settings.secret
-        schema = fired_schema(self.plan.operators[rows.label.step.operator].shape)
-        table = emit.fetch(self._readers, splits, secret, schema) if rows.fired <= limits.EMIT_LOCAL_ROWS else None
-        self.hook(epoch, "sink")
-        self.loop.stages["sink"] = time.monotonic()
+    def _publish_rows(self, rows: core.Rows, epoch: int) -> int | None:
+        """Give the sinks the rows, again and again; how many there were. None when they could not be read."""
+        attempts = 0
+        while True:
+            splits = self._splits(rows)
+            table = None
+            try:
+                if rows.fired <= limits.EMIT_LOCAL_ROWS:
+                    table = emit.fetch(self._readers, splits, self.settings.secret, self._fired_schema(rows))
+            except (fl.FlightError, pa.ArrowException) as error:
+                self._read_failed(rows, error)
+                return None
+            self.hook(epoch, "sink")
+            self.loop.stages["sink"] = time.monotonic()
+            try:
+                self._write(rows, splits, table, epoch)
+                return table.num_rows if table is not None else rows.fired
+            except FerryError:
+                raise
+            except Exception as error:
+                if table is None and self._passing(error):
+                    self._read_failed(rows, error)
+                    return None
+                attempts += 1
+                self._sink_failed(epoch, attempts, error)
+
+    def _fired_schema(self, rows: core.Rows) -> pa.Schema:
+        return fired_schema(self.plan.operators[rows.label.step.operator].shape)
+
+    def _read_failed(self, rows: core.Rows, error: Exception) -> None:
+        log.warning("rows of epoch %d could not be read: %s", rows.label.step.epoch, str(error)[:300])
+        time.sleep(RETRY_SECONDS)
+        self.loop.post(core.ReadFailed(rows.label.step))
+
+    def _write(self, rows: core.Rows, splits: list[dict[str, Any]], table: pa.Table | None, epoch: int) -> None:
         if table is not None and table.num_rows == 0:
-            return 0
+            return
+        secret, schema = self.settings.secret, self._fired_schema(rows)
         for output in self.plan.outputs:
             made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, secret, schema))
             output.sink.write(epoch, rows.generation, made)
-        return table.num_rows if table is not None else rows.fired
 
     def _publish_dead_letters(self, epoch: int, accepted: list[str]) -> None:
         """Make the set-aside records of accepted tasks visible, forget those of others."""

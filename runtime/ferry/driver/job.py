@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from ferry.board import Board
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug, FerryError, StateUnavailable, Superseded
+from ferry.contract.errors import Bug, FerryError, StateUnavailable, Superseded, Unreachable
 from ferry.coordinator import control
 from ferry.coordinator.loop import Loop, Order
 from ferry.coordinator.progress import Progress
@@ -57,7 +57,7 @@ class Job:
         spark = session.start(self.settings)
         plan = compile.build(spark, module, args)
         board = Board(self.settings.run, self.settings.redis, self.settings.secret)
-        board.publish_shapes([o.shape for o in plan.operators])
+        self._publish(board, plan)
         progress = Progress(self.settings.job, self.settings.directory)
         loop = Loop(self.settings, board, len(plan.operators), self._stage)
         loop.start()
@@ -77,6 +77,15 @@ class Job:
         return self._run_query(spark, plan, loop, progress, epochs)
 
     # ---- starting
+    def _publish(self, board: Board, plan: compile.Plan) -> None:
+        """Tell the instances what they keep. A new driver waits while Redis is away."""
+        while True:
+            try:
+                return board.publish_shapes([o.shape for o in plan.operators])
+            except Unreachable as error:
+                log.warning("waiting: %s", error)
+                time.sleep(0.5)
+
     def _await_ready(self, loop: Loop) -> core.Ready:
         order: Order = loop.orders.get()
         if isinstance(order, core.Halt):
@@ -158,7 +167,7 @@ class Job:
         if file.exists():
             ticks = int(file.read_text() or 0)
         while True:
-            time.sleep(0.05)
+            time.sleep(0.2)
             if loop.machine.pending():
                 ticks += 1
                 hidden = file.with_name(".tick")

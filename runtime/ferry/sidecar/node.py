@@ -27,10 +27,11 @@ from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Unreachable
-from ferry.contract.names import InstanceId
+from ferry.contract.names import InstanceId, driver_generation
 from ferry.contract.shapes import Shape
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
+from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
 from ferry.store.lock import DirectoryLock
 
@@ -51,7 +52,7 @@ class Node:
         self._inbox: queue.SimpleQueue[tuple[core.Event, Any]] = queue.SimpleQueue()
         self._board = Board(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
-        self._peers: dict[InstanceId, tuple[str, int]] = {}
+        self._drivers = Drivers()
         self._endpoint = TcpEndpoint(
             self.me, settings.run, settings.secret.encode(), self._on_message, self._on_open, self._on_close
         )
@@ -94,10 +95,12 @@ class Node:
         return None
 
     def _flight_location(self) -> str:
-        """A unix socket in the instance's directory; in a short one when the path is too long for a socket."""
-        path = self.dir / "flight.sock"
+        """A unix socket in the instance's directory; when its path is too long for one, beside that of Redis."""
+        path, board = self.dir / "flight.sock", self.settings.redis
         if len(str(path)) > 100:
-            path = Path(tempfile.mkdtemp(prefix="ferry-")) / "flight.sock"
+            # The supervisor has made that directory short enough, and removes it at the end.
+            short = Path(board.removeprefix("unix://")).parent if board.startswith("unix://") else None
+            path = (short or Path(tempfile.mkdtemp(prefix="ferry-"))) / f"{self.me}.sock"
         path.unlink(missing_ok=True)
         self._flight_uri = f"grpc+unix://{path}"
         return self._flight_uri
@@ -142,10 +145,10 @@ class Node:
         return None
 
     def _on_open(self, peer: str, channel: Channel) -> None:
-        log.debug("%s: channel to %s", self.me, peer)
+        self._drivers.opened(peer)
 
     def _on_close(self, peer: str, reason: str) -> None:
-        if peer != core.DRIVER:
+        if not self._drivers.closed(peer):
             self._inbox.put((core.PeerLost(InstanceId(peer)), None))
 
     def _stage(self, fragment: m.Fragment, batches: list[Any]) -> None:
@@ -161,14 +164,16 @@ class Node:
         if send.to == self.me:
             self._inbox.put((send.message, body))
             return
+        peers = self._drivers.for_message(send.message) if send.to == core.DRIVER else [send.to]
         lane = Lane.FRAGMENT if isinstance(send.message, m.Partials) else Lane.DELTA
-        channel = self._channel(send.to)
-        if channel is None:
-            return
-        try:
-            channel.post(lane, m.CODES[type(send.message)], 0, m.encode(send.message), () if body is None else (body,))
-        except FerryError as error:
-            log.warning("%s could not send %s to %s: %s", self.me, type(send.message).__name__, send.to, error)
+        code, head = m.CODES[type(send.message)], m.encode(send.message)
+        for peer in peers:
+            channel = self._channel(peer)
+            try:
+                if channel is not None:
+                    channel.post(lane, code, 0, head, () if body is None else (body,))
+            except FerryError as error:
+                log.warning("%s could not send %s to %s: %s", self.me, type(send.message).__name__, peer, error)
 
     def _send_nowait(self, send: core.Send, body: Any) -> bool:
         """Send on the bulk lane if there is credit."""
@@ -182,9 +187,9 @@ class Node:
         except FerryError:
             return False
 
-    def _channel(self, peer: InstanceId) -> Channel | None:
+    def _channel(self, peer: str) -> Channel | None:
         channel = self._endpoint.channel(peer)
-        if channel is not None or peer == core.DRIVER:
+        if channel is not None or driver_generation(peer) is not None:
             return channel
         try:
             entry = self._board.registration(peer)

@@ -63,24 +63,27 @@ class Parquet(Sink):
         if isinstance(rows, pa.Table):
             pq.write_table(rows, hidden / "part-0.parquet", compression="zstd")
         else:
-            rows.mapInArrow(_write_part(str(hidden)), "rows long").collect()
+            written = {part for (part,) in rows.mapInArrow(_write_part(str(hidden)), "part string").collect()}
+            # A task that failed half way, or whose answer was lost, has left a part that another attempt wrote again.
+            for part in hidden.iterdir():
+                if part.name not in written:
+                    part.unlink()
         hidden.rename(final)
 
 
 def _write_part(folder: str) -> Callable[[Any], Any]:
+    """A task that writes its rows to one part and returns its name; none for no rows."""
+
     def task(batches: Any) -> Any:
-        writer, rows = None, 0
+        name = f"part-{uuid.uuid4().hex}.parquet"
+        writer = None
         for batch in batches:
             if batch.num_rows:
-                if writer is None:
-                    writer = pq.ParquetWriter(
-                        f"{folder}/part-{uuid.uuid4().hex}.parquet", batch.schema, compression="zstd"
-                    )
+                writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, compression="zstd")
                 writer.write_batch(batch)
-                rows += batch.num_rows
         if writer is not None:
             writer.close()
-        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+            yield pa.RecordBatch.from_pydict({"part": [name]})
 
     return task
 

@@ -1,0 +1,43 @@
+"""Which drivers are connected, and which of them a message is for.
+
+After a takeover the old driver may still be connected, unaware: an answer belongs to the one that asked, a report about an
+attempt to the one whose attempt it is, a refusal to everyone that is superseded, all else to the newest.
+"""
+
+from __future__ import annotations
+
+from ferry.contract import messages as m
+from ferry.contract.names import driver_generation
+
+
+class Drivers:
+    """Connected drivers by peer name. Replaced as a whole on every change, so that any thread may read it."""
+
+    def __init__(self) -> None:
+        self._generations: dict[str, int] = {}
+
+    def opened(self, peer: str) -> None:
+        """A channel to a peer opened."""
+        generation = driver_generation(peer)
+        if generation is not None:
+            self._generations = {**self._generations, peer: generation}
+
+    def closed(self, peer: str) -> bool:
+        """A channel to a peer closed; whether it was a driver's."""
+        known = peer in self._generations
+        self._generations = {p: g for p, g in self._generations.items() if p != peer}
+        return known
+
+    def for_message(self, message: m.Message) -> list[str]:
+        """Peers that must get it."""
+        known = self._generations
+        match message:
+            case m.Refused():
+                return [p for p, g in known.items() if g < message.generation]
+            case m.Answer():
+                wanted = message.generation
+            case m.Prepared() | m.FragmentsGone():
+                wanted = message.attempt.generation
+            case _:
+                wanted = max(known.values(), default=0)
+        return [p for p, g in known.items() if g == wanted]

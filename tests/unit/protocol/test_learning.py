@@ -1,0 +1,92 @@
+"""What a learner puts comes by its snapshot or by a delta, never by both: rows that are appended would count twice."""
+
+from __future__ import annotations
+
+from ferry.contract import messages as m
+from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.routing import Version
+from ferry.protocol.instance_io import Effect, Send
+from ferry.protocol.learning import Learning
+from ferry.protocol.rules import Rules
+
+A, B = InstanceId("0.0"), InstanceId("1.0")
+
+
+def label(epoch: int) -> Label:
+    return Label(Step(epoch, 0), Attempt(1, epoch))
+
+
+def delta(epoch: int, vnodes: tuple[int, ...]) -> m.Delta:
+    return m.Delta(Step(epoch, 0), Attempt(1, epoch), Version(1, 1), A, (), vnodes, 0, 0)
+
+
+class Learner:
+    """A learner of virtual nodes 1 and 2 from A, and what it did."""
+
+    def __init__(self) -> None:
+        self.done: list[Effect] = []
+        self.learning = Learning(B, 1, Rules(), 1000, self.done.append)
+        self.learning.keep({1: A, 2: A}, Version(1, 1))
+        self.learning.begin(A, (1, 2))
+
+    def put(self, epoch: int, *vnodes: int) -> None:
+        self.learning.put(Step(epoch, 0), [delta(epoch, vnodes)] if vnodes else [])
+        self.learning.report(label(epoch))
+
+    def chunk(self, base: int, committed: int, number: int = 0, last: bool = True, session: int = 1) -> None:
+        self.learning.on_chunk(m.Chunk(A, session, number, label(base), last, 0, 0), label(committed))
+
+    def said(self) -> list[str]:
+        """The names of what it did since the last call; of sent messages, theirs."""
+        names = [type(e.message).__name__ if isinstance(e, Send) else type(e).__name__ for e in self.done]
+        self.done.clear()
+        return names
+
+
+def test_what_was_put_before_a_snapshot_that_has_it_is_dropped_first() -> None:
+    learner = Learner()
+    learner.put(5, 1, 2)
+    learner.said()
+    learner.chunk(base=5, committed=5)
+    assert learner.said() == ["Drop", "Load", "Warm"]
+    learner.put(6, 1, 2)
+    assert learner.said() == ["Warm"]
+
+
+def test_a_delta_of_only_one_of_the_virtual_nodes_counts_too() -> None:
+    learner = Learner()
+    learner.put(5, 2, 7)
+    learner.said()
+    learner.chunk(base=5, committed=5)
+    assert learner.said()[:2] == ["Drop", "Load"]
+
+
+def test_a_snapshot_older_than_what_was_put_begins_again() -> None:
+    learner = Learner()
+    learner.put(5, 1, 2)
+    learner.put(6, 1, 2)
+    learner.said()
+    learner.chunk(base=5, committed=6)
+    assert learner.said() == ["Drop", "Fetch"]
+    learner.chunk(base=6, committed=6, session=2)
+    assert learner.said() == ["Load", "Warm"]
+
+
+def test_a_leader_that_is_ahead_is_asked_again_after_the_commit() -> None:
+    learner = Learner()
+    learner.said()
+    learner.chunk(base=6, committed=5, last=False)
+    learner.chunk(base=6, committed=5, number=1)
+    assert learner.said() == []
+    learner.put(6, 1, 2)
+    assert learner.said() == ["Drop", "Fetch"]
+
+
+def test_nothing_is_dropped_when_nothing_was_put() -> None:
+    learner = Learner()
+    learner.put(5)
+    learner.said()
+    learner.chunk(base=5, committed=5, last=False)
+    learner.put(6, 1, 2)
+    learner.chunk(base=5, committed=6, number=1)
+    assert learner.said() == ["Load", "Load", "Warm"]
