@@ -170,10 +170,6 @@ class Transport(_Part):
     """How sidecars talk to each other."""
 
     mode: Literal["auto", "tcp"] = Field(default="auto", description="'auto' takes the best that both ends offer.")
-    slot_bytes: int = Field(
-        default=limits.SLOT_BYTES, ge=4096, le=1 << 20, description="One credit of a channel in bytes."
-    )
-    slots: int = Field(default=limits.SLOTS, ge=2, le=4096, description="Credits granted per lane and sender.")
 
 
 class Failure(_Part):

@@ -111,6 +111,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunDirectory, option
         dead_letter=_dead_letter(one.dead_letter.directory, options.output),
         spark=dict(one.spark),
         handover_batch=batch,
+        handover_gap=one.handover.gap,
         handover_deadline_ms=round(one.handover.deadline.seconds * 1000),
         bandwidth_bytes=one.handover.bandwidth.bytes if one.handover.bandwidth is not None else None,
         heartbeat_ms=round(one.failure.heartbeat.seconds * 1000),

@@ -30,7 +30,7 @@ GENERATOR = ("seed", "rate", "group", "delay_prob", "keys", "domain", "zipf_s", 
 
 QUERY = ("scale", "window_ms", "slide_ms")
 
-TIMEOUT_SECONDS = 240.0
+TIMEOUT_SECONDS = 400.0
 
 
 @dataclass

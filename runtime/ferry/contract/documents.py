@@ -64,6 +64,8 @@ class RunSettings:
     spark: dict[str, str] = field(default_factory=dict)
     handover_batch: int | None = None
     """Virtual nodes warming at one time; None = all at once."""
+    handover_gap: int = 0
+    """Epochs between two steps of a plan."""
     handover_deadline_ms: int = 600_000
     bandwidth_bytes: int | None = None
     """Bytes per second that one instance sends for snapshots; None = no limit."""

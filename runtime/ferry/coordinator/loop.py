@@ -48,7 +48,7 @@ class Loop:
             operators=operators,
             return_ms=settings.return_deadline_ms,
             warm_ms=settings.handover_deadline_ms,
-            pace=Pace(settings.handover_batch or 1 << 30),
+            pace=Pace(settings.handover_batch or 1 << 30, settings.handover_gap),
         )
         journaled = self._journal.read()
         self.machine = core.Coordinator(patience, initial_table(settings), journaled)

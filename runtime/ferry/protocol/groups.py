@@ -36,6 +36,8 @@ class Pace:
 
     batch: int = 1 << 30
     """Virtual nodes that may be warming or waiting for their cut at one time."""
+    gap: int = 0
+    """Epochs after a cut in which no other virtual node begins to warm."""
 
 
 def next_version(table: Table, generation: int) -> Version:

@@ -71,6 +71,8 @@ class Membership:
         self.acks: dict[Chain, m.Prepared] = {}
         self.step_now: Step | None = None
         self.desired: Desired | None = None
+        self.cut_at: int | None = None
+        """The last committed epoch when a virtual node was cut to another leader last."""
         self.warm: dict[tuple[InstanceId, int], Label | None] = {}
         self.learning: dict[tuple[InstanceId, int], Version] = {}
         """The table since which a learner has learned a virtual node from its present leader."""
@@ -267,47 +269,3 @@ class Membership:
                 f"{self.settings.return_ms / 1000:.0f} s: start the worker again with its state directory",
             )
         return False
-
-    # ---- the first look of a new driver
-    def _adopt_when_answered(self) -> None:
-        """Decide what is committed, once every in-step member has answered or its time is up."""
-        silent = [i for i in recovery.needed(self.view, self.rules) if i not in self.answers]
-        waited = self.now - self.phase_since
-        if silent and waited < self.settings.start_ms:
-            return
-        found = recovery.survey(
-            self.table, self.view, self.answers, self.settings.operators, self.generation, self.rules
-        )
-        if found.dead:
-            self._halt(
-                "unavailable",
-                f"no copy of virtual nodes {found.dead[:8]} (of {len(found.dead)}) as of {found.best} is left: "
-                "restore the job from a checkpoint",
-            )
-        elif found.missing:
-            if waited >= self.settings.return_ms:
-                self._halt(
-                    "unavailable",
-                    f"virtual nodes {found.missing[:8]} (of {len(found.missing)}) are held only by {silent[:4]}, not seen "
-                    f"for {self.settings.return_ms / 1000:.0f} s: start the worker again with its state directory",
-                )
-        else:
-            self._adopt(found)
-
-    def _adopt(self, found: recovery.Survey) -> None:
-        source = found.source
-        if source is not None and found.best is not None:
-            self.committed = found.best
-            self.low, self.meta, self.late, self.fired = source.low, source.meta, source.late, source.fired
-            self.high = source.high if self.rules.watermark_adopt else WATERMARK_NONE
-            self.commit = m.Commit(
-                found.best, self.generation, source.low, source.high, source.meta, source.late, source.fired
-            )
-        for i, a in self.answers.items():
-            self.alive[i] = True
-            self.gone.pop(i, None)
-            if a.committed == found.best:
-                self.put[i] = True
-        self.answers = {}
-        self._enter(Phase.FINISH)
-        self._journal(self._next(found.groups), tuple(found.changes))

@@ -9,11 +9,11 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.routing import Group
 from ferry.protocol import groups as g
+from ferry.protocol.adoption import Adoption
 from ferry.protocol.coordinator_io import Desired, Phase
-from ferry.protocol.membership import Membership
 
 
-class Moves(Membership):
+class Moves(Adoption):
     """What is desired, and how far it is."""
 
     def _on_desired(self, event: Desired) -> None:
@@ -32,9 +32,13 @@ class Moves(Membership):
 
     def _wanted(self) -> tuple[list[Group], list[g.Change]]:
         placements = self.desired.placements if self.desired else ()
+        epoch = self.committed.step.epoch if self.committed else -1
+        pace = self.settings.pace
+        if self.cut_at is not None and epoch - self.cut_at < pace.gap:
+            pace = g.Pace(batch=0)
         return g.regroup(
-            self.table, placements, self.alive, self.warm, self.committed, self.refused, self.settings.pace,
-            self.generation, self.rules,
+            self.table, placements, self.alive, self.warm, self.committed, self.refused, pace, self.generation,
+            self.rules,
         )  # fmt: skip
 
     def _regroup(self) -> None:
@@ -48,6 +52,8 @@ class Moves(Membership):
                 self.refused[key] = True
         groups, changes = self._wanted()
         if changes:
+            if any(c.kind == "cut" for c in changes):
+                self.cut_at = self.committed.step.epoch if self.committed else -1
             self._journal(self._next(groups), tuple(changes))
 
     def pending(self) -> bool:
