@@ -36,6 +36,8 @@ class DeltaLog:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._sources: dict[Label, dict[str, Path]] = {}
+        self._fresh: dict[Path, tuple[dict[str, Any], pa.RecordBatch]] = {}
+        """What this life appended: not read again from its file. A delta lives for one epoch."""
         for path in sorted(directory.iterdir()):
             if path.suffix == ".tmp":
                 path.unlink()
@@ -67,12 +69,13 @@ class DeltaLog:
             raise Exhausted(f"{path}: delta of {body.size} bytes could not be written: {e}") from e
         os.replace(unfinished, path)
         self._sources.setdefault(label, {})[source] = path
+        self._fresh[path] = (meta, batch)
 
     def entries(self, label: Label) -> list[tuple[str, dict[str, Any], pa.RecordBatch]]:
         """(source, meta, batch) of every delta of this label, by source; torn ones are left out."""
         out = []
         for source, path in sorted(self._sources.get(label, {}).items()):
-            found = _read(path)
+            found = self._fresh.get(path) or _read(path)
             if found is not None:
                 out.append((source, *found))
         return out
@@ -85,6 +88,7 @@ class DeltaLog:
         """Remove the deltas of all steps up to and including `upto`."""
         for label in [label for label in self._sources if label.step <= upto]:
             for path in self._sources.pop(label).values():
+                self._fresh.pop(path, None)
                 path.unlink(missing_ok=True)
 
 
