@@ -4,13 +4,12 @@
 
 SEEDS ?= 2000
 FROM ?= 0
-QUICK_SEEDS ?= 200
 PYTHON_HERE = PYTHONPATH=runtime:operator:. .venv/bin/python
 
 help:
 	@echo 'make setup             everything that is needed, into .venv, without root'
-	@echo 'make demo              a job that is scaled, killed and reprogrammed while it runs'
-	@echo 'make test              lint, unit, sim (QUICK_SEEDS=$(QUICK_SEEDS)) and cluster tests'
+	@echo 'make demo              a job that is scaled and killed while it runs, checked against the oracle'
+	@echo 'make test              lint, unit, sim and cluster tests'
 	@echo 'make lint | unit | cluster'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
 	@echo 'make bench-handover | bench-throughput'
@@ -20,7 +19,7 @@ setup:
 	@scripts/setup
 
 test: setup
-	@SEEDS=$(QUICK_SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster
+	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster
 
 lint unit cluster: setup
 	@scripts/test $@

@@ -182,6 +182,8 @@ def work_directory(name: str, keep: bool = False) -> Iterator[Path]:
     """A directory below the results for states and inputs of one benchmark; removed at the end."""
     path = RESULTS / f"work-{name}-{os.getpid()}"
     path.mkdir(parents=True, exist_ok=True)
+    # A request to end goes the way of an error, so that no process and no file is left.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield path
     finally:

@@ -26,10 +26,10 @@ warmed to the last cut or clean-up; 'pause since asked' counts from the request,
 is in it. usual = median of the last 20 distances of epochs before. recovery: from kill -9 of a worker, with all its \
 processes, to the end of the next epoch. extra memory: anonymous memory (smaps_rollup, 5 looks a second) of all \
 sidecars, its peak during the move above the greater of the medians before and after; pages of mapped state files \
-are the kernel's cache and not in it. Spark: RocksDB state store with changelog checkpointing, update mode, noop \
-sink, local disk; pause = from the last committed batch before to the first one after. repartition: stop, Spark's \
-offline state repartitioning to twice (half) the partitions, start in the same session. kill driver: kill -9 of the \
-driver's process and JVM, and a new one started at once."""
+are the kernel's cache and not in it. Spark: no chmod processes, RocksDB state store with changelog checkpointing, \
+update mode, noop sink, local disk; pause = from the last committed batch before to the first one after. \
+repartition: stop, Spark's offline state repartitioning to twice (half) the partitions, start in the same session. \
+kill driver: kill -9 of the driver's process and JVM, and a new one started at once."""
 
 
 class Handover:
@@ -142,6 +142,8 @@ def main() -> int:
         with work_directory("handover") as work:
             bench = Handover(a, work, console)
             bench.run()
+    except KeyboardInterrupt:
+        return 130
     except RunFailed as failed:
         console.print(f"failed: {failed}", style="red", markup=False)
         code = 1

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SCHEMAS = {
     "nbq5": "ts long, auction long",
@@ -39,6 +40,9 @@ def session(conf: dict[str, Any]) -> SparkSession:
         "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
         "spark.sql.streaming.stateStore.maintenanceInterval": "20s",
         "spark.sql.streaming.minBatchesToRetain": "200",
+        # As Ferry's own session: no `chmod` process for every file of the checkpoint.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.sql.streaming.checkpointFileManagerClass": MANAGER,
         "spark.sql.streaming.numRecentProgressUpdates": "2000",
         "spark.sql.streaming.pollingDelay": "5ms",
         "spark.local.dir": conf["directory"] + "/local",

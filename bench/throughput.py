@@ -25,13 +25,13 @@ from throughput_report import STAGES, Report
 METHOD = """\
 Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time), read by \
 both systems, {cores} cores each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh \
-processes. Spark: local mode, RocksDB state store with changelog checkpointing and without row counting, {cores} \
-shuffle partitions, trigger 'as soon as possible', append mode to Parquet, with maxFilesPerTrigger for the same \
-batch and for a {larger}x larger one. Ferry: 64 virtual nodes on 2 workers, no replicas (Spark's state has none in \
-memory), Parquet sink; in the cases 'replicas' 3 workers. records/s: input records between the end of the batch that \
-passes a third of the input (warm-up) and the end of the last full one, divided by that time. Results of both are \
-compared as multisets over the windows that both closed; a difference ends the run. CPU: user and system seconds of \
-all processes of the run in that time."""
+processes. Spark: local mode, no chmod processes for checkpoint files, RocksDB state store with changelog \
+checkpointing and without row counting, {cores} shuffle partitions, trigger 'as soon as possible', append mode to \
+Parquet, with maxFilesPerTrigger for the same batch and for a {larger}x larger one. Ferry: 64 virtual nodes on 2 \
+workers, no replicas (Spark's state has none in memory), Parquet sink; in the cases 'replicas' 3 workers. records/s: \
+input records between the end of the batch that passes a third of the input (warm-up) and the end of the last full \
+one, divided by that time. Results of both are compared as multisets over the windows that both closed; a difference \
+ends the run. CPU: user and system seconds of all processes of the run in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +240,14 @@ def main() -> int:
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()
     if a.quick:
-        a.events, a.batch, a.file_rows, a.repeats = 1_600_000, 100_000, 50_000, 1
+        a.events, a.batch, a.file_rows, a.repeats, a.rate = 1_000_000, 100_000, 50_000, 1, 10_000.0
     console = Console(highlight=False)
     try:
         with work_directory("throughput") as work:
             bench = Throughput(a, work, console)
             bench.run()
+    except KeyboardInterrupt:
+        return 130
     except RunFailed as failed:
         console.print(f"failed: {failed}", style="red", markup=False)
         return 1

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_a_sink_that_fails_stops_the_job_and_a_later_run_goes_on(tmp_path: Path)
     assert "sink of epoch 3" in first.summary["reason"] and "the database is away" in first.summary["reason"]
     assert len(first.summary["degraded"]) >= 3 + 1, first.summary["degraded"]  # a hiccup in every epoch before
     (sink / "broken").unlink()
-    second = runner.run(job, tmp_path, sets=sets)
+    second = runner.run(job, tmp_path, sets=[*sets, "workers=3"])
     assert second.code == 0 and not second.left, second.story()
     found = Counter(
         clicks.row(json.loads(line)) for file in sink.glob("epoch-*.jsonl") for line in file.read_text().splitlines()
@@ -83,6 +84,49 @@ def test_an_interrupted_run_leaves_nothing_and_its_neighbour_does_not_notice(tmp
     assert result.code == 0 and not result.left, result.story()
     missing, extra = runner.difference("nbq5", 200_000, args, result.output, tmp_path)
     assert not missing and not extra
+
+
+def test_a_killed_supervisor_leaves_nothing_and_the_job_goes_on(tmp_path: Path) -> None:
+    args = {"seed": 29, "window_ms": 30_000, "delay_prob": 0.05}
+    sets = [
+        *runner.sets_of(args),
+        f"state.directory={tmp_path / 'state'}",
+        "epoch.maxRows=20000",
+        "epoch.interval=300ms",
+    ]
+
+    def kill(running: runner.Running) -> None:
+        running.await_epoch(4)
+        running.process.kill()
+
+    first = runner.run("nbq8", tmp_path, 240_000, sets, meanwhile=kill)
+    assert first.code == -signal.SIGKILL and not first.left, first.story()
+    second = runner.run("nbq8", tmp_path, 240_000, [*sets, "workers=1"])
+    assert second.code == 0 and not second.left, second.story()
+    missing, extra = runner.difference("nbq8", 240_000, args, second.output, tmp_path)
+    assert not missing and not extra
+
+
+def test_a_frozen_worker_is_passed_over_and_taken_back_when_it_thaws(tmp_path: Path) -> None:
+    args = {"seed": 31, "group": 100}
+    frozen: list[float] = []
+
+    def freeze(running: runner.Running) -> None:
+        running.await_epoch(3)
+        running.signal("worker-1", signal.SIGSTOP)
+        frozen.append(time.time())
+        time.sleep(20)
+        frozen.append(time.time())
+        running.signal("worker-1", signal.SIGCONT)
+
+    sets = [*runner.sets_of(args), "epoch.maxRows=20000", "epoch.interval=1s"]
+    result = runner.run("nbq5", tmp_path, 800_000, sets, meanwhile=freeze)
+    assert result.code == 0 and not result.left, result.story()
+    missing, extra = runner.difference("nbq5", 800_000, args, result.output, tmp_path)
+    assert not missing and not extra
+    during = [r for r in result.kinds("epoch") if frozen[0] + 6 < r["end"] < frozen[1]]
+    assert len(during) >= 3, result.story()
+    assert result.changes("in-step"), result.story()
 
 
 def test_a_full_disk_stops_the_job_with_a_reason_and_room_lets_it_go_on(tmp_path: Path) -> None:

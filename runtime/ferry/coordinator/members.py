@@ -35,6 +35,8 @@ class Members:
         self._beaten: dict[int, float] = {}
         self._lock = threading.Lock()
         self.endpoint: Endpoint | None = None
+        self.on_lost: Callable[[InstanceId], None] = lambda instance: None
+        """Called besides the event, on a thread of the channel."""
 
     def start(self, endpoint: Endpoint) -> None:
         """Begin to look."""
@@ -52,6 +54,7 @@ class Members:
         with self._lock:
             self._known.pop(InstanceId(peer), None)
         self._post(core.Lost(InstanceId(peer), reason))
+        self.on_lost(InstanceId(peer))
 
     def opened(self, peer: str, channel: Channel) -> None:
         """A channel to a peer is open."""

@@ -27,6 +27,7 @@ from ferry.contract.errors import Bug, Exhausted, Fault, FerryError
 from ferry.contract.names import InstanceId, Step
 from ferry.coordinator.loop import Hook, Loop, Order
 from ferry.coordinator.progress import EpochRecord, Progress
+from ferry.driver.watch import Watch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
 from ferry.spark import emit
@@ -38,8 +39,11 @@ log = logging.getLogger("ferry.driver")
 
 RETRY_SECONDS = 0.05
 
-READ_ERRORS = re.compile(r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone")
-"""In the text of a failed Spark job: it could not reach an instance, or that one had no rows (any more)."""
+INGEST_SECONDS = 60.0
+"""An ingest that fails again and again for this long after the last holder of something should be back stops the job."""
+
+READ_ERRORS = re.compile(r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|[Jj]ob \d+ cancelled")
+"""In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost."""
 
 
 class Epochs:
@@ -54,7 +58,10 @@ class Epochs:
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
-        self._readers = ThreadPoolExecutor(16, thread_name_prefix="read")
+        self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
+        self._watch = Watch(spark.sparkContext.cancelAllJobs)
+        loop.members.on_lost = self._watch.lost
+        self._failing_since: float | None = None
         self._dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
         self._last_end: float | None = None
         self._halting = threading.Event()
@@ -115,8 +122,20 @@ class Epochs:
 
     # ---- ingest
     def _ingest(self, order: core.StartIngest, batch: DataFrame, record: EpochRecord) -> None:
-        operator = self.plan.operators[order.step.operator]
         self.hook(order.step.epoch, "ingest")
+        readers = [i for i, _ in order.rows.readers] if order.rows else []
+        with self._watch.on([*order.helpers, *readers]):
+            receipts = self._receipts(order, batch)
+        errors = [r["error"] for r in receipts if r["error"]]
+        if errors:
+            self._ingest_failed(order, errors[0])
+        else:
+            self._failing_since = None
+            self._ingested(order, receipts, record)
+
+    def _receipts(self, order: core.StartIngest, batch: DataFrame) -> list[dict[str, Any]]:
+        """Run the ingest job; one receipt a task."""
+        operator = self.plan.operators[order.step.operator]
         helpers = tuple((i, uri) for i in order.helpers if (uri := self.loop.members.flight(i)))
         rows = self._splits(order.rows) if order.rows else None
         feeds = feeds_of(operator, self.plan, rows is not None)
@@ -126,18 +145,23 @@ class Epochs:
         )  # fmt: skip
         try:
             frame = ingest_frame(self.spark, batch, operator, self.plan, work, rows)
-            receipts = [json.loads(r[0]) for r in frame.collect()]
+            return [json.loads(r[0]) for r in frame.collect()]
         except Exception as error:
             if not self._passing(error):
                 raise
-            receipts = [{"error": str(error)}]
-        errors = [r["error"] for r in receipts if r["error"]]
-        if errors:
-            log.warning("ingest of epoch %d, run %d: %s", order.step.epoch, order.run, errors[0][:300])
-            time.sleep(RETRY_SECONDS)
-            self.loop.post(core.IngestFailed(order.step, order.run))
-            return
-        self._ingested(order, receipts, record)
+            return [{"error": str(error)}]
+
+    def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
+        """Try again a little later: the coordinator may know by then who is gone. After a long time, give up."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        failing = now - self._failing_since
+        text = f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:300]}"
+        log.warning("%s", text)
+        if failing > self.settings.return_deadline_ms / 1000 + INGEST_SECONDS:
+            raise Exhausted(f"{text} (for {failing:.0f} s); nothing is lost: start the job again when it is mended")
+        time.sleep(min(RETRY_SECONDS + failing / 10, 1.0))
+        self.loop.post(core.IngestFailed(order.step, order.run))
 
     def _passing(self, error: Exception) -> bool:
         """Whether a failed Spark job may be due to an instance that died under it."""
@@ -232,7 +256,7 @@ class Epochs:
             table = None
             try:
                 if rows.fired <= limits.EMIT_LOCAL_ROWS:
-                    table = emit.fetch(self._readers, splits, self.settings.secret, self._fired_schema(rows))
+                    table = self._fetch(rows, splits)
             except (fl.FlightError, pa.ArrowException) as error:
                 self._read_failed(rows, error)
                 return None
@@ -250,6 +274,10 @@ class Epochs:
                 attempts += 1
                 self._sink_failed(epoch, attempts, error)
 
+    def _fetch(self, rows: core.Rows, splits: list[dict[str, Any]]) -> pa.Table:
+        with self._watch.on(i for i, _ in rows.readers):
+            return emit.fetch(self._readers, splits, self.settings.secret, self._fired_schema(rows), self._watch.gone)
+
     def _fired_schema(self, rows: core.Rows) -> pa.Schema:
         return fired_schema(self.plan.operators[rows.label.step.operator].shape)
 
@@ -263,8 +291,9 @@ class Epochs:
             return
         secret, schema = self.settings.secret, self._fired_schema(rows)
         for output in self.plan.outputs:
-            made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, secret, schema))
-            output.sink.write(epoch, rows.generation, made)
+            with self._watch.on(i for i, _ in rows.readers if table is None):
+                made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, secret, schema))
+                output.sink.write(epoch, rows.generation, made)
 
     def _publish_dead_letters(self, epoch: int, accepted: list[str]) -> None:
         """Make the set-aside records of accepted tasks visible, forget those of others."""

@@ -26,6 +26,12 @@ OURS = {
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
     "spark.locality.wait": "0s",
+    # Without Hadoop's native library Spark starts a `chmod` process for every checkpoint file and for its .crc file, four
+    # of them an epoch. This file system and this manager set no permissions and rename just as atomically.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=4 -Djava.security.egd=file:/dev/urandom",
 }
 

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as fl
 from pyspark.sql import DataFrame, SparkSession
 
 from ferry.spark.ingest import Reader
 from ferry.spark.stream import MapBatches, Output, Transform
 
+LOOK_SECONDS = 0.05
 
-def fetch(pool: ThreadPoolExecutor, splits: list[dict[str, Any]], secret: str, schema: pa.Schema) -> pa.Table:
-    """All rows of an epoch as one table. Raises a Flight error when an instance does not have them."""
+
+def fetch(
+    pool: ThreadPoolExecutor, splits: list[dict[str, Any]], secret: str, schema: pa.Schema, gone: Event
+) -> pa.Table:
+    """All rows of an epoch as one table.
+
+    Raises a Flight error when an instance does not have them, or when `gone` is set meanwhile: one of them was lost.
+    """
     reader = Reader(secret)
-    parts = pool.map(lambda split: list(reader.read(split)), splits)
-    return pa.Table.from_batches([b for part in parts for b in part], schema=schema)
+
+    def read(split: dict[str, Any]) -> list[pa.RecordBatch]:
+        return list(reader.read(split))
+
+    parts = [pool.submit(read, split) for split in splits]
+    while wait(parts, LOOK_SECONDS, FIRST_EXCEPTION).not_done:
+        if gone.is_set():
+            raise fl.FlightUnavailableError("an instance that has the rows was lost")
+        if any(part.done() and part.exception() for part in parts):
+            break
+    return pa.Table.from_batches([b for part in parts for b in part.result()], schema=schema)
 
 
 def result(
