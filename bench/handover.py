@@ -74,6 +74,10 @@ class Handover:
                 scale = 1e-6 if metric == "extra memory" else 1.0
                 name = f"{system}: {case}: {metric}" + (" (MB)" if scale != 1.0 else "")
                 rows.append([name, *(None if v is None else v * scale for v in found)])
+            if metric in ("pause", "to next epoch") and self.a.repeats > 1:
+                # A median hides what happens once in a while; a user does not.
+                worst = [self.results.values(system=system, case=case, metric=metric, size=s) for s in self.a.sizes]
+                rows.append([f"{system}: {case}: {metric}, worst", *(max(v, default=None) for v in worst)])
         show(self.console, f"Medians of {self.a.repeats}, seconds unless said otherwise", ["", *self.a.sizes], rows)
 
     def picture(self, file: Path) -> None:

@@ -75,7 +75,11 @@ class Panel:
     logarithmic: bool = False
 
 
-COLORS = {"Ferry": "#1f5fa8", "Spark": "#d9822b"}
+COLORS = {
+    ("Ferry",): "#1f5fa8",
+    ("Ferry, usual",): "#b9c2ca",
+    ("Spark", "Spark, repartition", "Spark, driver"): "#d9822b",
+}
 MORE = ("#2a7f62", "#6b4fa0", "#c0392b", "#8a8f94", "#f2b544", "#4aa3c7")
 
 
@@ -83,7 +87,7 @@ def draw(file: Path, title: str, panels: Sequence[Panel]) -> None:
     """Write a picture with the panels side by side, two in a row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -91,7 +95,8 @@ def draw(file: Path, title: str, panels: Sequence[Panel]) -> None:
     FigureCanvasAgg(figure)
     for axis, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels):
         _panel(axis, panel)
-        axis.yaxis.set_major_formatter(EngFormatter(sep=" "))
+        largest = max((v for values in panel.series.values() for v in values if v is not None), default=0.0)
+        axis.yaxis.set_major_formatter(EngFormatter(sep=" ") if largest >= 1000 else StrMethodFormatter("{x:g}"))
     for axis in figure.axes[len(panels) :]:
         axis.set_visible(False)
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
@@ -104,7 +109,7 @@ def _panel(axis: Any, panel: Panel) -> None:
     width = 0.8 / max(len(panel.series), 1)
     at = range(len(panel.labels))
     for number, (name, values) in enumerate(panel.series.items()):
-        color = next((c for word, c in COLORS.items() if name == word), None) or next(colors)
+        color = next((c for word, c in COLORS.items() if name in word), None) or next(colors)
         shown = [float("nan") if v is None else v for v in values]
         if panel.kind == "lines":
             axis.plot(list(at), shown, marker="o", color=color, label=name, linewidth=1.4)
@@ -116,6 +121,8 @@ def _panel(axis: Any, panel: Panel) -> None:
                 axis.annotate(_short(value), (x, value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     if panel.logarithmic:
         axis.set_yscale("log")
+        least = min((v for values in panel.series.values() for v in values if v), default=1.0)
+        axis.set_ylim(bottom=least / 2)
     else:
         axis.set_ylim(bottom=0)
     axis.set_xticks(list(at), panel.labels, fontsize=8)

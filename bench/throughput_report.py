@@ -106,7 +106,7 @@ class Report:
             for metric, unit in (("throughput", "records/s"), ("cpu", "CPU s per million records")):
                 values = [r.median(case="replicas", metric=metric, replicas=n) for n in (0, 1, 2)]
                 panels.append(
-                    Panel(f"NBQ5, 3 workers, by replicas: {metric}", unit, ["0", "1", "2"], {"Ferry": values})
+                    Panel(f"NBQ5, 3 workers, by number of replicas: {metric}", unit, ["0", "1", "2"], {"Ferry": values})
                 )
         if "stages" in a.cases:
             columns = [(n, b) for n in (64, 1024) for b in (20_000, a.batch)]

@@ -58,6 +58,7 @@ def case_of(seed: int) -> Case:
         args["domain"] = draw.choice([10, 1000, 100_000])
     if workload == "nbq8":
         args["window_ms"] = draw.choice([20_000, 60_000, 43_200_000])
+        args["proportions"] = draw.choice(["1,3,46", "10,30,10"])
     if workload == "q5":
         args["slide_ms"] = draw.choice([5_000, 20_000])
     workers, instances = draw.choice([1, 2, 2, 3]), draw.choice([1, 1, 1, 2])

@@ -25,7 +25,18 @@ ORACLE = ROOT / "tests" / "oracle"
 WORKLOADS = {"nbq5": "nexmark", "q5": "nexmark", "nb7": "nexmark", "nbq8": "nexmark", "ysb": "ysb"}
 """Jobs of `examples/`, and the generator that each reads."""
 
-GENERATOR = ("seed", "rate", "group", "delay_prob", "keys", "domain", "zipf_s", "in_flight", "active_people")
+GENERATOR = (
+    "seed",
+    "rate",
+    "group",
+    "delay_prob",
+    "keys",
+    "domain",
+    "zipf_s",
+    "in_flight",
+    "active_people",
+    "proportions",
+)
 """Arguments of a job that its generator and the oracle's call by the same name; `late_ms` is the oracle's delay_ms."""
 
 QUERY = ("scale", "window_ms", "slide_ms")

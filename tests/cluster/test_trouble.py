@@ -87,7 +87,7 @@ def test_an_interrupted_run_leaves_nothing_and_its_neighbour_does_not_notice(tmp
 
 
 def test_a_killed_supervisor_leaves_nothing_and_the_job_goes_on(tmp_path: Path) -> None:
-    args = {"seed": 29, "window_ms": 30_000, "delay_prob": 0.05}
+    args = {"seed": 29, "window_ms": 30_000, "delay_prob": 0.05, "proportions": "10,30,10"}
     sets = [
         *runner.sets_of(args),
         f"state.directory={tmp_path / 'state'}",

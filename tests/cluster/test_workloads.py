@@ -40,14 +40,15 @@ def test_bids_in_sliding_windows_while_workers_come_go_and_die(tmp_path: Path) -
 
 
 def test_hottest_auctions_with_two_replicas_and_an_instance_lost_at_every_stage(tmp_path: Path) -> None:
-    args = {"seed": 5, "keys": "uniform", "domain": 500, "group": 100, "slide_ms": 5000}
+    # So many rows fire that Spark's tasks read them: a task that is tried again must find them, or an error.
+    args = {"seed": 5, "keys": "uniform", "domain": 2000, "group": 100}
     stages = ("ingest", "prepare", "commit", "emit", "sink")
     at = [f"epoch={1 + 2 * n}:{stage} kill-instance={n % 3}.0" for n, stage in enumerate(stages)]
     sets = [*runner.sets_of(args), "workers=3", "state.replicas=2", "epoch.maxRows=12000", "state.virtualNodes=16"]
-    result = runner.run("q5", tmp_path, 156_000, sets, [*at, "epoch=8:commit kill-driver"])
-    right(result, "q5", 156_000, args, tmp_path)
+    result = runner.run("q5", tmp_path, 132_000, sets, [*at, "epoch=8:commit kill-driver"])
+    right(result, "q5", 132_000, args, tmp_path)
     assert len(result.kinds("ready")) == 2
-    assert result.summary["rows"] == 156_000 * 46 // 50
+    assert result.summary["rows"] == 132_000 * 46 // 50
 
 
 def test_without_replicas_everything_comes_back_to_its_own_files(tmp_path: Path) -> None:
@@ -62,16 +63,16 @@ def test_without_replicas_everything_comes_back_to_its_own_files(tmp_path: Path)
 
 
 def test_joined_rows_move_while_drivers_die(tmp_path: Path) -> None:
-    args = {"seed": 13, **DISORDER, "window_ms": 40_000}
+    args = {"seed": 13, **DISORDER, "window_ms": 40_000, "proportions": "10,30,10"}
     at = [
         "epoch=2:begin workers=4", "epoch=4:emit kill-driver", "epoch=6:prepare kill-driver", "epoch=7:begin workers=2",
         "epoch=9:commit kill-instance=0.0", "epoch=11:sink kill-driver",
     ]  # fmt: skip
-    sets = [*runner.sets_of(args), "epoch.maxRows=40000", "handover.strategy=batched", "epoch.interval=300ms"]
-    result = runner.run("nbq8", tmp_path, 560_000, sets, at)
-    right(result, "nbq8", 560_000, args, tmp_path)
+    sets = [*runner.sets_of(args), "epoch.maxRows=20000", "handover.strategy=batched", "epoch.interval=300ms"]
+    result = runner.run("nbq8", tmp_path, 280_000, sets, at)
+    right(result, "nbq8", 280_000, args, tmp_path)
     assert len(result.kinds("ready")) == 4
-    assert result.summary["rows"] == 560_000 * 4 // 50
+    assert result.summary["rows"] == 280_000 * 40 // 50
 
 
 def test_while_redis_is_away_epochs_go_on_and_group_changes_wait(tmp_path: Path) -> None:

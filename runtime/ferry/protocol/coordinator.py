@@ -259,7 +259,7 @@ class Coordinator(Moves):
         waited = self.now - self.phase_since
         if self.writing is not None:
             return
-        if self.phase is Phase.PREPARE and self.trying and waited > self.settings.attempt_ms:
+        if self.phase is Phase.PREPARE and self.trying and waited > self.settings.attempt_ms << min(self.deadlines, 4):
             self._attempt_failed()
         elif self.phase in (Phase.COMMIT, Phase.FINISH) and waited > self.settings.commit_ms and self.commit:
             self.phase_since = self.now

@@ -29,7 +29,7 @@ class Settings:
     """Bounds of the coordinator's patience, in milliseconds of its clock."""
 
     operators: int = 1
-    attempt_ms: int = 60_000
+    attempt_ms: int = 10_000
     """An attempt that is not logged everywhere by then is begun again, then its slow replicas are demoted."""
     commit_ms: int = 2_000
     """Commit is sent again to members that have not answered."""

@@ -27,12 +27,13 @@ from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Unreachable
-from ferry.contract.names import InstanceId, driver_generation
+from ferry.contract.names import InstanceId
 from ferry.contract.shapes import Shape
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
+from ferry.sidecar.peers import Peers
 from ferry.store.lock import DirectoryLock
 
 log = logging.getLogger("ferry.sidecar")
@@ -53,6 +54,7 @@ class Node:
         self._board = Board(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
         self._drivers = Drivers()
+        self._peers = Peers(self.me, self._board)
         self._endpoint = TcpEndpoint(
             self.me, settings.run, settings.secret.encode(), self._on_message, self._on_open, self._on_close
         )
@@ -72,6 +74,7 @@ class Node:
         door = Door(self._flight_location(), self.settings.secret, self._stage, self._read)
         serve(door)
         host, port = self._endpoint.listen()
+        self._peers.start(self._endpoint)
         self._register(host, port, self._flight_uri)
         log.info("instance %s is up: %s", self.me, self._machine.saved)
         try:
@@ -146,8 +149,10 @@ class Node:
 
     def _on_open(self, peer: str, channel: Channel) -> None:
         self._drivers.opened(peer)
+        self._peers.opened(peer, channel)
 
     def _on_close(self, peer: str, reason: str) -> None:
+        self._peers.closed(peer)
         if not self._drivers.closed(peer):
             self._inbox.put((core.PeerLost(InstanceId(peer)), None))
 
@@ -168,32 +173,9 @@ class Node:
         lane = Lane.FRAGMENT if isinstance(send.message, m.Partials) else Lane.DELTA
         code, head = m.CODES[type(send.message)], m.encode(send.message)
         for peer in peers:
-            channel = self._channel(peer)
-            try:
-                if channel is not None:
-                    channel.post(lane, code, 0, head, () if body is None else (body,))
-            except FerryError as error:
-                log.warning("%s could not send %s to %s: %s", self.me, type(send.message).__name__, peer, error)
+            self._peers.post(peer, lane, code, head, () if body is None else (body,))
 
     def _send_nowait(self, send: core.Send, body: Any) -> bool:
         """Send on the bulk lane if there is credit."""
-        channel = self._channel(send.to)
-        if channel is None:
-            return False
-        try:
-            return channel.send_nowait(
-                Lane.BULK, m.CODES[type(send.message)], 0, m.encode(send.message), () if body is None else (body,)
-            )
-        except FerryError:
-            return False
-
-    def _channel(self, peer: str) -> Channel | None:
-        channel = self._endpoint.channel(peer)
-        if channel is not None or driver_generation(peer) is not None:
-            return channel
-        try:
-            entry = self._board.registration(peer)
-            return None if entry is None else self._endpoint.connect(peer, (entry.host, entry.port), timeout=1.0)
-        except (FerryError, OSError) as error:
-            log.warning("%s cannot reach %s: %s", self.me, peer, error)
-            return None
+        code, head = m.CODES[type(send.message)], m.encode(send.message)
+        return self._peers.send_nowait(send.to, Lane.BULK, code, head, () if body is None else (body,))

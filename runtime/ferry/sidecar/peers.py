@@ -1,0 +1,130 @@
+"""Channels to the other instances: one side of each pair dials, messages wait until the channel is open.
+
+Were both sides to dial when they have something to send, two connections could open at once, one of them would be
+replaced, and what was queued on it lost: an attempt would stall until its deadline. So the instance with the smaller name
+dials, ahead of need, every instance that is on the board. Must never block the instance's loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ferry.board import Board
+from ferry.channel.base import Channel, Endpoint, Lane
+from ferry.contract.errors import FerryError, Unreachable
+from ferry.contract.places import Registration
+
+log = logging.getLogger("ferry.sidecar")
+
+LOOK_SECONDS = 0.1
+BACK_OFF_SECONDS_MAX = 2.0
+
+WAITING_MESSAGES_MAX = 4096
+"""Messages that wait for one peer's channel; older ones go first. What is lost costs a new attempt, not state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One message on its way."""
+
+    lane: Lane
+    kind: int
+    head: bytes
+    body: tuple[pa.Buffer, ...]
+
+
+@dataclass(slots=True)
+class Dial:
+    """How dialling one life of a peer goes."""
+
+    incarnation: str
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class Peers:
+    """Open channels by peer name (drivers', too), and what waits for one."""
+
+    def __init__(self, me: str, board: Board) -> None:
+        self._me = me
+        self._board = board
+        self._lock = threading.Lock()
+        self._open: dict[str, Channel] = {}
+        self._waiting: dict[str, list[Post]] = {}
+        self._dials: dict[str, Dial] = {}
+        self._wake = threading.Event()
+
+    def start(self, endpoint: Endpoint) -> None:
+        """Begin to dial."""
+        threading.Thread(target=self._run, args=(endpoint,), name="peers", daemon=True).start()
+
+    def opened(self, peer: str, channel: Channel) -> None:
+        """A channel is open: what waited goes first."""
+        with self._lock:
+            self._open[peer] = channel
+            for post in self._waiting.pop(peer, []):
+                self._post(channel, post)
+
+    def closed(self, peer: str) -> None:
+        """A channel is gone."""
+        with self._lock:
+            self._open.pop(peer, None)
+        self._wake.set()
+
+    def post(self, peer: str, lane: Lane, kind: int, head: bytes, body: tuple[pa.Buffer, ...]) -> None:
+        """Queue a message for a peer, whether its channel is open or not."""
+        post = Post(lane, kind, head, body)
+        with self._lock:
+            channel = self._open.get(peer)
+            if channel is not None:
+                self._post(channel, post)
+                return
+            self._waiting[peer] = [*self._waiting.get(peer, [])[-WAITING_MESSAGES_MAX + 1 :], post]
+        self._wake.set()
+
+    def send_nowait(self, peer: str, lane: Lane, kind: int, head: bytes, body: tuple[pa.Buffer, ...]) -> bool:
+        """Send if the channel is open and the lane has credit."""
+        with self._lock:
+            channel = self._open.get(peer)
+        try:
+            return channel is not None and channel.send_nowait(lane, kind, 0, head, body)
+        except FerryError:
+            return False
+
+    def _post(self, channel: Channel, post: Post) -> None:
+        try:
+            channel.post(post.lane, post.kind, 0, post.head, post.body)
+        except FerryError as error:
+            log.warning("%s could not send to %s: %s", self._me, channel.peer, error)
+
+    # ---- dialling
+    def _run(self, endpoint: Endpoint) -> None:
+        while True:
+            try:
+                for entry in self._board.registrations():
+                    if entry.instance > self._me and entry.instance not in self._open:
+                        self._dial(endpoint.connect, entry)
+            except Unreachable:
+                pass  # Redis is away: the channels that are open stay.
+            self._wake.wait(LOOK_SECONDS)
+            self._wake.clear()
+
+    def _dial(self, connect: Callable[..., Channel], entry: Registration) -> None:
+        dial = self._dials.get(entry.instance)
+        if dial is None or dial.incarnation != entry.incarnation:
+            dial = self._dials[entry.instance] = Dial(entry.incarnation)
+        if time.monotonic() < dial.not_before:
+            return
+        try:
+            connect(entry.instance, (entry.host, entry.port), timeout=1.0)
+            dial.failures = 0
+        except (FerryError, OSError) as error:
+            dial.failures += 1
+            dial.not_before = time.monotonic() + min(0.05 * 2**dial.failures, BACK_OFF_SECONDS_MAX)
+            log.debug("%s cannot reach %s: %s", self._me, entry.instance, error)
