@@ -205,12 +205,12 @@ class _Sender:
                 self._writer.write_batch(batch)
 
     def _open(self) -> None:
-        """Take the helper of this partition, or the next one that answers."""
+        """Take the helper whose turn it is, or the next one that answers; turns change with the epoch."""
         w, helpers = self._work, self._work.helpers
         ticket = StageTicket(w.secret, w.epoch, w.shape.index, w.generation, w.run, self._attempt)
         failed: Exception = ConnectionError("no helper is alive")
         for i in range(len(helpers)):
-            instance, uri = helpers[(self._partition + i) % len(helpers)]
+            instance, uri = helpers[(self._partition + w.epoch + i) % len(helpers)]
             try:
                 client = fl.connect(uri)
                 descriptor = fl.FlightDescriptor.for_command(ticket.dump())
