@@ -25,6 +25,7 @@ from ferry.protocol import coordinator as core
 from ferry.spark import compile
 from ferry.spark.source import splits_source
 from ferry.spark.splits import Splits
+from ferry.spark.warmup import warm_up
 
 log = logging.getLogger("ferry.driver")
 
@@ -58,6 +59,8 @@ class Job:
         plan = compile.build(spark, module, args)
         board = Board(self.settings.run, self.settings.redis, self.settings.secret)
         self._publish(board, plan)
+        warming = threading.Thread(target=self._warm_up, args=(spark, plan), name="warm-up", daemon=True)
+        warming.start()
         progress = Progress(self.settings.job, self.settings.directory)
         loop = Loop(self.settings, board, len(plan.operators), self._stage)
         loop.start()
@@ -77,6 +80,12 @@ class Job:
         return self._run_query(spark, plan, loop, progress, epochs)
 
     # ---- starting
+    def _warm_up(self, spark: SparkSession, plan: compile.Plan) -> None:
+        try:
+            warm_up(spark, [o.shape for o in plan.operators], self.settings.cores)
+        except Exception as error:
+            log.warning("Spark's workers could not be warmed up: %s", str(error)[:300])
+
     def _publish(self, board: Board, plan: compile.Plan) -> None:
         """Tell the instances what they keep. A new driver waits while Redis is away."""
         while True:

@@ -1,0 +1,51 @@
+"""Loads in Spark's Python workers what the first ingest will need, while the driver is still recovering.
+
+Python workers stay alive between jobs; importing Arrow and Numba and loading compiled kernels takes them seconds. Must
+never touch state or a helper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from ferry.contract.shapes import Shape
+from ferry.kernels.schemas import NUMBER_TYPES
+from ferry.spark.fragment import Fragmenter
+
+TIME = "_event_time"
+
+
+def warm_up(spark: SparkSession, shapes: list[Shape], tasks: int) -> None:
+    """Run one small job on every task slot. A failure is not worth more than the time it would have saved."""
+    spark.range(0, tasks, 1, tasks).mapInArrow(_task(shapes), "warm long").collect()
+
+
+def _task(shapes: list[Shape]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            for shape in shapes:
+                for side in (0, 1) if shape.kind == "join" else (0,):
+                    fragmenter = Fragmenter(shape, side)
+                    fragmenter.add(example(shape, side), [name for name, _ in shape.key], TIME)
+                    fragmenter.drain()
+        yield pa.RecordBatch.from_pydict({"warm": pa.array([1], pa.int64())})
+
+    return task
+
+
+def example(shape: Shape, side: int) -> pa.RecordBatch:
+    """Two records that fit the operator."""
+    kinds: dict[str, pa.DataType] = {n: pa.int64() if t == "int" else pa.string() for n, t in shape.key}
+    for a in shape.aggregates:
+        for column, number in ((a.column, a.number), (a.by, a.by_number)):
+            if column is not None:
+                kinds.setdefault(column, NUMBER_TYPES[number])
+    kept = shape.left if side == 0 else shape.right
+    for _, column, kind in kept.columns if kept else ():
+        kinds.setdefault(column, pa.type_for_alias(kind))
+    kinds[TIME] = pa.int64()
+    filled = {n: pa.array([str(i) if pa.types.is_string(k) else i for i in (1, 2)]).cast(k) for n, k in kinds.items()}
+    return pa.RecordBatch.from_pydict(filled)
