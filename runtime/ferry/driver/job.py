@@ -65,6 +65,7 @@ class Job:
         loop = Loop(self.settings, board, len(plan.operators), self._stage)
         loop.start()
         control.serve(loop, progress, self.settings.path, self.settings.secret, self._stop.set)
+        raw = self._raw(spark, plan)  # Takes seconds, during which the members answer.
         ready = self._await_ready(loop)
         notes = json.loads(ready.meta) if ready.meta else {}
         committed = ready.committed.step.epoch if ready.committed else -1
@@ -77,7 +78,7 @@ class Job:
             progress.note("finished", f"{progress.rows} rows")
             return 0
         epochs = Epochs(self.settings, spark, plan, loop, progress, self._stage)
-        return self._run_query(spark, plan, loop, progress, epochs)
+        return self._run_query(raw, loop, progress, epochs)
 
     # ---- starting
     def _warm_up(self, spark: SparkSession, plan: compile.Plan) -> None:
@@ -120,9 +121,7 @@ class Job:
         return raw
 
     # ---- running
-    def _run_query(
-        self, spark: SparkSession, plan: compile.Plan, loop: Loop, progress: Progress, epochs: Epochs
-    ) -> int:
+    def _run_query(self, raw: DataFrame, loop: Loop, progress: Progress, epochs: Epochs) -> int:
         def one_epoch(batch: DataFrame, epoch: int) -> None:
             try:
                 epochs.run(batch, epoch)
@@ -131,8 +130,7 @@ class Job:
                 raise
 
         query = (
-            self._raw(spark, plan)
-            .writeStream.foreachBatch(one_epoch)
+            raw.writeStream.foreachBatch(one_epoch)
             .option("checkpointLocation", str(self.settings.path / "checkpoint"))
             .trigger(processingTime=f"{self.settings.epoch_interval_ms} milliseconds")
             .start()
