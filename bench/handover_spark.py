@@ -20,6 +20,7 @@ class SparkCase:
         self.a, self.bench, self.size, self.keys = a, bench, size, SIZES[size] // bigstate.STATE_BYTES
         self.partitions = a.cores
         conf = {
+            "tuned_files": False,
             "keys": self.keys, "rows": a.rows, "cores": a.cores, "partitions": a.cores,
             "interval": spark_interval(a.interval),
             "spark": {f"spark.sql.streaming.{k}": "10" for k in ("minBatchesToRetain", "stateStore.minDeltasForSnapshot")},

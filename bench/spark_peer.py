@@ -40,15 +40,16 @@ def session(conf: dict[str, Any]) -> SparkSession:
         "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
         "spark.sql.streaming.stateStore.maintenanceInterval": "20s",
         "spark.sql.streaming.minBatchesToRetain": "200",
-        # As Ferry's own session: no `chmod` process for every file of the checkpoint.
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        "spark.sql.streaming.checkpointFileManagerClass": MANAGER,
         "spark.sql.streaming.numRecentProgressUpdates": "2000",
         "spark.sql.streaming.pollingDelay": "5ms",
         "spark.local.dir": conf["directory"] + "/local",
         "spark.sql.warehouse.dir": conf["directory"] + "/warehouse",
         **conf.get("spark", {}),
     }
+    if conf["tuned_files"]:
+        # As Ferry's own session: no `chmod` process for every file. Offline repartitioning fails with these two.
+        settings["spark.hadoop.fs.file.impl"] = "org.apache.hadoop.fs.RawLocalFileSystem"
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = MANAGER
     builder = SparkSession.builder.master(f"local[{conf['cores']}]").appName("peer")
     for key, value in settings.items():
         builder = builder.config(key, value)

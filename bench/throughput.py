@@ -122,6 +122,7 @@ class Throughput:
     def _spark_files(self, query: str, folder: Path, files: int, repeat: int) -> Path:
         a, work = self.a, self.work / f"spark-{query}-{files}-{repeat}"
         conf = {
+            "tuned_files": True,
             "query": query, "input": str(folder), "output": str(work / "out"), "files_per_batch": files,
             "delay_ms": a.delay_ms, "cores": a.cores, "partitions": a.cores,
         }  # fmt: skip
