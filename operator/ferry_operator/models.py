@@ -159,7 +159,8 @@ class Handover(_Part):
     batch: int = Field(default=16, ge=1, le=limits.VIRTUAL_NODES_MAX, description="Vnodes per step of 'batched'.")
     gap: int = Field(default=0, ge=0, le=1_000_000, description="Epochs between two steps.")
     bandwidth: Annotated[Quantity, AfterValidator(at_least("64Ki"))] | None = Field(
-        default=None, description="Bytes per second that warming may use per instance, such as '100M'; null: unlimited."
+        default=Quantity("32Mi"),
+        description="Bytes per second that warming may use per instance, such as '100M'; null: unlimited.",
     )
     deadline: Annotated[Duration, AfterValidator(between("1s", "24h"))] = Field(
         default=Duration(f"{limits.WARM_DEADLINE_SECONDS:g}s"), description="A move that warms for longer is aborted."

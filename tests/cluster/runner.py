@@ -216,6 +216,15 @@ def difference(
     return missing, extra
 
 
+def oracle_input(workload: str, events: int, options: dict[str, Any], work: Path) -> None:
+    """Write the input of a generator as parquet files, one a stream; options by the oracle's names."""
+    if str(ORACLE) not in sys.path:
+        sys.path.insert(0, str(ORACLE))
+    from oracle.gen import Config, generate
+
+    generate(Config(workload=workload, events=events, **options), str(work))
+
+
 def sets_of(args: dict[str, Any]) -> list[str]:
     """`--set` values for pipeline arguments."""
     return [f"pipeline.args.{name}={value}" for name, value in args.items()]

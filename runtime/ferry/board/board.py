@@ -84,6 +84,11 @@ class Board:
         with _reaching(f"registering {entry.instance}"):
             self._redis.hset(places.instances(self._run), entry.instance, entry.dump())
 
+    def unregister(self, instance: str) -> None:
+        """This instance will not come back by itself: its worker was released."""
+        with _reaching(f"signing off {instance}"):
+            self._redis.hdel(places.instances(self._run), instance)
+
     def registrations(self) -> list[places.Registration]:
         """All instances that ever registered, each with its last life."""
         with _reaching("looking for instances"):

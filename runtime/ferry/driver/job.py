@@ -15,12 +15,13 @@ from pyspark.sql import functions as F
 
 from ferry.board import Board
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug, FerryError, StateUnavailable, Superseded, Unreachable
+from ferry.contract.errors import Bug, Unreachable
 from ferry.coordinator import control
-from ferry.coordinator.loop import Loop, Order
+from ferry.coordinator.loop import Loop
 from ferry.coordinator.progress import Progress
 from ferry.driver import session
 from ferry.driver.epochs import Epochs
+from ferry.driver.orders import Halted, next_order
 from ferry.protocol import coordinator as core
 from ferry.spark import compile
 from ferry.spark.source import splits_source
@@ -28,16 +29,6 @@ from ferry.spark.splits import Splits
 from ferry.spark.warmup import warm_up
 
 log = logging.getLogger("ferry.driver")
-
-HALTS: dict[str, type[FerryError]] = {"superseded": Superseded, "unavailable": StateUnavailable}
-
-
-class Halted(FerryError):
-    """The coordinator stopped the job; `kind` and reason say why."""
-
-    def __init__(self, halt: core.Halt) -> None:
-        super().__init__(f"{halt.kind}: {halt.reason}")
-        self.kind = halt.kind
 
 
 class Job:
@@ -97,9 +88,7 @@ class Job:
                 time.sleep(0.5)
 
     def _await_ready(self, loop: Loop) -> core.Ready:
-        order: Order = loop.orders.get()
-        if isinstance(order, core.Halt):
-            raise Halted(order)
+        order = next_order(loop)
         if not isinstance(order, core.Ready):
             raise Bug(f"{order} before the recovery was over")
         return order
@@ -113,7 +102,11 @@ class Job:
         splits = {n: s for n, s in plan.sources.items() if isinstance(s, Splits)}
         frames = {n: s for n, s in plan.sources.items() if isinstance(s, DataFrame)}
         tick = str(self.settings.path / "tick")
-        spark.dataSource.register(splits_source(splits, self.settings.epoch_max_rows, self.settings.cores, tick))
+        # Spark's own sources never end, so nothing may fire as if they had.
+        one = splits_source(
+            splits, self.settings.epoch_max_rows, self.settings.cores, tick, bool(splits) and not frames
+        )
+        spark.dataSource.register(one)
         raw = spark.readStream.format("ferry").load()
         for name, frame in frames.items():
             tagged = frame.select(F.lit(name).alias("source"), F.struct("*").alias(f"s_{name}"))

@@ -43,6 +43,7 @@ from ferry.protocol.coordinator_io import (
     StartIngest,
 )  # fmt: skip
 from ferry.protocol.instance_io import Tick
+from ferry.protocol.membership import MEMBER_HANDLERS
 from ferry.protocol.moves import Moves
 from ferry.protocol.rules import Rules
 from ferry.protocol.steps import predecessor, step_of, successor
@@ -88,13 +89,16 @@ class Coordinator(Moves):
                 self.commit = None
                 self._enter(Phase.IDLE)
                 self._do(Ready(self.committed, self.meta))
-            case Phase.PREPARE if not self.trying:
-                self._prepare()
-            case Phase.PREPARE if len(self.acks) == len(self.view.chains):
+            case Phase.PREPARE if self.trying and len(self.acks) == len(self.view.chains):
                 if self.table.initial:
                     self._begin_history()
                 else:
                     self._send_commit()
+            case Phase.PREPARE if self._helper_gone():
+                # It may be no member of any group (a worker that was released): nothing else would tell.
+                self._again("a helper with winning fragments is gone")
+            case Phase.PREPARE if not self.trying:
+                self._prepare()
             case Phase.COMMIT if self._all_put():
                 self._step_committed()
 
@@ -164,10 +168,14 @@ class Coordinator(Moves):
         self._do(Note("ingest-again", self.step_now, text=why))
         self._ingest(self.step_now)
 
+    def _helper_gone(self) -> bool:
+        """Whether an instance that has winning fragments was lost."""
+        return self.ingested is not None and any(helper not in self.alive for helper, _ in self.ingested.winners)
+
     def _prepare(self) -> None:
         """Begin an attempt under the present table."""
         assert self.ingested is not None and self.step_now is not None
-        if any(helper not in self.alive for helper, _ in self.ingested.winners):
+        if self._helper_gone():
             self._again("a helper with winning fragments is gone")
             return
         self.number += 1
@@ -284,25 +292,18 @@ class Coordinator(Moves):
 
 
 _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
+    **MEMBER_HANDLERS,
     Tick: Coordinator._on_tick,
-    Connected: Coordinator._on_connected,
-    Lost: Coordinator._on_lost,
-    Journaled: Coordinator._on_journaled,
-    JournalRefused: Coordinator._on_journal_refused,
-    JournalReachable: Coordinator._on_journal_reachable,
     EpochBegun: Coordinator._on_epoch_begun,
     Ingested: Coordinator._on_ingested,
     IngestFailed: Coordinator._on_ingest_failed,
     ReadFailed: Coordinator._on_read_failed,
     EpochEnded: Coordinator._on_epoch_ended,
     Desired: Coordinator._on_desired,
-    m.Answer: Coordinator._on_answer,
     m.Prepared: Coordinator._on_prepared,
     m.FragmentsGone: Coordinator._on_fragments_gone,
     m.Committed: Coordinator._on_committed,
     m.Warm: Coordinator._on_warm,
-    m.Refused: Coordinator._on_refused,
-    m.Failed: Coordinator._on_failed,
 }
 
 __all__ = [

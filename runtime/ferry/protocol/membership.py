@@ -8,7 +8,9 @@ One writer of the journal at a time: while a changed table is on its way there (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
@@ -269,3 +271,15 @@ class Membership:
                 f"{self.settings.return_ms / 1000:.0f} s: start the worker again with its state directory",
             )
         return False
+
+
+MEMBER_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
+    Connected: Membership._on_connected,
+    Lost: Membership._on_lost,
+    Journaled: Membership._on_journaled,
+    JournalRefused: Membership._on_journal_refused,
+    JournalReachable: Membership._on_journal_reachable,
+    m.Answer: Membership._on_answer,
+    m.Refused: Membership._on_refused,
+    m.Failed: Membership._on_failed,
+}

@@ -9,6 +9,7 @@ Composition only: decisions are in `ferry.protocol.instance`, state in `ferry.st
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -84,6 +85,8 @@ class Node:
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
             time.sleep(1.0)
             return 3
+        with contextlib.suppress(Unreachable):
+            self._board.unregister(self.me)
         return 0
 
     def _wait_for_shapes(self) -> list[Shape] | None:

@@ -81,5 +81,5 @@ class Scans:
     def _refill(self) -> None:
         now = time.monotonic()
         if self._rate is not None:
-            self._budget = min(self._budget + self._rate * (now - self._refilled), self._rate / 4)
+            self._budget = min(self._budget + self._rate * (now - self._refilled), self._rate / 20)
         self._refilled = now

@@ -100,9 +100,10 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
     function = getattr(module, name, None)
     if function is None:
         raise SpecRefused(f"{module.__name__} has no function {name}(...)")
-    wanted = len(inspect.signature(function).parameters)
-    if wanted != len(args):
-        raise SpecRefused(f"{module.__name__}.{name} must take {len(args)} arguments, it takes {wanted}")
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError as error:
+        raise SpecRefused(f"{module.__name__}.{name} must take {len(args)} arguments: {error}") from error
     try:
         return function(*args)
     except SpecRefused:

@@ -32,8 +32,9 @@ class Share(InputPartition):
 class SplitsReader(DataSourceStreamReader):
     """Offsets: {"positions": {source: position}, "tick": n, "flushed": bool}."""
 
-    def __init__(self, sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str) -> None:
+    def __init__(self, sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str, finite: bool) -> None:
         self._sources = sources
+        self._finite = finite
         self._max_rows = max_rows
         self._tasks = tasks
         self._tick_file = Path(tick_file)
@@ -48,7 +49,7 @@ class SplitsReader(DataSourceStreamReader):
         later = {n: s.latest(now[n], self._max_rows) for n, s in self._sources.items()}
         if later != now:
             return {**start, "positions": later}
-        if self._sources and not start["flushed"] and all(s.ended(now[n]) for n, s in self._sources.items()):
+        if self._finite and not start["flushed"] and all(s.ended(now[n]) for n, s in self._sources.items()):
             return {**start, "flushed": True}
         return {**start, "tick": max(start["tick"], self._ticks())}
 
@@ -82,8 +83,10 @@ class SplitsReader(DataSourceStreamReader):
         """Nothing to clean."""
 
 
-def splits_source(sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str) -> type[DataSource]:
-    """A Spark data source named `ferry` for these sources."""
+def splits_source(
+    sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str, finite: bool
+) -> type[DataSource]:
+    """A Spark data source named `ferry` for these sources; `finite`: when they have all ended the input has."""
 
     class FerrySplits(DataSource):
         @classmethod
@@ -94,6 +97,6 @@ def splits_source(sources: dict[str, Splits], max_rows: int, tasks: int, tick_fi
             return SCHEMA
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return SplitsReader(sources, max_rows, tasks, tick_file)
+            return SplitsReader(sources, max_rows, tasks, tick_file, finite)
 
     return FerrySplits

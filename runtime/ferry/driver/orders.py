@@ -1,0 +1,23 @@
+"""What the coordinator asks the driver to do, one thing after another. Must never interpret an order."""
+
+from __future__ import annotations
+
+from ferry.contract.errors import FerryError
+from ferry.coordinator.loop import Loop, Order
+from ferry.protocol import coordinator as core
+
+
+class Halted(FerryError):
+    """The coordinator stopped the job; `kind` and reason say why."""
+
+    def __init__(self, halt: core.Halt) -> None:
+        super().__init__(f"{halt.kind}: {halt.reason}")
+        self.kind = halt.kind
+
+
+def next_order(loop: Loop) -> Order:
+    """Wait for the next order; raises Halted when it is to stop."""
+    order = loop.orders.get()
+    if isinstance(order, core.Halt):
+        raise Halted(order)
+    return order

@@ -1,0 +1,163 @@
+"""Fired rows of a committed step on their way to the sinks, and dead letters to their folder.
+
+Reading may fail because an instance is gone: the coordinator then names other readers. Writing may fail because the sink
+does: it is tried again, and then the job stops, degraded, with nothing lost. Must never decide which attempt counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+from pyspark.sql import SparkSession
+
+from ferry.contract import limits
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import Exhausted, FerryError
+from ferry.coordinator.loop import Hook, Loop
+from ferry.coordinator.progress import EpochRecord, Progress
+from ferry.driver.watch import Watch
+from ferry.kernels.schemas import fired_schema
+from ferry.protocol import coordinator as core
+from ferry.spark import emit
+from ferry.spark.compile import Plan
+from ferry.spark.feeds import rows_frame
+
+log = logging.getLogger("ferry.driver")
+
+RETRY_SECONDS = 0.05
+
+READ_SECONDS = 60.0
+"""Reads that fail again and again for this long after the last holder of something should be back stop the job."""
+
+READ_ERRORS = re.compile(r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|[Jj]ob \d+ cancelled")
+"""In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost."""
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether a failed Spark job may be due to an instance that died under it."""
+    return READ_ERRORS.search(str(error)) is not None
+
+
+class Publisher:
+    """Gives the rows of one epoch after another to the sinks."""
+
+    def __init__(
+        self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress, hook: Hook,
+        watch: Watch, dead_letter: Path,
+    ) -> None:  # fmt: skip
+        self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
+            settings, spark, plan, loop, progress, hook,
+        )  # fmt: skip
+        self._watch = watch
+        self._dead_letter = dead_letter
+        self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
+        self._failing_since: float | None = None
+
+    def splits(self, rows: core.Rows) -> list[dict[str, Any]]:
+        """Where the fired rows are: one split an instance."""
+        label = rows.label
+        ticket = {
+            "secret": "", "generation": rows.generation, "epoch": label.step.epoch, "operator": label.step.operator,
+            "attempt": list(label.attempt), "low": rows.low, "high": rows.high,
+        }  # fmt: skip
+        return [
+            {"flight": self.loop.members.flight(i) or "", "ticket": {**ticket, "vnodes": list(vnodes)}}
+            for i, vnodes in rows.readers
+        ]
+
+    def publish(self, rows: core.Rows, record: EpochRecord) -> bool:
+        """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
+        epoch = rows.label.step.epoch
+        self.hook(epoch, "emit")
+        self.loop.stages["emit"] = time.monotonic()
+        if rows.high > rows.low:
+            fired = self._publish_rows(rows, epoch)
+            if fired is None:
+                return False
+            record.fired = fired
+        self._publish_dead_letters(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
+        self.progress.degraded = self._failing_since = None
+        return True
+
+    def _sink_failed(self, epoch: int, attempts: int, error: Exception) -> None:
+        """Back off and try again; after some attempts the job is degraded and stops."""
+        text = f"sink of epoch {epoch} failed (attempt {attempts} of {self.settings.sink_attempts}): {error}"
+        self.progress.degraded = text
+        self.progress.note("degraded", text)
+        log.warning("%s", text)
+        if attempts >= self.settings.sink_attempts:
+            raise Exhausted(f"{text}; nothing is lost: mend the sink and start the job again") from error
+        time.sleep(min(0.1 * 2 ** (attempts - 1), 5.0))
+
+    def _publish_rows(self, rows: core.Rows, epoch: int) -> int | None:
+        """Give the sinks the rows, again and again; how many there were. None when they could not be read."""
+        attempts = 0
+        while True:
+            splits = self.splits(rows)
+            table = None
+            try:
+                if rows.fired <= limits.EMIT_LOCAL_ROWS:
+                    table = self._fetch(rows, splits)
+            except (fl.FlightError, pa.ArrowException) as error:
+                self._read_failed(rows, error)
+                return None
+            self.hook(epoch, "sink")
+            self.loop.stages["sink"] = time.monotonic()
+            try:
+                self._write(rows, splits, table, epoch)
+                return table.num_rows if table is not None else rows.fired
+            except FerryError:
+                raise
+            except Exception as error:
+                if table is None and is_passing(error):
+                    self._read_failed(rows, error)
+                    return None
+                attempts += 1
+                self._sink_failed(epoch, attempts, error)
+
+    def _fetch(self, rows: core.Rows, splits: list[dict[str, Any]]) -> pa.Table:
+        with self._watch.on(i for i, _ in rows.readers):
+            return emit.fetch(self._readers, splits, self.settings.secret, self._fired_schema(rows), self._watch.gone)
+
+    def _fired_schema(self, rows: core.Rows) -> pa.Schema:
+        return fired_schema(self.plan.operators[rows.label.step.operator].shape)
+
+    def _read_failed(self, rows: core.Rows, error: Exception) -> None:
+        """Ask for other readers a little later; after a long time, give up."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        failing = now - self._failing_since
+        text = f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}"
+        log.warning("%s", text)
+        if failing > self.settings.return_deadline_ms / 1000 + READ_SECONDS:
+            raise Exhausted(f"{text} (for {failing:.0f} s); nothing is lost: start the job again when it is mended")
+        time.sleep(min(RETRY_SECONDS + failing / 10, 1.0))
+        self.loop.post(core.ReadFailed(rows.label.step))
+
+    def _write(self, rows: core.Rows, splits: list[dict[str, Any]], table: pa.Table | None, epoch: int) -> None:
+        if table is not None and table.num_rows == 0:
+            return
+        secret, schema = self.settings.secret, self._fired_schema(rows)
+        for output in self.plan.outputs:
+            with self._watch.on(i for i, _ in rows.readers if table is None):
+                made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, secret, schema))
+                output.sink.write(epoch, rows.generation, made)
+
+    def _publish_dead_letters(self, epoch: int, accepted: list[str]) -> None:
+        """Make the set-aside records of accepted tasks visible, forget those of others."""
+        if not self._dead_letter.is_dir():
+            return
+        for hidden in self._dead_letter.glob(f".{epoch}-*.jsonl"):
+            name = hidden.name[1:]
+            if name.removesuffix(".jsonl") in accepted:
+                hidden.rename(self._dead_letter / name)
+            else:
+                hidden.unlink()

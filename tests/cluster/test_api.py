@@ -1,0 +1,80 @@
+"""Streaming DataFrames of Spark, SQL before and after operators, two operators, keys of two columns, every aggregate."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cluster import runner
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+HERE = Path(__file__).parent
+
+FIRST = """
+  bids AS (SELECT auction, price, ts, price / 4 AS quarter, 'c' || (bidder % 3) AS channel FROM read_parquet('{bids}')
+           WHERE seq % 10 <> 3),
+  spread AS (SELECT *, (ts // 5000 - k) * 5000 AS start FROM bids, range(2) AS r(k)),
+  first AS (SELECT auction, channel, start + 10000 AS end, count(*) AS num, sum(price) AS total, min(price) AS low,
+                   max(quarter) AS high, avg(price) AS mean, max(price) FILTER (ts = latest) AS last
+            FROM (SELECT *, max(ts) OVER (PARTITION BY auction, channel, start) AS latest FROM spread)
+            GROUP BY auction, channel, start HAVING count(*) > 1)"""
+
+EXPECTED = """WITH {first}
+  SELECT channel, (first.end - 1) // 20000 * 20000 AS window_start, (first.end - 1) // 20000 * 20000 + 20000 AS window_end,
+         count(*) AS rows, sum(num)::BIGINT AS bids, sum(total)::BIGINT AS total, min(low) AS low, max(high) AS high,
+         max(last) AS best, round(max(mean), 6) AS mean
+  FROM first WHERE first.end <= {watermark} GROUP BY ALL HAVING window_end <= {watermark}"""
+
+
+def test_frames_sql_and_two_operators_under_faults(tmp_path: Path) -> None:
+    parts, events = 8, 40_000
+    bids = tmp_path / "bids"
+    bids.mkdir()
+    runner.oracle_input("nexmark", events, {"seed": 11, "rate": 500}, tmp_path / "oracle")
+    table = pq.read_table(tmp_path / "oracle" / "bid.parquet")
+    step = -(-table.num_rows // parts)
+    for i in range(parts):
+        pq.write_table(table.slice(i * step, step), bids / f"{i:02}.parquet")
+    job = tmp_path / "job.yaml"
+    spec = {
+        "apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "frames"},
+        "spec": {
+            "pipeline": {"file": str(HERE / "pipelines" / "frames.py"), "args": {"bids": str(bids)}},
+            "workers": 2, "state": {"virtualNodes": 16},
+        },
+    }  # fmt: skip
+    job.write_text(json.dumps(spec))
+
+    def meanwhile(running: runner.Running) -> None:
+        def read() -> bool:
+            return sum(r["rows"] for r in running.records() if r["kind"] == "epoch") >= table.num_rows * 0.9
+
+        running.await_that(read, "end of the bids", 180)
+        running.await_that(
+            lambda: any(r["kind"] == "epoch" and r["epoch"] >= parts - 1 for r in running.records()), "last epoch", 60
+        )
+        entry = json.loads(next((running.home / "registry").glob("*.json")).read_text())
+        request = urllib.request.Request(f"{entry['url']}/stop", b"{}", {"Authorization": f"Bearer {entry['token']}"})
+        urllib.request.urlopen(request, timeout=10).close()
+
+    at = [
+        "epoch=1 workers=3",
+        "epoch=2:prepare kill-instance=0.0",
+        "epoch=3:commit kill-worker=1",
+        "epoch=5:emit kill-driver",
+    ]
+    result = runner.run(job, tmp_path, at=at, meanwhile=meanwhile)
+    assert result.code == 0 and not result.left, result.story()
+    watermark = max(r["watermark"] for r in result.kinds("epoch") if r["watermark"] is not None)
+    first = FIRST.format(bids=f"{bids}/*.parquet")
+    expected = duckdb.sql(EXPECTED.format(first=first, watermark=watermark)).fetchall()
+    columns = "channel, window_start, window_end, rows, bids, total, low, high, best, round(mean, 6)"
+    actual = duckdb.sql(f"SELECT {columns} FROM read_parquet('{result.output}/frames/*/*.parquet')").fetchall()
+    assert len(actual) > 6, result.story()
+    assert sorted(actual) == sorted(expected)
