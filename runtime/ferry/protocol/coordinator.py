@@ -176,8 +176,7 @@ class Coordinator(Moves):
         """Begin an attempt under the present table."""
         assert self.ingested is not None and self.step_now is not None
         if self._helper_gone():
-            self._again("a helper with winning fragments is gone")
-            return
+            return self._again("a helper with winning fragments is gone")
         self.number += 1
         self.trying, self.acks = True, {}
         self._enter(Phase.PREPARE)
