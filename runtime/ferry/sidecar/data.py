@@ -281,11 +281,6 @@ class Data:
             check()
         return fired_schema(shape), batches()
 
-    def statistics(self) -> list[dict[str, Any]]:
-        """Per operator what its state says of itself."""
-        with self._lock:
-            return [state.statistics() for state in self.states]
-
 
 def _body(batch: pa.RecordBatch | None) -> pa.Buffer | None:
     return None if batch is None else batch.serialize()
