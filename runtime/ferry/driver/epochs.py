@@ -19,12 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug, Exhausted
+from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId, Step
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress
 from ferry.driver.orders import next_order
-from ferry.driver.publisher import RETRY_SECONDS, Publisher, is_passing
+from ferry.driver.patience import Patience
+from ferry.driver.publisher import Publisher, is_passing
 from ferry.driver.watch import Watch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import Plan
@@ -32,9 +33,6 @@ from ferry.spark.feeds import feeds_of, ingest_frame
 from ferry.spark.ingest import Work
 
 log = logging.getLogger("ferry.driver")
-
-INGEST_SECONDS = 60.0
-"""An ingest that fails again and again for this long after the last holder of something should be back stops the job."""
 
 
 class Epochs:
@@ -53,7 +51,7 @@ class Epochs:
         loop.members.on_lost = self._watch.lost
         self._dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
         self.publisher = Publisher(settings, spark, plan, loop, progress, hook, self._watch, self._dead_letter)
-        self._failing_since: float | None = None
+        self._patience = Patience(settings.return_deadline_ms)
         self._last_end: float | None = None
         self._halting = threading.Event()
 
@@ -113,7 +111,7 @@ class Epochs:
         if errors:
             self._ingest_failed(order, errors[0])
         else:
-            self._failing_since = None
+            self._patience.succeeded()
             self._ingested(order, receipts, record)
 
     def _receipts(self, order: core.StartIngest, batch: DataFrame) -> list[dict[str, Any]]:
@@ -135,15 +133,8 @@ class Epochs:
             return [{"error": str(error)}]
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
-        """Try again a little later: the coordinator may know by then who is gone. After a long time, give up."""
-        now = time.monotonic()
-        self._failing_since = self._failing_since or now
-        failing = now - self._failing_since
-        text = f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:300]}"
-        log.warning("%s", text)
-        if failing > self.settings.return_deadline_ms / 1000 + INGEST_SECONDS:
-            raise Exhausted(f"{text} (for {failing:.0f} s); nothing is lost: start the job again when it is mended")
-        time.sleep(min(RETRY_SECONDS + failing / 10, 1.0))
+        """Try again a little later: the coordinator may know by then who is gone."""
+        self._patience.failed(f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:300]}")
         self.loop.post(core.IngestFailed(order.step, order.run))
 
     def _ingested(self, order: core.StartIngest, receipts: list[dict[str, Any]], record: EpochRecord) -> None:

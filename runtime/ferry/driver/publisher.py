@@ -23,6 +23,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Exhausted, FerryError
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress
+from ferry.driver.patience import Patience
 from ferry.driver.watch import Watch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -31,11 +32,6 @@ from ferry.spark.compile import Plan
 from ferry.spark.feeds import rows_frame
 
 log = logging.getLogger("ferry.driver")
-
-RETRY_SECONDS = 0.05
-
-READ_SECONDS = 60.0
-"""Reads that fail again and again for this long after the last holder of something should be back stop the job."""
 
 READ_ERRORS = re.compile(r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|[Jj]ob \d+ cancelled")
 """In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost."""
@@ -59,7 +55,7 @@ class Publisher:
         self._watch = watch
         self._dead_letter = dead_letter
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
-        self._failing_since: float | None = None
+        self._patience = Patience(settings.return_deadline_ms)
 
     def splits(self, rows: core.Rows) -> list[dict[str, Any]]:
         """Where the fired rows are: one split an instance."""
@@ -84,7 +80,8 @@ class Publisher:
                 return False
             record.fired = fired
         self._publish_dead_letters(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
-        self.progress.degraded = self._failing_since = None
+        self.progress.degraded = None
+        self._patience.succeeded()
         return True
 
     def _sink_failed(self, epoch: int, attempts: int, error: Exception) -> None:
@@ -131,15 +128,8 @@ class Publisher:
         return fired_schema(self.plan.operators[rows.label.step.operator].shape)
 
     def _read_failed(self, rows: core.Rows, error: Exception) -> None:
-        """Ask for other readers a little later; after a long time, give up."""
-        now = time.monotonic()
-        self._failing_since = self._failing_since or now
-        failing = now - self._failing_since
-        text = f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}"
-        log.warning("%s", text)
-        if failing > self.settings.return_deadline_ms / 1000 + READ_SECONDS:
-            raise Exhausted(f"{text} (for {failing:.0f} s); nothing is lost: start the job again when it is mended")
-        time.sleep(min(RETRY_SECONDS + failing / 10, 1.0))
+        """Ask for other readers a little later."""
+        self._patience.failed(f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}")
         self.loop.post(core.ReadFailed(rows.label.step))
 
     def _write(self, rows: core.Rows, splits: list[dict[str, Any]], table: pa.Table | None, epoch: int) -> None:
