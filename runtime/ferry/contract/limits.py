@@ -28,8 +28,8 @@ HEARTBEAT_SECONDS = 0.5
 HEARTBEAT_TTL_SECONDS = 2.5
 """A member whose key in Redis ran out, and whose connection is silent, is gone."""
 
-PREPARE_DEADLINE_SECONDS = 60.0
-"""An attempt that took longer is abandoned and begun again."""
+HANG_SECONDS = 60.0
+"""An instance whose loop did not come round for this long is killed by its parent, and comes back to its files."""
 
 RETURN_DEADLINE_SECONDS = 60.0
 """How long a job waits for the only holder of a virtual node before it stops with StateUnavailable."""

@@ -3,3 +3,6 @@
 They execute the effects of `ferry.protocol.instance` on `ferry.store` and `ferry.channel`. They never decide anything
 about groups or epochs, never import Spark, and never fork after a device is open.
 """
+
+ALIVE = "alive"
+"""File in the instance's directory whose time says when its loop came round last; the parent looks at it."""

@@ -31,6 +31,7 @@ from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.names import InstanceId
 from ferry.contract.shapes import Shape
 from ferry.protocol import instance as core
+from ferry.sidecar import ALIVE
 from ferry.sidecar.data import Data
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
@@ -123,6 +124,8 @@ class Node:
     def _loop(self) -> None:
         tick_at = 0.0
         idle = TICK_SECONDS
+        alive = self.dir / ALIVE
+        alive.touch()
         while not self._stop.is_set():
             try:
                 event, body = self._inbox.get(timeout=idle)
@@ -133,6 +136,7 @@ class Node:
             now = time.monotonic()
             if now >= tick_at:
                 tick_at = now + TICK_SECONDS
+                os.utime(alive)
                 self._perform(self._machine.step(core.Tick(int(now * 1000))))
             idle = TICK_SECONDS
             if self._data.scans and self._inbox.empty():

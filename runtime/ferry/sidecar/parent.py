@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 
 from ferry.board import Board
+from ferry.contract import limits
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
+from ferry.sidecar import ALIVE
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -89,13 +91,24 @@ class Parent:
                 )
             elif index >= self._wanted:
                 child.terminate()
+            elif self._hangs(index):
+                log.error("instance %d.%d hangs for %.0f s: killed", self._worker, index, limits.HANG_SECONDS)
+                child.kill()
         for index in range(self._wanted):
             if index not in self._children and now >= self._retry_at.get(index, 0.0):
                 self._start(index)
 
+    def _hangs(self, index: int) -> bool:
+        """Whether the loop of a running instance stands still (it writes no time before it has begun)."""
+        try:
+            return time.time() - (self._dir / str(index) / ALIVE).stat().st_mtime > limits.HANG_SECONDS
+        except FileNotFoundError:
+            return False
+
     def _start(self, index: int) -> None:
         directory = self._dir / str(index)
         directory.mkdir(parents=True, exist_ok=True)
+        (directory / ALIVE).unlink(missing_ok=True)
         command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
         child = subprocess.Popen([*command, "--instance", str(index)])
         self._children[index] = child
