@@ -41,7 +41,10 @@ SINK_ATTEMPTS = 6
 """How often the sink of one epoch is tried, with back-off, before the job is Degraded and stops."""
 
 EMIT_LOCAL_ROWS = 400_000
-"""Fired rows up to this number are fetched by the driver itself; more are read by Spark tasks."""
+"""Fired rows up to this number become a local relation where Spark has something to do with them; more are read by tasks."""
+
+EMIT_DIRECT_ROWS = 2_000_000
+"""Fired rows up to this number go from the instances through the driver to the sink where Spark has nothing to do."""
 
 assert VIRTUAL_NODES_MAX == 1 << KEY_GROUP_BITS
 assert WATERMARK_NONE < 0 < WATERMARK_END

@@ -56,6 +56,8 @@ class Publisher:
         self._dead_letter = dead_letter
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
         self._patience = Patience(settings.return_deadline_ms)
+        direct = all(emit.is_direct(output) for output in plan.outputs)
+        self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
 
     def splits(self, rows: core.Rows) -> list[dict[str, Any]]:
         """Where the fired rows are: one split an instance."""
@@ -101,7 +103,7 @@ class Publisher:
             splits = self.splits(rows)
             table = None
             try:
-                if rows.fired <= limits.EMIT_LOCAL_ROWS:
+                if rows.fired <= self._local_rows:
                     table = self._fetch(rows, splits)
             except (fl.FlightError, pa.ArrowException) as error:
                 self._read_failed(rows, error)

@@ -38,17 +38,21 @@ def fetch(
     return pa.Table.from_batches([b for part in parts for b in part.result()], schema=schema)
 
 
+def is_direct(output: Output) -> bool:
+    """Whether Spark has nothing to do between the operator and the sink."""
+    batches_only = all(isinstance(step, MapBatches) for step in output.input.steps)
+    return batches_only and not getattr(output.sink, "needs_frame", False)
+
+
 def result(
     spark: SparkSession, output: Output, table: pa.Table | None, frame: Callable[[], DataFrame]
 ) -> pa.Table | DataFrame:
     """The steps between an operator and its sink, applied to all rows of the epoch."""
     steps = output.input.steps
-    if table is not None and all(isinstance(s, MapBatches) for s in steps):
+    if table is not None and is_direct(output):
         for step in steps:
             table = pa.Table.from_batches([_batch(step.function(b)) for b in table.to_batches()])
-        if not getattr(output.sink, "needs_frame", False):
-            return table
-        return spark.createDataFrame(table)
+        return table
     made = spark.createDataFrame(table) if table is not None else frame()
     for step in steps:
         if isinstance(step, Transform):
