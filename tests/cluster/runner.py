@@ -111,11 +111,18 @@ class Running:
 
     def pids(self, role: str) -> list[int]:
         """Processes of a role: redis, driver, worker-0, ..."""
+        if role == "redis":
+            # Its title is written over its environment, as far as it is long: only the socket's name is sure.
+            assert self.directory is not None
+            socket = json.loads((self.directory / "run.json").read_text())["redis"].removeprefix("unix://")
+            return [p.pid for p in psutil.process_iter() if any(socket in part for part in _command(p))]
         return [p.pid for p in processes_of(self.home) if (_mark(p) or "").endswith(f"/{role}")]
 
     def signal(self, role: str, number: int) -> None:
         """Send a signal to all processes of a role."""
-        for pid in self.pids(role):
+        found = self.pids(role)
+        assert found or number == signal.SIGCONT, f"no process of role {role}"
+        for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -238,6 +245,13 @@ def read_timeline(directory: Path | None) -> list[dict[str, Any]]:
             with contextlib.suppress(ValueError):
                 records.append(json.loads(line))
     return records
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline() if process.name().startswith("redis-server") else []
+    except psutil.Error:
+        return []
 
 
 def processes_of(home: Path) -> Iterator[psutil.Process]:
