@@ -50,6 +50,10 @@ def splits(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     return {"bid": ferry.parquet_files(args["files"])}
 
 
+def json_lines(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
+    return {"bid": ferry.json_files(args["files"], pa.schema([("ts", pa.int64()), ("auction", pa.int64())]))}
+
+
 def counted(stream: Any, name: str = "counts") -> Any:
     return stream.event_time("ts").key_by("auction").window(ferry.tumbling("1s")).aggregate(name, n=ferry.count())
 
@@ -75,6 +79,7 @@ REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     ("fails", splits, transformed(lambda f: f.select("actuion")), "transform on source 'bid':"),
     ("loses the time", splits, transformed(lambda f: f.select("auction")), "event_time on source 'bid': no column 'ts'"),
     ("stateful source", lambda s, a: streaming(s, a, lambda f: f.dropDuplicates(["ts"])), plain, "source 'bid': Spark's Deduplicate"),
+    ("malformed behind SQL", json_lines, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': malformed records"),
     ("batch source", lambda s, a: {"bid": s.read.parquet(a["files"])}, plain, "source 'bid': a batch DataFrame"),
     ("odd source", lambda s, a: {"bid": 3}, plain, "source 'bid': int is neither a streaming DataFrame nor"),
     ("no sources", lambda s, a: {}, plain, "must return a dict of named sources"),

@@ -2,7 +2,7 @@
 
 | key | type | written by | what |
 |---|---|---|---|
-| `ferry:RUN:journal` | string | driver | JSON {"version", "table", "committed_hint"}: the routing table; compare-and-swap |
+| `ferry:RUN:journal` | string | driver | JSON {"version", "initial", "groups", "writer"}: the table, swapped |
 | `ferry:RUN:pipeline` | string | driver | JSON {"shapes": [...]}: the stateful operators |
 | `ferry:RUN:instances` | hash | instance | 'W.I' -> JSON Registration |
 | `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive |

@@ -2,7 +2,7 @@
 
 One table is one frozen value. Its version (generation, number) orders all tables of a job: a generation belongs to one
 driver, which numbers its tables. Every message of an attempt names the version under which the attempt was begun, so a
-message of an older table is refused as a whole (decision record 0003); the terms name the version of one group in the
+message of an older table is refused as a whole (decision record 0002); the terms name the version of one group in the
 journal, in files and to people.
 """
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from ferry.contract.errors import SpecRefused
+from ferry.spark.files import JsonSplits
 from ferry.spark.splits import Splits
 from ferry.spark.stream import Build, Frames, Input, Operator, Output, Stream, Transform, name_of
 
@@ -77,6 +78,7 @@ def build(spark: SparkSession, module: ModuleType, args: dict[str, Any]) -> Plan
     building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where))
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
     made = _call(module, "pipeline", _Streams(streams), args)
+    _refuse_uncounted(sources, building.operators)
     outputs = tuple(made) if isinstance(made, list | tuple) else (made,)
     for output in outputs:
         if not isinstance(output, Output):
@@ -87,6 +89,17 @@ def build(spark: SparkSession, module: ModuleType, args: dict[str, Any]) -> Plan
             name = building.operators[output.input.origin].shape.name  # type: ignore[index]
             raise SpecRefused(f"a sink reads operator {name!r}; only the last operator of a pipeline can have sinks")
     return Plan(sources, tuple(building.operators), outputs)
+
+
+def _refuse_uncounted(sources: dict[str, Any], operators: list[Operator]) -> None:
+    """Malformed records are set aside by the ingest task; behind Spark's SQL nobody would see them."""
+    for source in (i for operator in operators for i in operator.inputs):
+        made = sources.get(source.origin) if isinstance(source.origin, str) else None
+        if isinstance(made, JsonSplits) and any(isinstance(step, Transform) for step in source.steps):
+            raise SpecRefused(
+                f"transform on source {source.origin!r}: malformed records of json_files could not be set aside behind it; "
+                "use .map_batches(...), or read the files with spark.readStream"
+            )
 
 
 class _Streams(dict[str, Stream]):

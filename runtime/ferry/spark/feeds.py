@@ -98,8 +98,12 @@ def _records(spark: SparkSession, mine: DataFrame, name: str, plan: Plan, secret
             for split in batch.column("split").to_pylist():
                 doc = json.loads(split)
                 for records in splits.read(doc, None) if splits else Reader(secret).read(doc):
-                    if not isinstance(records, Malformed):
-                        yield records
+                    if isinstance(records, Malformed):
+                        # Rows alone go through Spark: nobody would count these, so they must not vanish.
+                        raise ValueError(
+                            f"source {name!r} before a transform: {records.count} malformed: {records.reason}"
+                        )
+                    yield records
 
     return mine.mapInArrow(expand, from_arrow_schema(schema))
 
