@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 import ferry
 
-ADS_PER_CAMPAIGN = 10
-
 # The schema names the columns a query needs: a Parquet reader leaves the others alone, as Spark's does.
 BID = pa.schema([("ts", pa.int64()), ("auction", pa.int64())])
-YSB = pa.schema([("ts", pa.int64()), ("ad_id", pa.int64()), ("event_type", pa.string())])
+# The type of an event is one of three words: read as the file keeps it, a number and a dictionary.
+WORD = pa.dictionary(pa.int32(), pa.string())
+YSB = pa.schema([("ts", pa.int64()), ("ad_id", pa.int64()), ("event_type", WORD)])
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
@@ -27,19 +27,20 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """The query that `query` names."""
-    return (_nbq5 if args["query"] == "nbq5" else _ysb)(streams["events"], int(args["delay_ms"]))
+    return (_nbq5 if args["query"] == "nbq5" else _ysb)(streams["events"], args)
 
 
-def _nbq5(events: Any, delay_ms: int) -> Any:
-    keyed = events.event_time("ts", delay=delay_ms).key_by("auction")
+def _nbq5(events: Any, args: dict[str, Any]) -> Any:
+    keyed = events.event_time("ts", delay=args["delay_ms"]).key_by("auction")
     return keyed.window(ferry.sliding("60s", "10s")).aggregate("counts", num=ferry.count()).sink(ferry.parquet("rows"))
 
 
-def _ysb(events: Any, delay_ms: int) -> Any:
+def _ysb(events: Any, args: dict[str, Any]) -> Any:
     def views(batch: pa.RecordBatch) -> pa.RecordBatch:
         kept = batch.select(["ts", "ad_id"]).filter(pc.equal(batch.column("event_type"), "view"))
-        campaign = pc.divide(kept.column("ad_id"), ADS_PER_CAMPAIGN)
+        campaign = pc.divide(kept.column("ad_id"), args["ads_per_campaign"])
         return pa.RecordBatch.from_arrays([kept.column("ts"), campaign], names=["ts", "campaign_id"])
 
-    keyed = events.map_batches(views).event_time("ts", delay=delay_ms).key_by("campaign_id")
-    return keyed.window(ferry.tumbling("10s")).aggregate("views", num=ferry.count()).sink(ferry.parquet("rows"))
+    keyed = events.map_batches(views).event_time("ts", delay=args["delay_ms"]).key_by("campaign_id")
+    window = ferry.tumbling(args["window_ms"])
+    return keyed.window(window).aggregate("views", num=ferry.count()).sink(ferry.parquet("rows"))

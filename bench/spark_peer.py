@@ -17,10 +17,8 @@ from pyspark.sql import functions as F
 
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-SCHEMAS = {
-    "nbq5": "ts long, auction long",
-    "ysb": "ts long, ad_id long, event_type string",
-}
+NBQ5 = "ts long, auction long"
+YSB = "ts long, ad_id long, event_type string"
 
 
 def session(conf: dict[str, Any]) -> SparkSession:
@@ -61,7 +59,7 @@ def session(conf: dict[str, Any]) -> SparkSession:
 def query_over_files(spark: SparkSession, conf: dict[str, Any]) -> Any:
     """NBQ5 or YSB over Parquet files, append mode, Parquet out."""
     events = (
-        spark.readStream.schema(SCHEMAS[conf["query"]])
+        spark.readStream.schema(NBQ5 if conf["query"] == "nbq5" else YSB)
         .option("maxFilesPerTrigger", conf["files_per_batch"])
         .parquet(conf["input"])
     )
@@ -72,8 +70,10 @@ def query_over_files(spark: SparkSession, conf: dict[str, Any]) -> Any:
         key = "auction"
     else:
         views = events.where("event_type = 'view'")
-        stamped = views.select(F.timestamp_millis("ts").alias("t"), F.expr("ad_id div 10").alias("campaign_id"))
-        counted = stamped.withWatermark("t", late).groupBy(F.window("t", "10 seconds"), "campaign_id")
+        campaign = F.expr(f"ad_id div {conf['ads_per_campaign']}").alias("campaign_id")
+        stamped = views.select(F.timestamp_millis("ts").alias("t"), campaign)
+        window = F.window("t", f"{conf['window_ms']} milliseconds")
+        counted = stamped.withWatermark("t", late).groupBy(window, "campaign_id")
         key = "campaign_id"
     rows = counted.agg(F.count("*").alias("num")).select(
         key, F.unix_millis("window.start").alias("window_start"), F.unix_millis("window.end").alias("window_end"), "num"

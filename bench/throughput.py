@@ -80,7 +80,7 @@ class Throughput:
         for query in a.queries:
             self._against_spark(query)
         if "generator" in a.cases:
-            for query in a.queries:
+            for query in (q for q in a.queries if q in EXAMPLES):
                 for n in range(a.repeats):
                     self._generated(query, "own generator", n, virtual_nodes=64, replicas=0, workers=2)
         if "replicas" in a.cases:
@@ -110,7 +110,7 @@ class Throughput:
         a, work = self.a, self.work / "ferry"
         pipeline = {
             "file": str(ROOT / "bench" / "queries.py"),
-            "args": {"query": query, "directory": str(folder), "delay_ms": a.delay_ms},
+            "args": {"directory": str(folder), **self._arguments(query)},
         }
         job = job_document(
             query, pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 0},
@@ -123,8 +123,8 @@ class Throughput:
         a, work = self.a, self.work / f"spark-{query}-{files}-{repeat}"
         conf = {
             "tuned_files": True,
-            "query": query, "input": str(folder), "output": str(work / "out"), "files_per_batch": files,
-            "delay_ms": a.delay_ms, "cores": a.cores, "partitions": a.cores,
+            "input": str(folder), "output": str(work / "out"), "files_per_batch": files,
+            "cores": a.cores, "partitions": a.cores, **self._arguments(query),
         }  # fmt: skip
         with SparkJob(conf, work) as spark, Watch(spark.pid) as watch:
             with self.console.status(f"Spark: {query}, {files * a.file_rows:,} arrivals a batch, repeat {repeat}"):
@@ -135,11 +135,17 @@ class Throughput:
         self._record("Spark", f"{query}, files", rate, watch, repeat, query=query, batch=files * a.file_rows)
         return work / "out"
 
+    def _arguments(self, query: str) -> dict[str, Any]:
+        """What both systems are told of the query."""
+        case = inputs.CASES[query]
+        ads = case.arguments.get("ads_per_campaign", 1)
+        return {"query": query, "delay_ms": self.a.delay_ms, "window_ms": case.window_ms, "ads_per_campaign": ads}
+
     def _compare(self, query: str, ours: Path, theirs: Path, files: int, repeat: int) -> None:
         """Both results over the windows that both closed; Spark does not close the last ones at the end."""
         import duckdb
 
-        key = inputs.STREAMS[query][2]
+        key = inputs.CASES[query].key
         columns = f"{key}, window_start, window_end, num"
         con = duckdb.connect()
         con.execute(f"CREATE TABLE spark AS SELECT {columns} FROM read_parquet('{theirs}/*.parquet')")
@@ -218,6 +224,9 @@ class Throughput:
         )
 
 
+EXAMPLES = ("nbq5", "ysb")
+"""Queries that are jobs of `ferry.workloads`, too."""
+
 TWO_WAYS = (("spark", "ferry"), ("ferry", "spark"))
 
 
@@ -236,7 +245,7 @@ def main() -> int:
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--seed", type=int, default=7)
-    p.add_argument("--queries", nargs="+", default=["nbq5", "ysb"], choices=["nbq5", "ysb"])
+    p.add_argument("--queries", nargs="+", default=[*inputs.CASES], choices=[*inputs.CASES])
     p.add_argument("--cases", nargs="*", default=["generator", "replicas", "stages"], help="cases beside the files")
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()

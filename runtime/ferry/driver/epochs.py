@@ -29,7 +29,7 @@ from ferry.driver.publisher import Publisher, is_passing
 from ferry.driver.watch import Watch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import Plan
-from ferry.spark.feeds import feeds_of, ingest_frame
+from ferry.spark.feeds import feeds_of, run_ingest
 from ferry.spark.ingest import Work
 
 log = logging.getLogger("ferry.driver")
@@ -125,8 +125,7 @@ class Epochs:
             order.run, str(self._dead_letter),
         )  # fmt: skip
         try:
-            frame = ingest_frame(self.spark, batch, operator, self.plan, work, rows)
-            return [json.loads(r[0]) for r in frame.collect()]
+            return [json.loads(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, rows)]
         except Exception as error:
             if not is_passing(error):
                 raise

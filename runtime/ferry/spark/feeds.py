@@ -1,7 +1,7 @@
-"""From an operator's inputs to the frame whose one action is the ingest job.
+"""From an operator's inputs to the one ingest job of an epoch.
 
-Fast path: no transform upstream, so one mapInArrow over (source, split) rows expands the splits inside the task. Otherwise
-each input is expanded, transformed by Spark, and fed to the same task function as struct columns.
+Fast path: no transform upstream, so the tasks get their shares of splits and expand them themselves. Otherwise each input
+is expanded, transformed by Spark, and fed to the same task function as struct columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ferry.spark.compile import Plan
 from ferry.spark.emit import map_frame
-from ferry.spark.ingest import RECEIPT, Feed, Reader, Work, ingest
+from ferry.spark.ingest import RECEIPT, Feed, Reader, Work, ingest, ingest_shares
+from ferry.spark.source import planned
 from ferry.spark.splits import Malformed, Splits
 from ferry.spark.stream import Input, MapBatches, Operator, Transform
 
@@ -58,15 +59,28 @@ def _columns(operator: Operator, side: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def ingest_frame(
+def run_ingest(
     spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: Work, rows: list[dict[str, Any]] | None
-) -> DataFrame:
-    """The frame of the ingest job: one receipt a task."""
-    if rows is not None:
-        shown = [(ROWS, json.dumps(split)) for split in rows]
-        batch = spark.createDataFrame(shown, "source string, split string").repartition(len(shown))
-    if not any(_in_spark(source) for source in operator.inputs):
-        return batch.mapInArrow(ingest(work), RECEIPT)
+) -> list[str]:
+    """Run the ingest job: the receipt of every task."""
+    fired = None if rows is None else [[(ROWS, json.dumps(split))] for split in rows]
+    if any(_in_spark(source) for source in operator.inputs):
+        if fired is not None:
+            shown = [share for shares in fired for share in shares]
+            batch = spark.createDataFrame(shown, "source string, split string").repartition(len(shown))
+        return [r[0] for r in _frame(spark, batch, operator, plan, work).collect()]
+    if fired is None and any(isinstance(source, DataFrame) for source in plan.sources.values()):
+        return [r[0] for r in batch.mapInArrow(ingest(work), RECEIPT).collect()]
+    shares = planned(batch) if fired is None else fired
+    # No record passes through Spark, so there is nothing to plan, and no Python worker is needed to hand out the splits.
+    receipts: list[str] = (
+        spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(ingest_shares(work)).collect()
+    )
+    return receipts
+
+
+def _frame(spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: Work) -> DataFrame:
+    """The frame of an ingest job through Spark's own operators: one receipt a task."""
     control = batch.filter("source = ''").select("source", "split")
     receipts = control.mapInArrow(ingest(work), RECEIPT)
     for side, source in enumerate(operator.inputs):

@@ -185,7 +185,8 @@ class ParquetSplits(DirectorySplits):
         return [(i, i + 1, about.row_group(i).num_rows) for i in range(about.num_row_groups)]
 
     def _read_piece(self, name: str, low: int, high: int, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(self._path(name)) as file:
+        words = [f.name for f in self._schema or () if pa.types.is_dictionary(f.type)]
+        with pq.ParquetFile(self._path(name), read_dictionary=words) as file:
             whole = self.schema()
             wanted = whole if columns is None else pa.schema([whole.field(c) for c in columns])
             missing = [c for c in wanted.names if c not in file.schema_arrow.names]

@@ -27,6 +27,9 @@ from ferry.spark.stream import Batches
 
 RECEIPT = "receipt string"
 
+Shares = list[tuple[str, str]]
+"""What one task reads: (source, split as JSON)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Feed:
@@ -76,7 +79,16 @@ def ingest(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
     """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"receipt": [json.dumps(_Task(work).run(batches))]})
+        yield pa.RecordBatch.from_pydict({"receipt": [_Task(work).run(batches)]})
+
+    return task
+
+
+def ingest_shares(work: Work) -> Callable[[Iterable[Shares]], Iterator[str]]:
+    """The same for mapPartitions, where no records pass through Spark: lists of (source, split) in, one receipt out."""
+
+    def task(partition: Iterable[Shares]) -> Iterator[str]:
+        yield _Task(work).run(partition)
 
     return task
 
@@ -95,23 +107,26 @@ class _Task:
         sides = sorted({feed.side for feeds in work.feeds.values() for feed in feeds})
         self.fragmenters = {side: Fragmenter(work.shape, side) for side in sides}
         self.flush = False
+        self.rows = 0
+        """records read, before `maps` drop or add any"""
         self.malformed = 0
         self.sender = _Sender(work, self.attempt, self.partition)
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
+    def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
+        """The receipt."""
         error = None
         try:
-            for batch in batches:
-                self._take(batch)
+            for one in inputs:
+                self._take(one)
             for fragmenter in self.fragmenters.values():
                 self.sender.send(fragmenter.drain())
             self.sender.finish()
         except (fl.FlightError, pa.ArrowIOError, OSError) as failed:
             error = f"{type(failed).__name__}: {failed}"
-        return {
+        receipt = {
             "task": self.attempt,
             "helper": self.sender.helper,
-            "rows": sum(f.rows for f in self.fragmenters.values()),
+            "rows": self.rows,
             "maxima": {
                 side: f.event_time_max for side, f in self.fragmenters.items() if f.event_time_max > WATERMARK_NONE
             },
@@ -119,16 +134,21 @@ class _Task:
             "flush": self.flush,
             "error": error,
         }
+        return json.dumps(receipt)
 
-    def _take(self, batch: pa.RecordBatch) -> None:
-        names = batch.column(0).to_pylist()
-        if batch.schema.names[1] != "split":
-            for name in sorted(set(names)):
-                column = batch.schema.get_field_index(f"s_{name}")
-                mine = batch.filter(pa.array([n == name for n in names])).column(column)
-                self._feed(name, pa.RecordBatch.from_struct_array(mine))
-            return
-        for name, split in zip(names, batch.column(1).to_pylist(), strict=True):
+    def _take(self, one: pa.RecordBatch | Shares) -> None:
+        if isinstance(one, list):
+            return self._read(one)
+        names = one.column(0).to_pylist()
+        if one.schema.names[1] == "split":
+            return self._read(zip(names, one.column(1).to_pylist(), strict=True))
+        for name in sorted(set(names)):
+            column = one.schema.get_field_index(f"s_{name}")
+            mine = one.filter(pa.array([n == name for n in names])).column(column)
+            self._feed(name, pa.RecordBatch.from_struct_array(mine))
+
+    def _read(self, shares: Iterable[tuple[str, str]]) -> None:
+        for name, split in shares:
             if name == "":
                 self.flush |= split == FLUSH
                 continue
@@ -151,6 +171,7 @@ class _Task:
             self._add(name, feed, records)
 
     def _add(self, name: str, feed: Feed, records: pa.RecordBatch) -> None:
+        self.rows += records.num_rows
         for function in feed.maps:
             made = function(records)
             records = one_batch(made) if isinstance(made, pa.Table) else made

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ferry.spark.splits import Splits
@@ -81,6 +83,17 @@ class SplitsReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to clean."""
+
+
+def planned(batch: DataFrame) -> list[list[tuple[str, str]]]:
+    """What each task of an epoch reads, as Spark has planned it for this batch of `ferry` rows alone.
+
+    Reads the partitions of the plan instead of running it: every task would otherwise need a second Python worker, only to
+    be handed its own share. The bytes are Spark's own, of a `Share` that its planning process has made on this machine.
+    """
+    partitions = batch._jdf.queryExecution().toRdd().partitions()
+    spark = CPickleSerializer()
+    return [spark.loads(bytes(p.inputPartition().get().pickedPartition())).rows for p in partitions]
 
 
 def splits_source(

@@ -115,6 +115,15 @@ def test_files_that_do_not_fit_the_first_one_are_cast_or_refused(tmp_path: Path)
         source.latest(stop, 10)
 
 
+def test_a_column_declared_as_a_dictionary_is_read_as_one(tmp_path: Path) -> None:
+    words = pa.dictionary(pa.int32(), pa.string())
+    write_parquet(tmp_path, "one.parquet", 1, range(10))
+    source = parquet_files(tmp_path, schema=pa.schema([SCHEMA.field("a"), ("b", words)]))
+    read = pa.Table.from_batches(take(source, source.start(), source.latest(source.start(), 100)))
+    assert read.schema.field("b").type == words
+    assert read.column("b").combine_chunks().dictionary_decode().to_pylist() == [str(i) for i in range(10)]
+
+
 def test_a_young_file_waits_until_no_other_can_come_before_it(tmp_path: Path) -> None:
     write_parquet(tmp_path, "f", 1, range(10))
     later = time.time_ns() + 3600 * 10**9
