@@ -40,6 +40,9 @@ from ferry.store.lock import DirectoryLock
 
 log = logging.getLogger("ferry.sidecar")
 
+YIELD_SECONDS = 0.5
+"""From Prepare to Commit snapshots wait, for an epoch waits for every instance; after this long they go on."""
+
 TICK_SECONDS = 0.05
 
 
@@ -122,7 +125,7 @@ class Node:
                 self._stop.wait(0.2)
 
     def _loop(self) -> None:
-        tick_at = 0.0
+        tick_at = prepared_at = 0.0
         idle = TICK_SECONDS
         alive = self.dir / ALIVE
         alive.touch()
@@ -131,6 +134,10 @@ class Node:
                 event, body = self._inbox.get(timeout=idle)
                 self._data.receive(event, body)
                 self._perform(self._machine.step(event))
+                if isinstance(event, m.Prepare):
+                    prepared_at = time.monotonic()
+                elif isinstance(event, m.Commit):
+                    prepared_at = 0.0
             except queue.Empty:
                 pass
             now = time.monotonic()
@@ -139,7 +146,7 @@ class Node:
                 os.utime(alive)
                 self._perform(self._machine.step(core.Tick(int(now * 1000))))
             idle = TICK_SECONDS
-            if self._data.scans and self._inbox.empty():
+            if self._data.scans and self._inbox.empty() and now - prepared_at > YIELD_SECONDS:
                 idle = 0.0005 if self._data.scans.pump(2) else 0.002
 
     def _perform(self, effects: list[core.Effect]) -> None:
