@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster demo bench-handover bench-throughput clean
+.PHONY: help setup test lint unit sim cluster demo crds bench-handover bench-throughput clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -12,6 +12,7 @@ help:
 	@echo 'make test              lint, unit, sim and cluster tests'
 	@echo 'make lint | unit | cluster'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
+	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
 	@echo 'make bench-handover | bench-throughput'
 	@echo 'make clean             removes caches and results; .venv stays'
 
@@ -29,6 +30,10 @@ sim: setup
 
 demo: setup
 	@$(PYTHON_HERE) bench/demo.py
+
+crds: setup
+	@$(PYTHON_HERE) -m ferry_operator.crd >crds/.new && mv crds/.new crds/streamjobs.ferry.dev.yaml
+	@$(PYTHON_HERE) -m ferry_operator.changes >docs/.new && mv docs/.new docs/fields.md
 
 bench-handover: setup
 	@$(PYTHON_HERE) bench/handover.py

@@ -70,7 +70,7 @@ def _leaves(model: type[BaseModel], prefix: str) -> list[str]:
     paths: list[str] = []
     for alias, name in names_of(model).items():
         paths.append(prefix + alias)
-        nested = model_of(model.model_fields[name].annotation)
+        nested = group_of(model.model_fields[name].annotation)
         if nested is not None:
             paths += _leaves(nested, f"{prefix}{alias}.")
     return paths
@@ -80,14 +80,22 @@ def _model_at(path: list[str]) -> type[BaseModel]:
     """The model that a path of the document leads to."""
     model: type[BaseModel] = StreamJob
     for part in path:
-        nested = model_of(model.model_fields[names_of(model)[part]].annotation)
+        if part.isdigit():
+            continue  # a place in a list of groups
+        nested = group_of(model.model_fields[names_of(model)[part]].annotation)
         assert nested is not None, path
         model = nested
     return model
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model of a group of fields."""
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def group_of(annotation: Any) -> type[BaseModel] | None:
+    """The model of a group of fields, or of each group in a list of them."""
+    return model_of(typing.get_args(annotation)[0] if typing.get_origin(annotation) is list else annotation)
 
 
 def takes_only_text(annotation: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -44,6 +44,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
     """Run a job to its end; returns the exit code. Raises SpecRefused before anything was started."""
     job = spec.load(request.job_file, request.sets)
     one = job.spec
+    request = replace(request, options=request.options.over(one.output, one.events))
     schedule = Schedule(parse_all(request.at, one.workers, one.instances_per_worker, one.state.virtual_nodes))
     file = spec.pipeline_file(job, request.job_file)
     if file is not None and not file.is_file():

@@ -12,6 +12,7 @@ import secrets
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
@@ -26,6 +27,26 @@ class Options:
     events: int | None = None
     output: Path | None = None
     keep: bool = False
+
+    def over(self, output: str | None, events: int | None) -> Options:
+        """These options, with what they do not say taken from the job (`spec.output`, `spec.events`)."""
+        return Options(
+            self.events if self.events is not None else events,
+            self.output if self.output is not None or output is None else Path(output),
+            self.keep,
+        )
+
+
+class Place(Protocol):
+    """A run and where its files are."""
+
+    @property
+    def run(self) -> str:
+        """Unique name of the run."""
+
+    @property
+    def path(self) -> Path:
+        """Its directory, as its processes see it."""
 
 
 class RunDirectory:
@@ -84,7 +105,7 @@ def _same_job(before: RunSettings, job: StreamJob, path: Path) -> None:
         )
 
 
-def settings_for(job: StreamJob, job_file: Path, directory: RunDirectory, options: Options) -> RunSettings:
+def settings_for(job: StreamJob, job_file: Path, directory: Place, options: Options) -> RunSettings:
     """What the processes of the run are told; the addresses of Redis and of the supervisor are added by `with_addresses`."""
     one = job.spec
     file = spec.pipeline_file(job, job_file)
@@ -113,7 +134,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunDirectory, option
         handover_batch=batch,
         handover_gap=one.handover.gap,
         handover_deadline_ms=round(one.handover.deadline.seconds * 1000),
-        bandwidth_bytes=one.handover.bandwidth.bytes if one.handover.bandwidth is not None else None,
+        bandwidth_bytes=(one.handover.bandwidth.bytes or None) if one.handover.bandwidth is not None else None,
         heartbeat_ms=round(one.failure.heartbeat.seconds * 1000),
         timeout_ms=round(one.failure.timeout.seconds * 1000),
         return_deadline_ms=round(one.failure.return_deadline.seconds * 1000),

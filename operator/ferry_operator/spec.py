@@ -14,13 +14,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ferry.contract.errors import SpecRefused
-from ferry_operator import fields
+from ferry_operator import changes, fields
 from ferry_operator.models import Spec, StreamJob
 
 Document = dict[str, Any]
 """A job file as plain maps, before it is checked."""
 
-FREE_FORM = ("pipeline.args", "spark")
+FREE_FORM = ("pipeline.args", "spark", "kubernetes.nodeSelector")
 """The maps under spec in which a user chooses the keys."""
 
 _KEPT_BY_KUBERNETES = (
@@ -104,7 +104,7 @@ def apply_sets(document: Document, sets: Sequence[str]) -> Document:
     """A copy of `document` with each "path=value" put in; the paths are relative to spec.
 
     A value is one YAML scalar (a list, too, in pipeline.args); where the field is text it is taken as it stands.
-    New keys may be made in `pipeline.args` and `spark` only, where the rest of the path is the key, dots and all
+    New keys may be made in the maps of FREE_FORM only, where the rest of the path is the key, dots and all
     ('spark.sql.ansi.enabled=true' sets the key of that name). Raises JobRefused with every problem.
     """
     changed, problems = copy.deepcopy(document), []
@@ -122,7 +122,11 @@ def immutable_changes(old: StreamJob, new: StreamJob) -> list[str]:
     """One line for every field that may not change and did; empty when `new` can follow `old`."""
     if old.metadata.name != new.metadata.name:
         return [f"metadata.name: {new.metadata.name!r} is another job than {old.metadata.name!r}"]
-    return _immutable(old.spec, new.spec, "spec")
+    return [
+        f"{change.path}: cannot change from {change.before!r} to {change.after!r}; make a new job"
+        for change in changes.classify(old.spec, new.spec)
+        if change.kind is changes.Kind.REFUSED
+    ]
 
 
 def warnings(job: StreamJob) -> list[str]:
@@ -228,15 +232,3 @@ def _put(document: Document, path: list[str], value: Any) -> str | None:
             return f"{'.'.join(path[: depth + 1])}: is {at!r} in the job file, not a map"
     at[path[-1]] = value
     return None
-
-
-def _immutable(old: BaseModel, new: BaseModel, path: str) -> list[str]:
-    found: list[str] = []
-    for name, field in type(old).model_fields.items():
-        before, after, where = getattr(old, name), getattr(new, name), f"{path}.{field.alias or name}"
-        if isinstance(before, BaseModel):
-            found += _immutable(before, after, where)
-        elif before != after and isinstance(field.json_schema_extra, dict):
-            if "x-kubernetes-validations" in field.json_schema_extra:
-                found.append(f"{where}: cannot change from {before!r} to {after!r}; make a new job")
-    return found

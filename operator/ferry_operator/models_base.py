@@ -1,0 +1,107 @@
+"""What all parts of the `StreamJob` document share: the strict base, the mark of what a change does, texts with bounds.
+
+Pure values and checks: no I/O, no field of a job. The parts themselves are in `models` and `models_kubernetes`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
+
+MARK = "x-ferry-change"
+"""Key of a field's schema under which `changes` finds what a change of the field does; never part of the CRD."""
+
+IMMUTABLE: JsonDict = {
+    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "cannot be changed: make a new job"}]
+}
+"""Marks a field that keeps its first value; `spec.immutable_changes` and the CRD both read it."""
+
+PATH_MAX = 1024
+"""Characters of a path, of an image or of an address: bounded, so that the rules on them have a bounded cost."""
+
+DNS_LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+PATH_PATTERN = r"^(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+$"
+
+Where = Literal["both", "kubernetes", "one machine"]
+
+
+class Part(BaseModel):
+    """A part of the document: camelCase names, unknown fields refused, never changed after reading."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False
+    )
+
+
+def live(what: str, used: Where = "both") -> JsonDict:
+    """A change takes effect while everything runs on."""
+    return _mark("live", what, used)
+
+
+def handover(what: str, used: Where = "both") -> JsonDict:
+    """A change makes state move between instances; the query and the driver go on."""
+    return _mark("handover", what, used)
+
+
+def restart(what: str, used: Where = "both") -> JsonDict:
+    """A change restarts the driver, which goes on from the warm state of the workers."""
+    return _mark("restart", what, used, driver=True)
+
+
+def rolling(what: str, used: Where = "both", driver: bool = True) -> JsonDict:
+    """A change replaces the worker pods one after another, each emptied before; `driver`: it is restarted, too."""
+    return _mark("rolling", what, used, driver)
+
+
+def refused(what: str, used: Where = "both") -> JsonDict:
+    """A change is refused: the field keeps its first value."""
+    return {**IMMUTABLE, **_mark("refused", what, used)}
+
+
+def _mark(kind: str, what: str, used: Where, driver: bool = False) -> JsonDict:
+    return {MARK: {"kind": kind, "what": what, "used": used, "driver": driver}}
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or lies in it; both absolute."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _dns_label(value: str) -> str:
+    if not re.fullmatch(DNS_LABEL_PATTERN, value):
+        raise ValueError("must be lower-case letters, digits and '-', beginning and ending with a letter or digit")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not re.fullmatch(PATH_PATTERN, value):
+        raise ValueError("must be an absolute path without '.', '..', '//' or a '/' at its end, such as '/data/in'")
+    return value
+
+
+def _json(value: Any) -> Any:
+    """Values that JSON has, all the way down."""
+    if isinstance(value, dict):
+        return {key: _json(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_json(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number must be finite")
+    if not (value is None or isinstance(value, str | int | float)):
+        raise ValueError("must be text, numbers, true, false, null, lists and maps")
+    return value
+
+
+DnsLabel = Annotated[str, AfterValidator(_dns_label), Field(json_schema_extra={"pattern": DNS_LABEL_PATTERN})]
+"""What Kubernetes allows as the name of an object that becomes part of a host's name."""
+
+AbsolutePath = Annotated[str, AfterValidator(_absolute), Field(json_schema_extra={"pattern": PATH_PATTERN})]
+"""A path below the root, in its shortest spelling."""
+
+FreeMap = Annotated[dict[str, Any], AfterValidator(_json)]
+"""A map that is handed on to Kubernetes as it stands."""

@@ -1,0 +1,108 @@
+"""The `status` of a `StreamJob` on Kubernetes as pydantic models: the CRD's status schema is generated from them.
+
+Pure values: what they say is decided elsewhere. Written whole at every pass; read leniently, for another version of the
+operator may have written it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+Phase = Literal["Pending", "Starting", "Running", "Moving", "Degraded", "Finished", "Failed", "Deleting"]
+
+CONDITIONS = ("Ready", "Progressing", "Handover", "Degraded", "ReplicasInSync")
+"""Types of the conditions, in the order in which they are written."""
+
+MESSAGE_MAX = 4096
+"""Characters of a text in status: it stays small whatever a driver reports."""
+
+
+class _Report(BaseModel):
+    """A part of the status: camelCase names; fields that this version does not know are left out when it reads."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="ignore", frozen=True, strict=True, validate_by_name=True, validate_default=True
+    )
+
+
+class Condition(_Report):
+    """One thing that is so or not, as `kubectl wait --for=condition=TYPE` reads it."""
+
+    type: str = Field(
+        min_length=1, max_length=64, description="Ready, Progressing, Handover, Degraded or ReplicasInSync."
+    )
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it is so.")
+    reason: str = Field(
+        min_length=1,
+        max_length=128,
+        pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        description="Why, in one word for programs.",
+    )
+    message: str = Field(default="", max_length=MESSAGE_MAX, description="Why, in words for people.")
+    last_transition_time: str = Field(
+        max_length=32,
+        pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$",
+        description="When `status` last changed, in UTC to the second.",
+        json_schema_extra={"format": "date-time"},
+    )
+    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that it speaks of.")
+
+
+class JobStatus(_Report):
+    """What the operator saw and is about to do."""
+
+    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that was last acted on.")
+    phase: Phase = Field(default="Pending", description="The job in one word.")
+    desired: int = Field(default=0, ge=0, description="Workers that there should be.")
+    workers: int = Field(
+        default=0, ge=0, description="Workers that own state; `kubectl scale` and autoscalers read it."
+    )
+    selector: str = Field(default="", max_length=1024, description="Label selector of the worker pods, as text.")
+    moving: int = Field(default=0, ge=0, description="Virtual nodes on their way to another instance.")
+    lag: str | None = Field(default=None, max_length=32, description="How far the output is behind, such as '1.2s'.")
+    state: str | None = Field(default=None, max_length=32, description="Size of the state, such as '12Mi'.")
+    epoch: int | None = Field(default=None, ge=-1, description="Last finished epoch; -1 before the first.")
+    rows: int | None = Field(default=None, ge=0, description="Rows read so far.")
+    replica_lag: str | None = Field(
+        default=None, max_length=32, description="How far the slowest copy is behind, such as '0.1s'."
+    )
+    last_handover: str | None = Field(
+        default=None, max_length=32, description="How long the last handover took, such as '3.4s'."
+    )
+    intended: str | None = Field(
+        default=None,
+        max_length=MESSAGE_MAX,
+        description="The step that is about to be done, written before it is done.",
+    )
+    generation: int | None = Field(default=None, ge=0, description="Generation of the driver.")
+    token: int | None = Field(
+        default=None, ge=0, description="Fencing token of the operator that wrote this: transitions of its lease."
+    )
+    run: str | None = Field(default=None, max_length=63, description="Name of the run.")
+    version: str | None = Field(default=None, max_length=1024, description="`spec.pipeline.version` of what runs.")
+    conditions: tuple[Condition, ...] = Field(
+        default=(), max_length=16, description="Ready, Progressing, Handover, Degraded, ReplicasInSync."
+    )
+
+    @staticmethod
+    def read(document: Mapping[str, Any] | None) -> JobStatus:
+        """The status of an object; what is missing or makes no sense has its default."""
+        known = dict(document or {})
+        while True:
+            try:
+                return JobStatus.model_validate(known, by_alias=True, by_name=False, strict=False)
+            except ValidationError as error:
+                for problem in error.errors(include_url=False):
+                    known.pop(str(problem["loc"][0]), None)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain maps and lists with the names of the CRD; what is not known is left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of this type."""
+        return next((one for one in self.conditions if one.type == kind), None)
