@@ -34,6 +34,20 @@ The writer counts: two drivers that read the same journal both claim the next ge
 """
 
 
+ANNOUNCE = """
+local now = redis.call('GET', KEYS[1])
+if now then
+  local doc = cjson.decode(now)
+  local mine = tonumber(ARGV[1])
+  if doc['generation'] > mine then return 0 end
+  if doc['generation'] == mine and doc['claimed'] and ARGV[2] == '0' then return 0 end
+end
+redis.call('SET', KEYS[1], ARGV[3])
+return 1
+"""
+"""Say where the driver is, unless a stronger claim is there: a newer generation, or the same and claimed."""
+
+
 @contextmanager
 def _reaching(what: str) -> Iterator[None]:
     try:
@@ -46,12 +60,15 @@ class Board:
     """One process's view of the board. Thread-safe."""
 
     def __init__(self, run: str, url: str, secret: str, patience_seconds: float = 2.0) -> None:
+        """The password: of the URL if it names one, else the run's secret for a private Redis (unix socket), else none."""
         self._run = run
         self._writer = secrets.token_hex(8)
+        password = secret if url.startswith("unix:") else None
         self._redis = redis.Redis.from_url(
-            url, password=secret, socket_timeout=patience_seconds, socket_connect_timeout=1.0, decode_responses=True
+            url, password=password, socket_timeout=patience_seconds, socket_connect_timeout=1.0, decode_responses=True
         )
         self._swap = self._redis.register_script(SWAP)
+        self._announce = self._redis.register_script(ANNOUNCE)
 
     def ping(self) -> bool:
         """Whether Redis answers."""
@@ -113,6 +130,19 @@ class Board:
         with _reaching("looking for heartbeats"):
             found = cast("list[Any]", self._redis.mget([places.beat(self._run, w) for w in workers]))
         return [value is not None for value in found]
+
+    # ---- where the driver is
+    def announce(self, place: places.DriverPlace) -> bool:
+        """Say where this driver is. False when a stronger claim is there already."""
+        args: list[str | int] = [place.generation, int(place.claimed), place.dump()]
+        with _reaching("announcing the driver"):
+            return bool(self._announce(keys=[places.driver(self._run)], args=args))
+
+    def driver(self) -> places.DriverPlace | None:
+        """Where the driver is, None as long as none has said so."""
+        with _reaching("looking for the driver"):
+            text = self._text(self._redis.get(places.driver(self._run)))
+        return None if text is None else places.DriverPlace.load(text)
 
     # ---- the journal
     def journal(self) -> Table | None:

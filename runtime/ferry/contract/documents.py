@@ -11,7 +11,7 @@ A run lives in one directory:
 | `workers/K/I/` | instance K.I | its state, log and mark |
 | `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
 
-Control endpoint of the driver (header `Authorization: Bearer SECRET`): `GET /status` -> Status, `PUT /desired` <-
+Control endpoint of the driver (header `Authorization: Bearer SECRET`): `GET /status` -> Status, `GET, PUT /desired` <->
 {"number", "placements": [[leader, replica...], ...]}, `POST /stop` (after the epoch under way), `GET /metrics`.
 
 Timeline records by `kind`:
@@ -41,9 +41,9 @@ class RunSettings:
     """Unique name of this run."""
     directory: str
     secret: str
-    """Shared by the processes of the run: channels, control endpoint, Redis password."""
+    """Shared by the processes of the run: channels, control endpoint, Flight; and the password of a private Redis."""
     redis: str
-    """URL, e.g. unix:///.../redis.sock or redis://host:port/0 (password apart)."""
+    """URL: unix:///.../redis.sock of a private Redis, or redis://:password@host:port/0 (rediss:// with TLS)."""
     pipeline_module: str | None
     pipeline_file: str | None
     pipeline_args: dict[str, Any]
@@ -55,7 +55,7 @@ class RunSettings:
     epoch_interval_ms: int
     epoch_max_rows: int
     cores: int
-    """Spark task slots."""
+    """Spark task slots; where executors come and go, what to begin with."""
     events: int | None = None
     """Bound of generator sources: run to the end, fire everything, exit 0."""
     output: str | None = None

@@ -6,10 +6,12 @@
 | `ferry:RUN:pipeline` | string | driver | JSON {"shapes": [...]}: the stateful operators |
 | `ferry:RUN:instances` | hash | instance | 'W.I' -> JSON Registration |
 | `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive |
+| `ferry:RUN:driver` | string | driver, when Spark's workers are other processes | JSON DriverPlace, announced |
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 
@@ -34,6 +36,44 @@ def beat(run: str, worker: int) -> str:
     return f"ferry:{run}:beat:{worker}"
 
 
+def driver(run: str) -> str:
+    """Where the driver is."""
+    return f"ferry:{run}:driver"
+
+
+def spark_secret(secret: str) -> str:
+    """What Spark's processes show each other: it cannot be turned back into the run's secret."""
+    return hashlib.sha256(f"spark {secret}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPlace:
+    """Where one life of the driver can be reached. Announced twice: before its generation is claimed, and when it is.
+
+    A claim is as strong as it is new: one of a higher generation replaces it, and of the same generation only one that is
+    in the journal replaces one that is not. So workers can start early, and none stays with a driver that lost.
+    """
+
+    generation: int
+    claimed: bool
+    """The generation is in the journal."""
+    life: str
+    """Of this driver process: another life, another Spark."""
+    spark: str
+    """URL of Spark's master, spark://host:port."""
+    control: str
+    """URL of the control endpoint; empty as long as the generation is not claimed."""
+
+    def dump(self) -> str:
+        """JSON."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def load(text: str | bytes) -> DriverPlace:
+        """Inverse of dump."""
+        return DriverPlace(**json.loads(text))
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """Where one life of an instance can be reached."""
@@ -44,7 +84,7 @@ class Registration:
     port: int
     """of the channel endpoint"""
     flight: str
-    """URI of the Flight server for the tasks, e.g. grpc+unix:///..."""
+    """URI of the Flight server for the tasks: grpc+unix:///... on one machine, else grpc+tcp://host:port"""
     pid: int
 
     def dump(self) -> str:

@@ -31,6 +31,10 @@ class DesiredDocument(BaseModel):
     model_config = ConfigDict(extra="forbid")
     number: int = Field(ge=1)
     placements: list[list[str]]
+    token: int = Field(default=0, ge=0)
+    """Fencing token of who decided it: after a higher one was seen a lower one is refused."""
+    basis: dict[str, Any] | None = None
+    """What it was planned for: kept for whoever plans next, and not looked at."""
 
 
 def app(loop: Loop, progress: Progress, secret: str, stop: Callable[[], None]) -> FastAPI:
@@ -44,6 +48,8 @@ def app(loop: Loop, progress: Progress, secret: str, stop: Callable[[], None]) -
         title="Ferry coordinator", dependencies=[Depends(authenticate)], docs_url=None, redoc_url=None, openapi_url=None
     )
     registry = metrics(loop, progress)
+    last: list[DesiredDocument] = []
+    one_at_a_time = threading.Lock()
 
     @api.get("/status")
     def status() -> dict[str, Any]:
@@ -57,8 +63,18 @@ def app(loop: Loop, progress: Progress, secret: str, stop: Callable[[], None]) -
         if any(not p or len(set(p)) != len(p) for p in document.placements):
             raise HTTPException(422, "every placement names a leader and then distinct replicas")
         placements = tuple(tuple(InstanceId(i) for i in p) for p in document.placements)
-        loop.post(Desired(document.number, placements))
+        with one_at_a_time:
+            if last and document.token < last[0].token:
+                raise HTTPException(409, f"token {document.token} is superseded by {last[0].token}")
+            last[:] = [document]
+            loop.post(Desired(document.number, placements))
         return {"number": document.number}
+
+    @api.get("/desired")
+    def last_desired() -> dict[str, Any]:
+        if not last:
+            raise HTTPException(404, "no placement was given to this driver")
+        return last[0].model_dump()
 
     @api.post("/stop")
     def stop_job() -> dict[str, str]:
@@ -92,11 +108,12 @@ def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
     return registry
 
 
-def serve(loop: Loop, progress: Progress, directory: Path, secret: str, stop: Callable[[], None]) -> str:
-    """Listen on a free port of the loopback interface, write `driver.json`, return the URL."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+def serve(
+    loop: Loop, progress: Progress, directory: Path, secret: str, stop: Callable[[], None], address: tuple[str, int]
+) -> str:
+    """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
+    listener = socket.create_server(address)
+    url = f"http://{address[0]}:{listener.getsockname()[1]}"
     config = uvicorn.Config(app(loop, progress, secret, stop), log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     threading.Thread(target=lambda: server.run(sockets=[listener]), name="control", daemon=True).start()

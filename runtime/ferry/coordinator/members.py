@@ -33,10 +33,13 @@ class Members:
         self._board = board
         self._known: dict[InstanceId, places.Registration] = {}
         self._beaten: dict[int, float] = {}
+        self._silent: set[int] = set()
         self._lock = threading.Lock()
         self.endpoint: Endpoint | None = None
         self.on_lost: Callable[[InstanceId], None] = lambda instance: None
         """Called besides the event, on a thread of the channel."""
+        self.on_silent: Callable[[int], None] = lambda worker: None
+        """Called once when a worker's heartbeat has run out: it may be gone with all that runs beside it."""
 
     def start(self, endpoint: Endpoint) -> None:
         """Begin to look."""
@@ -78,6 +81,10 @@ class Members:
         for worker, beat in zip(workers, beats, strict=True):
             if beat:
                 self._beaten[worker] = now
+                self._silent.discard(worker)
+            elif worker not in self._silent and self._is_silent(worker, now):
+                self._silent.add(worker)
+                self.on_silent(worker)
         for entry in found:
             instance = InstanceId(entry.instance)
             known = self._known.get(instance)
@@ -94,11 +101,15 @@ class Members:
                     self._known.pop(instance, None)
 
     def _check_silence(self, instance: InstanceId, now: float) -> None:
-        last = self._beaten.get(worker_of(instance))
-        if last is None or now - last < self._settings.timeout_ms / 1000:
+        worker = worker_of(instance)
+        if not self._is_silent(worker, now):
             return
         assert self.endpoint is not None
         channel = self.endpoint.channel(instance)
         if channel is not None:
-            log.warning("%s: no heartbeat for %.1f s", instance, now - last)
+            log.warning("%s: no heartbeat for %.1f s", instance, now - self._beaten[worker])
             channel.close("no heartbeat")
+
+    def _is_silent(self, worker: int, now: float) -> bool:
+        last = self._beaten.get(worker)
+        return last is not None and now - last >= self._settings.timeout_ms / 1000

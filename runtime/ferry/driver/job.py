@@ -13,6 +13,7 @@ import httpx
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ferry import environment
 from ferry.board import Board
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, Unreachable
@@ -20,11 +21,13 @@ from ferry.coordinator import control
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.progress import Progress
 from ferry.driver import session
+from ferry.driver.announcer import Announcer
 from ferry.driver.epochs import Epochs
+from ferry.driver.executors import Backend, Executors
 from ferry.driver.orders import Halted, next_order
 from ferry.protocol import coordinator as core
 from ferry.spark import compile
-from ferry.spark.source import splits_source
+from ferry.spark.source import SLOTS, splits_source
 from ferry.spark.splits import Splits
 from ferry.spark.warmup import warm_up
 
@@ -36,6 +39,7 @@ class Job:
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
+        self._surroundings = environment.read()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._client = httpx.Client(headers={"Authorization": f"Bearer {settings.secret}"}, timeout=None)
@@ -46,16 +50,19 @@ class Job:
         if self.settings.events is not None:
             args["events"] = self.settings.events
         module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
-        spark = session.start(self.settings)
-        plan = compile.build(spark, module, args)
         board = Board(self.settings.run, self.settings.redis, self.settings.secret)
+        announcer = Announcer(board)
+        spark = session.start(self.settings, self._surroundings, announcer.starting)
+        plan = compile.build(spark, module, args)
         self._publish(board, plan)
-        warming = threading.Thread(target=self._warm_up, args=(spark, plan), name="warm-up", daemon=True)
-        warming.start()
         progress = Progress(self.settings.job, self.settings.directory)
         loop = Loop(self.settings, board, len(plan.operators), self._stage)
+        self._warm_up(spark, plan, loop)
         loop.start()
-        control.serve(loop, progress, self.settings.path, self.settings.secret, self._stop.set)
+        where = self._surroundings.address, self._surroundings.control_port
+        url = control.serve(loop, progress, self.settings.path, self.settings.secret, self._stop.set, where)
+        if self._surroundings.standalone:
+            announcer.started(loop.machine, url)
         raw = self._raw(spark, plan)  # Takes seconds, during which the members answer.
         ready = self._await_ready(loop)
         notes = json.loads(ready.meta) if ready.meta else {}
@@ -72,11 +79,23 @@ class Job:
         return self._run_query(raw, loop, progress, epochs)
 
     # ---- starting
-    def _warm_up(self, spark: SparkSession, plan: compile.Plan) -> None:
-        try:
-            warm_up(spark, [o.shape for o in plan.operators], self.settings.cores)
-        except Exception as error:
-            log.warning("Spark's workers could not be warmed up: %s", str(error)[:300])
+    def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop) -> None:
+        """Have the Python processes of the task slots ready: of those in this process now, of others when they come."""
+        shapes = [o.shape for o in plan.operators]
+        if self._surroundings.standalone:
+            file = self.settings.path / SLOTS
+            executors = Executors(Backend(spark), file, lambda slots: warm_up(spark, shapes, slots))
+            loop.members.on_silent = executors.silent
+            executors.start()
+            return
+
+        def warm() -> None:
+            try:
+                warm_up(spark, shapes, self.settings.cores)
+            except Exception as error:
+                log.warning("Spark's workers could not be warmed up: %s", str(error)[:300])
+
+        threading.Thread(target=warm, name="warm-up", daemon=True).start()
 
     def _publish(self, board: Board, plan: compile.Plan) -> None:
         """Tell the instances what they keep. A new driver waits while Redis is away."""
@@ -162,10 +181,9 @@ class Job:
 
     def _tick(self, loop: Loop) -> None:
         """Ask for an epoch without data when group changes wait for one."""
-        ticks = 0
         file = self.settings.path / "tick"
-        if file.exists():
-            ticks = int(file.read_text() or 0)
+        # Ticks only count when they grow, and the directory of the driver before may have been on another machine.
+        ticks = loop.machine.generation << 32
         while True:
             time.sleep(0.2)
             if loop.machine.pending():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from ferry import environment
 from ferry.contract.documents import RunSettings
+from ferry.driver import standalone
+from ferry.environment import Environment
 
 OURS = {
     "spark.ui.enabled": "false",
@@ -36,18 +39,28 @@ OURS = {
 }
 
 
-def start(settings: RunSettings) -> SparkSession:
-    """A local session with `cores` task slots. Tasks are tried again several times: a helper may be restarting."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(f"local[{settings.cores},8]").appName(f"ferry-{settings.job}")
+def start(settings: RunSettings, surroundings: Environment, announce: Callable[[str], None]) -> SparkSession:
+    """A session with `cores` task slots in this process, or one whose slots are wherever workers come from.
+
+    `announce` is told the URL of Spark's master as early as possible: workers take seconds to start. Tasks are tried
+    again several times: a helper may be restarting.
+    """
+    environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
     conf = {
         **OURS,
         "spark.sql.shuffle.partitions": str(settings.cores),
         "spark.default.parallelism": str(settings.cores),
         "spark.local.dir": str(settings.path / "spark-local"),
         "spark.sql.warehouse.dir": str(settings.path / "warehouse"),
-        **settings.spark,
     }
+    if surroundings.standalone:
+        conf |= {**standalone.TUNED, **settings.spark, **standalone.fixed(settings, surroundings)}
+        master = standalone.start_master(settings, surroundings, conf)
+        announce(master)
+    else:
+        conf |= settings.spark
+        master = f"local[{settings.cores},8]"
+    builder = SparkSession.builder.master(master).appName(f"ferry-{settings.job}")
     for key, value in conf.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()

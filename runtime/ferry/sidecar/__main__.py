@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 
+from ferry import environment
 from ferry.contract.documents import RunSettings
 
 
@@ -22,7 +23,7 @@ def main() -> int:
     parser.add_argument("--instance", type=int)
     parser.add_argument("--instances", type=int, default=1)
     args = parser.parse_args()
-    settings = RunSettings.read(args.run_json)
+    settings, surroundings = RunSettings.read(args.run_json), environment.read()
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -33,12 +34,12 @@ def main() -> int:
     if args.instance is None:
         from ferry.sidecar.parent import Parent
 
-        return Parent(settings, args.run_json, args.worker, args.instances).run()
+        return Parent(settings, args.run_json, args.worker, args.instances, surroundings.instances_file).run()
     die_with_parent()
     threading.excepthook = end_with_thread
     from ferry.sidecar.node import Node
 
-    return Node(settings, args.worker, args.instance).run()
+    return Node(settings, args.worker, args.instance, surroundings).run()
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:

@@ -30,6 +30,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.names import InstanceId
 from ferry.contract.shapes import Shape
+from ferry.environment import Environment
 from ferry.protocol import instance as core
 from ferry.sidecar import ALIVE
 from ferry.sidecar.data import Data
@@ -49,8 +50,9 @@ TICK_SECONDS = 0.05
 class Node:
     """One life of one instance."""
 
-    def __init__(self, settings: RunSettings, worker: int, index: int) -> None:
+    def __init__(self, settings: RunSettings, worker: int, index: int, surroundings: Environment) -> None:
         self.settings = settings
+        self._index, self._surroundings = index, surroundings
         self.me = InstanceId(f"{worker}.{index}")
         self.dir = settings.path / "workers" / str(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)
@@ -78,9 +80,10 @@ class Node:
         data.warm_up()
         door = Door(self._flight_location(), self.settings.secret, self._stage, self._read)
         serve(door)
-        host, port = self._endpoint.listen()
+        around = self._surroundings
+        host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
         self._peers.start(self._endpoint)
-        self._register(host, port, self._flight_uri)
+        self._register(host, port, f"grpc+tcp://{around.host}:{door.port}" if around.host else self._flight_uri)
         log.info("instance %s is up: %s", self.me, self._machine.saved)
         try:
             self._loop()
@@ -105,7 +108,9 @@ class Node:
         return None
 
     def _flight_location(self) -> str:
-        """A unix socket in the instance's directory; when its path is too long for one, beside that of Redis."""
+        """A unix socket in the instance's directory (when its path is too long for one, beside that of Redis), else TCP."""
+        if self._surroundings.host:
+            return f"grpc+tcp://{self._surroundings.host}:{self._surroundings.flight_port(self._index)}"
         path, board = self.dir / "flight.sock", self.settings.redis
         if len(str(path)) > 100:
             # The supervisor has made that directory short enough, and removes it at the end.

@@ -1,7 +1,8 @@
 """The parent of a sidecar: heartbeats and supervision, so that a long computation never looks like death.
 
 Starts `instances` children, restarts one that died (it comes back to its own files), follows the file
-`workers/K/instances` when vertical scaling changes their number. It must never touch state or channels.
+`workers/K/instances` (or another one that it is told) when vertical scaling changes their number. It must never touch
+state or channels.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ferry.board import Board
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
-from ferry.sidecar import ALIVE
+from ferry.sidecar import ALIVE, STARTED
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -31,12 +32,15 @@ STEADY_SECONDS = 10.0
 class Parent:
     """Supervises the instances of one worker until SIGTERM."""
 
-    def __init__(self, settings: RunSettings, run_json: str, worker: int, instances: int) -> None:
+    def __init__(
+        self, settings: RunSettings, run_json: str, worker: int, instances: int, instances_file: Path | None = None
+    ) -> None:
         self._settings = settings
         self._run_json = run_json
         self._worker = worker
         self._wanted = instances
         self._dir = settings.path / "workers" / str(worker)
+        self._wanted_file = instances_file or self._dir / "instances"
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._failures: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
@@ -49,6 +53,7 @@ class Parent:
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._dir.mkdir(parents=True, exist_ok=True)
+        (self._dir / STARTED).unlink(missing_ok=True)
         (self._dir / "pid").write_text(str(os.getpid()))
         beat_at = read_at = 0.0
         while not self._stop:
@@ -74,8 +79,7 @@ class Parent:
         self._stop = True
 
     def _read_wanted(self) -> None:
-        file = self._dir / "instances"
-        if file.exists() and (text := file.read_text().strip()).isdigit():
+        if self._wanted_file.exists() and (text := self._wanted_file.read_text().strip()).isdigit():
             self._wanted = int(text)
 
     def _supervise(self, now: float) -> None:
@@ -118,5 +122,6 @@ class Parent:
     def _beat(self) -> None:
         try:
             self._board.beat(self._worker, self._settings.timeout_ms)
+            (self._dir / STARTED).touch()
         except Unreachable as error:
             log.debug("%s", error)

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as fl
 
+from ferry import environment
 from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.places import ReadTicket, StageTicket
 from ferry.contract.shapes import Shape
 from ferry.kernels.schemas import state_schema
@@ -206,6 +208,13 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
+def in_turn(helpers: tuple[tuple[str, str], ...], turn: int, worker: int | None) -> list[tuple[str, str]]:
+    """Helpers in the order in which to try them: those of the task's own worker first, each group as turns go."""
+    near = [h for h in helpers if worker_of(InstanceId(h[0])) == worker]
+    far = [h for h in helpers if worker_of(InstanceId(h[0])) != worker]
+    return [group[(turn + i) % len(group)] for group in (near, far) for i in range(len(group))]
+
+
 class _Sender:
     """Streams one fragment to one helper; opened with the first batch."""
 
@@ -226,12 +235,11 @@ class _Sender:
                 self._writer.write_batch(batch)
 
     def _open(self) -> None:
-        """Take the helper whose turn it is, or the next one that answers; turns change with the epoch."""
-        w, helpers = self._work, self._work.helpers
+        """Take the helper whose turn it is, or the next one that answers."""
+        w = self._work
         ticket = StageTicket(w.secret, w.epoch, w.shape.index, w.generation, w.run, self._attempt)
         failed: Exception = ConnectionError("no helper is alive")
-        for i in range(len(helpers)):
-            instance, uri = helpers[(self._partition + w.epoch + i) % len(helpers)]
+        for instance, uri in in_turn(w.helpers, self._partition + w.epoch, environment.read().worker):
             try:
                 client = fl.connect(uri)
                 descriptor = fl.FlightDescriptor.for_command(ticket.dump())

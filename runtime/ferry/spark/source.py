@@ -22,6 +22,9 @@ from ferry.spark.splits import Splits
 SCHEMA = "source string, split string"
 TICK, FLUSH = "tick", "flush"
 
+SLOTS = "slots"
+"""File beside that of the ticks: how many task slots there are, where executors come and go."""
+
 
 class Share(InputPartition):
     """What one task reads: (source, split as JSON) rows; an empty source name carries a tick or the flush."""
@@ -61,14 +64,21 @@ class SplitsReader(DataSourceStreamReader):
         except (FileNotFoundError, ValueError):
             return 0
 
+    def _slots(self) -> int:
+        try:
+            return int(self._tick_file.with_name(SLOTS).read_text()) or self._tasks
+        except (FileNotFoundError, ValueError):
+            return self._tasks
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
         """Splits dealt out to the tasks."""
-        shares: list[list[tuple[str, str]]] = [[] for _ in range(self._tasks)]
+        tasks = self._slots()
+        shares: list[list[tuple[str, str]]] = [[] for _ in range(tasks)]
         for name, source in self._sources.items():
             a, b = start["positions"][name], end["positions"][name]
             if a != b:
-                for i, split in enumerate(source.plan(a, b, self._tasks)):
-                    shares[i % self._tasks].append((name, json.dumps(split)))
+                for i, split in enumerate(source.plan(a, b, tasks)):
+                    shares[i % tasks].append((name, json.dumps(split)))
         if end["flushed"] and not start["flushed"]:
             shares[0].append(("", FLUSH))
         if not any(shares):

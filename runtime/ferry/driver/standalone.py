@@ -1,0 +1,76 @@
+"""Spark's standalone mode: a master inside the driver's JVM; workers on other hosts come to it and go.
+
+Spark's own allocator on Kubernetes ties executor pods to the driver's pod; here worker pods outlive the driver, for they
+hold state (docs/decisions/0006). Must know nothing of epochs or groups, nor start any worker.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark import SparkConf, SparkContext
+
+from ferry import environment
+from ferry.contract.documents import RunSettings
+from ferry.contract.places import spark_secret
+from ferry.environment import Environment
+
+log = logging.getLogger("ferry.driver")
+
+MASTER = {
+    "spark.master.rest.enabled": "false",
+    "spark.ui.killEnabled": "false",
+    "spark.worker.timeout": "4",
+}
+"""Of the master. Its web interface cannot be left out: it listens on the loopback interface, on any free port."""
+
+TUNED = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -Djava.security.egd=file:/dev/urandom",
+    # Spark finds out by itself that an executor is gone within seconds, not minutes. Ours is the quicker detector.
+    "spark.executor.heartbeatInterval": "500ms",
+    "spark.executor.heartbeat.maxFailures": "20",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "4000",
+    "spark.network.timeoutInterval": "500ms",
+    # A task is lost with its executor, and that counts as its failure; errors of the user's code end a job all the same.
+    "spark.task.maxFailures": "16",
+}
+"""What a job may change by `spec.spark`."""
+
+
+def fixed(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
+    """What a job may not change: addresses, ports, authentication."""
+    conf = {
+        "spark.driver.host": surroundings.address,
+        "spark.driver.bindAddress": surroundings.address,
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": spark_secret(settings.secret),
+    }
+    if surroundings.fixed_ports:
+        conf["spark.driver.port"] = str(environment.SPARK_DRIVER_PORT)
+        conf["spark.blockManager.port"] = str(environment.SPARK_BLOCKS_PORT)
+    return conf
+
+
+def start_master(settings: RunSettings, surroundings: Environment, conf: dict[str, str]) -> str:
+    """Start the JVM with `conf` and in it the master; returns the master's URL."""
+    environment.give({"SPARK_LOCAL_IP": environment.LOOPBACK})
+    launch = SparkConf(loadDefaults=False)
+    for key, value in conf.items():
+        if not key.startswith("spark.authenticate"):  # everybody on the machine sees the command line
+            launch.set(key, value)
+    SparkContext._ensure_initialized(conf=launch)
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    mine = jvm.org.apache.spark.SparkConf(False)
+    for key, value in {**MASTER, **conf}.items():
+        if key in MASTER or key.startswith(("spark.authenticate", "spark.network", "spark.rpc", "spark.ssl")):
+            mine.set(key, value)
+    started = jvm.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint(
+        surroundings.address, surroundings.master_port, 0, mine
+    )
+    url = str(started._1().address().toSparkURL())
+    log.info("Spark's master listens at %s", url)
+    return url

@@ -1,0 +1,30 @@
+"""`python -m ferry.worker RUN_JSON --worker K`: offer task slots to whichever driver the board names, until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from ferry import environment
+from ferry.contract.documents import RunSettings
+from ferry.worker.follower import Follower
+
+
+def main() -> int:
+    """Parse arguments, run until told to stop."""
+    parser = argparse.ArgumentParser(prog="ferry.worker")
+    parser.add_argument("run_json")
+    parser.add_argument("--worker", type=int, required=True)
+    args = parser.parse_args()
+    settings = RunSettings.read(args.run_json)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format=f"%(asctime)s {settings.run} w{args.worker} %(levelname)s %(message)s",
+    )
+    return Follower(settings, args.worker, environment.read()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

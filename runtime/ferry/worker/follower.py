@@ -1,0 +1,115 @@
+"""Keeps one worker of Spark running at the driver that the board names; starts another one when either changes.
+
+Must never decide which driver is the right one, nor hold anything that a successor would miss.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+from ferry import environment
+from ferry.board import Board
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import Unreachable
+from ferry.contract.places import DriverPlace
+from ferry.environment import Environment
+from ferry.worker.launch import CONFIGURATION, LOGGING, Files, command, variables
+
+log = logging.getLogger("ferry.worker")
+
+LOOK_SECONDS = 0.2
+RESTART_SECONDS_MAX = 5.0
+
+STEADY_SECONDS = 30.0
+"""One that ran this long is started again at once."""
+
+
+class Follower:
+    """One worker's place for tasks."""
+
+    def __init__(self, settings: RunSettings, worker: int, surroundings: Environment) -> None:
+        self._settings, self._worker, self._surroundings = settings, worker, surroundings
+        self._files = Files(settings.path / "executors" / str(worker))
+        self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
+        self._driver: DriverPlace | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._failures = 0
+        self._not_before = 0.0
+        self._stop = False
+
+    def run(self) -> int:
+        """Follow until told to stop; whatever runs then is killed: tasks are tried again elsewhere."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._files.directory.mkdir(parents=True, exist_ok=True)
+        self._files.configuration.write_text(CONFIGURATION)
+        self._files.logging.write_text(LOGGING)
+        while not self._stop:
+            self.look(time.monotonic())
+            time.sleep(LOOK_SECONDS)
+        self._kill()
+        return 0
+
+    def look(self, now: float) -> None:
+        """Compare what runs with what should."""
+        with suppress(Unreachable):  # Redis is away: the driver that is known stays the one
+            driver = self._board.driver()
+            if driver is not None and (self._driver is None or driver.life != self._driver.life):
+                log.info("follows the driver of generation %d at %s", driver.generation, driver.spark)
+                self._kill()
+                self._driver, self._failures, self._not_before = driver, 0, 0.0
+        if self._process is not None and self._process.poll() is not None:
+            self._ended(now, self._process.returncode)
+        if self._process is None and self._driver is not None and now >= self._not_before:
+            self._start(now, self._driver.spark)
+
+    def _on_term(self, *_: object) -> None:
+        self._stop = True
+
+    def _ended(self, now: float, code: int) -> None:
+        self._kill()
+        self._failures = 1 if now - self._started > STEADY_SECONDS else self._failures + 1
+        delay = min(0.1 * 2**self._failures, RESTART_SECONDS_MAX)
+        self._not_before = now + delay
+        log.warning("Spark's worker ended with %s, again in %.1f s", code, delay)
+
+    def _start(self, now: float, master: str) -> None:
+        files, home = self._files, environment.spark_home()
+        shutil.rmtree(files.local, ignore_errors=True)
+        shutil.rmtree(files.work_before, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            files.work.rename(files.work_before)
+        files.local.mkdir()
+        arguments = command(self._settings, self._surroundings, files, environment.java(), home, master)
+        more = variables(self._settings, self._worker, files, home)
+        self._process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            env=environment.with_variables(more),
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        self._started = now
+
+    def _kill(self) -> None:
+        """End Spark's worker and its executors; their Python processes end by themselves then."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+def die_with_parent() -> None:
+    """Spark's worker never outlives this process (Linux: parent death signal), nor its executors it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

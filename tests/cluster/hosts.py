@@ -1,0 +1,182 @@
+"""A job whose processes stand for hosts: each has an address of its own (127.0.0.N), a directory of its own, its own group.
+
+As on Kubernetes, without it: Redis over TCP, a driver with Spark's master, and workers of two processes each (sidecar and
+Spark's worker). Nothing decides where state goes but the test. It asserts nothing itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ferry.board import Board
+from ferry.contract.documents import RunSettings
+from ferry_operator.environment import read_ferry_env
+from tests.cluster.runner import ROOT, read_timeline
+
+SECRET = "a-secret-of-the-run"
+PASSWORD = "the-password-of-redis"
+MARK = "FERRY_HOSTS_TEST"
+
+
+@dataclass
+class Host:
+    """One address with what runs there."""
+
+    address: str
+    directory: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def tree(self) -> list[psutil.Process]:
+        """All processes that run there."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) == str(self.directory) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of them at once."""
+        for process in self.tree():
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+    def kill(self) -> None:
+        """The host is gone."""
+        while self.tree():
+            self.signal(signal.SIGKILL)
+            time.sleep(0.02)
+        for process in self.processes:
+            process.kill()  # Redis writes its title over its environment
+            process.wait()
+        self.processes.clear()
+
+
+class Hosts:
+    """The processes of one job."""
+
+    def __init__(self, base: Path, settings: RunSettings) -> None:
+        self.base = base
+        self.port = _free_port()
+        self.settings = replace(settings, secret=SECRET, redis=f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0")
+        self.redis = Host("127.0.0.1", base / "redis")
+        self.workers: dict[int, Host] = {}
+        self.drivers: list[Host] = []
+        self.board = Board(settings.run, self.settings.redis, SECRET)
+
+    def start_redis(self) -> None:
+        """With a password, as a chart would."""
+        read_ferry_env()
+        server = os.environ.get("FERRY_REDIS_SERVER") or shutil.which("redis-server")
+        assert server is not None, "no redis-server"
+        self.redis.directory.mkdir(parents=True)
+        conf = self.redis.directory / "redis.conf"
+        lines = [f"port {self.port}", "bind 127.0.0.1", f"requirepass {PASSWORD}", f"dir {self.redis.directory}"]
+        conf.write_text("\n".join([*lines, "appendonly yes", "appendfsync always", 'save ""', ""]))
+        self._start(self.redis, [server, str(conf)], {})
+        await_that(self.board.ping, "Redis", 10)
+
+    def start_worker(self, index: int) -> Host:
+        """A sidecar and Spark's worker on a host of their own, with nothing on its disk."""
+        host = Host(f"127.0.0.{10 + index}", self.base / f"worker-{index}-{len(list(self.base.glob('worker-*')))}")
+        run = self._settle(host)
+        (host.directory / "wanted").write_text("1")  # as a downward API's file: no newline
+        more = {"FERRY_INSTANCES_FILE": str(host.directory / "wanted"), "FERRY_PORTS": "fixed"}
+        arguments = [run, "--worker", str(index)]
+        self._start(host, [sys.executable, "-m", "ferry.sidecar", *arguments], more)
+        self._start(host, [sys.executable, "-m", "ferry.worker", *arguments], {"FERRY_PORTS": "fixed"})
+        self.workers[index] = host
+        return host
+
+    def start_driver(self, checkpoint: Path) -> Host:
+        """On another host than the drivers before, but for the checkpoint."""
+        number = len(self.drivers)
+        host = Host(f"127.0.0.{200 + number}", self.base / f"driver-{number}")
+        run = self._settle(host)
+        checkpoint.mkdir(exist_ok=True)
+        (host.directory / "checkpoint").symlink_to(checkpoint)
+        more = {"FERRY_SPARK": "standalone", "FERRY_CONTROL_PORT": "7070", "FERRY_MASTER_PORT": "7077"}
+        self._start(host, [sys.executable, "-m", "ferry.driver", run], {**more, "FERRY_PORTS": "fixed"})
+        self.drivers.append(host)
+        return host
+
+    def ask(self, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
+        """GET or PUT at the control endpoint of the last driver."""
+        body = None if document is None else json.dumps(document).encode()
+        headers = {"Authorization": f"Bearer {SECRET}", "Content-Type": "application/json"}
+        url = f"http://{self.drivers[-1].address}:7070/{path}"
+        request = urllib.request.Request(url, body, headers, method="GET" if body is None else "PUT")
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return dict(json.loads(answer.read()))
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """Records of all drivers' timelines."""
+        return [r for host in self.drivers for r in read_timeline(host.directory) if r["kind"] == kind]
+
+    def epoch(self) -> int:
+        """The last finished epoch."""
+        return max((int(r["epoch"]) for r in self.records("epoch")), default=-1)
+
+    def await_epochs(self, more: int, seconds: float = 60.0) -> None:
+        """Return when this many further epochs are finished."""
+        goal = self.epoch() + more
+        await_that(lambda: self.epoch() >= goal or self.ended() is not None, f"epoch {goal}", seconds)
+        assert self.ended() in (None, 0), self.story()
+
+    def ended(self) -> int | None:
+        """Exit code of the last driver."""
+        return self.drivers[-1].processes[-1].poll()
+
+    def story(self) -> str:
+        """The end of what everybody printed."""
+        parts = []
+        for log in sorted(self.base.glob("*/log")):
+            parts.append(f"--- {log.parent.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-25:]))
+        return "\n".join(parts)
+
+    def close(self) -> None:
+        """End everything."""
+        for host in [*self.drivers, *self.workers.values(), self.redis]:
+            host.kill()
+
+    def _settle(self, host: Host) -> str:
+        host.directory.mkdir(parents=True)
+        return str(replace(self.settings, directory=str(host.directory)).write())
+
+    def _start(self, host: Host, command: list[str], more: dict[str, str]) -> None:
+        variables = {**os.environ, "PYTHONPATH": str(ROOT / "runtime"), MARK: str(host.directory), **more}
+        with open(host.directory / "log", "ab") as log:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=host.directory, env={**variables, "FERRY_HOST": host.address}
+            )
+        host.processes.append(process)
+
+
+def await_that(true: Callable[[], bool], what: str, seconds: float) -> None:
+    """Return when `true` is; raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what} after {seconds:g} s")
+        time.sleep(0.05)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -1,0 +1,109 @@
+"""Driver, sidecars and Spark's workers on hosts of their own, as in pods: hosts come, die, fall silent; results stay right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ferry.contract.documents import RunSettings
+from tests.cluster import runner
+from tests.cluster.hosts import Host, Hosts, await_that
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+EVENTS = 1_500_000
+ARGS = {"seed": 41, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
+VNODES = 12 + 4
+
+
+def settings(base: Path) -> RunSettings:
+    return RunSettings(
+        job="nbq5", run="nbq5-1", directory="", secret="", redis="", pipeline_module="ferry.workloads.jobs.nbq5",
+        pipeline_file=None, pipeline_args=ARGS, virtual_nodes=VNODES, replicas=1, workers=2, instances_per_worker=1,
+        memory_bytes=16 << 20, epoch_interval_ms=300, epoch_max_rows=15_000, cores=2, events=EVENTS,
+        output=str(base / "out"), spark={"spark.executor.memory": "480m"},
+    )  # fmt: skip
+
+
+def placements(*workers: int) -> list[list[str]]:
+    """Every virtual node on two of these workers."""
+    count = len(workers)
+    return [
+        [f"{workers[v % count]}.0", f"{workers[(v + 1 + v // count % (count - 1)) % count]}.0"] for v in range(VNODES)
+    ]
+
+
+def place_on(hosts: Hosts, number: int, *workers: int) -> None:
+    """Have the groups as wanted."""
+    hosts.ask("desired", {"number": number, "placements": placements(*workers), "token": 7})
+    await_that(lambda: hosts.ask("status")["desired"] == number, "desired placement", 10)
+    await_that(lambda: bool(hosts.ask("status")["settled"]), f"settled groups on {workers}", 60)
+
+
+def listening(host: Host) -> set[str]:
+    """Addresses at which a host can be reached from others."""
+    found = set()
+    for process in host.tree():
+        for one in process.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN:
+                found.add(one.laddr.ip.removeprefix("::ffff:"))
+    return found - {"127.0.0.1"}
+
+
+def test_hosts_come_die_and_fall_silent(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, settings(tmp_path))
+    try:
+        hosts.start_redis()
+        story(hosts, tmp_path)
+    except (AssertionError, TimeoutError) as failed:
+        raise AssertionError(f"{failed}\n{hosts.story()}") from failed
+    finally:
+        hosts.close()
+    missing, extra = runner.difference("nbq5", EVENTS, ARGS, tmp_path / "out", tmp_path)
+    assert not missing and not extra, f"missing {len(missing)} {missing[:5]}, unexpected {len(extra)} {extra[:5]}"
+
+
+def story(hosts: Hosts, base: Path) -> None:
+    checkpoint = base / "shared-checkpoint"
+    hosts.start_driver(checkpoint)
+    for index in (0, 1):
+        hosts.start_worker(index)
+    hosts.await_epochs(3, 90)
+    for host in (hosts.drivers[0], *hosts.workers.values()):
+        assert listening(host) == {host.address}, "everything listens on the host's own address, or on the loopback one"
+    assert all((h.directory / f"workers/{k}/started").exists() for k, h in hosts.workers.items())
+    place = hosts.board.driver()
+    assert place is not None and place.claimed and place.control == "http://127.0.0.200:7070"
+    # A third worker comes: state moves to it, and its task slot is used.
+    hosts.start_worker(2)
+    place_on(hosts, 1, 0, 1, 2)
+    await_that(lambda: (hosts.drivers[0].directory / "slots").read_text() == "3", "third task slot", 60)
+    # One dies without a word.
+    hosts.workers.pop(1).kill()
+    place_on(hosts, 2, 0, 2)
+    # One falls silent with all its connections open: work goes on without it, and it is taken back.
+    silent = hosts.workers[2]
+    silent.signal(signal.SIGSTOP)
+    frozen = time.monotonic()
+    hosts.await_epochs(3)
+    print(f"silent host passed over within {time.monotonic() - frozen:.1f} s")
+    silent.signal(signal.SIGCONT)
+    # The driver dies, and another one starts on another host with nothing but the checkpoint.
+    before = {i.instance: (i.pid, i.incarnation) for i in hosts.board.registrations()}
+    epoch = hosts.epoch()
+    hosts.drivers[0].kill()
+    killed = time.monotonic()
+    hosts.start_driver(checkpoint)
+    hosts.await_epochs(1, 90)
+    print(f"driver back after {time.monotonic() - killed:.1f} s")
+    assert hosts.records("ready")[-1]["epoch"] >= epoch - 1 if "epoch" in hosts.records("ready")[-1] else True
+    after = {i.instance: (i.pid, i.incarnation) for i in hosts.board.registrations()}
+    assert after["0.0"] == before["0.0"], "the sidecar did not notice"
+    assert os.path.exists(hosts.drivers[1].directory / "slots")
+    await_that(lambda: hosts.ended() is not None, "end of the input", 120)
+    assert hosts.ended() == 0

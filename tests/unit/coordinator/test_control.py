@@ -1,0 +1,54 @@
+"""Who was superseded as a leader cannot place anything any more."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+from ferry.coordinator.control import app
+from ferry.coordinator.progress import Progress
+from ferry.protocol.coordinator import Desired
+
+
+def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
+    posted: list[Desired] = []
+    loop: Any = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(virtual_nodes=1)), post=posted.append)
+    api = app(loop, Progress("job", ""), "secret", lambda: None)
+
+    def put(number: int, secret: str = "secret", **token: int) -> int:
+        async def ask() -> int:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://driver") as client:
+                document = {"number": number, "placements": [["0.0"]], **token}
+                answer = await client.put("/desired", json=document, headers={"Authorization": f"Bearer {secret}"})
+                return answer.status_code
+
+        return asyncio.run(ask())
+
+    assert [put(1), put(2, token=5), put(3, token=5), put(4, token=4), put(5), put(6, token=6)] == [
+        200, 200, 200, 409, 409, 200,
+    ]  # fmt: skip
+    assert [desired.number for desired in posted] == [1, 2, 3, 6]
+    assert put(7, token=-1) == 422
+    assert put(8, secret="guess", token=9) == 401
+
+
+def test_what_was_accepted_last_can_be_read_again_with_what_it_was_planned_for() -> None:
+    loop: Any = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(virtual_nodes=1)), post=lambda _: None)
+    api = app(loop, Progress("job", ""), "secret", lambda: None)
+    document = {"number": 3, "placements": [["0.0", "1.0"]], "token": 2, "basis": {"usable": ["0.0", "1.0"]}}
+
+    async def ask() -> list[httpx.Response]:
+        headers = {"Authorization": "Bearer secret"}
+        transport = httpx.ASGITransport(api)
+        async with httpx.AsyncClient(transport=transport, base_url="http://driver", headers=headers) as client:
+            before = await client.get("/desired")
+            await client.put("/desired", json=document)
+            await client.put("/desired", json={**document, "number": 4, "token": 1})
+            return [before, await client.get("/desired")]
+
+    before, after = asyncio.run(ask())
+    assert before.status_code == 404
+    assert after.json() == document

@@ -1,0 +1,61 @@
+"""A worker whose heartbeat ran out is reported, once; a Redis that is away is no silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import FerryError, Unreachable
+from ferry.contract.places import Registration
+from ferry.coordinator import members
+from ferry.coordinator.members import Members
+
+SETTINGS = RunSettings(
+    job="j", run="j-1", directory="", secret="s" * 16, redis="", pipeline_module="m", pipeline_file=None,
+    pipeline_args={}, virtual_nodes=4, replicas=0, workers=2, instances_per_worker=1, memory_bytes=1 << 20,
+    epoch_interval_ms=0, epoch_max_rows=1, cores=1, timeout_ms=2500,
+)  # fmt: skip
+
+
+class FakeBoard:
+    def __init__(self) -> None:
+        self.beats = {0: True, 1: True}
+        self.away = False
+
+    def registrations(self) -> list[Registration]:
+        if self.away:
+            raise Unreachable("Redis does not answer")
+        return [Registration(f"{w}.0", "life", "127.0.0.1", 1, "grpc+tcp://127.0.0.1:2", 3) for w in self.beats]
+
+    def beating(self, workers: list[int]) -> list[bool]:
+        return [self.beats[w] for w in workers]
+
+
+class FakeEndpoint:
+    def connect(self, *_: object, **__: object) -> None:
+        raise FerryError("nobody there")
+
+
+def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, board, told = [100.0], FakeBoard(), list[int]()
+    monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
+    made = Members(SETTINGS, board, lambda event: None)  # type: ignore[arg-type]
+    made.endpoint, made.on_silent = FakeEndpoint(), told.append  # type: ignore[assignment]
+
+    def look(seconds: float) -> list[int]:
+        now[0] += seconds
+        made._look()
+        return told
+
+    board.beats[1] = False
+    assert look(60) == [], "it has never been heard of"
+    board.beats[1] = True
+    look(0.1)
+    board.beats[1] = False
+    assert look(2.4) == []
+    assert look(0.2) == [1]
+    assert look(10) == [1]
+    board.beats[1] = True
+    look(0.1)
+    board.beats[1] = False
+    assert look(3) == [1, 1]

@@ -1,0 +1,115 @@
+"""A worker of Spark runs at the driver that the board names, and only there. Java is a shell script here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import Unreachable
+from ferry.contract.places import DriverPlace
+from ferry.environment import Environment
+from ferry.worker.follower import RESTART_SECONDS_MAX, Follower
+
+
+class FakeBoard:
+    """Says where the driver is."""
+
+    def __init__(self) -> None:
+        self.place: DriverPlace | None = None
+        self.away = False
+
+    def driver(self) -> DriverPlace | None:
+        if self.away:
+            raise Unreachable("Redis does not answer")
+        return self.place
+
+
+def place(generation: int, life: str, claimed: bool = True) -> DriverPlace:
+    return DriverPlace(generation, claimed, life, f"spark://10.0.0.{generation}:7077", "")
+
+
+@pytest.fixture
+def follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follower]:
+    java, home = tmp_path / "java" / "bin" / "java", tmp_path / "spark"
+    java.parent.mkdir(parents=True)
+    java.write_text(f'#!/bin/sh\necho "$FERRY_WORKER $*" >> {tmp_path}/started\nexec sleep 60\n')
+    java.chmod(0o755)
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / "spark-core_2.13-4.3.0.jar").touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    settings = RunSettings(
+        job="j", run="j-1", directory=str(tmp_path), secret="s" * 16, redis="redis://127.0.0.1:1/0",
+        pipeline_module="m", pipeline_file=None, pipeline_args={}, virtual_nodes=4, replicas=0, workers=1,
+        instances_per_worker=1, memory_bytes=1 << 20, epoch_interval_ms=0, epoch_max_rows=1, cores=1,
+        spark={"spark.executor.cores": "3"},
+    )  # fmt: skip
+    made = Follower(settings, 4, Environment(host="10.0.0.9", fixed_ports=True))
+    made._board = FakeBoard()  # type: ignore[assignment]
+    made._files.directory.mkdir(parents=True)
+    yield made
+    made._kill()
+
+
+def started(follower: Follower, count: int) -> list[str]:
+    """What was started, once it is this many."""
+    file = follower._settings.path / "started"
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        lines = file.read_text().splitlines() if file.exists() else []
+        if len(lines) >= count:
+            return lines
+        time.sleep(0.01)
+    raise AssertionError(f"not {count} times")
+
+
+def test_it_follows_the_driver_from_life_to_life(follower: Follower) -> None:
+    board: FakeBoard = follower._board  # type: ignore[assignment]
+    follower.look(1.0)
+    assert follower._process is None, "no driver yet"
+    board.place = place(1, "a", claimed=False)
+    follower.look(2.0)
+    first = follower._process
+    assert first is not None
+    line = started(follower, 1)[0]
+    assert line.startswith("4 ") and line.endswith(" spark://10.0.0.1:7077")
+    assert "--host 10.0.0.9 --port 7077" in line and "--cores 3" in line
+    assert "s" * 16 not in line and "_SPARK" not in line, "a command line is for everybody to see"
+    board.place = place(1, "a")
+    follower.look(3.0)
+    assert follower._process is first, "the same life: it was only claimed meanwhile"
+    board.away = True
+    follower.look(4.0)
+    assert follower._process is first and first.poll() is None
+    board.away, board.place = False, place(2, "b")
+    follower.look(5.0)
+    assert first.poll() is not None and follower._process is not None
+    assert started(follower, 2)[1].endswith(" spark://10.0.0.2:7077")
+
+
+def test_one_that_dies_is_started_again_a_little_later_each_time(follower: Follower) -> None:
+    board: FakeBoard = follower._board  # type: ignore[assignment]
+    board.place, now, delays = place(1, "a"), 100.0, []
+    for count in range(1, 9):
+        follower.look(now)
+        assert follower._process is not None
+        started(follower, count)
+        follower._process.kill()
+        follower._process.wait()
+        follower.look(now)
+        assert follower._process is None
+        delays.append(follower._not_before - now)
+        follower.look(now + delays[-1] / 2)
+        assert follower._process is None, "too early"
+        now += delays[-1]
+    assert delays == sorted(delays) and delays[0] < 0.5 and delays[-1] == pytest.approx(RESTART_SECONDS_MAX)
+    follower.look(now)
+    assert follower._process is not None
+    follower._process.kill()
+    follower._process.wait()
+    follower.look(now + 3600)
+    assert follower._not_before - now - 3600 == pytest.approx(delays[0]), "it ran long: no grudge"
