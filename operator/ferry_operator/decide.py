@@ -1,7 +1,7 @@
 """What to do next for one job: a pure function from what was observed to actions, the same on Kubernetes and on one machine.
 
-Level-triggered: nothing is remembered between two calls but what `Observed` says, and an observation in which all is as
-it should be gives no action. It never reads a clock and never talks to anybody; `planner` says where state should live.
+Level-triggered: nothing is remembered between two calls but what `Observed` says; when all is as it should be it gives no
+action. It never reads a clock and never talks to anybody; `planner` says where state should live.
 
 | action | when |
 |---|---|
@@ -199,22 +199,33 @@ def _last_copies(observed: Observed) -> dict[int, int]:
 
 def _releases(observed: Observed) -> list[Action]:
     """Workers to stop and instances to end: what no group names and no driver will be told to use."""
-    status, submitted, actions = observed.status, observed.submitted, list[Action]()
-    if status is None or submitted is None or submitted.generation != status.generation:
-        return []
-    if status.desired != submitted.number:
-        return []
-    held = _highest(i for in_step, learners in status.groups for i in (*in_step, *learners))
-    planned = _highest(i for placement in submitted.placements for i in placement)
-    for worker in sorted(observed.workers, key=lambda w: w.index):
-        k = worker.index
-        keep = max(held.get(k, -1), planned.get(k, -1)) + 1
+    held, actions = _held(observed), list[Action]()
+    for worker in () if held is None else sorted(observed.workers, key=lambda w: w.index):
+        k, keep = worker.index, (held or {}).get(worker.index, 0)
         if k >= observed.wanted.workers:
             if keep == 0:
                 actions.append(StopWorker(k))
         elif worker.running and worker.instances > max(observed.wanted.instances, keep):
             actions.append(SetInstances(k, max(observed.wanted.instances, keep)))
     return actions
+
+
+def empty(observed: Observed) -> tuple[int, ...]:
+    """Workers on which nothing is and nothing will be; none while that is not known."""
+    held = _held(observed)
+    return () if held is None else tuple(w.index for w in observed.workers if held.get(w.index, 0) == 0)
+
+
+def _held(observed: Observed) -> dict[int, int] | None:
+    """How many instances of each worker a group or the placement in force names; None while that is not known."""
+    status, submitted = observed.status, observed.submitted
+    if status is None or submitted is None:
+        return None
+    if (submitted.generation, submitted.number) != (status.generation, status.desired):
+        return None
+    held = _highest(i for in_step, learners in status.groups for i in (*in_step, *learners))
+    planned = _highest(i for placement in submitted.placements for i in placement)
+    return {k: max(held.get(k, -1), planned.get(k, -1)) + 1 for k in (*held, *planned)}
 
 
 def _highest(instances: Iterable[str]) -> dict[int, int]:
@@ -237,9 +248,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
         return None
     alive = dict.fromkeys(status.alive)
     usable = tuple(i for i in expected(observed) if i in alive)
-    if not usable:
-        return None
-    if any(i not in alive and _may_come(observed, i) for i in expected(observed)):
+    if not usable or any(i not in alive and _may_come(observed, i) for i in expected(observed)):
         return None
     pins = tuple((v, i) for v, i in observed.pins if i in usable)
     basis = Basis(usable, observed.wanted.replicas, pins)
@@ -273,8 +282,7 @@ def _under_strength(status: Status, basis: Basis) -> bool:
 def place(status: Status, basis: Basis, nodes: Mapping[int, str]) -> Placements:
     """The placement of all virtual nodes over the usable instances, near to the groups of `status`, with the pins."""
     slots = [planner.Slot(i, worker_of(i), nodes.get(worker_of(i), f"node of {worker_of(i)}")) for i in basis.usable]
-    loads = [planner.Load(rate, size) for rate, size in status.loads]
-    loads = loads or [planner.Load(0.0, 0.0)] * len(status.groups)
+    loads = [planner.Load(*load) for load in status.loads] or [planner.Load(0.0, 0.0)] * len(status.groups)
     current = [planner.Placement(in_step[0], tuple(in_step[1:])) if in_step else None for in_step, _ in status.groups]
     planned = planner.plan(slots, loads, current, basis.replicas)
     placements = [(InstanceId(p.leader), *(InstanceId(r) for r in p.replicas)) for p in planned]

@@ -1,0 +1,143 @@
+"""`python -m ferry_operator.kube --namespace N`: one of several operators of a namespace; the holder of the Lease works.
+
+| environment | |
+|---|---|
+| FERRY_IMAGE | image of jobs that name none |
+| FERRY_SERVICE_ACCOUNT | service account of jobs that name none |
+| FERRY_REDIS_URL, FERRY_REDIS_PASSWORD | Redis of the installation |
+| FERRY_KEY | what secrets of runs are derived from; default: the password, or the URL, of Redis |
+| FERRY_READ_NODES | 'false': nodes may not be listed |
+| POD_NAME | part of this process's name in the Lease |
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from ferry_operator.kube.api import KubeApi
+from ferry_operator.kube.health import Health
+from ferry_operator.kube.leader import Leader
+from ferry_operator.kube.lease import RENEW_SECONDS, Lease
+from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.port import ApiError
+from ferry_operator.kube.release import Release, redis_url
+
+log = logging.getLogger("ferry.operator")
+
+LEASE_TIMEOUT = (1.5, 3.0)
+"""Seconds for calls about the Lease: short, so that they end before it does."""
+
+WAIT_SECONDS = 1.0
+"""Between two looks of one who waits for the Lease."""
+
+HUNG_SECONDS = 30.0
+"""A process that did not look at the Lease for so long hangs."""
+
+
+class Process:
+    """This process: waits for the Lease, leads while it holds it, and gives it back at the end."""
+
+    def __init__(self, release: Release, lease_name: str, identity: str, port: int) -> None:
+        self._release, self._metrics = release, Metrics()
+        self._api = KubeApi(release.namespace, self._metrics.count_call)
+        self._lease = Lease(KubeApi(release.namespace, self._metrics.count_call, LEASE_TIMEOUT), lease_name, identity)
+        self._leader: Leader | None = None
+        self._looked_at = time.monotonic()
+        self.stop = threading.Event()
+        gauge = self._metrics.gauge
+        gauge("lease_held", "1 for the leader", lambda: float(self._lease.held))
+        gauge("token", "Fencing token of the leader, else 0", lambda: self._lease.token if self._lease.held else 0)
+        gauge("queue_depth", "Jobs that are due", lambda: self._leader.queue.depth() if self._leader else 0)
+        gauge("queue_age_seconds", "How long the first of them has waited", self._queue_age)
+        self._health = Health(port, self._trouble, self._metrics.text)
+
+    def run(self) -> None:
+        """Until `stop` is set."""
+        log.info("%s looks after namespace %s", self._lease.identity, self._release.namespace)
+        while not self.stop.is_set():
+            self._attempt()
+            if self._leader is not None and (not self._lease.held or not self._leader.well):
+                log.warning("this operator steps back: %s", "it hangs" if self._lease.held else "the Lease is lost")
+                self._end_leader()
+            elif self._leader is None and self._lease.held:
+                log.info("this operator leads, with token %d", self._lease.token)
+                held, token = self._held_with(self._lease.token), self._lease.token
+                self._leader = Leader(self._api, self._release, token, held, self._metrics)
+                self._leader.start()
+            self.stop.wait(RENEW_SECONDS if self._leader is not None else WAIT_SECONDS)
+        self._end_leader()
+        self._health.close()
+
+    def _attempt(self) -> None:
+        self._looked_at = time.monotonic()
+        try:
+            self._lease.attempt()
+        except ApiError as error:
+            log.info("the Lease: %s", error)
+
+    def _held_with(self, token: int) -> Callable[[], bool]:
+        return lambda: self._lease.held and self._lease.token == token
+
+    def _end_leader(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is None:
+            return
+        if not leader.close(self._lease.release):
+            # A pass that hangs must not go on beside a leader to come.
+            log.error("a pass did not end: this process does")
+            os._exit(1)
+
+    def _queue_age(self) -> float:
+        return self._leader.queue.age() if self._leader else 0.0
+
+    def _trouble(self) -> str | None:
+        if time.monotonic() - self._looked_at > HUNG_SECONDS:
+            return "the Lease is not looked at"
+        leader = self._leader
+        return "the leader does not get on" if leader is not None and not leader.well else None
+
+
+def release_of(environ: Mapping[str, str], namespace: str) -> Release:
+    """What the environment says of the installation."""
+    password = environ.get("FERRY_REDIS_PASSWORD", "")
+    url = redis_url(environ.get("FERRY_REDIS_URL", "redis://localhost:6379/0"), password)
+    return Release(
+        namespace=namespace,
+        image=environ.get("FERRY_IMAGE", "localhost/ferry/runtime:dev"),
+        redis=url,
+        key=environ.get("FERRY_KEY") or password or url,
+        service_account=environ.get("FERRY_SERVICE_ACCOUNT") or None,
+        read_nodes=environ.get("FERRY_READ_NODES", "true").lower() not in ("false", "0", "no"),
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m ferry_operator.kube", description="Ferry's operator.")
+    parser.add_argument("--namespace", required=True, help="the namespace that is looked after")
+    parser.add_argument("--lease", default="ferry-operator", help="name of the Lease")
+    parser.add_argument("--port", type=int, default=8080, help="of /healthz and /metrics")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it would like to handle signals, too
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(3)}"
+    process = Process(release_of(os.environ, options.namespace), options.lease, identity, options.port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: process.stop.set())
+    process.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,159 @@
+"""The API server, through the official client: the only file that imports it. Plain documents in and out, no retries.
+
+With FERRY_RECORD_CALLS=FILE every call is noted there as a line of JSON, in the words of a Role, so that a test can
+hold the calls against the chart's rights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import kubernetes
+import urllib3
+
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.port import Api, ApiError, Deposed, Kind
+
+TIMEOUT = (3.0, 8.0)
+"""Seconds to connect, and to wait for an answer."""
+
+RECORD = "FERRY_RECORD_CALLS"
+
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+Counter = Callable[[str, str, str], None]
+"""Told of every call: verb, resource, HTTP status."""
+
+
+class KubeApi:
+    """One namespace of a cluster. Thread-safe."""
+
+    def __init__(self, namespace: str, count: Counter, timeout: tuple[float, float] = TIMEOUT) -> None:
+        """Uses the service account of the pod, or else the present context of the user's kubeconfig."""
+        configuration = kubernetes.client.Configuration()
+        try:
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
+        except kubernetes.config.ConfigException:
+            kubernetes.config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
+        configuration.retries = False
+        self._client = kubernetes.client.ApiClient(configuration)
+        self._namespace, self._count, self._timeout = namespace, count, timeout
+
+    def get(self, kind: Kind, name: str) -> Doc:
+        """See `port.Api`."""
+        return self._call("GET", kind, name)
+
+    def find(self, kind: Kind, selector: str = "") -> list[Doc]:
+        """See `port.Api`."""
+        query = [("labelSelector", selector)] if selector else []
+        found: list[Doc] = self._call("GET", kind, verb="list", query=query).get("items") or []
+        return found
+
+    def create(self, kind: Kind, document: Doc) -> Doc:
+        """See `port.Api`."""
+        return self._call("POST", kind, body=document)
+
+    def replace(self, kind: Kind, name: str, document: Doc) -> Doc:
+        """See `port.Api`."""
+        return self._call("PUT", kind, name, body=document)
+
+    def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
+        """See `port.Api`."""
+        return self._call("PATCH", kind, name, subresource, document)
+
+    def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
+        """See `port.Api`."""
+        conditions = {**({"uid": uid} if uid else {}), **({"resourceVersion": version} if version else {})}
+        options: Doc = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if conditions:
+            options["preconditions"] = conditions
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        self._call("DELETE", kind, name, body=options)
+
+    def _call(
+        self,
+        method: str,
+        kind: Kind,
+        name: str = "",
+        subresource: str = "",
+        body: Doc | None = None,
+        verb: str = "",
+        query: list[tuple[str, str]] | None = None,
+    ) -> Doc:
+        verb = verb or VERBS[method]
+        record(verb, kind, subresource)
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if method == "PATCH":
+            headers["Content-Type"] = "application/merge-patch+json"
+        path = "/".join(part for part in (self._base(kind), name, subresource) if part)
+        request = self._client.param_serialize(
+            method, path, query_params=query, header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        try:
+            answer = self._client.call_api(*request, _request_timeout=self._timeout)
+            data = json.loads(answer.read() or b"{}")
+        except (urllib3.exceptions.HTTPError, kubernetes.client.ApiException, OSError, ValueError) as error:
+            self._count(verb, kind.plural, "none")
+            raise ApiError(0, "Unreachable", f"{verb} {kind.plural}: the API server does not answer: {error}") from None
+        self._count(verb, kind.plural, str(answer.status))
+        if not 200 <= answer.status <= 299:
+            raise _refused(verb, kind, name, int(answer.status), data)
+        assert isinstance(data, dict)
+        return data
+
+    def _base(self, kind: Kind) -> str:
+        root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+        return f"{root}/namespaces/{self._namespace}/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
+
+
+class Fenced:
+    """An API through which only the holder of the Lease writes: a deposed operator stops at once."""
+
+    def __init__(self, api: Api, held: Callable[[], bool]) -> None:
+        self._api, self._held = api, held
+        self.get, self.find = api.get, api.find
+
+    def create(self, kind: Kind, document: Doc) -> Doc:
+        """See `port.Api`."""
+        return self._mine().create(kind, document)
+
+    def replace(self, kind: Kind, name: str, document: Doc) -> Doc:
+        """See `port.Api`."""
+        return self._mine().replace(kind, name, document)
+
+    def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
+        """See `port.Api`."""
+        return self._mine().patch(kind, name, document, subresource)
+
+    def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
+        """See `port.Api`."""
+        self._mine().delete(kind, name, uid, version, grace)
+
+    def _mine(self) -> Api:
+        if not self._held():
+            raise Deposed("the Lease is not held any more")
+        return self._api
+
+
+_record_lock = threading.Lock()
+
+
+def record(verb: str, kind: Kind, subresource: str = "") -> None:
+    """Note a call, if that was asked for."""
+    file = os.environ.get(RECORD)
+    if file:
+        resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+        line = json.dumps({"verb": verb, "group": kind.group, "resource": resource, "namespaced": kind.namespaced})
+        with _record_lock, open(file, "a") as out:
+            out.write(line + "\n")
+
+
+def _refused(verb: str, kind: Kind, name: str, status: int, data: Any) -> ApiError:
+    said = data if isinstance(data, dict) else {}
+    text = str(said.get("message") or f"{verb} {kind.plural} {name}: answered with {status}")
+    return ApiError(status, str(said.get("reason") or status), text)

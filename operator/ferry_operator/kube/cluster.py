@@ -1,0 +1,195 @@
+"""How each step is done: calls of the API and of the driver, each of which may be done again without harm.
+
+"There already" and "gone already" are success. A deletion names the very pod that was looked at, and where something
+might still be put on it, its version: one that is late, or from an operator that was deposed, misses. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ferry.contract.errors import Unreachable
+from ferry_operator import decide as d
+from ferry_operator.kube import names, objects, parts, pods
+from ferry_operator.kube.driver_link import DriverLink
+from ferry_operator.kube.facts import Pod
+from ferry_operator.kube.inforce import Revisions
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.observe import Seen, View
+from ferry_operator.kube.plan import (
+    Claim,
+    DeletePod,
+    DropPod,
+    EndDriver,
+    KeepSpec,
+    MakeBudget,
+    NoteAlone,
+    Refuse,
+    Step,
+    WriteSettings,
+)
+from ferry_operator.kube.port import BUDGETS, CONFLICT, JOBS, NOT_FOUND, PODS, SECRETS, Api, ApiError, Kind, tolerate
+from ferry_operator.kube.release import Release, run_key, settings_of
+from ferry_operator.kube.store import Store
+from ferry_operator.models import StreamJob
+
+YOUNG_SECONDS = 60.0
+"""A worker's pod that ended sooner than this after it was made has failed; the next one waits longer."""
+
+
+def driver_url(seen: Seen, job: StreamJob | None) -> str | None:
+    """Where the driver of a job serves, if it can be known."""
+    if seen.driver is None or seen.driver.ip is None or job is None:
+        return None
+    return f"http://{seen.driver.ip}:{parts.control_port(job, seen.uid)}"
+
+
+@dataclass(slots=True)
+class KubeCluster:
+    """Does the steps of one job's pass."""
+
+    api: Api
+    store: Store
+    release: Release
+    link: DriverLink
+    token: int
+    view: View
+
+    def do(self, step: Step) -> None:
+        """Do one step. Raises ApiError, Deposed, Unreachable."""
+        match step:
+            case d.StartWorker(index, instances):
+                self.start_worker(index, instances)
+            case d.StopWorker(index):
+                self._of_worker(index, lambda pod: self._delete(pod, exact=True))
+            case d.SetInstances(index, instances):
+                self._of_worker(index, lambda pod: self._annotate(pod, {names.INSTANCES: str(instances)}))
+            case d.StartDriver():
+                self.start_driver()
+            case d.SubmitDesired():
+                self._submit(step)
+            case Claim(pod):
+                self._annotate(pod, {names.TOKEN: str(self.token)}, exact=True)
+            case DropPod(pod, _):
+                self._delete(pod, grace=0)
+            case DeletePod(pod, _):
+                self._delete(pod, exact=True)
+            case EndDriver(pod, why):
+                self._end_driver(pod, why)
+            case NoteAlone(pod):
+                self._annotate(pod, {names.ALONE: "true"})
+            case WriteSettings(fingerprint):
+                self._write_settings(fingerprint)
+            case MakeBudget():
+                self._make(BUDGETS, objects.budget(self.view.seen.job))
+            case KeepSpec(text):
+                self._annotate_job({names.LAST_GOOD: text, names.REFUSED: None})
+            case Refuse(text, _):
+                self._annotate_job({names.REFUSED: text})
+
+    # ---- pods
+    def start_worker(self, index: int, instances: int) -> None:
+        """Make the pod of a worker; one that has ended goes first."""
+        old = next((pod for pod in self.view.seen.workers if pod.worker == index), None)
+        failures = 0
+        if old is not None and old.name not in self.view.lost:
+            if old.ended is None:
+                return
+            failures = old.number(names.FAILURES) + 1 if old.ended.at - old.created < YOUNG_SECONDS else 0
+            self._delete(old, grace=0)
+        more = {names.INSTANCES: str(instances), names.REVISION: self._revisions().worker}
+        self._make(PODS, self._pod_of_worker(index, {**self._notes(failures), **more}))
+
+    def start_driver(self) -> None:
+        """Make the pod of the driver; one that has ended goes first."""
+        old, revisions = self.view.seen.driver, self._revisions()
+        if old is not None and old.name not in self.view.lost:
+            if old.ended is None or old.deleting is not None:
+                return
+            self._delete(old, grace=0)
+        epoch = self.view.seen.before.epoch
+        notes = {
+            **self._notes(self.view.life.failures),
+            names.REVISION: revisions.driver,
+            names.SETTINGS: revisions.settings,
+            names.EPOCH: str(epoch if epoch is not None else -1),
+        }
+        self._make(PODS, pods.driver(self.view.seen.job, self._job(), self.release, notes))
+
+    def _end_driver(self, pod: Pod, why: str) -> None:
+        """Note that its end is wanted before asking for it, or a driver that stops would pass for a job that ended."""
+        self._annotate(pod, {names.REPLACE: why})
+        url = driver_url(self.view.seen, self.view.force.job)
+        if url is not None and self.view.seen.status is not None:
+            self.link.stop(url, run_key(self.release, self.view.seen.uid))
+        self._delete(pod)
+
+    def _pod_of_worker(self, index: int, notes: dict[str, str]) -> Doc:
+        return pods.worker(self.view.seen.job, self._job(), self.release, index, notes)
+
+    def _notes(self, failures: int) -> dict[str, str]:
+        return {names.TOKEN: str(self.token), names.FAILURES: str(failures)}
+
+    def _of_worker(self, index: int, act: Callable[[Pod], None]) -> None:
+        for pod in self.view.seen.workers:
+            if pod.worker == index:
+                act(pod)
+
+    # ---- the rest
+    def _write_settings(self, fingerprint: str) -> None:
+        job = self.view.seen.job
+        document = objects.secret(job, settings_of(self._job(), self.view.seen.uid, self.release))
+        try:
+            self.api.create(SECRETS, document)
+        except ApiError as error:
+            tolerate(error, CONFLICT)
+            self.api.replace(SECRETS, names.run_secret(self.view.seen.name), document)
+        driver = self.view.seen.driver
+        if driver is not None and self.view.life.running:
+            self._annotate(driver, {names.SETTINGS: fingerprint})
+
+    def _submit(self, action: d.SubmitDesired) -> None:
+        url = driver_url(self.view.seen, self.view.force.job)
+        if url is None or not self.link.submit(url, run_key(self.release, self.view.seen.uid), action, self.token):
+            raise Unreachable(f"the driver did not take placement {action.number}")
+
+    def _job(self) -> StreamJob:
+        assert self.view.force.job is not None
+        return self.view.force.job
+
+    def _revisions(self) -> Revisions:
+        assert self.view.revisions is not None
+        return self.view.revisions
+
+    # ---- the API
+    def _make(self, kind: Kind, document: Doc) -> None:
+        try:
+            made = self.api.create(kind, document)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            return
+        self.store.put(kind, made)
+
+    def _delete(self, pod: Pod, exact: bool = False, grace: int | None = None) -> None:
+        try:
+            self.api.delete(PODS, pod.name, pod.uid, pod.version if exact else "", grace)
+        except ApiError as error:
+            tolerate(error, NOT_FOUND, CONFLICT)
+            return
+        if grace == 0:
+            self.store.gone(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
+
+    def _annotate(self, pod: Pod, notes: dict[str, str], exact: bool = False) -> None:
+        metadata: Doc = {"uid": pod.uid, "annotations": notes}
+        if exact:
+            metadata["resourceVersion"] = pod.version
+        try:
+            self.store.put(PODS, self.api.patch(PODS, pod.name, {"metadata": metadata}))
+        except ApiError as error:
+            tolerate(error, NOT_FOUND, CONFLICT)
+
+    def _annotate_job(self, notes: dict[str, str | None]) -> None:
+        metadata = {"uid": self.view.seen.uid, "annotations": notes}
+        self.store.put(JOBS, self.api.patch(JOBS, self.view.seen.name, {"metadata": metadata}))

@@ -1,0 +1,94 @@
+"""The driver of a job over HTTP: its status, the placement in force there, a new placement, a request to stop.
+
+A driver that does not answer is no error here but None or False. What was submitted is kept by the driver that
+accepted it, so that an operator that takes over knows what is in force without having written it down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from ferry.contract.documents import Status
+from ferry.contract.names import InstanceId
+from ferry_operator import decide as d
+from ferry_operator.kube.names import Doc
+
+TIMEOUT = httpx.Timeout(2.0, connect=1.0)
+
+
+class DriverLink:
+    """Connections to drivers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._http = httpx.Client(timeout=TIMEOUT, trust_env=False)
+
+    def status(self, url: str, secret: str) -> Status | None:
+        """What the driver says of itself."""
+        try:
+            answer = self._ask("GET", f"{url}/status", secret)
+            return Status.from_wire(answer.json()) if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError, TypeError, KeyError):
+            return None
+
+    def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
+        """The placement that this generation of the driver accepted last, with what it was planned for."""
+        try:
+            answer = self._ask("GET", f"{url}/desired", secret)
+            return from_wire(answer.json(), generation) if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError, TypeError, KeyError):
+            return None
+
+    def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> bool:
+        """Hand over a placement; True when the driver has taken it."""
+        try:
+            return self._ask("PUT", f"{url}/desired", secret, to_wire(action, token)).is_success
+        except httpx.HTTPError:
+            return False
+
+    def stop(self, url: str, secret: str) -> bool:
+        """Ask for the end after the epoch under way; True when the driver has heard it."""
+        try:
+            return self._ask("POST", f"{url}/stop", secret).is_success
+        except httpx.HTTPError:
+            return False
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _ask(self, method: str, url: str, secret: str, document: Doc | None = None) -> httpx.Response:
+        return self._http.request(method, url, json=document, headers={"Authorization": f"Bearer {secret}"})
+
+
+def to_wire(action: d.SubmitDesired, token: int) -> Doc:
+    """A placement as the driver takes it; `basis` means nothing to it."""
+    basis = action.basis
+    return {
+        "number": action.number,
+        "placements": [list(placement) for placement in action.placements],
+        "token": token,
+        "basis": {
+            "usable": list(basis.usable),
+            "replicas": basis.replicas,
+            "pins": [[vnode, instance] for vnode, instance in basis.pins],
+        },
+    }
+
+
+def from_wire(document: Any, generation: int) -> d.Submitted | None:
+    """The inverse; None when it was submitted by something that gave no basis."""
+    basis = document.get("basis")
+    if not basis:
+        return None
+    return d.Submitted(
+        number=int(document["number"]),
+        generation=generation,
+        basis=d.Basis(
+            usable=tuple(InstanceId(i) for i in basis["usable"]),
+            replicas=int(basis["replicas"]),
+            pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in basis["pins"]),
+        ),
+        placements=tuple(tuple(InstanceId(i) for i in placement) for placement in document["placements"]),
+    )

@@ -1,0 +1,111 @@
+"""Events of a job for `kubectl describe`: what changed in its status, and what was done. Pure.
+
+An event has a name made of what it says: saying it again counts up the one that is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ferry_operator import decide as d
+from ferry_operator.kube import names
+from ferry_operator.kube.facts import stamp
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.plan import DeletePod, DropPod, EndDriver, Refuse, Step, told
+from ferry_operator.kube.status import Report
+from ferry_operator.models import API_VERSION, KIND
+
+COMPONENT = "ferry-operator"
+MESSAGE_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing worth telling."""
+
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def changes(report: Report) -> Iterator[Notice]:
+    """What changed between two statuses."""
+    now, before = report.status, report.before
+    for condition in now.conditions:
+        old = before.condition(condition.type)
+        turned = old is None or (old.status, old.reason) != (condition.status, condition.reason)
+        if not turned:
+            continue
+        match condition.type, condition.status:
+            case "Ready", "True":
+                yield Notice("Normal", "Ready", condition.message)
+            case "Ready", _ if old is not None and old.status == "True":
+                yield Notice("Warning", "NotReady", f"{condition.reason}: {condition.message}")
+            case "Handover", "True":
+                yield Notice("Normal", "HandoverStarted", condition.message)
+            case "Handover", "False" if old is not None and old.status == "True" and condition.reason == "Settled":
+                yield Notice("Normal", "HandoverFinished", f"after {now.last_handover}")
+            case "Degraded", "True":
+                yield Notice("Warning", condition.reason, condition.message)
+            case "ReplicasInSync", "False" if condition.reason == "TooFewWorkers":
+                yield Notice("Warning", condition.reason, condition.message)
+            case "Progressing", "False" if condition.reason == "Paused":
+                yield Notice("Normal", "Paused", condition.message)
+    if now.phase != before.phase and now.phase == "Finished":
+        yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
+
+
+def step_notice(step: Step) -> Notice | None:
+    """What is told of a step that was done."""
+    match step:
+        case d.StartWorker() | d.SetInstances():
+            return Notice("Normal", "WorkerStarted" if isinstance(step, d.StartWorker) else "WorkerChanged", told(step))
+        case d.StopWorker():
+            return Notice("Normal", "WorkerStopped", told(step))
+        case d.StartDriver():
+            return Notice("Normal", "DriverStarted", told(step))
+        case d.SubmitDesired():
+            return Notice("Normal", "Placed", told(step))
+        case EndDriver():
+            return Notice("Normal", "DriverReplaced", told(step))
+        case DropPod():
+            return Notice("Warning", "PodLost", told(step))
+        case DeletePod():
+            return Notice("Normal", "PodDeleted", told(step))
+        case Refuse(_, said):
+            return Notice("Warning", "SpecRefused", said)
+    return None
+
+
+def event(job: Doc, notice: Notice, count: int, now: float) -> Doc:
+    """The object of an event of this StreamJob."""
+    metadata = job["metadata"]
+    text = f"{metadata['uid']} {notice.kind} {notice.reason} {notice.message}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{metadata['name']}.{hashlib.sha256(text.encode()).hexdigest()[:16]}",
+            "namespace": metadata["namespace"],
+            "labels": {names.MANAGED: names.MANAGER},
+        },
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": notice.kind,
+        "reason": notice.reason,
+        "message": notice.message[:MESSAGE_MAX],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": COMPONENT,
+        "firstTimestamp": stamp(now),
+        "lastTimestamp": stamp(now),
+        "count": count,
+    }

@@ -1,0 +1,198 @@
+"""Pods and nodes as the decisions see them, read from objects of the API. Pure; what is missing in an object is no error.
+
+Times are seconds since 1970, by the clocks of whoever wrote them: durations made from them are never negative.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ferry_operator.kube import names
+from ferry_operator.kube.names import Doc
+
+SILENT_SECONDS = 10.0
+"""A node that has not been heard of for this long may be lost."""
+
+OVERDUE_SECONDS = 10.0
+"""A pod that is still there so long after its grace period has a kubelet that does not answer."""
+
+ZONE = "topology.kubernetes.io/zone"
+
+BROKEN = {
+    "ErrImagePull": "ImagePull",
+    "ImagePullBackOff": "ImagePull",
+    "InvalidImageName": "ImagePull",
+    "ErrImageNeverPull": "ImagePull",
+    "CreateContainerConfigError": "ContainerRefused",
+    "CreateContainerError": "ContainerRefused",
+    "RunContainerError": "ContainerRefused",
+    "CrashLoopBackOff": "CrashLoop",
+}
+"""Reasons for which a container waits that do not pass by themselves, and what they are called in conditions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that keeps a part of the job from working, for conditions and events."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the main container of a pod ended."""
+
+    code: int | None
+    """None: the pod was ended from outside, such as by an eviction"""
+    reason: str
+    message: str
+    """the last lines of its log, when it failed"""
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of a job."""
+
+    name: str
+    uid: str
+    version: str
+    role: str
+    worker: int | None
+    node: str | None
+    phase: str
+    ip: str | None
+    created: float
+    deleting: float | None
+    """when it should be gone"""
+    ready: bool
+    silent_since: float | None
+    """it is not ready although its containers last were: nobody hears of its node"""
+    ended: Ended | None
+    troubles: tuple[Trouble, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def unschedulable(self) -> bool:
+        """No node takes it at present."""
+        return any(one.reason == "Unschedulable" for one in self.troubles)
+
+    def number(self, annotation: str) -> int:
+        """A number among the annotations; 0 when there is none."""
+        text = self.annotations.get(annotation, "")
+        return int(text) if text.isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the cluster."""
+
+    name: str
+    silent_since: float | None
+    """since when it is not Ready"""
+    cordoned: bool
+    zone: str | None
+
+
+def when(text: Any) -> float | None:
+    """A timestamp of the API."""
+    try:
+        return float(calendar.timegm(time.strptime(str(text)[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return None
+
+
+def stamp(seconds: float) -> str:
+    """The inverse of `when`, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def pod(document: Doc) -> Pod:
+    """What matters of a pod."""
+    metadata, status = document["metadata"], document.get("status") or {}
+    label = metadata.get("labels") or {}
+    index = str(label.get(names.WORKER, ""))
+    conditions = {one["type"]: one for one in status.get("conditions") or []}
+    ready = conditions.get("Ready") or {}
+    main = [_Container(one) for one in status.get("containerStatuses") or []]
+    # Sidecars stand among the init containers.
+    every = [*(_Container(one) for one in status.get("initContainerStatuses") or []), *main]
+    started = [one for one in every if one.running is not None]
+    believed = bool(main) and all(one.ready for one in main) and all(one.ready for one in started)
+    # A kubelet gives a reason with its No; the node controller, which speaks for a silent kubelet, gives none.
+    silent = believed and ready.get("status") == "False" and not ready.get("reason")
+    return Pod(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        version=metadata.get("resourceVersion", ""),
+        role=str(label.get(names.ROLE, "")),
+        worker=int(index) if index.isdigit() else None,
+        node=(document.get("spec") or {}).get("nodeName"),
+        phase=status.get("phase", "Pending"),
+        ip=status.get("podIP"),
+        created=when(metadata.get("creationTimestamp")) or 0.0,
+        deleting=when(metadata.get("deletionTimestamp")),
+        ready=ready.get("status") == "True",
+        silent_since=when(ready.get("lastTransitionTime")) if silent else None,
+        ended=_ended(metadata, status, main),
+        troubles=tuple(_troubles(metadata["name"], conditions, every)),
+        annotations=metadata.get("annotations") or {},
+    )
+
+
+def node(document: Doc) -> Node:
+    """What matters of a node."""
+    conditions = {one["type"]: one for one in (document.get("status") or {}).get("conditions") or []}
+    ready = conditions.get("Ready") or {}
+    since = None if ready.get("status") == "True" else when(ready.get("lastTransitionTime")) or 0.0
+    return Node(
+        name=document["metadata"]["name"],
+        silent_since=since,
+        cordoned=bool((document.get("spec") or {}).get("unschedulable")),
+        zone=(document["metadata"].get("labels") or {}).get(ZONE),
+    )
+
+
+class _Container:
+    """Status of one container."""
+
+    def __init__(self, status: Doc) -> None:
+        state, last = status.get("state") or {}, status.get("lastState") or {}
+        self.name: str = status.get("name", "")
+        self.ready = bool(status.get("ready"))
+        self.waiting: Doc = state.get("waiting") or {}
+        self.running: Doc | None = state.get("running")
+        self.terminated: Doc | None = state.get("terminated")
+        self.before: Doc = last.get("terminated") or {}
+
+
+def _ended(metadata: Doc, status: Doc, main: list[_Container]) -> Ended | None:
+    if status.get("phase") not in ("Failed", "Succeeded"):
+        return None
+    at = when(metadata.get("creationTimestamp")) or 0.0
+    for one in main:
+        if one.terminated is not None and one.terminated.get("reason") != "ContainerStatusUnknown":
+            code = int(one.terminated.get("exitCode", 1))
+            message = str(one.terminated.get("message") or "").strip()
+            at = when(one.terminated.get("finishedAt")) or at
+            if not str(status.get("reason") or ""):
+                return Ended(code, str(one.terminated.get("reason") or ""), message, at)
+    return Ended(None, str(status.get("reason") or "PodEnded"), str(status.get("message") or ""), at)
+
+
+def _troubles(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Container]) -> Iterable[Trouble]:
+    scheduled = conditions.get("PodScheduled") or {}
+    if scheduled.get("status") == "False" and scheduled.get("reason") in ("Unschedulable", "SchedulingGated"):
+        yield Trouble("Unschedulable", f"{name}: {scheduled.get('message', 'no node takes it')}")
+    for one in containers:
+        kind = BROKEN.get(str(one.waiting.get("reason", "")))
+        if kind is not None:
+            text = str(one.waiting.get("message") or one.waiting["reason"])
+            if kind == "CrashLoop":
+                text = f"ends with {one.before.get('exitCode', '?')}: {one.before.get('message') or 'no log'}"
+            yield Trouble(kind, f"{name}, {one.name}: {text.strip()}")

@@ -1,0 +1,79 @@
+"""What the state of the driver's pod means: it runs, it may be started, or the job has ended.
+
+Pure: the history it needs is on the pod that ended (`FAILURES`, `EPOCH`), so that another operator sees the same.
+Unlike `ferry run`, which gives up, a driver that crashes is started again for ever, at longer and longer intervals.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ferry_operator.care import BACK_OFF_SECONDS, FINISHED, HALTED, REFUSED
+from ferry_operator.kube import names
+from ferry_operator.kube.facts import Pod, Trouble
+from ferry_operator.status_model import Phase
+
+BACK_OFF_SECONDS_MAX = 60.0
+"""Between a crash and the next start, after many in a row."""
+
+MESSAGE_MAX = 1000
+"""Of what a driver said before it ended, the end is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The driver, as far as its pod tells."""
+
+    running: bool
+    may_start: bool = False
+    failures: int = 0
+    """crashes in a row, for the next pod"""
+    retry_at: float = 0.0
+    """when it may start again"""
+    end: Phase | None = None
+    """Finished or Failed: nothing is started any more"""
+    trouble: Trouble | None = None
+
+
+def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float) -> Life:
+    """`revision`: of a driver made now; `epoch`: the last one known; `finished`: the job was seen to be."""
+    if finished:
+        return Life(False, end="Finished")
+    if pod is None:
+        return Life(False, may_start=True)
+    if pod.ended is None:
+        return Life(pod.deleting is None)
+    if pod.deleting is not None:
+        return Life(False)
+    if names.REPLACE in pod.annotations:
+        return Life(False, may_start=True)
+    if pod.ended.code == FINISHED:
+        return Life(False, end="Finished")
+    changed = pod.annotations.get(names.REVISION) != revision
+    said = said_by(pod)
+    if pod.ended.code in (REFUSED, HALTED) and not changed:
+        reason = "DriverRefused" if pod.ended.code == REFUSED else "DriverHalted"
+        return Life(False, end="Failed", trouble=Trouble(reason, said))
+    began = int(pod.annotations.get(names.EPOCH) or -1)
+    worked = epoch is not None and epoch > began
+    failures = 1 if worked else pod.number(names.FAILURES) + 1
+    retry_at = 0.0 if changed else pod.ended.at + back_off(failures)
+    how = f"exit code {pod.ended.code}" if pod.ended.code is not None else "ended from outside"
+    text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {said}"
+    trouble = Trouble("DriverCrashes", text) if failures > 1 else None
+    return Life(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, trouble=trouble)
+
+
+def back_off(failures: int) -> float:
+    """Seconds between an end and the next start."""
+    return float(min(BACK_OFF_SECONDS * 2.0 ** min(failures - 1, 30), BACK_OFF_SECONDS_MAX))
+
+
+def said_by(pod: Pod) -> str:
+    """What a driver that ended gave as the reason: its refusal if there is one, else the last it said."""
+    assert pod.ended is not None
+    lines = [line.rstrip() for line in pod.ended.message.splitlines() if line.strip()]
+    refusal = next((i for i, line in enumerate(lines) if re.match(r"refused: ", line)), None)
+    text = "\n".join(lines if refusal is None else lines[refusal:])[-MESSAGE_MAX:]
+    return "; ".join(part for part in (pod.ended.reason if pod.ended.reason != "Error" else "", text) if part) or "?"

@@ -1,0 +1,83 @@
+"""Labels, annotations and names of the objects of a job. Values only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Doc = dict[str, Any]
+"""An object of the API as plain maps."""
+
+GROUP, VERSION, PLURAL = "ferry.dev", "v1alpha1", "streamjobs"
+
+MANAGED = "app.kubernetes.io/managed-by"
+MANAGER = "ferry"
+JOB = "ferry.dev/job"
+ROLE = "ferry.dev/role"
+WORKER = "ferry.dev/worker"
+DRIVER_ROLE, WORKER_ROLE = "driver", "worker"
+
+# On pods, written by the operator.
+INSTANCES = "ferry.dev/instances"
+"""How many instances a worker should have; its sidecar reads it as a file."""
+REVISION = "ferry.dev/revision"
+"""What the pod was made from: another one means that it is out of date."""
+SETTINGS = "ferry.dev/settings"
+"""On the driver: which run.json it was started with."""
+TOKEN = "ferry.dev/token"
+"""Fencing token of the operator that last took the pod over: a deposed one's deletions miss."""
+FAILURES = "ferry.dev/failures"
+"""Ends in a row before this pod was made."""
+ALONE = "ferry.dev/alone"
+"""On a worker that is replaced: there was no room for another one to stand in."""
+EPOCH = "ferry.dev/epoch"
+"""On the driver: last epoch that was known when it was made."""
+REPLACE = "ferry.dev/replace"
+"""On the driver: why it is being replaced, so that its end is not the job's."""
+
+# On the StreamJob. The first three are written by the operator, the others by users.
+LAST_GOOD = "ferry.dev/last-good-spec"
+"""The spec under which the driver last became ready."""
+REFUSED = "ferry.dev/refused"
+"""A spec that the driver refused, and what it said."""
+PAUSED = "ferry.dev/paused"
+"""'true': nothing is changed."""
+DRAIN = "ferry.dev/drain"
+"""Workers that are to be emptied and stay: '1,3'."""
+PINS = "ferry.dev/pins"
+"""Instances that are to lead a virtual node: '3=1.0,7=0.0'."""
+
+
+def labels(job: str, role: str, worker: int | None = None) -> dict[str, str]:
+    """Labels of a pod."""
+    found = {MANAGED: MANAGER, JOB: job, ROLE: role}
+    return found if worker is None else {**found, WORKER: str(worker)}
+
+
+def workers_selector(job: str) -> str:
+    """The worker pods, as a label selector in text."""
+    return f"{JOB}={job},{ROLE}={WORKER_ROLE}"
+
+
+def driver_pod(job: str) -> str:
+    """Name of the driver's pod."""
+    return f"{job}-driver"
+
+
+def worker_pod(job: str, index: int) -> str:
+    """Name of a worker's pod."""
+    return f"{job}-worker-{index}"
+
+
+def run_secret(job: str) -> str:
+    """Name of the Secret with run.json."""
+    return f"{job}-run"
+
+
+def budget(job: str) -> str:
+    """Name of the PodDisruptionBudget."""
+    return f"{job}-workers"
+
+
+def run_name(job: str, uid: str) -> str:
+    """The run of a StreamJob: another one of the same name is another run."""
+    return f"{job}-{uid.replace('-', '')[:8]}"

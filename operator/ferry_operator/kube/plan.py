@@ -1,0 +1,238 @@
+"""What one pass does, in order: the actions of `decide` and what only a cluster needs. Pure.
+
+| step | when |
+|---|---|
+| Claim | a pod was last taken over by another operator: from then on that one's deletions miss; the rest waits for it |
+| DropPod | a pod will not come back (`observe`) |
+| DeletePod | a worker that leaves its pod is empty, an outdated pod never ran, or the job is over |
+| Refuse | the driver, or a worker, cannot run under a new spec: the last good one is in force from the next pass |
+| KeepSpec | the driver is ready under a spec that is not recorded as good |
+| WriteSettings | the driver is about to be started, or run.json is not what it should be |
+| MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
+| EndDriver | its pod is out of date, and no worker's is |
+| NoteAlone | a worker is replaced without another one to stand in, for lack of room |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ferry.contract.names import InstanceId
+from ferry_operator import decide as d
+from ferry_operator.care import HALTED, REFUSED
+from ferry_operator.kube import names
+from ferry_operator.kube.facts import Pod
+from ferry_operator.kube.inforce import last_good, refusal
+from ferry_operator.kube.life import said_by
+from ferry_operator.kube.observe import View
+
+HOPELESS_DRIVER_SECONDS, HOPELESS_WORKER_SECONDS = 30.0, 120.0
+"""A pod made under a new spec that did not get to run by then: the spec is refused. Nodes may still be joining."""
+
+CRASHES_MAX = 3
+"""Of a driver that never worked under a new spec, before the spec is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Write our token on a pod."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class DropPod:
+    """Remove the object of a pod at once."""
+
+    pod: Pod
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Note on the job why its newest spec cannot run."""
+
+    text: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSpec:
+    """Note the spec in force as good."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """Put run.json in place."""
+
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeBudget:
+    """Make the PodDisruptionBudget."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndDriver:
+    """End the driver so that a new one takes over."""
+
+    pod: Pod
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod that holds nothing that anybody needs; whether it is made again is for the next pass."""
+
+    pod: Pod
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteAlone:
+    """Note on the pod of a worker that it goes without one that stands in."""
+
+    pod: Pod
+
+
+Step = d.Action | Claim | DropPod | Refuse | KeepSpec | WriteSettings | MakeBudget | EndDriver | DeletePod | NoteAlone
+
+QUIET = (Claim, KeepSpec, NoteAlone, MakeBudget, WriteSettings)
+"""Book-keeping: not worth a line in status or an event."""
+
+
+def plan(view: View, token: int) -> list[Step]:
+    """The steps of this pass; none when all is as it should be."""
+    seen = view.seen
+    if seen.paused and not seen.deleting:
+        return []
+    steps: list[Step] = [DropPod(pod, view.lost[pod.name]) for pod in seen.pods if pod.name in view.lost]
+    here = [pod for pod in seen.pods if pod.name not in view.lost and pod.deleting is None]
+    if seen.deleting:
+        return steps + [DeletePod(pod, "the job is being deleted") for pod in here]
+    claims = [Claim(pod) for pod in here if pod.number(names.TOKEN) != token and pod.ended is None]
+    if claims:
+        return steps + list(claims)  # pods change by it: what is decided next has to know the new version
+    if view.observed is None or view.revisions is None:
+        return steps
+    if view.life.end == "Finished":
+        if seen.before.phase != "Finished":
+            return []  # that it is finished is written first: later the driver's pod may be gone
+        return steps + [DeletePod(pod, "the job has finished") for pod in here if pod.worker is not None]
+    refused = _refusal(view)
+    if refused is not None:
+        return [*steps, refused]
+    steps += _books(view)
+    steps += _actions(view)
+    steps += _turnover(view)
+    return steps
+
+
+def _books(view: View) -> Iterator[Step]:
+    seen, force, revisions, driver = view.seen, view.force, view.revisions, view.seen.driver
+    assert revisions is not None and force.job is not None and view.observed is not None
+    noted = driver.annotations.get(names.SETTINGS) if driver is not None else None
+    starts = not view.life.running and view.observed.driver_may_start
+    if starts or (view.life.running and noted != revisions.settings):
+        yield WriteSettings(revisions.settings)
+    if not seen.budget:
+        yield MakeBudget()
+    if not force.good and driver is not None and ready(view):
+        up_to_date = [pod.annotations.get(names.REVISION) == revisions.worker for pod in seen.workers]
+        if driver.annotations.get(names.REVISION) == revisions.driver and all(up_to_date):
+            yield KeepSpec(last_good(force.job))
+
+
+def _actions(view: View) -> Iterator[Step]:
+    """What `decide` says, without starts of pods whose predecessor is still ending, or for a job that has failed."""
+    assert view.observed is not None
+    ending = {pod.worker for pod in view.seen.workers if pod.deleting is not None and pod.name not in view.lost}
+    for action in d.decide(view.observed):
+        match action:
+            case d.StartWorker(index, _) if index in ending or view.life.end == "Failed":
+                continue
+            case d.StopWorker(index) if index in ending or index not in {pod.worker for pod in view.seen.workers}:
+                continue
+            case _:
+                yield action
+
+
+def _turnover(view: View) -> Iterator[Step]:
+    assert view.observed is not None and view.revisions is not None
+    turn, driver = view.turnover, view.seen.driver
+    here = [pod for pod in view.seen.workers if pod.name not in view.lost and pod.deleting is None]
+    pods = {pod.worker: pod for pod in here if pod.ended is None}
+    empty = d.empty(view.observed)
+    for k in turn.remade:
+        yield DeletePod(pods[k], "its pod is out of date and never ran")
+    for k in turn.leaving:
+        if k in pods and k in empty:
+            yield DeletePod(pods[k], f"it is empty and leaves node {pods[k].node}")
+    if turn.alone is not None:
+        yield NoteAlone(pods[turn.alone])
+    if driver is not None and view.life.running and driver.name not in view.lost:
+        old = [k for k, pod in pods.items() if pod.annotations.get(names.REVISION) != view.revisions.worker]
+        if driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status):
+            yield EndDriver(driver, "its pod is out of date")
+
+
+def _refusal(view: View) -> Refuse | None:
+    """What tells that a new spec cannot run, while there is an older one that can."""
+    force, mine, seen = view.force, view.revisions, view.seen
+    if mine is None or force.fallback is None or force.fallback.both == mine.both:
+        return None
+    driver = seen.driver
+    if driver is not None and driver.annotations.get(names.REVISION) == mine.driver != force.fallback.driver:
+        ended = driver.ended
+        if ended is not None and names.REPLACE not in driver.annotations:
+            if ended.code in (REFUSED, HALTED) or (ended.code and driver.number(names.FAILURES) + 1 >= CRASHES_MAX):
+                return Refuse(refusal(mine.both, said_by(driver)), said_by(driver))
+        if _hopeless(driver, seen.now, HOPELESS_DRIVER_SECONDS):
+            return Refuse(refusal(mine.both, driver.troubles[0].message), driver.troubles[0].message)
+    for pod in seen.workers:
+        if pod.annotations.get(names.REVISION) == mine.worker != force.fallback.worker:
+            stands_in = force.job is not None and (pod.worker or 0) >= force.job.spec.workers
+            if not (stands_in and pod.unschedulable) and _hopeless(pod, seen.now, HOPELESS_WORKER_SECONDS):
+                return Refuse(refusal(mine.both, pod.troubles[0].message), pod.troubles[0].message)
+    return None
+
+
+def _hopeless(pod: Pod, now: float, seconds: float) -> bool:
+    return pod.phase == "Pending" and bool(pod.troubles) and now - pod.created >= seconds
+
+
+def ready(view: View) -> bool:
+    """The driver answers, has recovered, and every virtual node is led by an instance that obeys it."""
+    status = view.seen.status
+    if status is None or status.phase in ("journal", "ask", "stopped") or not status.groups or status.finished:
+        return False
+    alive = frozenset(status.alive)
+    return all(in_step and in_step[0] in alive for in_step, _ in status.groups)
+
+
+def told(step: Step) -> str:
+    """A step in words, for status and events."""
+    match step:
+        case d.StartWorker(index, instances):
+            return f"start worker {index}" + (f" with {instances} instances" if instances > 1 else "")
+        case d.StopWorker(index):
+            return f"stop worker {index}, on which nothing is"
+        case d.SetInstances(index, instances):
+            return f"worker {index}: {instances} instances"
+        case d.StartDriver():
+            return "start the driver"
+        case d.SubmitDesired(number, placements, _, basis):
+            used = dict.fromkeys(InstanceId(i) for placement in placements for i in placement)
+            return (
+                f"placement {number}: {len(placements)} virtual nodes over {len(used)} of {len(basis.usable)} instances"
+            )
+        case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
+            return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
+        case Refuse(_, said):
+            return f"refuse the new spec: {said}"
+        case _:
+            return type(step).__name__

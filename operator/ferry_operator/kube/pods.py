@@ -1,0 +1,171 @@
+"""The pods of a job: one driver, and workers of a sidecar and a Spark executor. Pure builders of manifests.
+
+The same arguments give the same manifest and the same name, so that making a pod twice makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ferry_operator.kube import names, parts
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.release import DIRECTORY, Release
+from ferry_operator.models import StreamJob
+from ferry_operator.models_kubernetes import Resources
+
+GRACE_SECONDS = 15
+"""A driver finishes its epoch, a sidecar closes its files."""
+
+PYTHON = "python3"
+
+
+def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str, str]) -> Doc:
+    """The pod of the driver. It ends when the job does; a new one is the operator's to make."""
+    uid, name = job["metadata"]["uid"], spec.metadata.name
+    control, master = parts.control_port(spec, uid), parts.master_port(spec, uid)
+    arguments = [PYTHON, "-m", "ferry.driver", parts.RUN_JSON]
+    main = parts.container("driver", spec, release, arguments, spec.spec.kubernetes.driver)
+    main["env"] = parts.environment(
+        spec, FERRY_SPARK="standalone", FERRY_CONTROL_PORT=str(control), FERRY_MASTER_PORT=str(master)
+    )
+    main["ports"] = [_port("control", control, spec), _port("master", master, spec)]
+    if not parts.on_host(spec):
+        main["ports"].append(_port("metrics", parts.METRICS_PORT, spec))
+    main["readinessProbe"] = _answers(control, failures=3)
+    main["volumeMounts"] = [*parts.base_mounts(), *parts.checkpoint_mount(spec), *parts.user_mounts(spec)]
+    pod = _pod(job, spec, release, names.driver_pod(name), names.DRIVER_ROLE, None, annotations)
+    pod["spec"] |= {
+        "restartPolicy": "Never",
+        "containers": [main],
+        "volumes": [*parts.base_volumes(spec, with_instances=False), *parts.user_volumes(spec)],
+    }
+    affinity = spec.spec.kubernetes.affinity
+    if affinity:
+        pod["spec"]["affinity"] = affinity
+    return pod
+
+
+def worker(job: Doc, spec: StreamJob, release: Release, index: int, annotations: Mapping[str, str]) -> Doc:
+    """The pod of a worker; `annotations` say how many instances its sidecar should have."""
+    name, kubernetes = spec.metadata.name, spec.spec.kubernetes
+    pod = _pod(job, spec, release, names.worker_pod(name, index), names.WORKER_ROLE, index, annotations)
+    volumes = [*parts.base_volumes(spec, with_instances=True), _state_volume(job, spec), *parts.user_volumes(spec)]
+    pod["spec"] |= {
+        "restartPolicy": "Always",
+        "initContainers": [*_owner_of_state(spec, release), _sidecar(spec, release, index)],
+        "containers": [_executor(spec, release, index)],
+        "volumes": volumes,
+        "affinity": {"podAntiAffinity": _apart(name), **(kubernetes.affinity or {})},
+    }
+    return pod
+
+
+def _pod(
+    job: Doc,
+    spec: StreamJob,
+    release: Release,
+    name: str,
+    role: str,
+    index: int | None,
+    annotations: Mapping[str, str],
+) -> Doc:
+    account = spec.spec.kubernetes.service_account or release.service_account
+    labels = {**spec.metadata.labels, **names.labels(spec.metadata.name, role, index)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": release.namespace,
+            "labels": labels,
+            "annotations": dict(annotations),
+            "ownerReferences": [parts.owner(job)],
+        },
+        "spec": {
+            **({"serviceAccountName": account} if account else {}),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "securityContext": parts.pod_security(),
+            **parts.placement(spec),
+        },
+    }
+
+
+def _sidecar(spec: StreamJob, release: Release, index: int) -> Doc:
+    """A native sidecar: it starts before the executor, and ends after it."""
+    arguments = [PYTHON, "-m", "ferry.sidecar", parts.RUN_JSON, "--worker", str(index)]
+    one = parts.container("sidecar", spec, release, arguments, spec.spec.kubernetes.sidecar)
+    one["restartPolicy"] = "Always"
+    one["env"] = parts.environment(spec, FERRY_INSTANCES_FILE=parts.INSTANCES_FILE)
+    one["volumeMounts"] = [*parts.base_mounts(), parts.mount("state", str(DIRECTORY / "workers"))]
+    if not parts.on_host(spec):
+        one["ports"] = [
+            _port("channel", parts.CHANNEL_PORT, spec),
+            _port("flight", parts.FLIGHT_PORT, spec),
+            _port("metrics", parts.METRICS_PORT, spec),
+        ]
+        # The executor waits for it; compiling the kernels at a first start takes a while.
+        one["startupProbe"] = {**_answers(parts.FLIGHT_PORT, failures=300), "periodSeconds": 1}
+        one["readinessProbe"] = _answers(parts.FLIGHT_PORT, failures=3)
+    rdma = spec.spec.transport.rdma
+    if rdma.mode != "off" and rdma.resource is not None:
+        one["resources"]["requests"][rdma.resource] = "1"
+        one["resources"]["limits"][rdma.resource] = "1"
+        # Registered memory may not be swapped out.
+        one["securityContext"]["capabilities"] = {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    return one
+
+
+def _executor(spec: StreamJob, release: Release, index: int) -> Doc:
+    arguments = [PYTHON, "-m", "ferry.worker", parts.RUN_JSON, "--worker", str(index)]
+    one = parts.container("executor", spec, release, arguments, spec.spec.kubernetes.executor)
+    one["env"] = parts.environment(spec, FERRY_WORKER=str(index))
+    one["volumeMounts"] = [*parts.base_mounts(), *parts.user_mounts(spec)]
+    return one
+
+
+def _state_volume(job: Doc, spec: StreamJob) -> Doc:
+    volume = spec.spec.kubernetes.state_volume
+    if volume.medium == "hostPath":
+        path = f"{volume.path}/{job['metadata']['namespace']}/{spec.metadata.name}"
+        return {"name": "state", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    empty: dict[str, Any] = {"medium": "Memory"} if volume.medium == "memory" else {}
+    if volume.size is not None:
+        empty["sizeLimit"] = str(volume.size)
+    return {"name": "state", "emptyDir": empty}
+
+
+def _owner_of_state(spec: StreamJob, release: Release) -> list[Doc]:
+    """A directory of the node is made by root; it is given to the user of the sidecar."""
+    if spec.spec.kubernetes.state_volume.medium != "hostPath":
+        return []
+    path = str(DIRECTORY / "workers")
+    one = parts.container("state-owner", spec, release, ["chown", f"{parts.USER}:{parts.USER}", path], Resources())
+    one["securityContext"] |= {
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+        "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+    }
+    one["resources"] = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}}
+    one["volumeMounts"] = [parts.mount("state", path)]
+    return [one]
+
+
+def _apart(job: str) -> Doc:
+    """Workers prefer nodes without another one of the job, and zones before nodes."""
+    workers = {"matchLabels": {names.JOB: job, names.ROLE: names.WORKER_ROLE}}
+    keys = (("kubernetes.io/hostname", 100), ("topology.kubernetes.io/zone", 50))
+    terms = [
+        {"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": workers}} for key, weight in keys
+    ]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": terms}
+
+
+def _port(name: str, number: int, spec: StreamJob) -> Doc:
+    return {"name": name, "containerPort": number, **({"hostPort": number} if parts.on_host(spec) else {})}
+
+
+def _answers(port: int, failures: int) -> Doc:
+    return {"tcpSocket": {"port": port}, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": failures}

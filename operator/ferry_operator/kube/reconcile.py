@@ -1,0 +1,236 @@
+"""One pass over one job: observe, decide, write down what is intended, do it.
+
+Composition only: what follows from what is in the pure files of this room. A pass may end anywhere and be begun again,
+by this process or another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ferry.contract.documents import Status
+from ferry.contract.errors import SpecRefused
+from ferry_operator import decide as d
+from ferry_operator.kube import events, inforce, names, redis_line
+from ferry_operator.kube.cluster import KubeCluster, driver_url
+from ferry_operator.kube.driver_link import DriverLink
+from ferry_operator.kube.facts import OVERDUE_SECONDS, Trouble
+from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.observe import Seen, Sightings, View, look
+from ferry_operator.kube.plan import Step, plan, told
+from ferry_operator.kube.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
+from ferry_operator.kube.release import Release, run_key
+from ferry_operator.kube.status import COUNTERS_SECONDS, Report, report
+from ferry_operator.kube.store import Store
+
+log = logging.getLogger("ferry.operator")
+
+SOON_SECONDS, BUSY_SECONDS, CALM_SECONDS = 0.2, 1.0, 5.0
+"""Until the next pass: after something was done, while something is under way, and otherwise."""
+
+FRESH_SECONDS = 5.0
+"""A driver that did not answer once is believed what it said so long ago."""
+
+REDIS_SECONDS = 5.0
+"""Between two questions to Redis, while no driver answers."""
+
+EVENT_SECONDS = 10.0
+"""The same event is not written again sooner."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is kept of a job between two passes: clocks and caches. A new operator begins without."""
+
+    uid: str
+    sightings: Sightings = field(default_factory=Sightings)
+    errors: tuple[Trouble, ...] = ()
+    """of the last pass"""
+    answer: tuple[str, Status, d.Submitted | None, float] | None = None
+    """of the driver: its pod, what it said, and when"""
+    counted_at: float = 0.0
+    """when the counters of the status were last written"""
+    redis: tuple[float, str | None] = (0.0, None)
+    """when Redis was last asked, and its trouble"""
+    told: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """events by name: when last, how often"""
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Passes over jobs, by any thread, one at a time for each job."""
+
+    api: Api
+    store: Store
+    release: Release
+    link: DriverLink
+    metrics: Metrics
+    token: int
+    clock: Callable[[], float] = time.time
+    _memories: dict[str, Memory] = field(default_factory=dict)
+
+    def reconcile(self, name: str) -> float | None:
+        """One pass; seconds until the next one, None when it comes by itself. Raises Fault when it went wrong."""
+        job = self.store.job(name)
+        memory = self._memories.get(name)
+        if memory is not None and (job is None or job["metadata"]["uid"] != memory.uid):
+            if not self._forget(name, memory.uid):
+                return BUSY_SECONDS
+            memory = self._memories.pop(name) and None
+        if job is None:
+            return BUSY_SECONDS if self._left_over(name) else None
+        if memory is None:
+            memory = self._memories.setdefault(name, Memory(job["metadata"]["uid"]))
+        view = self._look(job, memory)
+        steps = plan(view, self.token)
+        self._write(view, report(view, steps, self.token), memory)
+        errors = self._act(view, steps, memory)
+        memory.errors = tuple(Trouble("ApiRefused", str(error)) for error in errors)
+        if errors:
+            raise errors[0]
+        return SOON_SECONDS if steps else _pause(view)
+
+    # ---- observe
+    def _look(self, job: Doc, memory: Memory) -> View:
+        name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
+        force = inforce.in_force(job, lambda one: inforce.revisions(one, uid, self.release))
+        try:
+            revisions = inforce.revisions(force.job, uid, self.release) if force.job is not None else None
+        except SpecRefused:
+            revisions = None  # the last good spec of another version of the operator
+        seen = Seen(
+            job, self.store.pods(name), self.store.nodes, self.store.has_budget(name), None, None, now, memory.errors
+        )
+        status, submitted = self._ask_driver(driver_url(seen, force.job), seen, memory)
+        seen = replace(seen, status=status, submitted=submitted)
+        if status is None and not seen.deleting and seen.before.phase != "Finished":
+            seen = replace(seen, troubles=(*seen.troubles, *self._ask_redis(memory, now)))
+        return look(seen, force, revisions, memory.sightings)
+
+    def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, d.Submitted | None]:
+        driver = seen.driver
+        if url is None or driver is None or driver.ended is not None:
+            return None, None
+        secret = run_key(self.release, seen.uid)
+        status = self.link.status(url, secret)
+        if status is not None:
+            submitted = self.link.submitted(url, secret, status.generation)
+            memory.answer = (driver.uid, status, submitted, seen.now)
+        answer = memory.answer
+        if answer is None or answer[0] != driver.uid or seen.now - answer[3] > FRESH_SECONDS:
+            return None, None
+        return answer[1], answer[2]
+
+    def _ask_redis(self, memory: Memory, now: float) -> Iterable[Trouble]:
+        if now - memory.redis[0] > REDIS_SECONDS:
+            memory.redis = (now, redis_line.trouble(self.release.redis))
+        if memory.redis[1] is not None:
+            yield Trouble("RedisRefuses", memory.redis[1])
+
+    # ---- write
+    def _write(self, view: View, written: Report, memory: Memory) -> None:
+        """Events, then the status; counters alone are written now and then only."""
+        if not written.material:
+            if not written.changed or view.seen.now - memory.counted_at < COUNTERS_SECONDS:
+                return
+        for notice in events.changes(written):
+            self._tell(view, notice, memory)
+            if notice.reason == "HandoverFinished" and written.handover_seconds is not None:
+                self.metrics.count_handover(written.handover_seconds)
+        memory.counted_at = view.seen.now
+        wire = written.status.to_wire()
+        dropped = {key: None for key in view.seen.job.get("status") or {} if key not in wire}
+        try:
+            patched = self.api.patch(JOBS, view.seen.name, {"status": {**wire, **dropped}}, "status")
+        except ApiError as error:
+            tolerate(error, NOT_FOUND)
+            return
+        self.store.put(JOBS, patched)
+
+    def _tell(self, view: View, notice: events.Notice, memory: Memory) -> None:
+        """Write an event, or count up the one that says the same; failing to is no reason to stop."""
+        now = view.seen.now
+        document = events.event(view.seen.job, notice, 1, now)
+        name = document["metadata"]["name"]
+        last, count = memory.told.get(name, (0.0, 0))
+        if now - last < EVENT_SECONDS:
+            return
+        memory.told[name] = (now, count + 1)
+        log.info("%s: %s: %s", view.seen.name, notice.reason, notice.message)
+        try:
+            if count == 0:
+                self.api.create(EVENTS, document)
+                return
+        except ApiError as error:
+            if error.status != CONFLICT:
+                ending = "being terminated" in str(error)  # the namespace goes, and the job with it
+                log.log(
+                    logging.INFO if ending else logging.WARNING,
+                    "%s: the event %s was not written: %s",
+                    view.seen.name,
+                    notice.reason,
+                    error,
+                )
+                return
+            memory.told[name] = (now, 2)
+        try:
+            self.api.patch(EVENTS, name, {"count": memory.told[name][1], "lastTimestamp": document["lastTimestamp"]})
+        except ApiError as error:
+            tolerate(error, NOT_FOUND, FORBIDDEN)
+
+    # ---- act
+    def _act(self, view: View, steps: Sequence[Step], memory: Memory) -> list[ApiError]:
+        """Do what can be done; what was refused is tried again in a later pass."""
+        cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view)
+        errors = []
+        for step in steps:
+            try:
+                cluster.do(step)
+            except ApiError as error:
+                if error.status == 0:
+                    raise
+                errors.append(error)
+                log.info("%s: %s: %s", view.seen.name, told(step), error)
+                continue
+            notice = events.step_notice(step)
+            if notice is not None:
+                self._tell(view, notice, memory)
+        return errors
+
+    # ---- the end
+    def _left_over(self, name: str) -> bool:
+        """Drop pods of a job that is gone whose kubelets do not answer; the others go by themselves."""
+        now, pods = self.clock(), self.store.pods(name)
+        for pod in pods:
+            if pod.deleting is not None and now > pod.deleting + OVERDUE_SECONDS:
+                try:
+                    self.api.delete(PODS, pod.name, pod.uid, grace=0)
+                except ApiError as error:
+                    tolerate(error, NOT_FOUND, CONFLICT)
+                self.store.gone(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
+        return bool(pods)
+
+    def _forget(self, name: str, uid: str) -> bool:
+        """Let Redis forget the run of a job that is gone, once nothing of it writes there; False: not yet."""
+        if self._left_over(name) and self.store.job(name) is None:
+            return False
+        trouble = redis_line.forget(self.release.redis, names.run_name(name, uid))
+        if trouble is not None:
+            log.info("%s: what its run left in Redis stays: %s", name, trouble)
+        return True
+
+
+def _pause(view: View) -> float | None:
+    """Until the next pass, when nothing was to be done."""
+    if view.life.end is not None or view.seen.paused:
+        return None
+    wait = view.life.retry_at - view.seen.now
+    if view.life.retry_at and wait > 0:
+        return min(max(wait, SOON_SECONDS), CALM_SECONDS)
+    status = view.seen.status
+    settled = status is not None and status.settled and view.observed is not None and not view.observed.missing
+    return CALM_SECONDS if settled and not view.turnover.drains else BUSY_SECONDS

@@ -1,0 +1,89 @@
+"""What the installation gives to every job: image, Redis, key; and from these the settings of a job's run.
+
+Pure. The secret of a run is derived from the key and the job's uid, so that no operator ever has to read a Secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import SpecRefused
+from ferry_operator.kube import names
+from ferry_operator.models import StreamJob
+from ferry_operator.rundir import Options, settings_for
+
+DIRECTORY = Path("/var/lib/ferry")
+"""Directory of the run in every pod of it."""
+
+FOLLOWED = ("workers", "instances_per_worker", "replicas")
+"""Settings that count at the first start only; later the driver is told the placement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One installation of the operator."""
+
+    namespace: str
+    image: str
+    """of jobs that name none"""
+    redis: str
+    """URL, with the password"""
+    key: str
+    """what the secrets of runs are derived from"""
+    service_account: str | None = None
+    """of jobs that name none; one without rights"""
+    read_nodes: bool = True
+    """nodes may be listed"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    run: str
+    path: Path
+
+
+def redis_url(url: str, password: str) -> str:
+    """The URL with a password, if it has none yet."""
+    parts = urlsplit(url)
+    if not password or "@" in parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=f":{quote(password, safe='')}@{parts.netloc}"))
+
+
+def run_key(release: Release, uid: str) -> str:
+    """The secret of a run."""
+    text = f"ferry run {release.namespace} {uid}".encode()
+    return hmac.new(release.key.encode(), text, hashlib.sha256).hexdigest()[:48]
+
+
+def settings_of(job: StreamJob, uid: str, release: Release) -> RunSettings:
+    """What the processes of the run are told. Raises SpecRefused where a path means nothing in a pod."""
+    one = job.spec
+    paths = {
+        "pipeline.file": one.pipeline.file,
+        "output": one.output,
+        "deadLetter.directory": one.dead_letter.directory,
+    }
+    for field, path in paths.items():
+        if path is not None and not path.startswith("/"):
+            raise SpecRefused(f"spec.{field}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
+    place = _Place(names.run_name(job.metadata.name, uid), DIRECTORY)
+    settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output, one.events))
+    return replace(settings, secret=run_key(release, uid), redis=release.redis)
+
+
+def fingerprint(settings: RunSettings, release: Release) -> str:
+    """Short text that differs when settings differ that processes read; says nothing of the secrets in them."""
+    known = {key: value for key, value in asdict(settings).items() if key not in FOLLOWED}
+    return seal(release, json.dumps(known, sort_keys=True))
+
+
+def seal(release: Release, text: str) -> str:
+    """A keyed digest: equal for equal texts, and no help in guessing them."""
+    return hmac.new(release.key.encode(), text.encode(), hashlib.sha256).hexdigest()[:16]

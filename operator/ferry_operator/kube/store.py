@@ -1,0 +1,101 @@
+"""What is known of the cluster: a cache filled by watches, by listings every now and then, and by our own writes.
+
+Thread-safe. Of two versions of an object the newer one counts, and what was deleted does not come back from a listing
+that was made before. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ferry_operator.kube import facts, names
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.port import BUDGETS, JOBS, PODS, Kind
+
+GRAVES_MAX = 4096
+"""Deleted objects that are remembered."""
+
+
+@dataclass(slots=True)
+class Store:
+    """Jobs, their pods and budgets by name; nodes by name, or None while they may not be read."""
+
+    nodes: dict[str, facts.Node] | None = None
+    _objects: dict[Kind, dict[str, Doc]] = field(default_factory=lambda: {JOBS: {}, PODS: {}, BUDGETS: {}})
+    _graves: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, kind: Kind, document: Doc) -> None:
+        """An object as it is, or was."""
+        with self._lock:
+            self._put(kind, document)
+
+    def gone(self, kind: Kind, document: Doc) -> None:
+        """An object that is not there any more."""
+        with self._lock:
+            metadata = document["metadata"]
+            self._graves[metadata["uid"]] = None
+            while len(self._graves) > GRAVES_MAX:
+                self._graves.popitem(last=False)
+            known = self._objects[kind].get(metadata["name"])
+            if known is not None and known["metadata"]["uid"] == metadata["uid"]:
+                del self._objects[kind][metadata["name"]]
+
+    def listed(self, kind: Kind, documents: Iterable[Doc], before: frozenset[str]) -> None:
+        """All there are, listed after `before` were known: of those, what is not listed is gone."""
+        with self._lock:
+            uids = frozenset(one["metadata"]["uid"] for one in documents)
+            for document in documents:
+                self._put(kind, document)
+            for name, known in list(self._objects[kind].items()):
+                uid = known["metadata"]["uid"]
+                if uid in before and uid not in uids:
+                    del self._objects[kind][name]
+
+    def uids(self, kind: Kind) -> frozenset[str]:
+        """Of all objects that are known."""
+        with self._lock:
+            return frozenset(one["metadata"]["uid"] for one in self._objects[kind].values())
+
+    def jobs(self) -> list[str]:
+        """Names of the jobs that are known, and of those that only pods are left of."""
+        with self._lock:
+            left = [pod["metadata"]["labels"].get(names.JOB, "") for pod in self._objects[PODS].values()]
+            return sorted({*self._objects[JOBS], *filter(None, left)})
+
+    def job(self, name: str) -> Doc | None:
+        """One StreamJob."""
+        with self._lock:
+            return self._objects[JOBS].get(name)
+
+    def pods(self, job: str) -> tuple[facts.Pod, ...]:
+        """Pods of a job."""
+        with self._lock:
+            documents = [d for d in self._objects[PODS].values() if d["metadata"]["labels"].get(names.JOB) == job]
+        return tuple(facts.pod(document) for document in sorted(documents, key=lambda d: str(d["metadata"]["name"])))
+
+    def has_budget(self, job: str) -> bool:
+        """Whether the PodDisruptionBudget of a job is there."""
+        with self._lock:
+            return names.budget(job) in self._objects[BUDGETS]
+
+    def _put(self, kind: Kind, document: Doc) -> None:
+        metadata = document["metadata"]
+        if metadata["uid"] in self._graves:
+            return
+        known = self._objects[kind].get(metadata["name"])
+        if known is not None and known["metadata"]["uid"] == metadata["uid"]:
+            if _version(known) > _version(document):
+                return
+        slim = {key: value for key, value in metadata.items() if key != "managedFields"}
+        slim["labels"] = slim.get("labels") or {}
+        self._objects[kind][metadata["name"]] = {**document, "metadata": slim}
+
+
+def _version(document: Doc) -> int:
+    """Versions of one kind of objects count up; what does not look like a number counts as the oldest."""
+    text = str(document["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdigit() else -1

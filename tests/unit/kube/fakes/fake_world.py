@@ -1,0 +1,310 @@
+"""A small cluster in memory: an API server, kubelets, a scheduler, and drivers that move one virtual node a round.
+
+Time stands still but for `round`. The operator of the world may be killed anywhere and begun again with another token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from ferry.contract.documents import Status
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator import decide as d
+from ferry_operator.kube import facts, names
+from ferry_operator.kube.driver_link import from_wire, to_wire
+from ferry_operator.kube.facts import stamp
+from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.port import BUDGETS, JOBS, NODES, PODS, ApiError, Deposed, Kind
+from ferry_operator.kube.reconcile import Reconciler
+from ferry_operator.kube.release import Release
+from ferry_operator.kube.store import Store
+from tests.unit.kube.fakes.fake_api import FakeApi
+
+RELEASE = Release("jobs", "ferry:1", "redis://nowhere.invalid:6379/0", "key", "ferry-job")
+
+CAPACITY = 2
+"""Worker pods that a node takes."""
+
+
+def job(name: str = "nbq5", **spec: Any) -> Doc:
+    return {
+        "apiVersion": "ferry.dev/v1alpha1",
+        "kind": "StreamJob",
+        "metadata": {"name": name, "annotations": {}},
+        "spec": {"pipeline": {"module": "jobs.nbq5"}, "workers": 2, "state": {"virtualNodes": 8}, **spec},
+    }
+
+
+class Killed(BaseException):
+    """The operator's process is no more."""
+
+
+class FakeDriver:
+    """The coordinator in one driver's life: moves towards what is desired, one virtual node a round."""
+
+    def __init__(self, world: World, pod: str, generation: int, groups: list[list[str]]) -> None:
+        self.world, self.pod, self.generation = world, pod, generation
+        self.groups = groups
+        self.desired: Doc | None = None
+        self.token = 0
+        self.epoch = generation * 100
+
+    def alive(self) -> list[str]:
+        found = []
+        for (kind, _), pod in self.world.api.objects.items():
+            index = pod["metadata"].get("labels", {}).get(names.WORKER) if kind == PODS else None
+            if index is not None and pod["status"]["phase"] == "Running" and self.world.hears(pod):
+                count = int(pod["metadata"]["annotations"].get(names.INSTANCES, "1"))
+                found += [f"{index}.{i}" for i in range(count)]
+        return sorted(found)
+
+    def round(self) -> None:
+        alive = self.alive()
+        self.epoch += 1
+        # A member that is gone leaves its group; the next in step leads. A group without members waits for one.
+        self.groups = [[i for i in group if i in alive] or group for group in self.groups]
+        if self.desired is None:
+            return
+        for vnode, wanted in enumerate(self.desired["placements"]):
+            living = [i for i in wanted if i in alive]
+            if living and self.groups[vnode] != living:
+                self.groups[vnode] = living
+                return
+
+    def settled(self) -> bool:
+        alive = self.alive()
+        return self.desired is not None and all(
+            group == [i for i in wanted if i in alive] for group, wanted in zip(self.groups, self.desired["placements"])
+        )
+
+    def status(self) -> Status:
+        return Status(
+            job="nbq5", generation=self.generation, phase="idle", epoch=self.epoch, watermark=None, version=(1, 1),
+            groups=[(list(g), []) for g in self.groups], settled=self.settled(),
+            desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
+            loads=[(1.0, 1.0)] * len(self.groups), rows=10, late=0, malformed=0, rows_per_second=1.0,
+            epoch_seconds=0.1, journal_up=True, finished=False, degraded=None,
+        )  # fmt: skip
+
+
+class FakeLink:
+    """What the operator has of a driver; `world.driver` is None while none serves."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def status(self, url: str, secret: str) -> Status | None:
+        return self.world.driver.status() if self.world.driver is not None else None
+
+    def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
+        driver = self.world.driver
+        return from_wire(driver.desired, generation) if driver is not None and driver.desired is not None else None
+
+    def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> bool:
+        self.world.api.before("submit", JOBS, "")
+        driver = self.world.driver
+        if driver is None or token < driver.token:
+            return False
+        driver.token = token
+        if driver.desired is None or action.number > driver.desired["number"]:
+            driver.desired = to_wire(action, token)
+        self.world.api.after("submit", JOBS, "")
+        return True
+
+    def stop(self, url: str, secret: str) -> bool:
+        self.world.api.before("stop", JOBS, "")
+        if self.world.driver is not None:
+            self.world.driver_ends(0)
+        self.world.api.after("stop", JOBS, "")
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class World:
+    def __init__(self, nodes: int = 3, capacity: int = CAPACITY) -> None:
+        self.now = 1_000_000.0
+        self.capacity = capacity
+        self.api = FakeApi(lambda: self.now)
+        self.driver: FakeDriver | None = None
+        self.lives = 0
+        self.groups: list[list[str]] = []
+        self.token = 0
+        self.silent: list[str] = []
+        self.refuses_image = ""
+        self.ends_with: tuple[int, str] | None = None
+        for i in range(nodes):
+            self.api.add_node(f"n{i}")
+        self.begin_operator()
+
+    # ---- the operator
+    def begin_operator(self) -> None:
+        """A new process with a higher token, that knows nothing."""
+        self.token += 1
+        self.store = Store()
+        self.operator = Reconciler(
+            self.api, self.store, RELEASE, FakeLink(self), Metrics(), self.token, lambda: self.now  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def look(self) -> None:
+        self.store.nodes = {
+            d["metadata"]["name"]: facts.node(d) for (k, _), d in self.api.objects.items() if k == NODES
+        }
+        for kind in (JOBS, PODS, BUDGETS):
+            documents = [d for (k, _), d in self.api.objects.items() if k == kind]
+            self.store.listed(kind, documents, self.store.uids(kind))
+
+    def operate(self) -> None:
+        """One look and one pass over every job; a process that is killed is followed by another one."""
+        try:
+            self.look()
+            for name in self.store.jobs():
+                with contextlib.suppress(ApiError, Deposed):
+                    self.operator.reconcile(name)
+        except Killed:
+            self.begin_operator()
+
+    # ---- the cluster
+    def hears(self, pod: Doc) -> bool:
+        return (pod.get("spec") or {}).get("nodeName") not in self.silent
+
+    def kubelets(self) -> None:
+        for (kind, name), pod in list(self.api.objects.items()):
+            if kind != PODS:
+                continue
+            spec = pod["spec"]
+            if not spec.get("nodeName"):
+                self.schedule(name, pod)
+                continue
+            if not self.hears(pod):
+                continue
+            if pod["metadata"].get("deletionTimestamp"):
+                self.end(name)
+            elif pod["status"]["phase"] == "Pending":
+                self.start(name, pod)
+
+    def schedule(self, name: str, pod: Doc) -> None:
+        nodes = [d for (k, _), d in self.api.objects.items() if k == NODES]
+        free = [n for n in nodes if not n["spec"].get("unschedulable") and n["metadata"]["name"] not in self.silent]
+        taken = {n["metadata"]["name"]: 0 for n in nodes}
+        for (kind, _), other in self.api.objects.items():
+            if kind == PODS and other["metadata"]["labels"].get(names.WORKER) and other["spec"].get("nodeName"):
+                taken[other["spec"]["nodeName"]] += 1
+        is_worker = names.WORKER in pod["metadata"]["labels"]
+        fitting = [n["metadata"]["name"] for n in free if not is_worker or taken[n["metadata"]["name"]] < self.capacity]
+        if not fitting:
+            no = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: no room"}
+            self.api.set_status(PODS, name, conditions=[no])
+            return
+        node = min(fitting, key=lambda n: (taken[n], n))
+        self.api.edit(PODS, name, {"spec": {"nodeName": node}})
+        self.api.set_status(PODS, name, conditions=[])
+
+    def start(self, name: str, pod: Doc) -> None:
+        image = pod["spec"]["containers"][0]["image"]
+        container = pod["spec"]["containers"][0]["name"]
+        if image == self.refuses_image:
+            waiting = {"reason": "ImagePullBackOff", "message": f"no such image {image}"}
+            self.api.set_status(PODS, name, containerStatuses=[{"name": container, "state": {"waiting": waiting}}])
+            return
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": stamp(self.now)}
+        statuses = [{"name": container, "ready": True, "state": {"running": {}}}]
+        self.api.set_status(
+            PODS, name, phase="Running", podIP="10.0.0.1", conditions=[ready], containerStatuses=statuses
+        )
+        if pod["metadata"]["labels"][names.ROLE] == names.DRIVER_ROLE:
+            if self.ends_with is not None:
+                self.driver_ends(*self.ends_with)
+                return
+            self.lives += 1
+            if not self.groups:
+                self.groups = [["0.0", "1.0"] for _ in range(8)]
+            self.driver = FakeDriver(self, name, self.lives, [list(g) for g in self.groups])
+
+    def end(self, name: str) -> None:
+        if self.driver is not None and name == self.driver.pod:
+            self.groups, self.driver = self.driver.groups, None
+        if (PODS, name) in self.api.objects:
+            del self.api.objects[PODS, name]
+
+    def driver_ends(self, code: int, message: str = "") -> None:
+        if self.driver is not None:
+            self.groups, self.driver = self.driver.groups, None
+        name = names.driver_pod("nbq5")
+        ended = {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}
+        ended["finishedAt"] = stamp(self.now)
+        self.api.set_status(
+            PODS, name, phase="Failed" if code else "Succeeded", conditions=[],
+            containerStatuses=[{"name": "driver", "state": {"terminated": ended}}],
+        )  # fmt: skip
+
+    def node_falls_silent(self, node: str) -> None:
+        self.silent.append(node)
+        no = {"type": "Ready", "status": "Unknown", "lastTransitionTime": stamp(self.now)}
+        self.api.set_status(NODES, node, conditions=[no])
+        pod = self.api.objects.get((PODS, names.driver_pod("nbq5")))
+        if pod is not None and pod["spec"].get("nodeName") == node and self.driver is not None:
+            self.groups, self.driver = self.driver.groups, None
+
+    def round(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self.operate()
+        self.kubelets()
+        if self.driver is not None and (PODS, self.driver.pod) not in self.api.objects:
+            self.groups, self.driver = self.driver.groups, None
+        if self.driver is not None:
+            self.driver.round()
+
+    def rounds(self, count: int) -> None:
+        for _ in range(count):
+            self.round()
+
+    def until(self, what: Any, rounds_max: int = 200) -> int:
+        for count in range(rounds_max):
+            if what(self):
+                return count
+            self.round()
+        raise AssertionError(f"did not come about in {rounds_max} rounds: {self.story()}")
+
+    # ---- what is asked of it
+    @property
+    def status(self) -> Doc:
+        found: Doc = self.api.objects[JOBS, "nbq5"].get("status") or {}
+        return found
+
+    def condition(self, kind: str) -> Doc:
+        return next((one for one in self.status.get("conditions", []) if one["type"] == kind), {})
+
+    def pods(self) -> list[str]:
+        return self.api.names(PODS)
+
+    def pod(self, name: str) -> Doc:
+        return self.api.objects[PODS, name]
+
+    def used(self) -> list[int]:
+        """Workers in any group."""
+        assert self.driver is not None
+        return sorted({worker_of(InstanceId(i)) for group in self.driver.groups for i in group})
+
+    def story(self) -> str:
+        groups = self.driver.groups if self.driver is not None else self.groups
+        pods = {
+            n: (d["status"]["phase"], d["spec"].get("nodeName")) for (k, n), d in self.api.objects.items() if k == PODS
+        }
+        return f"{pods} {groups} {self.status}"
+
+
+def settled(world: World) -> bool:
+    """Ready, and nothing left to do."""
+    return (
+        world.condition("Ready").get("status") == "True"
+        and world.condition("Progressing").get("status") == "False"
+        and world.condition("Handover").get("status") == "False"
+    )
+
+
+def writes(world: World, kind: Kind | None = None) -> int:
+    return sum(verb not in ("get", "list") and kind in (None, one) for verb, one, _ in world.api.calls)

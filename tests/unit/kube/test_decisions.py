@@ -1,0 +1,355 @@
+"""The pure decisions that only a cluster needs: the driver's life, the spec in force, workers that leave, lost pods."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ferry.contract.documents import Status
+from ferry_operator import decide as d
+from ferry_operator import spec
+from ferry_operator.kube import inforce, names
+from ferry_operator.kube.facts import Ended, Node, Pod, Trouble
+from ferry_operator.kube.inforce import Revisions
+from ferry_operator.kube.life import back_off, life_of, said_by
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.observe import Seen, Sightings, failure_domain, look
+from ferry_operator.kube.plan import plan
+from ferry_operator.kube.release import Release
+from ferry_operator.kube.turnover import Turnover, asked_drains, asked_pins, crew_of, turnover
+from tests.unit.kube.fakes.fake_world import job
+
+NOW = 1000.0
+RELEASE = Release("jobs", "ferry:1", "redis://r:6379/0", "key")
+
+
+def driver(ended: Ended | None = None, **changes: Any) -> Pod:
+    base = Pod("nbq5-driver", "d", "1", "driver", None, "n1", "Running", "10.0.0.1", 0.0, None, True, None, ended)
+    return replace(base, annotations={names.REVISION: "r", **changes.pop("annotations", {})}, **changes)
+
+
+def worker(k: int, **changes: Any) -> Pod:
+    base = Pod(f"nbq5-worker-{k}", f"w{k}", "1", "worker", k, f"n{k}", "Running", None, 0.0, None, True, None, None)
+    return replace(base, annotations={names.REVISION: "r", **changes.pop("annotations", {})}, **changes)
+
+
+def status(*alive: int, groups: Any = None) -> Status:
+    instances = [f"{k}.0" for k in alive]
+    return Status(
+        "nbq5", 1, "idle", 5, None, (1, 1), groups or [(instances or ["0.0"], [])], True, 1, instances, [(1.0, 1.0)], 0,
+        0, 0, 0.0, 0.1, True, False, None,
+    )  # fmt: skip
+
+
+# --- the driver's life
+
+
+@pytest.mark.parametrize(
+    ("pod", "running", "may_start", "end"),
+    [
+        pytest.param(None, False, True, None, id="none yet"),
+        pytest.param(driver(phase="Pending"), True, False, None, id="on its way"),
+        pytest.param(driver(), True, False, None, id="running"),
+        pytest.param(driver(deleting=900.0), False, False, None, id="ending: its name is taken"),
+        pytest.param(driver(Ended(0, "", "", 990.0)), False, False, "Finished", id="done"),
+        pytest.param(
+            driver(Ended(0, "", "", 990.0), annotations={names.REPLACE: "x"}), False, True, None, id="done, as was asked"
+        ),
+        pytest.param(driver(Ended(0, "", "", 990.0), deleting=1.0), False, False, None, id="done because it is deleted"),
+        pytest.param(driver(Ended(2, "", "refused: x", 990.0)), False, False, "Failed", id="refused"),
+        pytest.param(driver(Ended(3, "", "halt", 990.0)), False, False, "Failed", id="halted"),
+        pytest.param(
+            driver(Ended(2, "", "", 990.0), annotations={names.REVISION: "old"}), False, True, None, id="refused an older spec"
+        ),
+        pytest.param(driver(Ended(1, "", "", 999.0)), False, True, None, id="crashed a second ago"),
+        pytest.param(
+            driver(Ended(1, "", "", 999.0), annotations={names.FAILURES: "5"}), False, False, None, id="crashed for the 6th time"
+        ),
+        pytest.param(
+            driver(Ended(1, "", "", 999.0), annotations={names.FAILURES: "5", names.EPOCH: "3"}), False, True, None,
+            id="crashed after work: the count begins anew",
+        ),
+        pytest.param(driver(Ended(None, "Evicted", "", 999.0)), False, True, None, id="evicted"),
+    ],
+)  # fmt: skip
+def test_what_a_drivers_pod_means(pod: Pod | None, running: bool, may_start: bool, end: str | None) -> None:
+    epoch = 4 if pod is not None and names.EPOCH in pod.annotations else -1
+    life = life_of(pod, "r", epoch, False, NOW)
+    assert (life.running, life.may_start, life.end) == (running, may_start, end)
+
+
+def test_a_job_that_was_seen_to_be_finished_is_finished_whatever_its_pod() -> None:
+    assert all(
+        life_of(pod, "r", 5, True, NOW).end == "Finished" for pod in (None, driver(), driver(Ended(1, "", "", 1.0)))
+    )
+
+
+def test_back_off_doubles_up_to_a_minute() -> None:
+    assert [back_off(n) for n in (1, 2, 3, 20, 10_000)] == [0.2, 0.4, 0.8, 60.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "expected"),
+    [
+        ("a\nrefused: no module x\n", "Error", "refused: no module x"),
+        ("Traceback\nValueError: y\n", "Error", "Traceback\nValueError: y"),
+        ("", "OOMKilled", "OOMKilled"),
+        ("", "Error", "?"),
+    ],
+)
+def test_what_a_driver_said(message: str, reason: str, expected: str) -> None:
+    assert said_by(driver(Ended(1, reason, message, 1.0))) == expected
+
+
+# --- the spec in force
+
+
+def document(last: Doc | None = None, refused: str | None = None, **changes: Any) -> Doc:
+    one = job(**changes)
+    one["metadata"] |= {"uid": "u", "namespace": "jobs"}
+    if last is not None:
+        one["metadata"]["annotations"][names.LAST_GOOD] = inforce.last_good(spec.check(last))
+    if refused is not None:
+        one["metadata"]["annotations"][names.REFUSED] = refused
+    return one
+
+
+def revise(job: Any) -> Revisions:
+    return inforce.revisions(job, "u", RELEASE)
+
+
+def test_a_first_spec_is_in_force() -> None:
+    force = inforce.in_force(document(), revise)
+    assert force.job is not None and force.newest and not force.good and force.trouble is None
+
+
+def test_a_first_spec_that_says_nonsense_leaves_none() -> None:
+    force = inforce.in_force(document(epoch={"interval": "soon"}), revise)
+    assert force.job is None and force.trouble is not None and "spec.epoch.interval" in force.trouble.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"epoch": {"interval": "soon"}}, id="nonsense"),
+        pytest.param({"output": "relative"}, id="impossible on Kubernetes"),
+        pytest.param({"state": {"virtualNodes": 16}}, id="may not change"),
+    ],
+)
+def test_the_last_good_spec_stays_in_force(changes: dict[str, Any]) -> None:
+    force = inforce.in_force(document(document(), workers=5, **changes), revise)
+    assert force.job is not None and force.job.spec.workers == 2 and force.trouble is not None and not force.newest
+
+
+def test_a_refused_spec_stays_refused_until_it_changes() -> None:
+    bad = document(document(), pipeline={"module": "gone"})
+    mine = revise(spec.check(bad))
+    bad = document(document(), inforce.refusal(mine.both, "no such module"), pipeline={"module": "gone"})
+    force = inforce.in_force(bad, revise)
+    assert force.job is not None and force.job.spec.pipeline.module == "jobs.nbq5"
+    assert force.trouble is not None and "no such module" in force.trouble.message
+    bad["spec"]["pipeline"]["module"] = "jobs.better"
+    assert inforce.in_force(bad, revise).newest
+
+
+def test_notes_that_cannot_be_read_count_as_none() -> None:
+    one = document()
+    one["metadata"]["annotations"] = {names.LAST_GOOD: "{", names.REFUSED: "{}"}
+    force = inforce.in_force(one, revise)
+    assert force.newest and not force.good
+
+
+def test_the_same_spec_again_is_good() -> None:
+    assert inforce.in_force(document(document()), revise).good
+    assert not inforce.in_force(document(document(), workers=3), revise).good
+
+
+@pytest.mark.parametrize(
+    ("changes", "which"),
+    [
+        ({}, ""),
+        ({"workers": 5}, ""),
+        ({"state": {"virtualNodes": 8, "replicas": 0}}, ""),
+        ({"epoch": {"interval": "1s"}}, "driver settings"),
+        ({"epoch": {"interval": "0ms"}}, ""),
+        ({"restartNonce": 3}, "driver"),
+        ({"state": {"virtualNodes": 8, "memory": "2Gi"}}, "worker settings"),
+        ({"kubernetes": {"image": "other"}}, "driver worker"),
+        ({"kubernetes": {"driver": {"memory": "2Gi"}}}, "driver"),
+        ({"kubernetes": {"sidecar": {"memory": "2Gi"}}}, "worker"),
+        ({"kubernetes": {"imagePullPolicy": "Always"}}, ""),
+    ],
+)
+def test_revisions_differ_when_pods_have_to_be_made_anew(changes: dict[str, Any], which: str) -> None:
+    before, after = revise(spec.check(document())), revise(spec.check(document(**changes)))
+    found = [part for part in ("driver", "worker", "settings") if getattr(before, part) != getattr(after, part)]
+    assert found == which.split()
+
+
+def test_revisions_follow_the_installation_but_tell_nothing_of_its_secrets() -> None:
+    one = spec.check(document())
+    other = inforce.revisions(one, "u", replace(RELEASE, redis="redis://:secret@r:6379/0"))
+    assert other.driver != revise(one).driver and "secret" not in str(other)
+
+
+# --- workers that leave
+
+
+NODES = {f"n{i}": Node(f"n{i}", None, False, None) for i in range(4)}
+
+
+def closed(*nodes: str) -> dict[str, Node]:
+    return {name: replace(node, cordoned=name in nodes) for name, node in NODES.items()}
+
+
+OLD = {names.REVISION: "old"}
+NO_ROOM = (Trouble("Unschedulable", "no room"),)
+
+
+@pytest.mark.parametrize(
+    ("pods", "nodes", "alive", "asked", "expected"),
+    [
+        pytest.param([worker(0), worker(1)], NODES, [0, 1], (), Turnover(2), id="all is well"),
+        pytest.param([worker(0), worker(1)], None, [0, 1], (), Turnover(2), id="nodes are not known"),
+        pytest.param([worker(0), worker(1)], closed("n1"), [0, 1], (), Turnover(3, (1,), (1,)), id="a node is cordoned"),
+        pytest.param(
+            [worker(0), worker(1)], closed("n0", "n1"), [0, 1], (), Turnover(4, (0, 1), (0, 1)), id="both nodes are"
+        ),
+        pytest.param(
+            [worker(0), worker(1)], closed("n0", "n1", "n2", "n3"), [0, 1], (), Turnover(2), id="no node is left"
+        ),
+        pytest.param([worker(0), worker(1)], NODES, [0, 1], (1,), Turnover(2, (1,)), id="the user asks, it stays"),
+        pytest.param([worker(0), worker(1)], NODES, [0, 1], (0, 1), Turnover(2), id="the user asks too much"),
+        pytest.param(
+            [worker(0, annotations=OLD), worker(1, annotations=OLD)], NODES, [0, 1], (), Turnover(3),
+            id="out of date: first another one stands in",
+        ),
+        pytest.param(
+            [worker(0, annotations=OLD), worker(1, annotations=OLD), worker(2)], NODES, [0, 1, 2], (),
+            Turnover(3, (0,), (0,)), id="then the first one leaves",
+        ),
+        pytest.param(
+            [worker(1, annotations=OLD), worker(2)], NODES, [1, 2], (), Turnover(3), id="until it is back the next one waits"
+        ),
+        pytest.param(
+            [worker(0), worker(1, annotations=OLD), worker(2)], NODES, [1, 2], (), Turnover(3),
+            id="and while it comes up, too",
+        ),
+        pytest.param(
+            [worker(0, annotations=OLD), worker(1, annotations=OLD), worker(2, troubles=NO_ROOM, phase="Pending")], NODES,
+            [0, 1], (), Turnover(3, alone=0), id="no room for one that stands in",
+        ),
+        pytest.param(
+            [worker(0, annotations={**OLD, names.ALONE: "true"}), worker(1, annotations=OLD)], NODES, [0, 1], (),
+            Turnover(2, (0,), (0,)), id="it leaves without",
+        ),
+        pytest.param(
+            [worker(0), worker(1, annotations=OLD, troubles=NO_ROOM, phase="Pending")], NODES, [0], (),
+            Turnover(2, remade=(1,)), id="one that never ran is made again at once",
+        ),
+        pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 2], (), Turnover(3), id="one stands in for one that died"),
+        pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 1, 2], (), Turnover(2), id="one too many"),
+    ],
+)  # fmt: skip
+def test_who_leaves(pods: list[Pod], nodes: Any, alive: list[int], asked: tuple[int, ...], expected: Turnover) -> None:
+    assert turnover(crew_of(2, pods, "r", status(*alive)), nodes, asked) == expected
+
+
+def test_the_only_worker_cannot_leave_without_another_one() -> None:
+    pods = [worker(0, annotations={**OLD, names.ALONE: "true"})]
+    assert turnover(crew_of(1, pods, "r", status(0)), NODES).stuck
+
+
+def test_annotations_of_users() -> None:
+    assert asked_drains("1, 3;x2 3") == (1, 3) and asked_drains(None) == ()
+    assert asked_pins("3=1.0,9=0.0 4=2.1", 8) == ((3, "1.0"), (4, "2.1")) and asked_pins("nonsense", 8) == ()
+
+
+# --- lost pods
+
+
+def seen(*pods: Pod, nodes: Any = NODES, answer: Status | None = None, **changes: Any) -> Seen:
+    return Seen(document(**changes), pods, nodes, True, answer, None, NOW)
+
+
+def lost(*pods: Pod, **more: Any) -> dict[str, str]:
+    one = seen(*pods, **more)
+    force = inforce.in_force(one.job, revise)
+    return dict(look(one, force, revise(force.job), Sightings()).lost)
+
+
+def silent(name: str, since: float) -> dict[str, Node]:
+    return {**NODES, name: Node(name, since, False, None)}
+
+
+@pytest.mark.parametrize(
+    ("pod", "nodes", "answer", "is_lost"),
+    [
+        pytest.param(worker(0), NODES, None, False, id="all is well"),
+        pytest.param(worker(0), silent("n0", NOW - 5), status(1), False, id="silent for a moment"),
+        pytest.param(worker(0), silent("n0", NOW - 11), status(1), True, id="silent, and the driver does not hear it"),
+        pytest.param(worker(0), silent("n0", NOW - 500), status(0, 1), False, id="silent, but the driver hears it"),
+        pytest.param(worker(0), silent("n0", NOW - 30), None, False, id="silent, and no driver to ask"),
+        pytest.param(worker(0), silent("n0", NOW - 61), None, True, id="for a minute"),
+        pytest.param(driver(), silent("n1", NOW - 11), None, True, id="the driver, which does not answer"),
+        pytest.param(driver(), silent("n1", NOW - 11), status(0), False, id="the driver, which answers"),
+        pytest.param(worker(0, created=NOW - 55), {}, status(1), False, id="a node that may be new"),
+        pytest.param(worker(0, created=NOW - 61), {}, status(1), True, id="a node that is gone"),
+        pytest.param(worker(0, deleting=NOW - 5), NODES, status(1), False, id="ending"),
+        pytest.param(worker(0, deleting=NOW - 11), NODES, status(1), True, id="ending for too long"),
+        pytest.param(worker(0, silent_since=NOW - 11), None, status(1), True, id="nodes are not known: the pod tells"),
+        pytest.param(worker(0, node=None, phase="Pending"), silent("n0", 0.0), status(1), False, id="not placed yet"),
+    ],
+)
+def test_which_pods_are_lost(pod: Pod, nodes: Any, answer: Status | None, is_lost: bool) -> None:
+    assert bool(lost(pod, nodes=nodes, answer=answer)) is is_lost
+
+
+def test_copies_are_spread_over_zones_when_there_are_enough() -> None:
+    zones = {f"n{i}": Node(f"n{i}", None, False, f"z{i % 2}") for i in range(4)}
+    one = seen(worker(0), worker(1), worker(2), nodes=zones)
+    assert [failure_domain(pod, one, 1) for pod in one.workers] == ["z0", "z1", "z0"]
+    assert [failure_domain(pod, one, 2) for pod in one.workers] == ["n0", "n1", "n2"]
+    assert failure_domain(worker(0), seen(worker(0), nodes=None), 1) == "n0"
+
+
+def test_what_is_missing_is_waited_for() -> None:
+    sightings = Sightings()
+    mine = {names.REVISION: revise(spec.check(document())).worker}
+    one = seen(worker(0, annotations=mine), worker(1, annotations=mine), driver(), answer=status(0))
+    force = inforce.in_force(one.job, revise)
+    first = look(one, force, revise(force.job), sightings)
+    later = look(replace(one, now=NOW + 4), force, revise(force.job), sightings)
+    assert first.observed is not None and first.observed.missing == {"1.0": 0.0}
+    assert later.observed is not None and later.observed.missing == {"1.0": 4.0}
+
+
+def test_a_worker_that_is_held_up_is_not_waited_for() -> None:
+    one = seen(worker(0), worker(1, troubles=NO_ROOM, phase="Pending", created=NOW - 1), driver(), answer=status(0))
+    force = inforce.in_force(one.job, revise)
+    view = look(one, force, revise(force.job), Sightings())
+    assert view.observed is not None and view.observed.workers[1].seconds > d.START_SECONDS
+
+
+# --- steps
+
+
+def test_a_pod_of_another_operator_is_taken_over_before_anything_else() -> None:
+    force = inforce.in_force(document(), revise)
+    mine = {names.REVISION: revise(force.job).worker, names.TOKEN: "7"}
+    one = seen(worker(0, annotations=mine), worker(1, annotations={**mine, names.TOKEN: "6"}), answer=status(0, 1))
+    steps = plan(look(one, force, revise(force.job), Sightings()), 7)
+    assert [(type(step).__name__, step.pod.name) for step in steps] == [("Claim", "nbq5-worker-1")]  # type: ignore[union-attr]
+
+
+def test_a_paused_job_has_no_steps_and_a_deleted_one_only_ends() -> None:
+    paused = copy.deepcopy(seen(worker(0), answer=None))
+    paused.job["metadata"]["annotations"][names.PAUSED] = "true"
+    force = inforce.in_force(paused.job, revise)
+    assert plan(look(paused, force, revise(force.job), Sightings()), 7) == []
+    paused.job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    steps = plan(look(paused, force, revise(force.job), Sightings()), 7)
+    assert [type(step).__name__ for step in steps] == ["DeletePod"]

@@ -1,0 +1,135 @@
+"""Pods and nodes as they are read: every shape of a status that is known to have misled an operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ferry_operator.kube import facts, names
+from ferry_operator.kube.names import Doc
+
+T0 = "2026-01-01T00:00:00Z"
+T1 = "2026-01-01T00:01:00Z"
+
+
+def pod(status: Doc, **metadata: Any) -> Doc:
+    labels = {names.JOB: "a", names.ROLE: "worker", names.WORKER: "3"}
+    base = {"name": "a-worker-3", "uid": "u", "resourceVersion": "7", "labels": labels, "creationTimestamp": T0}
+    return {"metadata": {**base, **metadata}, "spec": {"nodeName": "n1"}, "status": status}
+
+
+def container(state: Doc, ready: bool = False, **more: Any) -> Doc:
+    return {"name": "executor", "ready": ready, "state": state, **more}
+
+
+def test_a_pod() -> None:
+    one = facts.pod(pod({"phase": "Running", "podIP": "10.0.0.9"}, annotations={names.INSTANCES: "4"}))
+    assert (one.name, one.worker, one.node, one.ip, one.phase) == ("a-worker-3", 3, "n1", "10.0.0.9", "Running")
+    assert one.created == facts.when(T0) and one.number(names.INSTANCES) == 4 and one.number(names.TOKEN) == 0
+
+
+def test_a_pod_without_anything() -> None:
+    one = facts.pod({"metadata": {"name": "x"}})
+    assert (one.phase, one.ready, one.ended, one.troubles, one.worker) == ("Pending", False, None, (), None)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reason"),
+    [
+        pytest.param(
+            {"phase": "Failed", "containerStatuses": [container({"terminated": {"exitCode": 2, "reason": "Error"}})]},
+            2, "Error", id="an exit code",
+        ),
+        pytest.param(
+            {"phase": "Succeeded", "containerStatuses": [container({"terminated": {"exitCode": 0}})]}, 0, "", id="done",
+        ),
+        pytest.param({"phase": "Failed", "reason": "Evicted", "message": "disk"}, None, "Evicted", id="evicted, no statuses"),
+        pytest.param(
+            {"phase": "Failed", "reason": "Evicted",
+             "containerStatuses": [container({"terminated": {"exitCode": 137, "reason": "Error"}})]},
+            None, "Evicted", id="evicted while it ran",
+        ),
+        pytest.param(
+            {"phase": "Failed", "containerStatuses": [container({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})]},
+            137, "OOMKilled", id="out of memory",
+        ),
+        pytest.param(
+            {"phase": "Failed",
+             "containerStatuses": [container({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}})]},
+            None, "PodEnded", id="nobody knows",
+        ),
+    ],
+)  # fmt: skip
+def test_how_a_pod_ended(status: Doc, code: int | None, reason: str) -> None:
+    ended = facts.pod(pod(status)).ended
+    assert ended is not None and (ended.code, ended.reason) == (code, reason)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param(
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]},
+            ("Unschedulable", "a-worker-3: 0/3 nodes"), id="unschedulable",
+        ),
+        pytest.param(
+            {"containerStatuses": [container({"waiting": {"reason": "ImagePullBackOff", "message": "no x"}})]},
+            ("ImagePull", "a-worker-3, executor: no x"), id="no image",
+        ),
+        pytest.param(
+            {"initContainerStatuses": [container(
+                {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+                lastState={"terminated": {"exitCode": 1, "message": "Redis says no"}})]},
+            ("CrashLoop", "a-worker-3, executor: ends with 1: Redis says no"), id="a sidecar that crashes",
+        ),
+        pytest.param(
+            {"containerStatuses": [container({"waiting": {"reason": "CreateContainerConfigError", "message": "secret"}})]},
+            ("ContainerRefused", "a-worker-3, executor: secret"), id="refused",
+        ),
+        pytest.param({"containerStatuses": [container({"waiting": {"reason": "ContainerCreating"}})]}, None, id="coming"),
+        pytest.param({"phase": "Running", "containerStatuses": [container({"running": {}}, True)]}, None, id="well"),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_pod_from_running(status: Doc, expected: tuple[str, str] | None) -> None:
+    found = [(one.reason, one.message) for one in facts.pod(pod(status)).troubles]
+    assert found == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("condition", "ready", "silent"),
+    [
+        pytest.param({"status": "True"}, True, None, id="well"),
+        pytest.param(
+            {"status": "False", "lastTransitionTime": T1}, True, facts.when(T1), id="the node controller says no"
+        ),
+        pytest.param(
+            {"status": "False", "reason": "ContainersNotReady", "lastTransitionTime": T1},
+            False,
+            None,
+            id="the kubelet does",
+        ),
+    ],
+)
+def test_silence_is_seen_without_reading_nodes(condition: Doc, ready: bool, silent: float | None) -> None:
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", **condition}],
+        "containerStatuses": [container({"running": {}}, ready)],
+    }
+    assert facts.pod(pod(status)).silent_since == silent
+
+
+def test_a_node() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": T0}
+    document = {"metadata": {"name": "n1", "labels": {facts.ZONE: "z"}}, "spec": {}, "status": {"conditions": [ready]}}
+    assert facts.node(document) == facts.Node("n1", None, False, "z")
+    unknown = {**ready, "status": "Unknown", "lastTransitionTime": T1}
+    document = {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}, "status": {"conditions": [unknown]}}
+    assert facts.node(document) == facts.Node("n1", facts.when(T1), True, None)
+
+
+def test_times() -> None:
+    assert facts.stamp(facts.when(T0) or 0.0) == T0
+    assert facts.when("2026-01-01T00:00:00.123456Z") == facts.when(T0)
+    assert facts.when(None) is None and facts.when("soon") is None

@@ -1,0 +1,307 @@
+"""Whole passes of the operator in a small world: a job comes, grows, shrinks, moves, is mended, ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ferry_operator.kube import names
+from ferry_operator.kube.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS
+from tests.unit.kube.fakes.fake_world import World, job, settled, writes
+
+
+def running(nodes: int = 3, **spec: Any) -> World:
+    world = World(nodes)
+    world.api.create(JOBS, job(**spec))
+    world.until(settled)
+    return world
+
+
+def test_a_job_comes_up() -> None:
+    world = running()
+    assert world.pods() == ["nbq5-driver", "nbq5-worker-0", "nbq5-worker-1"]
+    assert world.api.names(SECRETS) == ["nbq5-run"] and world.api.names(BUDGETS) == ["nbq5-workers"]
+    assert world.status["phase"] == "Running" and world.status["workers"] == 2 and world.status["desired"] == 2
+    assert world.condition("ReplicasInSync")["status"] == "True"
+    assert {one["observedGeneration"] for one in world.status["conditions"]} == {1}
+
+
+def test_nothing_is_written_when_nothing_changes() -> None:
+    world = running()
+    world.rounds(5)
+    before = writes(world, PODS) + writes(world, SECRETS) + writes(world, EVENTS) + writes(world, BUDGETS)
+    for _ in range(10):
+        world.api.edit(JOBS, "nbq5", {"spec": job()["spec"]})
+        world.rounds(5)
+    after = writes(world, PODS) + writes(world, SECRETS) + writes(world, EVENTS) + writes(world, BUDGETS)
+    assert after == before
+
+
+def test_what_is_intended_is_in_the_status_before_it_is_done() -> None:
+    world = running()
+    found: list[str] = []
+
+    def watch(verb: str, kind: object, name: str) -> None:
+        if verb == "create" and kind == PODS:
+            found.append(str(world.status.get("intended")))
+
+    world.api.before = watch
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: settled(w) and w.status["workers"] == 3)
+    assert found == ["start worker 2"] and "intended" not in world.status
+
+
+def test_counters_alone_are_written_rarely() -> None:
+    world = running()
+    before = writes(world)
+    world.rounds(60)
+    assert writes(world) - before <= 6
+
+
+def test_it_grows_and_shrinks_and_the_driver_stays() -> None:
+    world = running()
+    uid = world.pod("nbq5-driver")["metadata"]["uid"]
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 4}})
+    world.until(lambda w: settled(w) and w.status["workers"] == 4)
+    assert world.used() == [0, 1, 2, 3]
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 2}})
+    gone: list[tuple[str, list[int]]] = []
+
+    def watch(verb: str, kind: object, name: str) -> None:
+        if verb == "delete":
+            gone.append((name, world.used()))
+
+    world.api.before = watch
+    world.until(lambda w: settled(w) and len(w.pods()) == 3)
+    assert world.pod("nbq5-driver")["metadata"]["uid"] == uid and world.lives == 1
+    assert sorted(name for name, _ in gone) == ["nbq5-worker-2", "nbq5-worker-3"]
+    assert all(used == [0, 1] for _, used in gone), "a pod was deleted that held something"
+
+
+def test_a_cordoned_node_is_emptied_before_its_pod_goes() -> None:
+    world = running()
+    node = world.pod("nbq5-worker-1")["spec"]["nodeName"]
+    world.api.edit(NODES, node, {"spec": {"unschedulable": True}})
+    held: list[list[int]] = []
+    copies: list[int] = []
+
+    def watch(verb: str, kind: object, name: str) -> None:
+        if verb == "delete" and name == "nbq5-worker-1":
+            held.append(world.used())
+        if world.driver is not None:
+            copies.append(min(len(group) for group in world.driver.groups))
+
+    world.api.before = watch
+    world.until(lambda w: settled(w) and w.pods() == ["nbq5-driver", "nbq5-worker-0", "nbq5-worker-1"]
+                and w.pod("nbq5-worker-1")["spec"].get("nodeName") not in (None, node))  # fmt: skip
+    assert held == [[0, 2]], "it was emptied first, and another one stood in"
+    assert min(copies) == 2, "there was never a copy too few"
+    assert world.used() == [0, 1]
+
+
+def test_nothing_is_drained_when_every_node_is_cordoned() -> None:
+    world = running()
+    for node in ("n0", "n1", "n2"):
+        world.api.edit(NODES, node, {"spec": {"unschedulable": True}})
+    before = writes(world, PODS)
+    world.rounds(30)
+    assert writes(world, PODS) == before and world.status["phase"] == "Running"
+
+
+def test_a_lost_node_is_given_up_and_its_worker_made_elsewhere() -> None:
+    world = running()
+    node = world.pod("nbq5-worker-1")["spec"]["nodeName"]
+    world.node_falls_silent(node)
+    world.rounds(8)
+    assert world.pod("nbq5-worker-1")["spec"]["nodeName"] == node, "it is given some time"
+    world.until(lambda w: settled(w) and w.pod("nbq5-worker-1")["spec"].get("nodeName") not in (None, node))
+    assert world.used() == [0, 1]
+
+
+def test_a_worker_that_the_driver_hears_is_never_given_up() -> None:
+    world = running()
+    node = world.pod("nbq5-worker-1")["spec"]["nodeName"]
+    uid = world.pod("nbq5-worker-1")["metadata"]["uid"]
+    no = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-12T13:46:41Z"}
+    world.api.set_status(NODES, node, conditions=[no])  # cut off from the control plane only
+    world.rounds(100)
+    assert world.pod("nbq5-worker-1")["metadata"]["uid"] == uid
+
+
+def test_a_lost_driver_comes_back_elsewhere_and_goes_on() -> None:
+    world = running()
+    node = world.pod("nbq5-driver")["spec"]["nodeName"]
+    workers = [world.pod(f"nbq5-worker-{k}")["metadata"]["uid"] for k in (0, 1)]
+    world.silent.append(node)
+    world.driver = None
+    no = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-12T13:46:41Z"}
+    world.api.set_status(NODES, node, conditions=[no])
+    world.silent.remove(node)  # its worker goes on: only the driver is silent
+    world.api.edit(NODES, node, {"spec": {"unschedulable": True}})
+    world.until(lambda w: w.lives == 2)
+    assert world.pod("nbq5-driver")["spec"]["nodeName"] != node
+    assert workers[0] in [world.pod(f"nbq5-worker-{k}")["metadata"]["uid"] for k in (0, 1)]
+
+
+def test_a_finished_job_stays_finished() -> None:
+    world = running()
+    world.driver_ends(0)
+    world.until(lambda w: w.pods() == ["nbq5-driver"])
+    assert world.status["phase"] == "Finished"
+    world.begin_operator()
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.api.remove(PODS, "nbq5-driver")
+    world.rounds(20)
+    assert world.pods() == [] and world.status["phase"] == "Finished"
+
+
+def test_a_refused_job_says_why_and_is_tried_again_when_it_changes() -> None:
+    world = World()
+    world.ends_with = (2, "2026 INFO hello\nrefused: there is no module 'jobs.nbq5'\n")
+    world.api.create(JOBS, job())
+    world.until(lambda w: w.status.get("phase") == "Failed")
+    assert world.condition("Ready") | {"lastTransitionTime": "", "observedGeneration": 0} == {
+        "type": "Ready", "status": "False", "reason": "Failed", "message": "refused: there is no module 'jobs.nbq5'",
+        "lastTransitionTime": "", "observedGeneration": 0,
+    }  # fmt: skip
+    assert world.condition("Degraded")["reason"] == "DriverRefused"
+    world.ends_with = None
+    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"module": "jobs.other"}}})
+    world.until(settled)
+
+
+def test_a_crash_is_followed_by_a_new_driver_and_many_by_longer_waits() -> None:
+    world = running()
+    world.driver_ends(1, "boom")
+    world.until(lambda w: w.lives == 2)
+    world.ends_with = (1, "boom")
+    world.driver_ends(1, "boom")
+    made = 0
+
+    def watch(verb: str, kind: object, name: str) -> None:
+        nonlocal made
+        made += verb == "create" and kind == PODS
+
+    world.api.before = watch
+    world.rounds(200)
+    assert 6 <= made <= 14, "0.2 s, doubled each time, at most a minute"
+    assert world.condition("Degraded")["reason"] == "DriverCrashes" and "boom" in world.condition("Degraded")["message"]
+    world.ends_with = None
+    world.until(settled)
+
+
+def test_an_impossible_spec_leaves_the_last_good_one_in_force() -> None:
+    world = running()
+    world.rounds(5)
+    before = writes(world, PODS)
+    world.api.edit(JOBS, "nbq5", {"spec": {"epoch": {"interval": "soon"}, "workers": 3}})
+    world.rounds(10)
+    assert writes(world, PODS) == before and world.condition("Ready")["status"] == "True"
+    assert world.condition("Degraded")["reason"] == "SpecRefused"
+    assert "spec.epoch.interval" in world.condition("Degraded")["message"]
+    assert world.status["observedGeneration"] == 2 and world.status["desired"] == 2
+
+
+def test_a_spec_that_the_driver_refuses_is_taken_back() -> None:
+    world = running()
+    world.rounds(5)
+    world.ends_with = (2, "refused: there is no module 'jobs.gone'")
+    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"module": "jobs.gone"}}})
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused")
+    world.ends_with = None
+    world.until(lambda w: w.lives == 2 and w.condition("Ready")["status"] == "True")
+    assert "jobs.gone" in world.condition("Degraded")["message"]
+    world.rounds(20)
+    assert world.lives == 2, "it is not tried again and again"
+
+
+def test_a_restart_nonce_restarts_the_driver_and_nothing_else() -> None:
+    world = running()
+    world.rounds(5)
+    uids = {name: world.pod(name)["metadata"]["uid"] for name in world.pods()}
+    world.api.edit(JOBS, "nbq5", {"spec": {"restartNonce": 1}})
+    world.until(lambda w: w.lives == 2 and settled(w))
+    now = {name: world.pod(name)["metadata"]["uid"] for name in world.pods()}
+    assert [name for name in uids if uids[name] != now[name]] == ["nbq5-driver"]
+
+
+@pytest.mark.parametrize("capacity", [pytest.param(2, id="room for one more"), pytest.param(1, id="no room")])
+def test_a_new_image_comes_worker_by_worker_and_nothing_is_lost(capacity: int) -> None:
+    world = World(nodes=3, capacity=capacity)
+    world.api.create(JOBS, job(workers=3))
+    world.until(settled)
+    world.rounds(5)
+    world.api.edit(JOBS, "nbq5", {"spec": {"kubernetes": {"image": "ferry:2"}}})
+    deleted: list[tuple[str, list[int]]] = []
+
+    def watch(verb: str, kind: object, name: str) -> None:
+        if verb == "delete" and world.driver is not None:
+            deleted.append((name, world.used()))
+
+    world.api.before = watch
+    images = lambda w: {w.pod(n)["spec"]["containers"][0]["image"] for n in w.pods()}  # noqa: E731
+    world.until(lambda w: settled(w) and images(w) == {"ferry:2"} and len(w.pods()) == 4, 400)
+    assert world.lives == 2
+    for name, used in deleted:
+        assert name == "nbq5-driver" or int(name.rsplit("-", 1)[1]) not in used, (name, used)
+
+
+def test_an_image_that_is_not_there_stops_at_the_first_worker() -> None:
+    world = running()
+    world.rounds(5)
+    world.refuses_image = "ferry:nowhere"
+    world.api.edit(JOBS, "nbq5", {"spec": {"kubernetes": {"image": "ferry:nowhere"}}})
+    world.until(lambda w: w.condition("Degraded").get("reason") == "ImagePull")
+    assert world.condition("Ready")["status"] == "True" and world.lives == 1
+    world.rounds(130)
+    assert world.condition("Degraded")["reason"] == "SpecRefused"
+    assert world.pods() == ["nbq5-driver", "nbq5-worker-0", "nbq5-worker-1"] and world.used() == [0, 1]
+
+
+def test_room_for_a_worker_is_missing_and_the_others_go_on() -> None:
+    world = running(nodes=1)
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 4}})
+    world.until(lambda w: w.condition("Degraded").get("reason") == "Unschedulable", 20)
+    assert world.condition("Ready")["status"] == "True" and world.used() == [0, 1]
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 2}})
+    world.until(lambda w: settled(w) and len(w.pods()) == 3)
+
+
+def test_a_paused_job_is_left_alone() -> None:
+    world = running()
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: "true"}}, "spec": {"workers": 4}})
+    world.api.remove(PODS, "nbq5-worker-1")
+    world.rounds(20)
+    assert world.pods() == ["nbq5-driver", "nbq5-worker-0"]
+    assert world.condition("Progressing")["reason"] == "Paused"
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: None}}})
+    world.until(lambda w: settled(w) and w.status["workers"] == 4)
+
+
+def test_a_user_drains_a_worker_and_moves_a_virtual_node() -> None:
+    world = running()
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.DRAIN: "1"}}})
+    world.until(lambda w: settled(w) and w.used() == [0])
+    assert "nbq5-worker-1" in world.pods()
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.DRAIN: None, names.PINS: "3=1.0"}}})
+    world.until(lambda w: settled(w) and w.driver is not None and w.driver.groups[3][0] == "1.0")
+
+
+def test_what_is_left_of_a_deleted_job_goes_also_from_a_silent_node() -> None:
+    world = running()
+    world.node_falls_silent(world.pod("nbq5-worker-1")["spec"]["nodeName"])
+    world.api.remove(JOBS, "nbq5")
+    world.rounds(45)
+    assert [key for key in world.api.objects if key[0] in (PODS, SECRETS, BUDGETS, JOBS)] == []
+
+
+def test_a_deposed_operator_misses_with_its_deletions() -> None:
+    world = running()
+    world.look()
+    old = world.store.pods("nbq5")[1]
+    world.begin_operator()
+    world.round()
+    assert int(world.pod(old.name)["metadata"]["annotations"][names.TOKEN]) == world.token
+    with pytest.raises(Exception, match="has changed"):
+        world.api.delete(PODS, old.name, old.uid, old.version)

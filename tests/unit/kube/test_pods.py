@@ -1,0 +1,231 @@
+"""Manifests: restricted pod security, names that are always the same, and everything the processes are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ferry_operator import spec
+from ferry_operator.kube import names, objects, parts, pods
+from ferry_operator.kube.names import Doc
+from ferry_operator.kube.release import Release, redis_url, run_key, settings_of
+from ferry_operator.models import StreamJob
+from tests.unit.kube.fakes.fake_world import job
+
+RELEASE = Release("jobs", "ferry:1", "redis://:pw@redis:6379/0", "key", "ferry-job")
+UID = "0a1b2c3d-1111-2222-3333-444455556666"
+
+VOLUMES = [
+    {"name": "data", "mountPath": "/data", "claim": "inputs"},
+    {"name": "in", "mountPath": "/in", "hostPath": "/srv/in", "readOnly": True},
+]
+
+
+def made(**changes: Any) -> tuple[Doc, StreamJob]:
+    document = job(**changes)
+    document["metadata"] |= {"uid": UID, "namespace": "jobs"}
+    return document, spec.check(document)
+
+
+def driver(**changes: Any) -> Doc:
+    document, one = made(**changes)
+    return pods.driver(document, one, RELEASE, {names.REVISION: "r"})
+
+
+def worker(index: int = 1, **changes: Any) -> Doc:
+    document, one = made(**changes)
+    return pods.worker(document, one, RELEASE, index, {names.INSTANCES: "2"})
+
+
+def containers(pod: Doc) -> list[Doc]:
+    return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+
+
+def env(container: Doc) -> dict[str, str]:
+    return {one["name"]: one.get("value", "") for one in container["env"]}
+
+
+def restricted(pod: Doc) -> list[str]:
+    """What breaks the restricted profile of the pod security standards."""
+    found = []
+    one = pod["spec"]
+    for key in ("hostNetwork", "hostPID", "hostIPC"):
+        found += [key] if one.get(key) else []
+    found += ["hostPath" for volume in one["volumes"] if "hostPath" in volume]
+    for container in containers(pod):
+        security = container["securityContext"]
+        found += ["escalation"] if security["allowPrivilegeEscalation"] is not False else []
+        found += ["root"] if not security["runAsNonRoot"] or security.get("runAsUser") == 0 else []
+        found += ["capabilities"] if security["capabilities"] != {"drop": ["ALL"]} else []
+        found += ["seccomp"] if security["seccompProfile"]["type"] != "RuntimeDefault" else []
+        found += ["writable root"] if not security["readOnlyRootFilesystem"] else []
+        found += ["host port"] if any("hostPort" in port for port in container.get("ports", [])) else []
+    return found
+
+
+@pytest.mark.parametrize("pod", [driver(), worker(), worker(kubernetes={"volumes": VOLUMES[:1]})])
+def test_pods_are_restricted(pod: Doc) -> None:
+    assert restricted(pod) == []
+    assert pod["spec"]["automountServiceAccountToken"] is False and pod["spec"]["serviceAccountName"] == "ferry-job"
+    assert pod["spec"]["securityContext"]["runAsUser"] == 10001
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"kubernetes": {"network": "host"}}, {"hostNetwork", "host port"}, id="host network"),
+        pytest.param(
+            {"kubernetes": {"stateVolume": {"medium": "hostPath", "path": "/srv/state"}}},
+            {"hostPath", "root", "capabilities"},
+            id="state on the node: its owner is set by root",
+        ),
+        pytest.param({"kubernetes": {"volumes": VOLUMES}}, {"hostPath"}, id="a directory of the node"),
+        pytest.param({"transport": {"rdma": {"mode": "shared", "resource": "rdma/hca"}}}, {"capabilities"}, id="RDMA"),
+    ],
+)
+def test_only_what_is_asked_for_breaks_the_restrictions(changes: dict[str, Any], expected: set[str]) -> None:
+    assert {*restricted(driver(**changes)), *restricted(worker(**changes))} == expected
+
+
+def test_the_driver() -> None:
+    pod = driver()
+    assert pod["metadata"]["name"] == "nbq5-driver" and pod["spec"]["restartPolicy"] == "Never"
+    assert pod["metadata"]["labels"] == {
+        "app.kubernetes.io/managed-by": "ferry", "ferry.dev/job": "nbq5", "ferry.dev/role": "driver",
+    }  # fmt: skip
+    owner = pod["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["uid"], owner["controller"]) == ("StreamJob", UID, True)
+    (one,) = pod["spec"]["containers"]
+    assert one["args"] == ["python3", "-m", "ferry.driver", "/etc/ferry/run.json"]
+    assert env(one)["FERRY_SPARK"] == "standalone" and env(one)["FERRY_CONTROL_PORT"] == "7070"
+    assert env(one)["FERRY_HOST"] == "$(POD_IP)" and env(one)["FERRY_PORTS"] == "fixed"
+    assert one["resources"] == {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    assert one["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_a_worker_is_a_native_sidecar_and_an_executor() -> None:
+    pod = worker()
+    (sidecar,), (executor,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    assert pod["metadata"]["name"] == "nbq5-worker-1" and pod["metadata"]["labels"]["ferry.dev/worker"] == "1"
+    assert pod["spec"]["restartPolicy"] == sidecar["restartPolicy"] == "Always"
+    assert sidecar["args"] == ["python3", "-m", "ferry.sidecar", "/etc/ferry/run.json", "--worker", "1"]
+    assert executor["args"] == ["python3", "-m", "ferry.worker", "/etc/ferry/run.json", "--worker", "1"]
+    assert env(sidecar)["FERRY_INSTANCES_FILE"] == "/etc/ferry/pod/instances" and env(executor)["FERRY_WORKER"] == "1"
+    assert "startupProbe" in sidecar
+    settings = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == "settings")
+    assert settings["projected"]["sources"][1]["downwardAPI"]["items"][0]["path"] == "pod/instances"
+    assert "state" not in [m["name"] for m in executor["volumeMounts"]], "state is the sidecar's alone"
+    preferred = pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred[0]["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+
+
+def test_jobs_on_one_host_have_ports_of_their_own() -> None:
+    document, one = made(kubernetes={"network": "host"})
+    other = {**document, "metadata": {**document["metadata"], "uid": "another"}}
+    ports = [pods.driver(d, one, RELEASE, {})["spec"]["containers"][0]["ports"] for d in (document, other)]
+    numbers = [{port["hostPort"] for port in some} for some in ports]
+    assert not numbers[0] & numbers[1] and all(len(some) == 2 for some in numbers)
+    sidecar = pods.worker(document, one, RELEASE, 0, {})["spec"]["initContainers"][0]
+    assert "ports" not in sidecar and "FERRY_PORTS" not in env(sidecar)
+
+
+@pytest.mark.parametrize(
+    ("volume", "expected"),
+    [
+        ({}, {"emptyDir": {}}),
+        ({"medium": "disk", "size": "2Gi"}, {"emptyDir": {"sizeLimit": "2Gi"}}),
+        ({"medium": "memory", "size": "64Mi"}, {"emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}),
+        (
+            {"medium": "hostPath", "path": "/srv"},
+            {"hostPath": {"path": "/srv/jobs/nbq5", "type": "DirectoryOrCreate"}},
+        ),
+    ],
+)
+def test_state_volumes(volume: dict[str, Any], expected: Doc) -> None:
+    found = next(v for v in worker(kubernetes={"stateVolume": volume})["spec"]["volumes"] if v["name"] == "state")
+    assert found == {"name": "state", **expected}
+
+
+def test_volumes_of_the_user_and_the_checkpoint_on_one_of_them() -> None:
+    pod = driver(kubernetes={"volumes": VOLUMES, "checkpoint": "/data/offsets/nbq5"})
+    mounts = {m["mountPath"]: m for m in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert mounts["/var/lib/ferry/checkpoint"] == {
+        "name": "user-data", "mountPath": "/var/lib/ferry/checkpoint", "subPath": "offsets/nbq5",
+    }  # fmt: skip
+    assert mounts["/in"]["readOnly"] is True
+    by_name = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert by_name["user-data"]["persistentVolumeClaim"]["claimName"] == "inputs"
+    sidecar = worker(kubernetes={"volumes": VOLUMES})["spec"]["initContainers"][0]
+    assert not [m for m in sidecar["volumeMounts"] if m["name"].startswith("user-")]
+
+
+def test_placement_of_the_user_is_kept_and_a_silent_node_is_tolerated() -> None:
+    own = {"key": "spot", "operator": "Exists"}
+    affinity = {"nodeAffinity": {"x": 1}}
+    pod = worker(kubernetes={"tolerations": [own], "nodeSelector": {"disk": "fast"}, "affinity": affinity})
+    assert pod["spec"]["nodeSelector"] == {"disk": "fast"} and own in pod["spec"]["tolerations"]
+    assert {t["key"] for t in pod["spec"]["tolerations"]} >= {"node.kubernetes.io/unreachable"}
+    assert pod["spec"]["affinity"]["nodeAffinity"] == {"x": 1} and "podAntiAffinity" in pod["spec"]["affinity"]
+
+
+def test_rdma_goes_to_the_sidecar_only() -> None:
+    pod = worker(transport={"rdma": {"mode": "sriov", "resource": "rdma/vf"}})
+    sidecar, executor = pod["spec"]["initContainers"][0], pod["spec"]["containers"][0]
+    assert sidecar["resources"]["limits"]["rdma/vf"] == sidecar["resources"]["requests"]["rdma/vf"] == "1"
+    assert "rdma/vf" not in executor["resources"]["limits"]
+
+
+def test_labels_of_the_user_are_put_on_pods_but_not_in_place_of_ours() -> None:
+    document, _ = made()
+    document["metadata"]["labels"] = {"team": "a", names.JOB: "other"}
+    pod = pods.driver(document, spec.check(document), RELEASE, {})
+    assert pod["metadata"]["labels"]["team"] == "a" and pod["metadata"]["labels"][names.JOB] == "nbq5"
+
+
+def test_the_same_arguments_give_the_same_manifest() -> None:
+    assert driver() == driver() and worker() == worker()
+
+
+def test_the_settings_of_a_run() -> None:
+    document, one = made(events=500, output="/data/out")
+    settings = settings_of(one, UID, RELEASE)
+    assert settings.run == "nbq5-0a1b2c3d" and settings.directory == "/var/lib/ferry"
+    assert settings.redis == "redis://:pw@redis:6379/0" and settings.events == 500 and settings.output == "/data/out"
+    assert settings.secret == run_key(RELEASE, UID) != run_key(RELEASE, "another") and len(settings.secret) == 48
+    secret = objects.secret(document, settings)
+    assert secret["metadata"]["name"] == "nbq5-run" and settings.secret in secret["stringData"]["run.json"]
+
+
+@pytest.mark.parametrize("field", ["output", "pipeline.file", "deadLetter.directory"])
+def test_a_relative_path_is_refused(field: str) -> None:
+    changes: dict[str, Any] = {
+        "output": {"output": "out"}, "pipeline.file": {"pipeline": {"file": "p.py"}},
+        "deadLetter.directory": {"deadLetter": {"directory": "dead"}},
+    }[field]  # fmt: skip
+    with pytest.raises(Exception, match=f"spec.{field}"):
+        settings_of(made(**changes)[1], UID, RELEASE)
+
+
+@pytest.mark.parametrize(
+    ("url", "password", "expected"),
+    [
+        ("redis://h:1/0", "p@ss", "redis://:p%40ss@h:1/0"),
+        ("redis://h:1/0", "", "redis://h:1/0"),
+        ("redis://:own@h:1/0", "other", "redis://:own@h:1/0"),
+    ],
+)
+def test_the_password_goes_into_the_url(url: str, password: str, expected: str) -> None:
+    assert redis_url(url, password) == expected
+
+
+def test_no_eviction_is_ever_allowed_by_the_budget() -> None:
+    document, _ = made()
+    found = objects.budget(document)["spec"]
+    assert found["minAvailable"] > 256 * 2 and found["selector"]["matchLabels"][names.JOB] == "nbq5"
+
+
+def test_names_are_labels_of_hosts() -> None:
+    longest = "j" * 52
+    assert len(names.worker_pod(longest, 511)) <= 63 and len(names.run_name(longest, UID)) <= 63
+    assert parts.RUN_JSON.startswith("/etc/")
