@@ -1,0 +1,99 @@
+{{- define "ferry.fullname" -}}
+{{- if contains "ferry" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-ferry" (.Release.Name | trunc 34 | trimSuffix "-") }}{{ end }}
+{{- end }}
+
+{{- /* Labels of everything of the release. Pods of jobs carry managed-by "ferry"; nothing of the chart does. */}}
+{{- define "ferry.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "ferry.selector" . }}
+{{- end }}
+
+{{- define "ferry.selector" -}}
+app.kubernetes.io/name: ferry
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "ferry.operatorAccount" -}}
+{{- .Values.operator.serviceAccount.name | default (ternary (printf "%s-operator" (include "ferry.fullname" .)) "default" .Values.operator.serviceAccount.create) }}
+{{- end }}
+
+{{- define "ferry.jobAccount" -}}
+{{- .Values.jobs.serviceAccount.name | default (ternary (printf "%s-job" (include "ferry.fullname" .)) "default" .Values.jobs.serviceAccount.create) }}
+{{- end }}
+
+{{- /* The board's address, the password apart. */}}
+{{- define "ferry.redisUrl" -}}
+{{- if not .Values.redis.enabled }}{{ required "redis.url: give the address of your own Redis, or set redis.enabled" .Values.redis.url }}
+{{- else if .Values.redis.clusterIP }}redis://{{ .Values.redis.clusterIP }}:6379/0
+{{- else }}redis://{{ include "ferry.fullname" . }}-redis.{{ .Release.Namespace }}.svc:6379/0
+{{- end }}
+{{- end }}
+
+{{- define "ferry.redisSecret" -}}
+{{- .Values.redis.existingSecret | default (ternary (printf "%s-redis" (include "ferry.fullname" .)) "" .Values.redis.enabled) }}
+{{- end }}
+
+{{- define "ferry.redisSecretKey" -}}
+{{- ternary .Values.redis.existingSecretKey "password" (not (empty .Values.redis.existingSecret)) }}
+{{- end }}
+
+{{- define "ferry.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "ferry.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "ferry.pullSecrets" -}}
+{{- with .Values.images.pullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Where a pod may be put: the keys of `operator` or `redis` that say so. */}}
+{{- define "ferry.placement" -}}
+{{- with .nodeSelector -}}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- /* Egress to the board: the release's pod, or the port of your own at any address. */}}
+{{- define "ferry.redisPeer" -}}
+{{- if .Values.redis.enabled -}}
+- to:
+    - podSelector:
+        matchLabels: {{- include "ferry.selector" . | nindent 10 }}
+          app.kubernetes.io/component: redis
+  ports: [{port: 6379}]
+{{- else -}}
+- ports: [{port: {{ regexFind ":[0-9]+" (trimPrefix "rediss:" (trimPrefix "redis:" .Values.redis.url)) | trimPrefix ":" | default 6379 }}}]
+{{- end }}
+{{- end }}
+
+{{- define "ferry.monitorLabels" -}}
+{{ include "ferry.labels" . }}
+{{- with .Values.monitoring.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

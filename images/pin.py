@@ -1,0 +1,75 @@
+"""Writes requirements-*.txt: the exact versions of what the images hold, as they are installed here.
+
+    .venv/bin/python images/pin.py
+
+An image gets extras of pyproject.toml and all that they need, without what no pod uses.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+HERE = Path(__file__).resolve().parent
+
+EXTRAS = {"operator": ("operator", "kube"), "runtime": ("runtime",)}
+"""Of pyproject.toml, by image."""
+
+UNUSED = {"matplotlib"}
+"""Pictures are drawn where the command `ferry` runs."""
+
+IMAGE = {"python_full_version": "3.11.2", "python_version": "3.11", "extra": ""}
+"""Python of the images (Debian bookworm's), where it differs from the one here."""
+
+ABSENT = {"async-timeout": "5.0.1"}
+"""Versions of what is needed there only."""
+
+
+def wanted(image: str) -> list[Requirement]:
+    """The direct requirements of an image."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    listed = (Requirement(line) for extra in EXTRAS[image] for line in project["optional-dependencies"][extra])
+    return [one for one in listed if canonicalize_name(one.name) not in UNUSED]
+
+
+def closure(roots: list[Requirement]) -> dict[str, str]:
+    """Name to version of these distributions and of all that they need on this platform."""
+    found: dict[str, str] = {}
+    todo = [(one, frozenset(one.extras)) for one in roots]
+    seen = set()
+    while todo:
+        one, extras = todo.pop()
+        name = canonicalize_name(one.name)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        if name in ABSENT:
+            found[name] = ABSENT[name]
+            continue
+        installed = metadata.distribution(one.name)
+        found[name] = installed.version
+        for line in installed.requires or []:
+            needed = Requirement(line)
+            if needed.marker is None or any(needed.marker.evaluate(IMAGE | {"extra": e}) for e in ("", *extras)):
+                todo.append((needed, frozenset(needed.extras)))
+    return found
+
+
+def text(image: str) -> str:
+    """One file."""
+    lines = [f"{name}=={version}" for name, version in sorted(closure(wanted(image)).items())]
+    return "\n".join(["# Made by images/pin.py. Do not edit.", *lines]) + "\n"
+
+
+def main() -> None:
+    """Write both."""
+    for image in EXTRAS:
+        (HERE / f"requirements-{image}.txt").write_text(text(image))
+
+
+if __name__ == "__main__":
+    main()

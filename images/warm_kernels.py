@@ -1,0 +1,156 @@
+"""Compiles Ferry's kernels into NUMBA_CACHE_DIR: puts some records of every shape of operator through tasks and instances.
+
+Runs while an image is built; no Spark, no network. What it misses costs time when a pod starts, never a result.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numba.core.dispatcher import Dispatcher
+
+import ferry.kernels
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.kernels.columns import split_by_vnode, take_vnodes
+from ferry.spark.fragment import Fragmenter
+from ferry.store import slice_table
+from ferry.store.aggregate import AggregateState
+from ferry.store.log import DeltaLog
+from ferry.store.rows import RowState
+from ferry.workloads.nexmark import SCHEMAS, NexmarkGenerator
+from ferry.workloads.ysb import YsbGenerator
+
+MANY = 1 << 16
+"""So many that tables grow and are sorted by radix."""
+
+VNODES = np.arange(64, dtype=np.int64)
+LABEL = Label(Step(0, 0), Attempt(1, 1))
+ALL = (
+    Aggregate("n", "count"),
+    Aggregate("s", "sum", "v"),
+    Aggregate("f", "sum", "w", number="float"),
+    Aggregate("lo", "min", "v"),
+    Aggregate("hi", "max", "w", number="float"),
+    Aggregate("m", "mean", "v"),
+    Aggregate("top", "arg_max", "v", by="w", by_number="float"),
+)
+KEYS = ((("k", "int"),), (("k", "int"), ("t", "string")))
+WINDOWS = (Window(1_000, 1_000), Window(2_000, 500))
+
+
+def shapes() -> list[Shape]:
+    """One of every kind: counts, all aggregates and joins; integer keys and others; both kinds of windows."""
+    left, right = Side((("a", "v", "int64"), ("b", "t", "string"))), Side((("c", "w", "double"),))
+    found = []
+    for key in KEYS:
+        for window in WINDOWS:
+            for aggregates in (ALL[:1], ALL):
+                found.append(Shape("aggregate", 0, "aggregate", key, window, aggregates))
+        found.append(Shape("join", 0, "join", key, WINDOWS[0], left=left, right=right))
+    return found
+
+
+def records(rows: int) -> pa.RecordBatch:
+    """Input that fits all shapes: few rows have keys in common, many have not."""
+    n = np.arange(rows, dtype=np.int64)
+    keys = 97 if rows < MANY else rows
+    text = [f"key {i % keys}" for i in range(rows)]
+    values = {"k": n % keys, "v": n, "w": n / 7, "ts": 10 * n % 3_000}
+    return pa.RecordBatch.from_pydict({name: pa.array(v) for name, v in values.items()} | {"t": text})
+
+
+def carried(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """As it arrives at another process: in memory that is not to be written."""
+    return pa.ipc.read_record_batch(pa.py_buffer(batch.serialize().to_pybytes()), batch.schema)
+
+
+def fragments(shape: Shape, rows: int) -> list[pa.RecordBatch]:
+    """What a task streams."""
+    out = []
+    for side in (0, 1) if shape.kind == "join" else (0,):
+        fragmenter = Fragmenter(shape, side, groups_max=32 if rows < MANY else 1 << 18)
+        fragmenter.add(records(rows), [name for name, _ in shape.key], "ts")
+        out += fragmenter.drain()
+    return out
+
+
+def instance(shape: Shape, directory: Path) -> None:
+    """One epoch on a leader and a replica, a snapshot to a learner, fired rows."""
+
+    def opened(name: str) -> AggregateState | RowState:
+        if shape.kind == "join":
+            return RowState(shape, VNODES.size, directory / name)
+        return AggregateState(shape, VNODES.size, directory / name, 1 << 24)
+
+    ways: list[Callable[[pa.RecordBatch], pa.RecordBatch]] = [carried, lambda batch: batch]
+    states = [opened("leader"), opened("replica")]
+    for carry, state in zip(ways, states, strict=True):
+        for number, rows in enumerate((300, MANY)):
+            merged = state.combine([carry(batch) for batch in fragments(shape, rows)])
+            share = take_vnodes(merged, split_by_vnode(merged, VNODES.size), VNODES)
+            delta, _ = state.delta([carry(share)], 100 if number else WATERMARK_NONE)
+            mine = take_vnodes(delta, split_by_vnode(delta, VNODES.size), VNODES[:40])
+            log = DeltaLog(directory / f"log-{id(state)}-{number}")
+            log.append(LABEL, "leader", {}, carry(mine))
+            for _, _, logged in log.entries(LABEL):
+                state.put(logged, f"epoch {number}")
+            state.put(carry(delta), f"rest {number}")
+        state.fired_count(0, 2_000, VNODES)
+        for batch in state.fired(0, 2_000, VNODES, 10_000):
+            assert batch.num_rows
+        learner = opened(f"learner-{id(state)}")
+        for number, chunk in enumerate(state.snapshot(VNODES, 1 << 18)):
+            learner.put_absent(carry(chunk), f"chunk {number}")
+        learner.drop(VNODES[:5])
+        state.statistics(VNODES)
+    for table in (directory / "leader").glob("*.table"):
+        with table.open("r+b") as file:  # as a process leaves it that is killed in the middle of a write
+            file.seek(8 * slice_table._DIRTY)
+            file.write((1).to_bytes(8, "little"))
+    opened("leader").expire(1_500)
+
+
+def generators() -> None:
+    """The workloads that come with Ferry, in and out of order, with every distribution of keys."""
+    disorder = {"group": 50, "delay_prob": 0.1}
+    keys = ({"keys": name} for name in ("uniform", "zipf", "pareto"))
+    for arguments in ({}, disorder, {**disorder, "rate": 1.0}, *keys):
+        nexmark, ysb = NexmarkGenerator(**arguments), YsbGenerator(**arguments)
+        for stream in SCHEMAS:
+            nexmark.read(stream, 0, 2_000)
+            nexmark.read(stream, 0, 2_000, ["ts"])
+        ysb.read("ysb", 0, 2_000)
+
+
+def left() -> list[str]:
+    """Kernels that were not compiled."""
+    modules = [
+        importlib.import_module(f"ferry.kernels.{one.name}") for one in pkgutil.iter_modules(ferry.kernels.__path__)
+    ]
+    found = {
+        f"{m.__name__}.{name}": one for m in modules for name, one in vars(m).items() if isinstance(one, Dispatcher)
+    }
+    assert found
+    return [name for name, one in found.items() if not one.signatures]
+
+
+def main() -> None:
+    """Everything once."""
+    generators()
+    with tempfile.TemporaryDirectory() as directory:
+        for number, shape in enumerate(shapes()):
+            instance(shape, Path(directory) / str(number))
+    if missing := left():
+        raise SystemExit(f"these kernels were not used: {missing}")
+
+
+if __name__ == "__main__":
+    main()

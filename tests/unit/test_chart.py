@@ -1,0 +1,284 @@
+"""The chart as a real helm renders it: restricted pods, few rights, values that are checked, one copy of everything."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferry import environment as surroundings
+from ferry_operator.kube import __main__ as operator
+from ferry_operator.kube import names, parts
+from tests.unit.charts import (
+    CHART,
+    ROOT,
+    Document,
+    Refused,
+    alerts,
+    dashboards,
+    environment,
+    metrics_of,
+    of_kind,
+    pods,
+    queries,
+    render,
+    rights,
+    run,
+    variables,
+)
+
+INSTANCES_MAX = 64
+SPARK_RETRIES = 16
+
+EVERYTHING: Document = {
+    "nodes.read": True,
+    "monitoring.podMonitor": True,
+    "monitoring.serviceMonitor": True,
+    "monitoring.rules": True,
+    "monitoring.dashboards": True,
+    "monitoring.labels": {"release": "prometheus"},
+    "images.pullSecrets": ["registry"],
+    "operator.nodeSelector": {"pool": "system"},
+    "operator.tolerations": [{"operator": "Exists"}],
+    "operator.priorityClassName": "high",
+    "operator.extraArgs": ["--lease=other"],
+    "operator.extraEnv": [{"name": "A", "value": "b"}],
+    "redis.persistence.storageClass": "fast",
+    "networkPolicies.jobEgress": [{"ports": [{"port": 443}]}],
+}
+OWN_REDIS: Document = {
+    "redis.enabled": False,
+    "redis.url": "rediss://redis.example:6380/2",
+    "redis.existingSecret": "mine",
+}
+MATRIX: dict[str, Document] = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "own Redis": OWN_REDIS,
+    "own Redis without a password": {**OWN_REDIS, "redis.existingSecret": ""},
+    "Redis in memory": {"redis.persistence.enabled": False, "redis.clusterIP": "10.96.0.7"},
+    "Redis on a claim": {"redis.persistence.existingClaim": "disk", "redis.existingSecret": "mine", "redis.image": "redis:7"},
+    "one operator": {"operator.replicas": 1, "operator.existingSecret": "key", "networkPolicies.enabled": False},
+    "own accounts": {"operator.serviceAccount": {"create": False, "name": "o"}, "jobs.serviceAccount": {"create": False, "name": "j"}},
+}  # fmt: skip
+
+RIGHTS = {
+    *((verb, "ferry.dev", "streamjobs") for verb in ("list", "watch", "patch")),
+    ("patch", "ferry.dev", "streamjobs/status"),
+    *((verb, "", "pods") for verb in ("list", "watch", "create", "patch", "delete")),
+    *((verb, "", "secrets") for verb in ("create", "update")),
+    *((verb, "", "events") for verb in ("create", "patch")),
+    *((verb, "policy", "poddisruptionbudgets") for verb in ("list", "create")),
+    *((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update")),
+}
+"""All that the operator may do in its namespace. Nobody may read a Secret."""
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, list[Document]]:
+    return {name: render(values) for name, values in MATRIX.items()}
+
+
+def test_lint() -> None:
+    assert "0 chart(s) failed" in run("lint", "--strict", str(CHART))
+
+
+def unrestricted(spec: Document) -> list[str]:
+    """What the restricted pod security standard, and a read-only root, would complain about."""
+    wrong = []
+    pod = spec.get("securityContext", {})
+    for key in ("hostNetwork", "hostPID", "hostIPC"):
+        wrong += [key] if spec.get(key) else []
+    wrong += [f"volume {v['name']}" for v in spec.get("volumes", ()) if "hostPath" in v]
+    for one in [*spec.get("initContainers", ()), *spec["containers"]]:
+        mine = one.get("securityContext", {})
+        checks = {
+            "runAsNonRoot": mine.get("runAsNonRoot", pod.get("runAsNonRoot")) is True,
+            "runAsUser": mine.get("runAsUser", pod.get("runAsUser", 0)) == parts.USER,
+            "seccomp": mine.get("seccompProfile", pod.get("seccompProfile")) == {"type": "RuntimeDefault"},
+            "escalation": mine.get("allowPrivilegeEscalation") is False,
+            "capabilities": mine.get("capabilities") == {"drop": ["ALL"]},
+            "root": mine.get("readOnlyRootFilesystem") is True,
+            "privileged": not mine.get("privileged"),
+            "memory": "memory" in one.get("resources", {}).get("limits", {}),
+            "ports": not any("hostPort" in port for port in one.get("ports", ())),
+        }
+        wrong += [f"{one['name']}: {check}" for check, holds in checks.items() if not holds]
+    return wrong
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_every_pod_is_restricted(rendered: dict[str, list[Document]], name: str) -> None:
+    found = dict(pods(rendered[name]))
+    assert "x-ferry-operator" in found
+    assert {pod: unrestricted(spec) for pod, spec in found.items()} == {pod: [] for pod in found}
+
+
+def test_a_pod_that_is_not_restricted_is_seen() -> None:
+    (_, spec), *_ = pods(render())
+    for path, value in [
+        (("securityContext", "seccompProfile"), None),
+        (("containers", 0, "securityContext", "readOnlyRootFilesystem"), False),
+        (("containers", 0, "securityContext", "capabilities"), {"drop": ["ALL"], "add": ["NET_RAW"]}),
+        (("hostNetwork",), True),
+    ]:
+        (_, spec), *_ = pods(render())
+        at: Any = spec
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+        if path[-1] == "seccompProfile":
+            spec["containers"][0]["securityContext"].pop("seccompProfile")
+        assert unrestricted(spec), path
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_rights_are_few_and_of_the_namespace(rendered: dict[str, list[Document]], name: str) -> None:
+    documents = rendered[name]
+    assert rights(documents) == RIGHTS
+    cluster = {("list", "", "nodes")} if name == "everything" else set()
+    assert rights(documents, "ClusterRole") == cluster
+    assert bool(of_kind(documents, "ClusterRoleBinding")) == bool(cluster)
+    assert "*" not in {word for right in rights(documents) | cluster for word in right}
+
+
+def test_only_the_operator_has_a_token(rendered: dict[str, list[Document]]) -> None:
+    for documents in rendered.values():
+        assert all(a["automountServiceAccountToken"] is False for a in of_kind(documents, "ServiceAccount"))
+        with_token = {name for name, spec in pods(documents) if spec["automountServiceAccountToken"]}
+        assert with_token == {"x-ferry-operator"}
+        for binding in of_kind(documents, "RoleBinding"):
+            (subject,) = binding["subjects"]
+            assert subject["name"] in ("x-ferry-operator", "o") and subject["namespace"] == "streams"
+
+
+def test_the_operator_is_told_what_it_reads() -> None:
+    ((_, spec),) = pods(of_kind(render(OWN_REDIS | {"images.runtime": "r/ferry:1"}), "Deployment"))
+    (container,) = spec["containers"]
+    told = environment(container)
+    table = inspect.getdoc(operator) or ""
+    read = set(re.findall(r"\b(?:FERRY_[A-Z_]+|POD_NAME)\b", table))
+    assert set(told) - {"POD_NAMESPACE"} == read
+    assert container["args"] == ["python3", "-m", operator.__name__.removesuffix(".__main__"), "--namespace", "$(POD_NAMESPACE)"]  # fmt: skip
+    assert told["FERRY_IMAGE"] == "r/ferry:1" and told["FERRY_READ_NODES"] == "false"
+    assert told["FERRY_REDIS_URL"] == "rediss://redis.example:6380/2"
+    assert told["FERRY_REDIS_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
+
+
+def test_the_address_of_redis(rendered: dict[str, list[Document]]) -> None:
+    urls = {}
+    for name, documents in rendered.items():
+        ((_, spec),) = pods(of_kind(documents, "Deployment"))
+        urls[name] = environment(spec["containers"][0])["FERRY_REDIS_URL"]
+    assert urls["defaults"] == "redis://x-ferry-redis.streams.svc:6379/0"
+    assert urls["Redis in memory"] == "redis://10.96.0.7:6379/0"
+    assert not of_kind(rendered["own Redis"], "StatefulSet")
+    (service,) = of_kind(rendered["Redis in memory"], "Service", "redis")
+    assert service["spec"]["clusterIP"] == "10.96.0.7"
+
+
+def test_secrets_are_made_unless_they_are_given(rendered: dict[str, list[Document]]) -> None:
+    made = {name: {s["metadata"]["name"] for s in of_kind(documents, "Secret")} for name, documents in rendered.items()}
+    assert made["defaults"] == {"x-ferry-operator", "x-ferry-redis"}
+    assert made["own Redis"] == made["Redis on a claim"] == {"x-ferry-operator"}
+    assert made["one operator"] == {"x-ferry-redis"}
+
+
+def test_network_policies_let_through_what_processes_use() -> None:
+    documents = render()
+    (policy,) = of_kind(documents, "NetworkPolicy", "jobs")
+    assert policy["spec"]["podSelector"]["matchLabels"] == {names.MANAGED: names.MANAGER}
+    beside, operator_in, scraped = policy["spec"]["ingress"]
+    ((low, high),) = ((port["port"], port["endPort"]) for port in beside["ports"])
+    used = [
+        *(parts.CONTROL_PORT, parts.MASTER_PORT, surroundings.SPARK_WORKER_PORT),
+        *(surroundings.SPARK_DRIVER_PORT, surroundings.SPARK_BLOCKS_PORT + SPARK_RETRIES),
+        *(surroundings.CHANNEL_PORT, surroundings.CHANNEL_PORT + INSTANCES_MAX - 1),
+        *(surroundings.FLIGHT_PORT, surroundings.FLIGHT_PORT + INSTANCES_MAX - 1),
+    ]
+    assert all(low <= port <= high for port in used), (low, high, used)
+    assert operator_in["ports"] == [{"port": parts.CONTROL_PORT}] and scraped["ports"] == [{"port": parts.METRICS_PORT}]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    (closed,) = of_kind(render({"networkPolicies.jobEgress": []}), "NetworkPolicy", "jobs")
+    assert closed["spec"]["policyTypes"] == ["Ingress", "Egress"] and len(closed["spec"]["egress"]) == 3
+    (mine,) = of_kind(render(OWN_REDIS), "NetworkPolicy", "operator")
+    assert {"ports": [{"port": 6380}]} in mine["spec"]["egress"]
+    for document in of_kind(documents, "Deployment") + of_kind(documents, "StatefulSet"):
+        labels = document["spec"]["template"]["metadata"]["labels"]
+        assert labels.get(names.MANAGED) != names.MANAGER, "pods of the chart are no pods of jobs"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"operator.replicas": 0}, "replicas"),
+        ({"operator.replicas": "two"}, "replicas"),
+        ({"operator.replcas": 2}, "replcas"),
+        ({"images.pullPolicy": "Sometimes"}, "pullPolicy"),
+        ({"images.runtime": ""}, "runtime"),
+        ({"redis.enabled": False}, "url"),
+        ({"redis.url": "redis://other:6379"}, "url"),
+        ({"redis.enabled": False, "redis.url": "redis://user:word@host:6379"}, "url"),
+        ({"redis.enabled": False, "redis.url": "http://host"}, "url"),
+        ({"redis.persistence.size": "much"}, "size"),
+        ({"redis.clusterIP": "redis"}, "clusterIP"),
+        ({"nodes.read": "yes"}, "read"),
+        ({"nodes.write": True}, "write"),
+        ({"networkPolicies.apiServerPorts": []}, "apiServerPorts"),
+        ({"networkPolicies.apiServerPorts": [70000]}, "apiServerPorts"),
+        ({"networkPolicies.scrapers": []}, "scrapers"),
+        ({"monitoring.interval": "often"}, "interval"),
+        ({"jobs.serviceAccount": {"create": True, "name": "No_Name"}}, "name"),
+        ({"surprise": 1}, "surprise"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_that_mean_nothing_are_refused(value: Document, said: str) -> None:
+    with pytest.raises(Refused) as refused:
+        render(value)
+    assert "schema" in str(refused.value) and said in str(refused.value)
+
+
+def test_names_are_good_for_every_release() -> None:
+    for release in ("ferry", "a" * 53, "my-ferry-of-streams-with-a-rather-long-name-for-a-rel"):
+        for document in render(EVERYTHING, release):
+            assert len(document["metadata"]["name"]) <= 63 or document["kind"].startswith("ClusterRole")
+
+
+def test_the_chart_has_no_copy_of_the_definition() -> None:
+    mine, generated = CHART / "crds" / "streamjobs.ferry.dev.yaml", ROOT / "crds" / "streamjobs.ferry.dev.yaml"
+    assert mine.is_symlink() and mine.resolve() == generated.resolve()
+    assert "kind: CustomResourceDefinition" in run("show", "crds", str(CHART))
+
+
+def exported() -> str:
+    """The sources that name metrics."""
+    files = itertools.chain((ROOT / "runtime").rglob("*.py"), (ROOT / "operator").rglob("*.py"))
+    return "\n".join(Path(file).read_text("utf-8") for file in files)
+
+
+def test_queries_ask_for_metrics_that_exist() -> None:
+    sources, asked = exported(), {name: metrics_of(query) for name, query in queries().items()}
+    assert all(asked.values()), "a query without a metric of Ferry's"
+    for metric in sorted(set().union(*asked.values())):
+        gauge = metric.removeprefix("ferry_operator_")
+        assert f'"{metric}"' in sources or f'gauge("{gauge}"' in sources, f"nothing exports {metric}"
+
+
+def test_dashboards_are_whole(rendered: dict[str, list[Document]]) -> None:
+    config = {c["metadata"]["name"]: c for c in of_kind(rendered["everything"], "ConfigMap")}
+    for name, board in dashboards().items():
+        panels = board["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+        assert len({(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels}) == len(panels), "panels cover each other"
+        used = {v for p in panels for t in p["targets"] for v in re.findall(r"\$(\w+)", t["expr"])}
+        assert used == set(variables()[name])
+        assert config[f"x-ferry-dashboard-{name}"]["metadata"]["labels"]["grafana_dashboard"] == "1"
+    for rule in alerts():
+        assert rule["labels"]["severity"] in ("warning", "critical") and rule["annotations"]["summary"]
+    (made,) = of_kind(rendered["everything"], "PrometheusRule")
+    assert [r for group in made["spec"]["groups"] for r in group["rules"]] == alerts()

@@ -1,0 +1,113 @@
+"""The parts of images/ that decide: what is pinned, when nothing is to build, Spark's class path, the copied kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from images import classpath, pin
+from tests.unit.charts import ROOT
+
+IMAGES = ROOT / "images"
+
+
+def pinned(extra: str) -> dict[str, str]:
+    lines = (IMAGES / f"requirements-{extra}.txt").read_text("utf-8").splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("extra", pin.UNUSED)
+def test_pins_are_within_the_bounds_of_the_project(extra: str) -> None:
+    found, wanted = pinned(extra), pin.wanted(extra)
+    missing = [str(one) for one in wanted if canonicalize_name(one.name) not in found]
+    wrong = [str(one) for one in wanted if not one.specifier.contains(found.get(canonicalize_name(one.name), "0"))]
+    assert not missing and not wrong, "run: .venv/bin/python images/pin.py"
+    assert not pin.UNUSED[extra] & set(found)
+
+
+def digest(root: Path, target: str, **more: str) -> str:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(root / "home"), **more}
+    code = f"source images/build; digest {target}"
+    done = subprocess.run(["bash", "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None:
+    files = [
+        *(f.relative_to(ROOT) for f in IMAGES.iterdir() if f.is_file()),
+        Path("runtime/ferry/driver/job.py"),
+        Path("operator/ferry_operator/decide.py"),
+    ]
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes((ROOT / file).read_bytes())
+    before = {target: digest(tmp_path, target) for target in ("operator", "runtime")}
+    assert before["operator"] != before["runtime"]
+    (tmp_path / "runtime/ferry/driver/__pycache__").mkdir()
+    (tmp_path / "runtime/ferry/driver/__pycache__/job.cpython-311.pyc").touch()
+    (tmp_path / "images/README.md").write_text("other words")
+    assert before == {target: digest(tmp_path, target) for target in before}
+    (tmp_path / "operator/ferry_operator/decide.py").write_text("changed")
+    assert digest(tmp_path, "operator") != before["operator"] and digest(tmp_path, "runtime") == before["runtime"]
+    (tmp_path / "runtime/ferry/driver/job.py").write_text("changed")
+    assert digest(tmp_path, "runtime") != before["runtime"]
+    assert digest(tmp_path, "runtime", SLIM="safe") != digest(tmp_path, "runtime")
+
+
+def test_spark_gets_one_jar_that_names_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1748736000")
+    home = tmp_path / "lib" / "python3.11" / "site-packages" / "pyspark"
+    names = [f"a-jar-with-a-rather-long-name-{n}.jar" for n in range(40)] + ["spark-core_2.13-4.3.0.jar", "zstd.jar"]
+    (home / "jars").mkdir(parents=True)
+    for name in reversed(names):
+        (home / "jars" / name).write_text(name)
+    classpath.main(tmp_path)
+    assert [file.name for file in (home / "jars").iterdir()] == ["spark-core_2.13-4.3.0.jar"]
+    with zipfile.ZipFile(home / "jars" / "spark-core_2.13-4.3.0.jar") as jar:
+        manifest = jar.read("META-INF/MANIFEST.MF")
+    assert max(map(len, manifest.split(b"\r\n"))) <= 72
+    (listed,) = [x for x in manifest.replace(b"\r\n ", b"").decode().split("\r\n") if x.startswith("Class-Path: ")]
+    paths = listed.removeprefix("Class-Path: ").split(" ")
+    assert paths == [f"../lib/{name}" for name in sorted(names)]
+    assert all((home / "jars" / path).read_text() == Path(path).name for path in paths)
+    assert {file.stat().st_mtime for file in home.rglob("*.jar")} == {1748736000.0}
+
+
+KERNEL = """
+import numba
+@numba.njit(cache=True)
+def double(x):
+    return 2 * x
+assert double(21) == 42
+print(sum(double.stats.cache_hits.values()), sum(double.stats.cache_misses.values()), double.stats.cache_path)
+"""
+
+
+def test_kernels_of_the_image_are_found_in_a_copy(tmp_path: Path) -> None:
+    image, temporary, program = tmp_path / "image", tmp_path / "temporary", tmp_path / "kernel.py"
+    temporary.mkdir()
+    program.write_text(KERNEL)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(IMAGES), "HOME": str(tmp_path)}
+    environment |= {"NUMBA_CACHE_DIR": str(image), "TMPDIR": str(temporary)}
+
+    def use(**more: str) -> tuple[int, int, str]:
+        command = [sys.executable, str(program)]
+        done = subprocess.run(command, env={**environment, **more}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        hits, misses, path = done.stdout.split()
+        return int(hits), int(misses), path
+
+    copied = {"NUMBA_CACHE_LOCATOR_CLASSES": "kernel_cache.CopiedCache"}
+    assert use()[:2] == (0, 1), "while the image is built"
+    before = sorted(image.rglob("*.nb?"))
+    hits, misses, path = use(**copied)
+    assert (hits, misses) == (1, 0) and Path(path).is_relative_to(temporary)
+    assert sorted(image.rglob("*.nb?")) == before
+    image.rename(tmp_path / "gone")
+    assert use(**copied)[:2] == (1, 0), "the copy is made once"
