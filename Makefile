@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster demo crds bench-handover bench-throughput clean
+.PHONY: help setup test lint unit sim cluster test-kube-api test-kube images demo crds bench-handover bench-throughput clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -9,9 +9,12 @@ PYTHON_HERE = PYTHONPATH=runtime:operator:. .venv/bin/python
 help:
 	@echo 'make setup             everything that is needed, into .venv, without root'
 	@echo 'make demo              a job that is scaled and killed while it runs, checked against the oracle'
-	@echo 'make test              lint, unit, sim and cluster tests'
+	@echo 'make test              lint, unit, sim and cluster tests, and those on Kubernetes'
 	@echo 'make lint | unit | cluster'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
+	@echo 'make test-kube-api     CRD and operator on a real API server without nodes'
+	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root), or on that of KUBECONFIG'
+	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
 	@echo 'make bench-handover | bench-throughput'
 	@echo 'make clean             removes caches and results; .venv stays'
@@ -20,13 +23,22 @@ setup:
 	@scripts/setup
 
 test: setup
-	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster
+	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster kube-api kube
 
 lint unit cluster: setup
 	@scripts/test $@
 
 sim: setup
 	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test sim
+
+test-kube-api: setup
+	@scripts/test kube-api
+
+test-kube: setup
+	@scripts/test kube
+
+images: setup
+	@images/build
 
 demo: setup
 	@$(PYTHON_HERE) bench/demo.py

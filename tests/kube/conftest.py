@@ -1,0 +1,219 @@
+"""Fixtures of the tests on Kubernetes: a control plane, a cluster, a namespace for each test. Everything is removed.
+
+What is missing is installed and compiled before the first test, with the progress on the terminal: no test's time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kube.clusters import Cluster, Lab, NoCluster, existing
+from tests.kube.kubectl import Kubectl, KubectlError
+
+ROOT = Path(__file__).resolve().parents[2]
+CRDS = ROOT / "crds"
+
+NODES = 3
+
+UP_SECONDS = 400.0
+"""Unpacking big images takes the most of it, the first time."""
+
+NODE_FIXTURES = {"cluster", "lab"}
+"""Fixtures that need nodes; without them an API server is enough."""
+
+DELETE_SECONDS = 90.0
+
+TEST_LABEL = "ferry.dev/test=true"
+"""On every namespace of a test."""
+
+MEASURED = pytest.StashKey[list[tuple[str, float]]]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Get ready when a test of this folder is about to run."""
+    items = [item for item in session.items if item.get_closest_marker("kube")]
+    if not items or session.config.option.collectonly:
+        return
+    try:
+        if existing() is not None:
+            return
+        needs_nodes = any(NODE_FIXTURES & set(getattr(item, "fixturenames", ())) for item in items)
+        capture = session.config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            Lab.setup("nodes" if needs_nodes else "api")
+    except NoCluster as missing:
+        raise pytest.UsageError(str(missing)) from None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What the tests have measured."""
+    measured = config.stash.get(MEASURED, [])
+    if measured:
+        terminalreporter.section("times")
+    for what, seconds in measured:
+        terminalreporter.write_line(f"{seconds:7.1f} s  {what}")
+
+
+@pytest.fixture
+def times(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
+    """Called with what was measured and its seconds: printed at the end of the run, and to the log of the test."""
+    measured = request.config.stash.setdefault(MEASURED, [])
+
+    def note(what: str, seconds: float) -> None:
+        print(f"{what}: {seconds:.1f} s")
+        measured.append((what, seconds))
+
+    return note
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    """kubectl for an API server; no pod need ever run there."""
+    given = existing()
+    if given is not None:
+        yield given
+        settle(given)
+        return
+    lab = Lab(f"test-{os.getpid()}-api")
+    try:
+        lab.run("api-up")
+        yield lab.kubectl()
+    finally:
+        keep_logs(lab, tmp_path_factory.getbasetemp() / "api-logs")
+        lab.run("down")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes with Ferry's images, or the cluster the caller named."""
+    given = existing()
+    if given is not None:
+        yield Cluster(given, None, node_names(given))
+        settle(given)
+        return
+    mine = Lab(os.environ.get("FERRY_LAB", "default"))
+    if "FERRY_LAB" in os.environ and mine.is_up():
+        yield Cluster(mine.kubectl(), mine, node_names(mine.kubectl()))
+        settle(mine.kubectl())
+        return
+    lab = Lab(f"test-{os.getpid()}")
+    try:
+        lab.run("up", str(NODES), *image_archives(), timeout=UP_SECONDS)
+        yield Cluster(lab.kubectl(), lab, node_names(lab.kubectl()))
+        settle(lab.kubectl())
+    finally:
+        keep_logs(lab, tmp_path_factory.getbasetemp() / "cluster-logs")
+        lab.run("down")
+
+
+@pytest.fixture
+def lab(cluster: Cluster) -> Iterator[Lab]:
+    """Nodes that may be killed and cut; after the test all of them are up and healed."""
+    if cluster.lab is None:
+        pytest.skip("the nodes of an existing cluster are left alone")
+    yield cluster.lab
+    restore(cluster, cluster.lab)
+
+
+@pytest.fixture(scope="session")
+def crd(control_plane: Kubectl) -> Iterator[Kubectl]:
+    """The control plane with Ferry's resource; one that was there before the tests stays."""
+    yield from installed_crd(control_plane)
+
+
+@pytest.fixture
+def kubectl(crd: Kubectl) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own, on the control plane."""
+    yield from own_namespace(crd)
+
+
+@pytest.fixture
+def pods(cluster: Cluster) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own, on the cluster."""
+    for own in own_namespace(cluster.kubectl):
+        yield own
+        own.run("delete", "pods", "--all", "--now", "--timeout=60s", timeout=90)  # they need not be waited for politely
+
+
+def installed_crd(kubectl: Kubectl) -> Iterator[Kubectl]:
+    """With Ferry's resource, for as long as it is used."""
+    files = sorted(CRDS.glob("*.yaml"))
+    assert files, f"no custom resource definition in {CRDS}"
+    names = [name for file in files for name in re.findall(r"^  name: (\S+\.ferry\.dev)$", file.read_text(), re.M)]
+    before = {name for name in names if kubectl.find("crd", name)}
+    for file in files:
+        kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(file))
+    try:
+        for name in names:
+            kubectl.run("wait", "--for=condition=Established", f"crd/{name}", "--timeout=20s")
+        yield kubectl
+    finally:
+        for name in names:
+            if name not in before:
+                kubectl.run("delete", "crd", name, "--wait=false")
+
+
+def own_namespace(kubectl: Kubectl) -> Iterator[Kubectl]:
+    """A new namespace. Its deletion begins when the test ends; that all of them end is checked by `settle`."""
+    name = f"ferry-test-{uuid.uuid4().hex[:8]}"
+    kubectl.run("create", "namespace", name)
+    kubectl.run("label", "namespace", name, TEST_LABEL)
+    try:
+        yield kubectl.within(name)
+    finally:
+        kubectl.run("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+def settle(kubectl: Kubectl) -> None:
+    """Return when every namespace of a test is gone; says what is left of one otherwise."""
+    for namespace in kubectl.items("namespaces", "-l", TEST_LABEL):
+        name = namespace["metadata"]["name"]
+        try:
+            kubectl.run("wait", "--for=delete", f"namespace/{name}", f"--timeout={DELETE_SECONDS:g}s", timeout=120)
+        except KubectlError as late:
+            found = kubectl.find("namespace", name) or {}
+            told = [c["message"] for c in found.get("status", {}).get("conditions", ()) if c["status"] == "True"]
+            raise AssertionError(f"namespace {name} is not gone after {DELETE_SECONDS:g} s: {told}") from late
+
+
+def image_archives() -> list[str]:
+    """Those of FERRY_KUBE_IMAGES, divided by ':', or what `images/build` has left."""
+    named = os.environ.get("FERRY_KUBE_IMAGES")
+    if named is not None:
+        return [one for one in named.split(":") if one]
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return [str(found) for found in sorted((cache / "ferry" / "images").glob("*.tar"))]
+
+
+def node_names(kubectl: Kubectl) -> tuple[str, ...]:
+    """Names of the nodes."""
+    return tuple(node["metadata"]["name"] for node in kubectl.items("nodes"))
+
+
+def restore(cluster: Cluster, lab: Lab) -> None:
+    """Every node up, connected, schedulable and ready."""
+    for name in cluster.nodes:
+        number = int(name.removeprefix("n"))
+        if not lab.is_alive(number):
+            lab.boot(number)
+        lab.heal(number)
+        lab.thaw(number)
+        cluster.kubectl.run("uncordon", name)
+    for name in cluster.nodes:
+        cluster.kubectl.run("wait", "--for=condition=Ready", f"node/{name}", "--timeout=60s", timeout=90)
+
+
+def keep_logs(lab: Lab, to: Path) -> None:
+    """Copy the logs of a lab that is about to be removed; pytest keeps them for a while."""
+    for pattern in ("*.log", "n*/*.log", "n*/log/**/*.log"):
+        for log in lab.directory.glob(pattern):
+            target = to / log.relative_to(lab.directory)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, target)

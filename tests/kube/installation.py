@@ -1,0 +1,185 @@
+"""Ferry installed on a cluster with its chart, as a user does it, and jobs on it.
+
+Knows kubectl and helm; of Ferry only what a user sees: the chart, the resource, its status, the files of a sink.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster import runner
+from tests.kube.kubectl import Document, Kubectl, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "ferry"
+EXAMPLES = ROOT / "examples"
+HELM = Path(sys.executable).with_name("helm")
+
+CLAIM = "ferry-data"
+MOUNT = "/data"
+
+INSTALL_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One release of the chart in a namespace of its own, and a volume that all nodes share."""
+
+    kubectl: Kubectl
+    """in the namespace"""
+    files: Path
+    """where the shared volume is on this machine"""
+    values: tuple[str, ...] = ()
+
+    def helm(self, *arguments: str) -> str:
+        """Standard output of helm."""
+        command = [str(HELM), *arguments, "--namespace", str(self.kubectl.namespace)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_SECONDS + 60, env=self.kubectl.environment()
+        )
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}\n{describe(self.kubectl)}"
+        return done.stdout
+
+    def install(self) -> None:
+        """Install the chart, and wait until it is ready."""
+        sets = [word for value in self.values for word in ("--set", value)]
+        self.helm("install", "ferry", str(CHART), "--wait", f"--timeout={INSTALL_SECONDS:g}s", *sets)
+
+    def job(self, name: str, example: str = "nbq5", events: int = 2_000_000, **spec: Any) -> Document:
+        """The job of an example, bounded, with its output and its offsets on the shared volume."""
+        job: Document = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
+        job["metadata"]["name"] = name
+        job["spec"] |= {
+            "output": f"{MOUNT}/{name}/out",
+            "events": events,
+            "kubernetes": {
+                "checkpoint": f"{MOUNT}/{name}/checkpoint",
+                "volumes": [{"name": "data", "mountPath": MOUNT, "claim": CLAIM}],
+            },
+        }
+        for key, value in spec.items():
+            if isinstance(value, dict) and isinstance(job["spec"].get(key), dict):
+                job["spec"][key] |= value
+            else:
+                job["spec"][key] = value
+        return job
+
+    def start(self, job: Document) -> Job:
+        """Apply a job."""
+        self.kubectl.apply(job)
+        return Job(self, job, time.monotonic())
+
+
+@dataclass
+class Job:
+    """One job on the cluster."""
+
+    ferry: Installation
+    document: Document
+    applied: float
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.document["metadata"]["name"])
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """kubectl in its namespace."""
+        return self.ferry.kubectl
+
+    def status(self) -> Document:
+        """What the resource says; empty when it is gone."""
+        found = self.kubectl.find("streamjob", self.name) or {}
+        return dict(found.get("status") or {})
+
+    def pods(self, role: str | None = None) -> list[Document]:
+        """Its pods."""
+        chosen = f"ferry.dev/job={self.name}" + (f",ferry.dev/role={role}" if role else "")
+        return self.kubectl.items("pods", "-l", chosen)
+
+    def driver(self) -> Document:
+        """The driver's pod."""
+        return self.kubectl.get("pod", f"{self.name}-driver")
+
+    def node_of(self, pod: str) -> str:
+        """The node a pod of it is on."""
+        return str(self.kubectl.get("pod", f"{self.name}-{pod}")["spec"]["nodeName"])
+
+    def until(self, true: Callable[[Document], Any], what: str, seconds: float = 120.0) -> float:
+        """Seconds until the status is so."""
+        try:
+            return wait_until(lambda: true(self.status()), f"{self.name}: {what}", seconds, 0.5)
+        except TimeoutError as late:
+            raise AssertionError(f"{late}\n{self.story()}") from late
+
+    def until_epoch(self, more: int, seconds: float = 120.0) -> float:
+        """Seconds until so many more epochs are finished."""
+        begin = int(self.status().get("epoch", -1))
+        return self.until(lambda s: s.get("epoch", -1) >= begin + more, f"{more} epochs after {begin}", seconds)
+
+    def until_workers(self, workers: int, seconds: float = 150.0) -> float:
+        """Seconds until so many workers own state and nothing moves."""
+        return self.until(
+            lambda s: s.get("workers") == workers and not s.get("moving") and s.get("phase") == "Running",
+            f"{workers} workers that own state",
+            seconds,
+        )
+
+    def finish(self, seconds: float = 300.0) -> None:
+        """Wait for the end of the bounded input."""
+        self.until(lambda s: s.get("phase") in ("Finished", "Failed"), "end", seconds)
+        assert self.status()["phase"] == "Finished", self.story()
+
+    def right(self, work: Path, example: str = "nbq5") -> None:
+        """What it wrote is what the oracle says."""
+        args = self.document["spec"]["pipeline"]["args"]
+        output = self.ferry.files / self.name / "out"
+        missing, extra = runner.difference(example, self.document["spec"]["events"], args, output, work)
+        assert not missing and not extra, (
+            f"missing {len(missing)} {missing[:5]}, unexpected {len(extra)} {extra[:5]}\n{self.story()}"
+        )
+
+    def delete(self) -> float:
+        """Delete it; seconds until nothing of it is left."""
+        begin = time.monotonic()
+        self.kubectl.run("delete", "streamjob", self.name, "--wait=false")
+        kinds = "pods,secrets,poddisruptionbudgets,streamjobs"
+        chosen = f"ferry.dev/job={self.name}"
+
+        def gone() -> bool:
+            return not self.kubectl.find("streamjob", self.name) and not self.kubectl.items(kinds, "-l", chosen)
+
+        wait_until(gone, f"end of {self.name}", 60.0, 0.5)
+        return time.monotonic() - begin
+
+    def story(self) -> str:
+        """What a human would look at."""
+        return describe(self.kubectl, self.name)
+
+
+def describe(kubectl: Kubectl, job: str | None = None) -> str:
+    """Resource, pods, events, and the ends of the logs."""
+    lines = [kubectl.run("get", "pods", "-o", "wide")]
+    if job is not None:
+        lines.append(json.dumps((kubectl.find("streamjob", job) or {}).get("status"), indent=1))
+    lines.append(kubectl.run("get", "events", "--sort-by=.lastTimestamp")[-5000:])
+    for pod in kubectl.items("pods"):
+        for kind in ("initContainers", "containers"):
+            for container in pod["spec"].get(kind, ()):
+                name = pod["metadata"]["name"]
+                try:
+                    text = kubectl.run("logs", name, "-c", container["name"], "--tail=25", timeout=20)
+                except Exception as error:
+                    text = str(error)
+                lines.append(f"--- {name} {container['name']}\n{text}")
+    return "\n".join(lines)

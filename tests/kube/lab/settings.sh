@@ -1,0 +1,54 @@
+# shellcheck shell=bash disable=SC2034
+# Settings of the lab: versions, directories, addresses, clocks. FERRY_LAB_* come from the environment; nothing is done here.
+
+KUBE_VERSION=${FERRY_LAB_KUBE:-v1.34.10}
+ETCD_VERSION=v3.6.16
+DNS_VERSION=v1.13.1 # CoreDNS
+GO_MIN=1.24         # what these need
+GO_VERSION=1.26.6   # what is fetched when there is no such Go
+
+# --- directories ------------------------------------------------------------------------------------------------------
+
+NAME=${FERRY_LAB:-default}
+CACHE=${FERRY_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ferry/kube}
+BUILT=$CACHE/$KUBE_VERSION
+BIN=$BUILT/bin
+IMAGES=$BUILT/images # archives every node has
+STORES=$CACHE/stores # unpacked images, shared by nodes
+RUN=$CACHE/runs/$NAME # pids, keys, logs and data of this lab
+PREFIX=ferry-$NAME    # of network namespaces and control groups
+export PATH=$BIN:$PATH
+
+# --- addresses: all of them inside the lab's own network namespaces, but for API_PORT on the host's loopback -----------
+
+NODE_NET=10.250.0 # control plane .1, node i .(10+i)
+POD_NET=10.244    # pods of node i: $POD_NET.i.0/24
+SVC_CIDR=10.96.0.0/16
+SVC_API=10.96.0.1
+API_PORT=${FERRY_LAB_PORT:-} # empty: a free one
+CP_NETNS= CP_ADDR=127.0.0.1  # `lab up` moves the control plane into a network namespace
+
+# --- clocks: seconds where Kubernetes has minutes, so that tests of lost nodes end -------------------------------------
+
+NODE_GRACE=${FERRY_LAB_NODE_GRACE:-12s} # silence before a node counts as lost; at least four reports
+NODE_REPORT=2s                          # a kubelet's reports
+NODE_LEASE=8                            # seconds; renewed every quarter of it
+TOLERATION=${FERRY_LAB_TOLERATION:-5}   # seconds that pods stay bound to a lost node
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+PROXY_MODE=${FERRY_LAB_PROXY:-iptables} # of kube-proxy: iptables or nftables
+NODE_MEMORY=${FERRY_LAB_NODE_MEMORY:-}  # hard limit of all pods of a node, such as 4G; not announced
+NODE_RESERVED=${FERRY_LAB_RESERVED:-}   # taken from what a node announces, such as 'cpu: 500m, memory: 20Gi'
+CNI_BIN=${FERRY_LAB_CNI:-/usr/lib/cni}
+VOLUMES=32                              # PersistentVolumes of the default storage class
+
+PKI=$RUN/pki
+ADMIN_KUBECONFIG=$RUN/admin.kubeconfig
+
+# What a running lab has chosen holds for every later command.
+# shellcheck disable=SC1091
+[[ ! -f $RUN/settings ]] || source "$RUN/settings"
+
+say() { printf 'lab: %s\n' "$*" >&2; }
+die() { printf 'lab: %s\n' "$*" >&2; exit 1; }

@@ -1,0 +1,203 @@
+"""What is missing on a control plane without nodes: kubelets that report pods as running, and a driver that is asked.
+
+Pods never run here. The driver answers like a coordinator and moves one virtual node at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from ferry_operator.kube import names
+from ferry_operator.kube.api import KubeApi
+from ferry_operator.kube.port import PODS, ApiError
+
+Document = dict[str, Any]
+
+VNODES = 8
+MOVE_SECONDS = 0.3
+
+
+class Driver:
+    """The coordinator of one job: where virtual nodes are, and where they should be."""
+
+    def __init__(self, address: str, secret: str) -> None:
+        self.groups = [["0.0", "1.0"] for _ in range(VNODES)]
+        self.alive: list[str] = []
+        self.generation = 0
+        self.serving = False
+        self.desired: Document | None = None
+        self.token = 0
+        self.refused = 0
+        """placements with too low a token"""
+        self.epoch = 0
+        self.tokens: list[int] = []
+        """of the placements that were taken"""
+        self.lock = threading.Lock()
+        driver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                with driver.lock:
+                    document = driver.status() if self.path == "/status" else driver.desired
+                    self.answer(200 if document is not None else 404, document)
+
+            def do_PUT(self) -> None:
+                document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with driver.lock:
+                    if document["token"] < driver.token:
+                        driver.refused += 1
+                        return self.answer(409, {})
+                    driver.token = document["token"]
+                    if driver.desired is None or document["number"] > driver.desired["number"]:
+                        driver.desired = document
+                        driver.tokens.append(document["token"])
+                    self.answer(200, {})
+
+            def do_POST(self) -> None:
+                self.answer(200, {})
+
+            def answer(self, code: int, document: Document | None) -> None:
+                if not driver.serving or self.headers["Authorization"] != f"Bearer {secret}":
+                    code, document = 401, {}
+                body = json.dumps(document).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer((address, 7070), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def status(self) -> Document:
+        wanted = self.desired["placements"] if self.desired else []
+        return {
+            "job": "a", "generation": self.generation, "phase": "idle", "epoch": self.epoch, "watermark": None,
+            "version": [1, 1], "groups": [[group, []] for group in self.groups],
+            "settled": bool(wanted) and all(g == [i for i in w if i in self.alive] for g, w in zip(self.groups, wanted)),
+            "desired": self.desired["number"] if self.desired else 0, "alive": self.alive,
+            "loads": [[1.0, 1024.0]] * VNODES, "rows": self.epoch * 10, "late": 0, "malformed": 0,
+            "rows_per_second": 1.0, "epoch_seconds": 0.1, "journal_up": True, "finished": False, "degraded": None,
+        }  # fmt: skip
+
+    def begin(self) -> None:
+        """A new life: what was desired is not known any more."""
+        with self.lock:
+            self.generation += 1
+            self.desired, self.serving, self.token = None, True, 0
+
+    def step(self, alive: list[str]) -> None:
+        with self.lock:
+            self.alive = alive
+            self.epoch += 1
+            self.groups = [[i for i in group if i in alive] or group for group in self.groups]
+            for vnode, wanted in enumerate(self.desired["placements"] if self.desired else []):
+                living = [i for i in wanted if i in alive]
+                if living and self.groups[vnode] != living:
+                    self.groups[vnode] = living
+                    return
+
+    def used(self) -> set[int]:
+        with self.lock:
+            return {int(i.split(".")[0]) for group in self.groups for i in group}
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Kubelets:
+    """Report every pod of a job as running at the driver's address, and tell which were deleted while in use."""
+
+    def __init__(self, namespace: str, job: str, driver: Driver) -> None:
+        self.address = str(driver.server.server_address[0])
+        self.driver, self.job = driver, job
+        self.violations: list[str] = []
+        self.lives: list[str] = []
+        """uids of the driver's pods"""
+        self.frozen = False
+        """new pods stay as they are"""
+        self._api = KubeApi(namespace, lambda verb, resource, code: None)
+        self._known: dict[str, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def pods(self) -> dict[str, Document]:
+        return {pod["metadata"]["name"]: pod for pod in self._api.find(PODS, f"{names.JOB}={self.job}")}
+
+    def end_driver(self, code: int, message: str) -> None:
+        """The driver's container ends."""
+        self.driver.serving = False
+        state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}}
+        state["terminated"]["finishedAt"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._report(names.driver_pod(self.job), "Failed" if code else "Succeeded", state, "False")
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stop.wait(MOVE_SECONDS):
+            try:
+                self._round()
+            except ApiError as error:
+                if error.status not in (0, 404, 409):
+                    self.violations.append(f"the stand-in: {error}")
+
+    def _round(self) -> None:
+        pods = self.pods()
+        for name, uid in list(self._known.items()):
+            if name not in pods or pods[name]["metadata"]["uid"] != uid:
+                del self._known[name]
+                self._gone(name)
+        for name, pod in pods.items():
+            if name not in self._known and not self.frozen and pod["status"].get("phase") == "Pending":
+                self._known[name] = pod["metadata"]["uid"]
+                self._report(name, "Running", {"running": {}}, "True")
+                if name == names.driver_pod(self.job):
+                    self.lives.append(pod["metadata"]["uid"])
+                    self.driver.begin()
+        alive = []
+        for name in self._known:
+            labels = pods[name]["metadata"]["labels"]
+            if names.WORKER in labels:
+                count = int(pods[name]["metadata"]["annotations"][names.INSTANCES])
+                alive += [f"{labels[names.WORKER]}.{i}" for i in range(count)]
+        self.driver.step(sorted(alive))
+
+    def _gone(self, name: str) -> None:
+        if name == names.driver_pod(self.job):
+            self.driver.serving = False
+        elif int(name.rsplit("-", 1)[1]) in self.driver.used():
+            self.violations.append(f"{name} was deleted while it was in use")
+
+    def _report(self, name: str, phase: str, state: Document, ready: str) -> None:
+        container = "driver" if name.endswith("-driver") else "executor"
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        status = {
+            "phase": phase,
+            "podIP": self.address,
+            "podIPs": [{"ip": self.address}],
+            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": now}],
+            "containerStatuses": [
+                {
+                    "name": container,
+                    "ready": ready == "True",
+                    "restartCount": 0,
+                    "image": "x",
+                    "imageID": "x",
+                    "state": state,
+                }
+            ],
+        }
+        self._api.patch(PODS, name, {"status": status}, "status")

@@ -1,0 +1,185 @@
+"""Jobs on real nodes: applied, scaled, moved, and what they survive. Every output is compared with the oracle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kube.clusters import Cluster, Lab
+from tests.kube.conftest import installed_crd, own_namespace
+from tests.kube.installation import CLAIM, Installation, Job
+from tests.kube.kubectl import wait_until
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
+
+Times = Callable[[str, float], None]
+
+DISORDER = {"seed": 7, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
+
+CLAIMED = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": CLAIM},
+    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+
+PACE = {"interval": "500ms", "maxRows": 10_000}
+
+UNEXPECTED = ("Traceback", "ERROR", "CRITICAL")
+
+
+@pytest.fixture(scope="module")
+def ferry(cluster: Cluster) -> Iterator[Installation]:
+    """The chart, installed in a namespace of its own, with a volume that all nodes share."""
+    with (
+        contextmanager(installed_crd)(cluster.kubectl) as kubectl,
+        contextmanager(own_namespace)(kubectl) as mine,
+    ):
+        mine.apply(CLAIMED)
+        wait_until(lambda: mine.get("pvc", CLAIM)["status"].get("phase") == "Bound", "volume", 60.0)
+        volume = mine.get("pv", mine.get("pvc", CLAIM)["spec"]["volumeName"])
+        files = Path(volume["spec"]["hostPath"]["path"])
+        files.chmod(0o777)
+        made = Installation(mine, files, ("nodes.read=true", "redis.persistence.enabled=false"))
+        made.install()
+        yield made
+        log = operator_log(made)
+        made.helm("uninstall", "ferry", "--wait", "--timeout=60s")
+        unexpected = [line for line in log.splitlines() if any(word in line for word in UNEXPECTED)]
+        assert not unexpected, "the operator's log: " + "\n".join(unexpected[:20])
+
+
+@pytest.fixture
+def start(ferry: Installation) -> Iterator[Callable[..., Job]]:
+    """Starts jobs; those that a test leaves are deleted."""
+    jobs: list[Job] = []
+
+    def begin(name: str, **spec: object) -> Job:
+        job = ferry.start(ferry.job(name, **{"epoch": PACE, "pipeline": {"args": DISORDER}, **spec}))
+        jobs.append(job)
+        return job
+
+    yield begin
+    for job in jobs:
+        if ferry.kubectl.find("streamjob", job.name):
+            job.delete()
+
+
+def operator_log(ferry: Installation) -> str:
+    """What the operators have said."""
+    return ferry.kubectl.run("logs", "-l", "app.kubernetes.io/component=operator", "--tail=-1", "--prefix")
+
+
+def leader(ferry: Installation) -> str:
+    """The pod that holds the operator's Lease."""
+    leases = ferry.kubectl.items("leases")
+    assert leases, "no lease"
+    return str(leases[0]["spec"]["holderIdentity"]).rsplit("-", 1)[0]
+
+
+def test_a_job_is_applied_scaled_and_patched_while_it_runs(
+    ferry: Installation, start: Callable[..., Job], times: Times, tmp_path: Path
+) -> None:
+    job = start("nbq5")
+    ferry.kubectl.run("wait", "--for=condition=Ready", f"streamjob/{job.name}", "--timeout=180s", timeout=200)
+    job.until(lambda s: s.get("epoch", -1) >= 0, "first epoch")
+    times("apply to first epoch", time.monotonic() - job.applied)
+    driver = job.driver()
+    ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=4")
+    job.until(lambda s: s.get("moving") or s.get("workers", 0) > 2, "begin of the scale")
+    ferry.kubectl.run("delete", "pod", leader(ferry), "--grace-period=0", "--force")
+    times("2 to 4 workers, with the operator's leader killed", job.until_workers(4))
+    begin = time.monotonic()
+    ferry.kubectl.patch(f"streamjob/{job.name}", {"spec": {"workers": 2}})
+    job.until_workers(2)
+    times("4 to 2 workers", time.monotonic() - begin)
+    wait_until(lambda: len(job.pods("worker")) == 2, "end of the pods that hold nothing", 60.0)
+    after = job.driver()
+    assert after["metadata"]["uid"] == driver["metadata"]["uid"]
+    assert not after["status"]["containerStatuses"][0]["restartCount"]
+    job.finish()
+    job.right(tmp_path)
+    times("delete of a finished job", job.delete())
+
+
+def test_a_node_dies_and_the_driver_is_deleted(
+    ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
+) -> None:
+    job = start("kill", workers=3)
+    job.until_workers(3, 240.0)
+    job.until_epoch(3)
+    node = next(n for k in range(3) if (n := job.node_of(f"worker-{k}")) != job.node_of("driver") and n != redis(ferry))
+    epoch, begin = job.status()["epoch"], time.monotonic()
+    lab.kill(int(node.removeprefix("n")))
+    job.until(lambda s: s["epoch"] > epoch + 1, "an epoch after the node's death")
+    times("power cut of a node to the next epochs", time.monotonic() - begin)
+    job.until_workers(3, 240.0)
+    times("power cut of a node to full strength", time.monotonic() - begin)
+    lab.boot(int(node.removeprefix("n")))
+    workers = {pod["metadata"]["uid"] for pod in job.pods("worker")}
+    begin = time.monotonic()
+    ferry.kubectl.run("delete", "pod", f"{job.name}-driver", "--grace-period=0", "--force")
+    job.until(lambda s: s.get("generation", 0) >= 2, "a new driver", 120.0)
+    job.until_epoch(2)
+    times("driver pod deleted to the next epochs", time.monotonic() - begin)
+    assert {pod["metadata"]["uid"] for pod in job.pods("worker")} == workers, "its state stayed where it was"
+    job.finish()
+    job.right(tmp_path)
+
+
+def test_a_node_is_silent_and_comes_back_and_another_is_drained(
+    ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
+) -> None:
+    job = start("cut", workers=2)
+    job.until_workers(2, 240.0)
+    job.until_epoch(3)
+    away = {job.node_of("driver"), redis(ferry)}
+    node = next((n for k in range(2) if (n := job.node_of(f"worker-{k}")) not in away), None)
+    if node is not None:
+        epoch, begin = job.status()["epoch"], time.monotonic()
+        lab.cut(int(node.removeprefix("n")))
+        job.until(lambda s: s["epoch"] > epoch + 1, "an epoch after the cut")
+        times("silent cut of a node to the next epochs", time.monotonic() - begin)
+        job.until_workers(2, 240.0)
+        lab.heal(int(node.removeprefix("n")))
+        ferry.kubectl.run("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s", timeout=90)
+    node = next(n for k in range(2) if (n := job.node_of(f"worker-{k}")) != job.node_of("driver"))
+    begin = time.monotonic()
+    ferry.kubectl.run(
+        "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s",
+        f"--pod-selector=ferry.dev/job={job.name}", timeout=260,
+    )  # fmt: skip
+    times("drain of a node", time.monotonic() - begin)
+    job.until_workers(2, 240.0)
+    assert node not in {pod["spec"]["nodeName"] for pod in job.pods("worker")}
+    job.finish()
+    job.right(tmp_path)
+
+
+def redis(ferry: Installation) -> str:
+    """The node of the board."""
+    pods = ferry.kubectl.items("pods", "-l", "app.kubernetes.io/component=redis")
+    return str(pods[0]["spec"]["nodeName"])
+
+
+@pytest.mark.parametrize("phase", ["at once", "starting", "running", "moving", "driver gone", "paused"])
+def test_deleted_in_any_phase_nothing_is_left(
+    ferry: Installation, start: Callable[..., Job], times: Times, phase: str
+) -> None:
+    job = start("gone-" + phase.replace(" ", "-"))
+    if phase != "at once":
+        wait_until(lambda: len(job.pods()) >= 3, "pods", 60.0)
+    if phase not in ("at once", "starting"):
+        job.until_workers(2, 240.0)
+    if phase == "moving":
+        ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=3")
+        job.until(lambda s: s.get("moving"), "a move")
+    elif phase == "driver gone":
+        ferry.kubectl.run("delete", "pod", f"{job.name}-driver", "--grace-period=0", "--force")
+    elif phase == "paused":
+        ferry.kubectl.run("annotate", f"sj/{job.name}", "ferry.dev/paused=true")
+    times(f"delete, {phase}", job.delete())

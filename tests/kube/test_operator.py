@@ -1,0 +1,472 @@
+"""The operator on a real API server without nodes: two processes, real kubectl, stand-ins for kubelets and the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferry_operator.crd_rules import BASE, patched
+from ferry_operator.kube.release import Release, run_key
+from tests.kube.clusters import Lab, existing
+from tests.kube.kubectl import Kubectl, wait_until
+from tests.kube.stand_ins import VNODES, Driver, Kubelets
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = "a key for tests"
+
+BAD = {"depth": {"of": "maps"}}
+"""Arguments that the API server accepts and no pipeline can have."""
+
+EXPECTED = (
+    "the Lease is lost",  # where a test takes it away
+    "Redis at",
+)
+"""Parts of warnings that a test may cause."""
+
+Document = dict[str, Any]
+
+
+def job(name: str = "a", **spec: Any) -> Document:
+    return patched(BASE, {"metadata": {"name": name}, "spec": {"state": {"virtualNodes": VNODES}, **spec}})
+
+
+@dataclass
+class Operator:
+    """One process of the operator."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    port: int
+
+    def get(self, path: str) -> str:
+        done = subprocess.run(["curl", "-s", f"http://127.0.0.1:{self.port}{path}"], capture_output=True, text=True)
+        return done.stdout
+
+    @property
+    def leads(self) -> bool:
+        return "ferry_operator_lease_held 1.0" in self.get("/metrics")
+
+    def complaints(self) -> list[str]:
+        lines = [
+            line for line in self.log.read_text().splitlines() if re.search(r" (WARNING|ERROR|CRITICAL) |^Traceb", line)
+        ]
+        return [line for line in lines if not any(part in line for part in EXPECTED)]
+
+
+@dataclass
+class Operators:
+    """Processes of the operator in one namespace."""
+
+    kubectl: Kubectl
+    directory: Path
+    redis: str
+    running: list[Operator] = field(default_factory=list)
+
+    def start(self) -> Operator:
+        number = len(self.running)
+        port = free_port()
+        log = self.directory / f"operator-{number}.log"
+        environment = {
+            **self.kubectl.environment(),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "operator")]),
+            "FERRY_IMAGE": "ferry:1", "FERRY_REDIS_URL": self.redis, "FERRY_KEY": KEY, "POD_NAME": f"operator-{number}",
+            "FERRY_RECORD_CALLS": os.environ.get("FERRY_RECORD_CALLS", str(self.directory / "calls.jsonl")),
+        }  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "ferry_operator.kube",
+            "--namespace",
+            str(self.kubectl.namespace),
+            "--port",
+            str(port),
+        ]
+        process = subprocess.Popen(command, env=environment, stderr=log.open("wb"), stdout=subprocess.DEVNULL)
+        self.running.append(Operator(process, log, port))
+        return self.running[-1]
+
+    def leader(self, seconds: float = 30.0) -> Operator:
+        found: list[Operator] = []
+
+        def leads() -> bool:
+            found[:] = [one for one in self.running if one.process.poll() is None and one.leads]
+            return len(found) == 1
+
+        wait_until(leads, "one leader", seconds)
+        return found[0]
+
+    def close(self) -> None:
+        for one in self.running:
+            if one.process.poll() is None:
+                one.process.send_signal(signal.SIGCONT)
+                one.process.terminate()
+        for one in self.running:
+            try:
+                one.process.wait(20)
+            except subprocess.TimeoutExpired:
+                one.process.kill()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def controllers(control_plane: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The garbage collector and the controller of namespaces, which a control plane without nodes does not have."""
+    if existing() is not None:
+        yield
+        return
+    lab = Lab(f"test-{os.getpid()}-api")
+    program = lab.run("program", "kube-controller-manager").strip()
+    if not Path(program).exists():
+        Lab.setup("nodes")
+    log = (tmp_path_factory.getbasetemp() / "controller-manager.log").open("wb")
+    wanted = "garbage-collector-controller,namespace-controller,disruption-controller,serviceaccount-controller"
+    command = [
+        program, f"--kubeconfig={control_plane.kubeconfig}", f"--controllers={wanted}", "--leader-elect=false",
+        "--bind-address=127.0.0.1", "--secure-port=0",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture
+def operators(
+    kubectl: Kubectl, controllers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Operators]:
+    """None runs yet; all end with the test, and their logs must be clean."""
+    monkeypatch.setenv("KUBECONFIG", str(kubectl.kubeconfig))
+    found = Operators(kubectl, tmp_path, "redis://127.0.0.1:1/0")
+    yield found
+    found.close()
+    for one in found.running:
+        assert not one.complaints(), "\n".join(one.complaints())
+
+
+@dataclass
+class Running:
+    """A job that runs, with what stands in for its pods."""
+
+    kubectl: Kubectl
+    operators: Operators
+    driver: Driver
+    kubelets: Kubelets
+
+    def status(self) -> Document:
+        found: Document = self.kubectl.get("sj", "a").get("status", {})
+        return found
+
+    def condition(self, kind: str) -> Document:
+        return next((c for c in self.status().get("conditions", []) if c["type"] == kind), {})
+
+    def pods(self) -> list[str]:
+        return sorted(pod["metadata"]["name"] for pod in self.kubectl.items("pods"))
+
+    def settled(self, workers: int) -> bool:
+        status = self.status()
+        truth = {c["type"]: c["status"] for c in status.get("conditions", [])}
+        return (
+            status.get("workers") == workers
+            and len(self.pods()) == workers + 1
+            and (truth["Ready"], truth["Progressing"], truth["Handover"]) == ("True", "False", "False")
+        )
+
+    def wait_settled(self, workers: int, seconds: float = 60.0) -> float:
+        return wait_until(lambda: self.settled(workers), f"job at rest with {workers} workers", seconds)
+
+
+addresses = iter(range(2, 250))
+
+
+def stand_in(operators: Operators) -> tuple[Driver, Kubelets]:
+    uid = operators.kubectl.get("sj", "a")["metadata"]["uid"]
+    release = Release(str(operators.kubectl.namespace), "", "", KEY)
+    driver = Driver(f"127.0.77.{next(addresses)}", run_key(release, uid))
+    return driver, Kubelets(str(operators.kubectl.namespace), "a", driver)
+
+
+@pytest.fixture
+def running(operators: Operators) -> Iterator[Running]:
+    """A job with two workers, looked after by one operator."""
+    operators.kubectl.apply(job())
+    driver, kubelets = stand_in(operators)
+    operators.start()
+    found = Running(operators.kubectl, operators, driver, kubelets)
+    try:
+        found.wait_settled(2)
+        yield found
+        assert not kubelets.violations
+    finally:
+        kubelets.close()
+        driver.close()
+
+
+# --- a job
+
+
+def test_a_job_gets_its_objects_and_becomes_ready(running: Running) -> None:
+    kubectl = running.kubectl
+    kubectl.run("wait", "--for=condition=Ready", "sj/a", "--timeout=10s")
+    assert running.pods() == ["a-driver", "a-worker-0", "a-worker-1"]
+    assert kubectl.get("secret", "a-run")["metadata"]["ownerReferences"][0]["name"] == "a"
+    settings = json.loads(
+        subprocess.check_output(["base64", "-d"], input=kubectl.get("secret", "a-run")["data"]["run.json"].encode())
+    )
+    assert settings["directory"] == "/var/lib/ferry" and settings["virtual_nodes"] == VNODES
+    budget = kubectl.get("pdb", "a-workers")
+    wait_until(
+        lambda: kubectl.get("pdb", "a-workers")["status"].get("expectedPods") == 2, "budget that sees its pods", 20
+    )
+    assert budget["spec"]["selector"]["matchLabels"]["ferry.dev/job"] == "a"
+    status = running.status()
+    assert status["phase"] == "Running" and status["desired"] == 2 and status["observedGeneration"] == 1
+    assert [c["type"] for c in status["conditions"]] == [
+        "Ready",
+        "Progressing",
+        "Handover",
+        "Degraded",
+        "ReplicasInSync",
+    ]
+    reasons = {event["reason"] for event in kubectl.items("events")}
+    assert {"DriverStarted", "WorkerStarted", "Ready"} <= reasons
+
+
+def test_pods_are_accepted_by_restricted_pod_security(operators: Operators) -> None:
+    kubectl = operators.kubectl
+    kubectl.run("label", "namespace", str(kubectl.namespace), "pod-security.kubernetes.io/enforce=restricted")
+    kubectl.apply(job())
+    operators.start()
+    wait_until(lambda: len(kubectl.items("pods")) == 3, "three pods", 30)
+
+
+def test_the_same_yaml_ten_times_writes_nothing(running: Running) -> None:
+    kubectl = running.kubectl
+    time.sleep(1.0)
+    pods = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in kubectl.items("pods")}
+    secret = kubectl.get("secret", "a-run")["metadata"]["resourceVersion"]
+    for _ in range(10):
+        kubectl.apply(job())
+    time.sleep(2.0)
+    assert {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in kubectl.items("pods")} == pods
+    assert kubectl.get("secret", "a-run")["metadata"]["resourceVersion"] == secret
+    assert kubectl.get("sj", "a")["metadata"]["generation"] == 1
+
+
+def test_scale_out_and_in_moves_state_before_pods_go(running: Running) -> None:
+    kubectl = running.kubectl
+    kubectl.run("scale", "sj/a", "--replicas=4")
+    running.wait_settled(4)
+    assert running.driver.used() == {0, 1, 2, 3}
+    kubectl.run("scale", "sj/a", "--replicas=2")
+    running.wait_settled(2)
+    assert running.driver.used() == {0, 1} and len(running.kubelets.lives) == 1
+    assert running.status()["lastHandover"].endswith("s")
+
+
+def test_a_spec_that_cannot_be_followed_is_said_and_the_old_one_runs_on(running: Running) -> None:
+    kubectl = running.kubectl
+    wait_until(
+        lambda: "ferry.dev/last-good-spec" in kubectl.get("sj", "a")["metadata"].get("annotations", {}), "note", 20
+    )
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": BAD}, "workers": 3}})
+    took = wait_until(lambda: running.condition("Degraded").get("reason") == "SpecRefused", "refusal", 30)
+    assert took < 30 and "spec.pipeline.args" in running.condition("Degraded")["message"]
+    assert running.condition("Ready")["status"] == "True" and len(running.pods()) == 3
+    assert any(e["reason"] == "SpecRefused" and "spec.pipeline.args" in e["message"] for e in kubectl.items("events"))
+    kubectl.patch("sj/a", {"spec": {"pipeline": {"args": None}, "workers": 3}})
+    running.wait_settled(3)
+    assert running.condition("Degraded")["status"] == "False"
+
+
+def test_a_driver_that_refuses_fails_the_job_and_says_why(operators: Operators) -> None:
+    operators.kubectl.apply(job())
+    driver, kubelets = stand_in(operators)
+    operators.start()
+    found = Running(operators.kubectl, operators, driver, kubelets)
+    try:
+        wait_until(lambda: kubelets.lives, "driver", 30)
+        kubelets.end_driver(2, "refused: there is no module 'jobs.nowhere'\n")
+        wait_until(lambda: found.status().get("phase") == "Failed", "failed job", 30)
+        assert "jobs.nowhere" in found.condition("Ready")["message"]
+        assert any("jobs.nowhere" in e["message"] for e in operators.kubectl.items("events"))
+    finally:
+        kubelets.close()
+        driver.close()
+
+
+def test_a_finished_job_lets_its_workers_go_and_stays_finished(running: Running) -> None:
+    running.kubelets.end_driver(0, "")
+    wait_until(lambda: running.pods() == ["a-driver"], "only the driver's pod", 30)
+    running.kubelets.violations.clear()  # state of a job that is over may go
+    assert running.status()["phase"] == "Finished"
+    running.kubectl.run("delete", "pod", "a-driver")
+    time.sleep(3.0)
+    assert running.pods() == [] and running.status()["phase"] == "Finished"
+
+
+def test_a_driver_that_is_deleted_comes_back(running: Running) -> None:
+    workers = [pod["metadata"]["uid"] for pod in running.kubectl.items("pods", "-l", "ferry.dev/role=worker")]
+    running.kubectl.run("delete", "pod", "a-driver", "--force", "--grace-period=0")
+    wait_until(lambda: len(running.kubelets.lives) == 2, "second driver", 30)
+    running.wait_settled(2)
+    assert [p["metadata"]["uid"] for p in running.kubectl.items("pods", "-l", "ferry.dev/role=worker")] == workers
+
+
+def test_what_was_deleted_by_hand_is_made_again(running: Running) -> None:
+    running.kubectl.run("delete", "pdb", "a-workers")
+    wait_until(lambda: running.kubectl.find("pdb", "a-workers"), "budget", 60)
+
+
+# --- deletion
+
+
+def nothing_left(kubectl: Kubectl) -> bool:
+    left = [*kubectl.items("pods"), *kubectl.items("pdb"), *kubectl.items("secrets"), *kubectl.items("sj")]
+    return not left
+
+
+def before_anything(running: Running) -> None:
+    running.kubelets.frozen = True
+
+
+def while_scaling(running: Running) -> None:
+    running.kubectl.run("scale", "sj/a", "--replicas=4")
+    wait_until(lambda: running.status().get("moving", 0) > 0, "handover", 30)
+
+
+def without_driver(running: Running) -> None:
+    running.driver.serving = False
+
+
+def with_the_operator_down(running: Running) -> None:
+    for one in running.operators.running:
+        one.process.kill()
+        one.process.wait(10)
+
+
+def when_finished(running: Running) -> None:
+    running.kubelets.end_driver(0, "")
+    wait_until(lambda: running.status()["phase"] == "Finished", "finished job", 30)
+
+
+def when_refused(running: Running) -> None:
+    running.kubectl.patch("sj/a", {"spec": {"pipeline": {"args": BAD}}})
+
+
+@pytest.mark.parametrize("foreground", [False, True], ids=["background", "foreground"])
+@pytest.mark.parametrize(
+    "phase",
+    [lambda running: None, while_scaling, without_driver, with_the_operator_down, when_finished, when_refused],
+    ids=["running", "scaling", "no driver", "operator down", "finished", "refused spec"],
+)
+def test_delete_leaves_nothing(running: Running, phase: Callable[[Running], None], foreground: bool) -> None:
+    phase(running)
+    how = ["--cascade=foreground"] if foreground else []
+    running.kubectl.run("delete", "sj", "a", "--timeout=50s", *how)
+    took = wait_until(lambda: nothing_left(running.kubectl), "namespace without leftovers", 60)
+    running.kubelets.violations.clear()
+    print(f"gone after {took:.1f} s")
+
+
+def test_a_job_that_never_started_is_deleted(operators: Operators) -> None:
+    operators.kubectl.apply(job())
+    operators.start()
+    wait_until(lambda: operators.kubectl.items("pods"), "pods", 30)
+    operators.kubectl.run("delete", "sj", "a", "--timeout=30s")
+    wait_until(lambda: nothing_left(operators.kubectl), "namespace without leftovers", 60)
+
+
+def test_the_namespace_goes_with_a_job_in_it(running: Running) -> None:
+    running.kubectl.run("delete", "namespace", str(running.kubectl.namespace), "--timeout=90s", timeout=100)
+    running.kubelets.violations.clear()
+
+
+# --- two operators
+
+
+def test_the_other_operator_finishes_a_scale_that_the_leader_did_not(running: Running) -> None:
+    second = running.operators.start()
+    first = running.operators.leader()
+    assert first is not second
+    running.kubectl.run("scale", "sj/a", "--replicas=4")
+    wait_until(lambda: running.status().get("moving", 0) > 0, "handover", 30)
+    first.process.kill()
+    killed = time.monotonic()
+    assert running.operators.leader() is second
+    took = time.monotonic() - killed
+    running.wait_settled(4)
+    assert took < 20, took
+    assert running.driver.tokens == sorted(running.driver.tokens) and len(running.kubelets.lives) == 1
+    print(f"led by the other one after {took:.1f} s")
+
+
+def test_an_operator_that_ends_hands_over_at_once(running: Running) -> None:
+    second = running.operators.start()
+    first = running.operators.leader()
+    wait_until(lambda: "ok" in second.get("/healthz"), "second process", 20)
+    first.process.terminate()
+    began = time.monotonic()
+    assert first.process.wait(20) == 0
+    assert running.operators.leader() is second
+    print(f"handed over after {time.monotonic() - began:.1f} s")
+    assert time.monotonic() - began < 12
+
+
+def test_a_leader_that_slept_does_nothing_when_it_wakes(running: Running) -> None:
+    first = running.operators.leader()
+    second = running.operators.start()
+    wait_until(lambda: "ok" in second.get("/healthz"), "second process", 20)
+    first.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: second.leads, "second leader", 30)
+    token = running.kubectl.get("lease", "ferry-operator")["spec"]["leaseTransitions"]
+    wait_until(lambda: running.status().get("token") == token, "second operator's status", 20)
+    running.kubectl.run("scale", "sj/a", "--replicas=3")
+    first.process.send_signal(signal.SIGCONT)
+    running.wait_settled(3)
+    assert not first.leads and running.driver.refused == 0
+    pods = running.kubectl.items("pods")
+    assert {pod["metadata"]["annotations"]["ferry.dev/token"] for pod in pods} == {str(token)}
+    assert running.status()["token"] == token
+
+
+def test_the_lease_can_be_deleted(running: Running) -> None:
+    before = running.status()["token"]
+    running.kubectl.run("delete", "lease", "ferry-operator")
+    running.operators.leader()
+    running.kubectl.run("scale", "sj/a", "--replicas=3")
+    running.wait_settled(3)
+    assert running.status()["token"] >= before
+
+
+# --- the process
+
+
+def test_health_and_metrics(running: Running) -> None:
+    one = running.operators.leader()
+    assert one.get("/healthz") == "ok"
+    text = one.get("/metrics")
+    for name in ("queue_depth", "queue_age_seconds", "reconcile_seconds_bucket", "lease_held", "token"):
+        assert f"ferry_operator_{name}" in text
+    assert re.search(r'ferry_operator_api_requests_total\{code="201",resource="pods",verb="create"\} 3.0', text)
