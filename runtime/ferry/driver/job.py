@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from ferry import environment
 from ferry.board import Board
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug, Unreachable
+from ferry.contract.errors import Bug, StateUnavailable, Unreachable
 from ferry.coordinator import control
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.progress import Progress
@@ -67,7 +67,7 @@ class Job:
         ready = self._await_ready(loop)
         notes = json.loads(ready.meta) if ready.meta else {}
         committed = ready.committed.step.epoch if ready.committed else -1
-        again = self._spark_committed() < committed
+        again = epoch_again(committed, self._spark_committed())
         progress.resume(committed - again, notes, loop.machine.late, again)
         progress.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for output in plan.outputs:
@@ -200,3 +200,17 @@ class Job:
                 self._client.post(f"{self.settings.supervisor}/stage", json={"epoch": epoch, "stage": stage})
             except httpx.HTTPError as error:
                 log.warning("the supervisor did not answer at %s of epoch %d: %s", stage, epoch, error)
+
+
+def epoch_again(state: int, spark: int) -> bool:
+    """Whether the last epoch is to be run once more, for Spark has not seen its end; -1 stands for no epoch.
+
+    Raises StateUnavailable when the two do not belong together: going on would lose records, or count them twice.
+    """
+    if state - spark in (0, 1):
+        return spark < state
+    raise StateUnavailable(
+        f"the state ends with epoch {state}, and Spark's offsets (checkpoint/ of the run) with epoch {spark}: "
+        "one of them was lost or put back. Bring back the one that belongs to the other (on Kubernetes, offsets outlive the "
+        "driver's pod only below spec.kubernetes.checkpoint), or start a new job"
+    )
