@@ -93,9 +93,7 @@ class KubeCluster:
         """Make the pod of a worker; one that has ended goes first."""
         old = next((pod for pod in self.view.seen.workers if pod.worker == index), None)
         failures = 0
-        if old is not None and old.name not in self.view.lost:
-            if old.ended is None:
-                return
+        if old is not None and old.ended is not None and old.name not in self.view.lost:
             failures = old.number(names.FAILURES) + 1 if old.ended.at - old.created < YOUNG_SECONDS else 0
             self._delete(old, grace=0)
         more = {names.INSTANCES: str(instances), names.REVISION: self._revisions().worker}
@@ -104,9 +102,7 @@ class KubeCluster:
     def start_driver(self) -> None:
         """Make the pod of the driver; one that has ended goes first."""
         old, revisions = self.view.seen.driver, self._revisions()
-        if old is not None and old.name not in self.view.lost:
-            if old.ended is None or old.deleting is not None:
-                return
+        if old is not None and old.ended is not None and old.name not in self.view.lost:
             self._delete(old, grace=0)
         epoch = self.view.seen.before.epoch
         notes = {

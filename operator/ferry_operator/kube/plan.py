@@ -120,8 +120,6 @@ def plan(view: View, token: int) -> list[Step]:
     if view.observed is None or view.revisions is None:
         return steps
     if view.life.end == "Finished":
-        if seen.before.phase != "Finished":
-            return []  # that it is finished is written first: later the driver's pod may be gone
         return steps + [DeletePod(pod, "the job has finished") for pod in here if pod.worker is not None]
     refused = _refusal(view)
     if refused is not None:

@@ -39,8 +39,10 @@ class Epochs:
     """Runs epochs, one at a time, on Spark's callback thread."""
 
     def __init__(
-        self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress, hook: Hook
-    ) -> None:
+        self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress, hook: Hook,
+        apart: bool,
+    ) -> None:  # fmt: skip
+        """`apart`: tasks run on other hosts, and share with the driver only what is mounted on both."""
         self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
             settings, spark, plan, loop, progress, hook,
         )  # fmt: skip
@@ -50,6 +52,7 @@ class Epochs:
         self._watch = Watch(spark.sparkContext.cancelAllJobs)
         loop.members.on_lost = self._watch.lost
         self._dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
+        self._dead_letter_of_tasks = None if apart and settings.dead_letter is None else str(self._dead_letter)
         self.publisher = Publisher(settings, spark, plan, loop, progress, hook, self._watch, self._dead_letter)
         self._patience = Patience(settings.return_deadline_ms)
         self._last_end: float | None = None
@@ -122,7 +125,7 @@ class Epochs:
         feeds = feeds_of(operator, self.plan, rows is not None)
         work = Work(
             operator.shape, feeds, helpers, self.settings.secret, order.step.epoch, self.loop.machine.generation,
-            order.run, str(self._dead_letter),
+            order.run, self._dead_letter_of_tasks,
         )  # fmt: skip
         try:
             return [json.loads(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, rows)]
@@ -159,9 +162,12 @@ class Epochs:
                 mine[side] = max(mine.get(side, value), value)
         flush = any(r["flush"] for r in receipts) or (bool(notes.get("flush")) and step.operator > 0)
         notes.update(rows=notes.get("rows", 0) + rows, malformed=notes.get("malformed", 0) + malformed, flush=flush)
-        letters = [
-            f"{step.epoch}-{step.operator}-{generation}-{order.run}-{r['task']}" for r in receipts if r["malformed"]
-        ]
+        letters = {
+            f"{step.epoch}-{step.operator}-{generation}-{order.run}-{r['task']}": r["letters"]
+            for r in receipts
+            if r["malformed"]
+        }
+        self.publisher.keep_dead_letters(letters)
         notes["letters"] = [*(notes.get("letters", []) if step.operator else []), *letters]
         high = limits.WATERMARK_END if flush else self._watermark(step, mine, order)
         meta = json.dumps(notes, separators=(",", ":")).encode()

@@ -75,7 +75,7 @@ class Job:
         if notes.get("flush") and self._spark_committed() >= committed:
             progress.note("finished", f"{progress.rows} rows")
             return 0
-        epochs = Epochs(self.settings, spark, plan, loop, progress, self._stage)
+        epochs = Epochs(self.settings, spark, plan, loop, progress, self._stage, self._surroundings.standalone)
         return self._run_query(raw, loop, progress, epochs)
 
     # ---- starting
@@ -162,6 +162,9 @@ class Job:
             epochs.stop_after_epoch()
         if self._failure is not None:
             raise self._failure
+        if not epochs.finished and not self._stop.is_set():
+            # Outside of an epoch: a source failed, or the process that plans it. A new driver goes on from there.
+            raise RuntimeError(f"Spark ended the query by itself: {query.exception()}")
         progress.finished = epochs.finished
         progress.note("finished" if epochs.finished else "stopped", f"{progress.rows} rows")
         return 0

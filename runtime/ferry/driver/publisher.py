@@ -33,8 +33,11 @@ from ferry.spark.feeds import rows_frame
 
 log = logging.getLogger("ferry.driver")
 
-READ_ERRORS = re.compile(r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|[Jj]ob \d+ cancelled")
-"""In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost."""
+READ_ERRORS = re.compile(
+    r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|[Jj]ob \d+ cancelled|ExecutorLost|FetchFailed"
+)
+"""In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost; or its
+tasks were, with their executors."""
 
 
 def is_passing(error: Exception) -> bool:
@@ -142,6 +145,13 @@ class Publisher:
             with self._watch.on(i for i, _ in rows.readers if table is None):
                 made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, secret, schema))
                 output.sink.write(epoch, rows.generation, made)
+
+    def keep_dead_letters(self, letters: dict[str, list[str]]) -> None:
+        """Write those that came with receipts where tasks that share a directory with the driver write theirs."""
+        for name, lines in letters.items():
+            if lines:
+                self._dead_letter.mkdir(parents=True, exist_ok=True)
+                (self._dead_letter / f".{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
     def _publish_dead_letters(self, epoch: int, accepted: list[str]) -> None:
         """Make the set-aside records of accepted tasks visible, forget those of others."""

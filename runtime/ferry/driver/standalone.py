@@ -34,6 +34,10 @@ TUNED = {
     "spark.executor.heartbeat.maxFailures": "20",
     "spark.storage.blockManagerHeartbeatTimeoutMs": "4000",
     "spark.network.timeoutInterval": "500ms",
+    # A task may be fetching its own code from an executor that is silent.
+    "spark.shuffle.io.connectionTimeout": "5s",
+    "spark.shuffle.io.connectionCreationTimeout": "3s",
+    "spark.shuffle.io.retryWait": "500ms",
     # A task is lost with its executor, and that counts as its failure; errors of the user's code end a job all the same.
     "spark.task.maxFailures": "16",
 }

@@ -56,7 +56,8 @@ class Data:
         self.virtual_nodes = settings.virtual_nodes
         self._send = send
         self._lock = threading.RLock()
-        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # A directory of the machine may be found again by another run of a job with the same name: its state is no copy.
+        self._boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {settings.run}"
         self._life = 0
         self._mark = Mark(directory / "mark")
         self._saved = self._load_saved(directory)
@@ -78,11 +79,11 @@ class Data:
         return AggregateState(shape, self.virtual_nodes, where, memory)
 
     def _load_saved(self, directory: Path) -> core.Saved:
-        """The mark, unless it is of another boot of the machine: without fsync its files are no copy then."""
+        """The mark, unless it is of another run, or of another boot of the machine: without fsync its files are no copy."""
         doc = self._mark.read()
         if doc is None or doc["boot"] != self._boot:
             if doc is not None:
-                log.warning("%s: files of another boot of the machine are not used", self.me)
+                log.warning("%s: files of another run, or of another boot of the machine, are not used", self.me)
             for entry in directory.iterdir():
                 if entry.is_dir():
                     shutil.rmtree(entry)

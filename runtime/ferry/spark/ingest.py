@@ -29,6 +29,9 @@ from ferry.spark.stream import Batches
 
 RECEIPT = "receipt string"
 
+LETTERS_MAX = 100
+"""Malformed records that go with one receipt; more are counted only."""
+
 Shares = list[tuple[str, str]]
 """What one task reads: (source, split as JSON)."""
 
@@ -60,7 +63,8 @@ class Work:
     epoch: int
     generation: int
     run: int
-    dead_letter: str
+    dead_letter: str | None
+    """Directory for malformed records, for tasks and driver alike; None: there is none, some go with the receipt."""
 
 
 class Reader:
@@ -112,6 +116,7 @@ class _Task:
         self.rows = 0
         """records read, before `maps` drop or add any"""
         self.malformed = 0
+        self.letters: list[str] = []
         self.sender = _Sender(work, self.attempt, self.partition)
 
     def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
@@ -133,6 +138,7 @@ class _Task:
                 side: f.event_time_max for side, f in self.fragmenters.items() if f.event_time_max > WATERMARK_NONE
             },
             "malformed": self.malformed,
+            "letters": self.letters,
             "flush": self.flush,
             "error": error,
         }
@@ -193,13 +199,16 @@ class _Task:
     def _set_aside(self, count: int, records: list[str], reason: str) -> None:
         """Write records to a hidden file of this attempt; the driver makes those of accepted attempts visible."""
         self.malformed += count
-        folder = Path(self.work.dead_letter)
-        folder.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps({"reason": reason, "record": record}) for record in records]
         w = self.work
+        if w.dead_letter is None:
+            self.letters += lines[: LETTERS_MAX - len(self.letters)]
+            return
+        folder = Path(w.dead_letter)
+        folder.mkdir(parents=True, exist_ok=True)
         name = f".{w.epoch}-{w.shape.index}-{w.generation}-{w.run}-{self.attempt}.jsonl"
         with open(folder / name, "a", encoding="utf-8") as file:
-            for record in records:
-                file.write(json.dumps({"reason": reason, "record": record}) + "\n")
+            file.writelines(f"{line}\n" for line in lines)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

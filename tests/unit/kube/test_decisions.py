@@ -250,6 +250,10 @@ NO_ROOM = (Trouble("Unschedulable", "no room"),)
             [worker(0), worker(1, annotations=OLD, troubles=NO_ROOM, phase="Pending")], NODES, [0], (),
             Turnover(2, remade=(1,)), id="one that never ran is made again at once",
         ),
+        pytest.param(
+            [worker(0, troubles=NO_ROOM, phase="Pending"), worker(1, annotations=OLD)], NODES, [1], (), Turnover(2),
+            id="a new one does not come up: no other one is touched",
+        ),
         pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 2], (), Turnover(3), id="one stands in for one that died"),
         pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 1, 2], (), Turnover(2), id="one too many"),
     ],

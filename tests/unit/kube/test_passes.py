@@ -247,6 +247,21 @@ def test_a_new_image_comes_worker_by_worker_and_nothing_is_lost(capacity: int) -
         assert name == "nbq5-driver" or int(name.rsplit("-", 1)[1]) not in used, (name, used)
 
 
+def test_settings_of_sidecars_are_in_place_before_the_first_one_reads_them() -> None:
+    world = running()
+    world.rounds(5)
+    order: list[str] = []
+
+    def watch(verb: str, kind: object, name: str) -> None:
+        if (verb, kind) == ("update", SECRETS) or (verb == "create" and kind == PODS):
+            order.append(name)
+
+    world.api.before = watch
+    world.api.edit(JOBS, "nbq5", {"spec": {"state": {"memory": "2Gi"}}})
+    world.until(lambda w: settled(w) and order.count("nbq5-worker-1") == 1)
+    assert order[0] == "nbq5-run" and order.count("nbq5-run") == 1 and world.lives == 1
+
+
 def test_an_image_that_is_not_there_stops_at_the_first_worker() -> None:
     world = running()
     world.rounds(5)
