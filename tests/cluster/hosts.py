@@ -103,10 +103,11 @@ class Hosts:
         self.workers[index] = host
         return host
 
-    def start_driver(self, checkpoint: Path) -> Host:
-        """On another host than the drivers before, but for the checkpoint."""
+    def start_driver(self, checkpoint: Path, **changes: Any) -> Host:
+        """On another host than the drivers before, but for the checkpoint; `changes` of the settings."""
         number = len(self.drivers)
         host = Host(f"127.0.0.{200 + number}", self.base / f"driver-{number}")
+        self.settings = replace(self.settings, **changes)
         run = self._settle(host)
         checkpoint.mkdir(exist_ok=True)
         (host.directory / "checkpoint").symlink_to(checkpoint)

@@ -74,8 +74,14 @@ def settings_of(job: StreamJob, uid: str, release: Release) -> RunSettings:
         if path is not None and not path.startswith("/"):
             raise SpecRefused(f"spec.{field}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
     place = _Place(names.run_name(job.metadata.name, uid), DIRECTORY)
-    settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output, one.events))
+    settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output or _output(job), one.events))
     return replace(settings, secret=run_key(release, uid), redis=release.redis)
+
+
+def _output(job: StreamJob) -> str:
+    """Where Parquet goes when the job does not say: to its first volume, else into the driver's pod, with which it goes."""
+    shared = [volume.mount_path for volume in job.spec.kubernetes.volumes if not volume.read_only]
+    return f"{shared[0]}/{job.metadata.name}/out" if shared else str(DIRECTORY / "out")
 
 
 def fingerprint(settings: RunSettings, release: Release) -> str:

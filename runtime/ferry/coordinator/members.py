@@ -39,7 +39,7 @@ class Members:
         self.on_lost: Callable[[InstanceId], None] = lambda instance: None
         """Called besides the event, on a thread of the channel."""
         self.on_silent: Callable[[int], None] = lambda worker: None
-        """Called once when a worker's heartbeat has run out: it may be gone with all that runs beside it."""
+        """Called once when a worker's heartbeat has run out: before its instances count as lost, for it costs little."""
 
     def start(self, endpoint: Endpoint) -> None:
         """Begin to look."""
@@ -82,7 +82,7 @@ class Members:
             if beat:
                 self._beaten[worker] = now
                 self._silent.discard(worker)
-            elif worker not in self._silent and self._is_silent(worker, now):
+            elif worker in self._beaten and worker not in self._silent:
                 self._silent.add(worker)
                 self.on_silent(worker)
         for entry in found:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import Fault, SpecRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,6 +64,11 @@ class Parquet(Sink):
             pq.write_table(rows, hidden / "part-0.parquet", compression="zstd")
         else:
             written = {part for (part,) in rows.mapInArrow(_write_part(str(hidden)), "part string").collect()}
+            unseen = written - {part.name for part in hidden.iterdir()}
+            if unseen:
+                raise Fault(
+                    f"{self.directory}: what tasks wrote is not seen here; use a directory that all share"
+                )
             # A task that failed half way, or whose answer was lost, has left a part that another attempt wrote again.
             for part in hidden.iterdir():
                 if part.name not in written:

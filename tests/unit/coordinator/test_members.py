@@ -52,9 +52,14 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
     board.beats[1] = True
     look(0.1)
     board.beats[1] = False
-    assert look(2.4) == []
-    assert look(0.2) == [1]
+    assert look(0.1) == [1], "its key has run out"
     assert look(10) == [1]
+    board.away = True
+    with pytest.raises(Unreachable):
+        look(10)
+    made._beaten.clear()  # as the loop does then
+    board.away = False
+    assert look(1) == [1], "nobody could be heard"
     board.beats[1] = True
     look(0.1)
     board.beats[1] = False
