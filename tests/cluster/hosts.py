@@ -133,7 +133,7 @@ class Hosts:
         """The last finished epoch."""
         return max((int(r["epoch"]) for r in self.records("epoch")), default=-1)
 
-    def await_epochs(self, more: int, seconds: float = 60.0) -> None:
+    def await_epochs(self, more: int, seconds: float = 120.0) -> None:
         """Return when this many further epochs are finished."""
         goal = self.epoch() + more
         await_that(lambda: self.epoch() >= goal or self.ended() is not None, f"epoch {goal}", seconds)

@@ -36,6 +36,19 @@ TEST_LABEL = "ferry.dev/test=true"
 MEASURED = pytest.StashKey[list[tuple[str, float]]]()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`-m "kube and not nodes"` are the tests for which an API server is enough."""
+    for item in items:
+        if needs_nodes(item):
+            item.add_marker(pytest.mark.nodes)
+
+
+def needs_nodes(item: pytest.Item) -> bool:
+    """Does this test run pods?"""
+    uses = NODE_FIXTURES & set(getattr(item, "fixturenames", ()))
+    return bool(uses and item.get_closest_marker("kube"))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Get ready when a test of this folder is about to run."""
     items = [item for item in session.items if item.get_closest_marker("kube")]
@@ -44,10 +57,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         if existing() is not None:
             return
-        needs_nodes = any(NODE_FIXTURES & set(getattr(item, "fixturenames", ())) for item in items)
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
-            Lab.setup("nodes" if needs_nodes else "api")
+            Lab.setup("nodes" if any(map(needs_nodes, items)) else "api")
     except NoCluster as missing:
         raise pytest.UsageError(str(missing)) from None
 

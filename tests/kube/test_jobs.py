@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import pytest
 
 from tests.kube.clusters import Cluster, Lab
 from tests.kube.conftest import installed_crd, own_namespace
-from tests.kube.installation import CLAIM, Installation, Job
+from tests.kube.installation import CLAIM, ROOT, Installation, Job
 from tests.kube.kubectl import wait_until
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
@@ -79,6 +80,18 @@ def leader(ferry: Installation) -> str:
     leases = ferry.kubectl.items("leases")
     assert leases, "no lease"
     return str(leases[0]["spec"]["holderIdentity"]).rsplit("-", 1)[0]
+
+
+def test_the_commands_of_the_readme_run_as_they_stand(ferry: Installation) -> None:
+    section = (ROOT / "README.md").read_text("utf-8").split("## On Kubernetes")[1].split("```")[1]
+    commands = [shlex.split(line, comments=True)[1:] for line in section.splitlines() if line.startswith("kubectl ")]
+    assert [words[2] for words in commands] == ["apply", "wait", "scale", "get", "delete"], commands
+    for words in commands:
+        assert words[:2] == ["-n", "streams"], words
+        own = [str(ROOT / word) if word.startswith("examples/") else word for word in words[2:] if word != "-w"]
+        ferry.kubectl.run(*own, timeout=320)
+    left = "pods,secrets,poddisruptionbudgets"
+    wait_until(lambda: not ferry.kubectl.items(left, "-l", "ferry.dev/job=nbq5"), "end of the job", 60.0)
 
 
 def test_a_job_is_applied_scaled_and_patched_while_it_runs(

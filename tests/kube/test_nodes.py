@@ -93,9 +93,12 @@ def test_pods_with_a_native_sidecar_run_on_three_nodes(pods: Kubectl, lab: Lab, 
         )
         for i, name in enumerate(names)
     ]  # fmt: skip
-    times(
-        "three pods with a native sidecar ready", elapsed(lambda: (pods.apply(*documents), await_ready(pods, *names)))
-    )
+
+    def start() -> None:
+        pods.apply(*documents)
+        await_ready(pods, *names)
+
+    times("three pods with a native sidecar ready", elapsed(start))
     found = pods.items("pods")
     assert {p["spec"]["nodeName"] for p in found} == {"n1", "n2", "n3"}
     assert len({p["status"]["podIP"] for p in found}) == 3

@@ -7,125 +7,22 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ferry_operator.crd_rules import BASE, patched
-from ferry_operator.kube.release import Release, run_key
+from ferry_operator.kube.rights import NODE_RIGHTS, RIGHTS
 from tests.kube.clusters import Lab, existing
 from tests.kube.kubectl import Kubectl, wait_until
-from tests.kube.stand_ins import VNODES, Driver, Kubelets
+from tests.kube.operators import Operators, Running, job, restricted, stand_in
+from tests.kube.stand_ins import VNODES
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
 
-ROOT = Path(__file__).resolve().parents[2]
-KEY = "a key for tests"
-
 BAD = {"depth": {"of": "maps"}}
 """Arguments that the API server accepts and no pipeline can have."""
-
-EXPECTED = (
-    "the Lease is lost",  # where a test takes it away
-    "Redis at",
-)
-"""Parts of warnings that a test may cause."""
-
-Document = dict[str, Any]
-
-
-def job(name: str = "a", **spec: Any) -> Document:
-    return patched(BASE, {"metadata": {"name": name}, "spec": {"state": {"virtualNodes": VNODES}, **spec}})
-
-
-@dataclass
-class Operator:
-    """One process of the operator."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-    port: int
-
-    def get(self, path: str) -> str:
-        done = subprocess.run(["curl", "-s", f"http://127.0.0.1:{self.port}{path}"], capture_output=True, text=True)
-        return done.stdout
-
-    @property
-    def leads(self) -> bool:
-        return "ferry_operator_lease_held 1.0" in self.get("/metrics")
-
-    def complaints(self) -> list[str]:
-        lines = [
-            line for line in self.log.read_text().splitlines() if re.search(r" (WARNING|ERROR|CRITICAL) |^Traceb", line)
-        ]
-        return [line for line in lines if not any(part in line for part in EXPECTED)]
-
-
-@dataclass
-class Operators:
-    """Processes of the operator in one namespace."""
-
-    kubectl: Kubectl
-    directory: Path
-    redis: str
-    running: list[Operator] = field(default_factory=list)
-
-    def start(self) -> Operator:
-        number = len(self.running)
-        port = free_port()
-        log = self.directory / f"operator-{number}.log"
-        environment = {
-            **self.kubectl.environment(),
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "operator")]),
-            "FERRY_IMAGE": "ferry:1", "FERRY_REDIS_URL": self.redis, "FERRY_KEY": KEY, "POD_NAME": f"operator-{number}",
-            "FERRY_RECORD_CALLS": os.environ.get("FERRY_RECORD_CALLS", str(self.directory / "calls.jsonl")),
-        }  # fmt: skip
-        command = [
-            sys.executable,
-            "-m",
-            "ferry_operator.kube",
-            "--namespace",
-            str(self.kubectl.namespace),
-            "--port",
-            str(port),
-        ]
-        process = subprocess.Popen(command, env=environment, stderr=log.open("wb"), stdout=subprocess.DEVNULL)
-        self.running.append(Operator(process, log, port))
-        return self.running[-1]
-
-    def leader(self, seconds: float = 30.0) -> Operator:
-        found: list[Operator] = []
-
-        def leads() -> bool:
-            found[:] = [one for one in self.running if one.process.poll() is None and one.leads]
-            return len(found) == 1
-
-        wait_until(leads, "one leader", seconds)
-        return found[0]
-
-    def close(self) -> None:
-        for one in self.running:
-            if one.process.poll() is None:
-                one.process.send_signal(signal.SIGCONT)
-                one.process.terminate()
-        for one in self.running:
-            try:
-                one.process.wait(20)
-            except subprocess.TimeoutExpired:
-                one.process.kill()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -152,59 +49,23 @@ def controllers(control_plane: Kubectl, tmp_path_factory: pytest.TempPathFactory
         process.wait(20)
 
 
+@pytest.fixture(scope="session")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all operators of the session note their calls; FERRY_RECORD_CALLS may name the file."""
+    return Path(os.environ.get("FERRY_RECORD_CALLS") or tmp_path_factory.mktemp("calls") / "calls.jsonl")
+
+
 @pytest.fixture
 def operators(
-    kubectl: Kubectl, controllers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kubectl: Kubectl, controllers: None, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Operators]:
     """None runs yet; all end with the test, and their logs must be clean."""
     monkeypatch.setenv("KUBECONFIG", str(kubectl.kubeconfig))
-    found = Operators(kubectl, tmp_path, "redis://127.0.0.1:1/0")
+    found = Operators(kubectl, tmp_path, restricted(kubectl, tmp_path), calls)
     yield found
     found.close()
     for one in found.running:
         assert not one.complaints(), "\n".join(one.complaints())
-
-
-@dataclass
-class Running:
-    """A job that runs, with what stands in for its pods."""
-
-    kubectl: Kubectl
-    operators: Operators
-    driver: Driver
-    kubelets: Kubelets
-
-    def status(self) -> Document:
-        found: Document = self.kubectl.get("sj", "a").get("status", {})
-        return found
-
-    def condition(self, kind: str) -> Document:
-        return next((c for c in self.status().get("conditions", []) if c["type"] == kind), {})
-
-    def pods(self) -> list[str]:
-        return sorted(pod["metadata"]["name"] for pod in self.kubectl.items("pods"))
-
-    def settled(self, workers: int) -> bool:
-        status = self.status()
-        truth = {c["type"]: c["status"] for c in status.get("conditions", [])}
-        return (
-            status.get("workers") == workers
-            and len(self.pods()) == workers + 1
-            and (truth["Ready"], truth["Progressing"], truth["Handover"]) == ("True", "False", "False")
-        )
-
-    def wait_settled(self, workers: int, seconds: float = 60.0) -> float:
-        return wait_until(lambda: self.settled(workers), f"job at rest with {workers} workers", seconds)
-
-
-addresses = iter(range(2, 250))
-
-
-def stand_in(operators: Operators) -> tuple[Driver, Kubelets]:
-    uid = operators.kubectl.get("sj", "a")["metadata"]["uid"]
-    release = Release(str(operators.kubectl.namespace), "", "", KEY)
-    driver = Driver(f"127.0.77.{next(addresses)}", run_key(release, uid))
-    return driver, Kubelets(str(operators.kubectl.namespace), "a", driver)
 
 
 @pytest.fixture
@@ -334,9 +195,23 @@ def test_a_driver_that_is_deleted_comes_back(running: Running) -> None:
     assert [p["metadata"]["uid"] for p in running.kubectl.items("pods", "-l", "ferry.dev/role=worker")] == workers
 
 
-def test_what_was_deleted_by_hand_is_made_again(running: Running) -> None:
-    running.kubectl.run("delete", "pdb", "a-workers")
-    wait_until(lambda: running.kubectl.find("pdb", "a-workers"), "budget", 60)
+def test_what_was_deleted_by_hand_is_made_again_and_events_are_counted(running: Running) -> None:
+    kubectl, said = running.kubectl, "reason=Paused"
+
+    def paused() -> None:
+        kubectl.run("annotate", "sj/a", "ferry.dev/paused=true", "--overwrite")
+        wait_until(lambda: running.condition("Progressing")["reason"] == "Paused", "pause", 20)
+
+    paused()
+    kubectl.run("scale", "sj/a", "--replicas=3")
+    kubectl.run("delete", "pdb", "a-workers")
+    assert len(running.pods()) == 3
+    kubectl.run("annotate", "sj/a", "ferry.dev/paused-")
+    running.wait_settled(3)
+    wait_until(lambda: kubectl.find("pdb", "a-workers"), "budget, found missing by the next listing", 60)
+    paused()
+    wait_until(lambda: kubectl.items("events", f"--field-selector={said}")[0]["count"] == 2, "second pause", 20)
+    assert len(kubectl.items("events", f"--field-selector={said}")) == 1
 
 
 # --- deletion
@@ -345,10 +220,6 @@ def test_what_was_deleted_by_hand_is_made_again(running: Running) -> None:
 def nothing_left(kubectl: Kubectl) -> bool:
     left = [*kubectl.items("pods"), *kubectl.items("pdb"), *kubectl.items("secrets"), *kubectl.items("sj")]
     return not left
-
-
-def before_anything(running: Running) -> None:
-    running.kubelets.frozen = True
 
 
 def while_scaling(running: Running) -> None:
@@ -375,16 +246,21 @@ def when_refused(running: Running) -> None:
     running.kubectl.patch("sj/a", {"spec": {"pipeline": {"args": BAD}}})
 
 
-@pytest.mark.parametrize("foreground", [False, True], ids=["background", "foreground"])
 @pytest.mark.parametrize(
-    "phase",
-    [lambda running: None, while_scaling, without_driver, with_the_operator_down, when_finished, when_refused],
-    ids=["running", "scaling", "no driver", "operator down", "finished", "refused spec"],
+    ("phase", "cascade"),
+    [
+        pytest.param(lambda running: None, "background", id="running"),
+        pytest.param(lambda running: None, "foreground", id="running, waiting for the pods"),
+        pytest.param(while_scaling, "foreground", id="scaling"),
+        pytest.param(without_driver, "background", id="no driver"),
+        pytest.param(with_the_operator_down, "foreground", id="operator down"),
+        pytest.param(when_finished, "background", id="finished"),
+        pytest.param(when_refused, "foreground", id="refused spec"),
+    ],
 )
-def test_delete_leaves_nothing(running: Running, phase: Callable[[Running], None], foreground: bool) -> None:
+def test_delete_leaves_nothing(running: Running, phase: Callable[[Running], None], cascade: str) -> None:
     phase(running)
-    how = ["--cascade=foreground"] if foreground else []
-    running.kubectl.run("delete", "sj", "a", "--timeout=50s", *how)
+    running.kubectl.run("delete", "sj", "a", "--timeout=50s", f"--cascade={cascade}")
     took = wait_until(lambda: nothing_left(running.kubectl), "namespace without leftovers", 60)
     running.kubelets.violations.clear()
     print(f"gone after {took:.1f} s")
@@ -470,3 +346,35 @@ def test_health_and_metrics(running: Running) -> None:
     for name in ("queue_depth", "queue_age_seconds", "reconcile_seconds_bucket", "lease_held", "token"):
         assert f"ferry_operator_{name}" in text
     assert re.search(r'ferry_operator_api_requests_total\{code="201",resource="pods",verb="create"\} 3.0', text)
+
+
+def test_a_pod_of_somebody_else_is_in_the_way(operators: Operators) -> None:
+    kubectl = operators.kubectl
+    foreign = {"containers": [{"name": "x", "image": "x"}]}
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a-driver"}, "spec": foreign})
+    kubectl.apply(job())
+    driver, kubelets = stand_in(operators)
+    operators.start()
+    found = Running(kubectl, operators, driver, kubelets)
+    try:
+        wait_until(lambda: "belongs to something else" in found.condition("Degraded").get("message", ""), "trouble", 30)
+        kubectl.run("delete", "pod", "a-driver")
+        found.wait_settled(2)
+    finally:
+        kubelets.close()
+        driver.close()
+
+
+# --- rights: this test comes last
+
+
+def test_rights_and_calls_agree(request: pytest.FixtureRequest, calls: Path) -> None:
+    """Every call that the operators of this file made was allowed, and no right is there that none of them used."""
+    made = {tuple(json.loads(line).values()) for line in calls.read_text().splitlines()}
+    allowed = {(verb, *what, True) for what, verbs in RIGHTS.items() for verb in verbs}
+    of_nodes = {(verb, *what, False) for what, verbs in NODE_RIGHTS.items() for verb in verbs}
+    assert made <= allowed | of_nodes, made - allowed - of_nodes
+    here = [item for item in request.session.items if item.fspath == request.node.fspath]
+    if len(here) < 25:
+        pytest.skip("not all tests of this file were chosen: unused rights cannot be told")
+    assert allowed | of_nodes <= made, (allowed | of_nodes) - made

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ferry.contract.errors import Unreachable
 from ferry_operator import decide as d
-from ferry_operator.kube import names, objects, parts, pods
+from ferry_operator.kube import facts, names, objects, parts, pods
 from ferry_operator.kube.driver_link import DriverLink
 from ferry_operator.kube.facts import Pod
 from ferry_operator.kube.inforce import Revisions
@@ -160,12 +160,20 @@ class KubeCluster:
 
     # ---- the API
     def _make(self, kind: Kind, document: Doc) -> None:
+        """Make an object; one that is there already is fine if it is ours, and may be news to us."""
+        name = document["metadata"]["name"]
         try:
             made = self.api.create(kind, document)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-            return
+            if kind is not PODS:
+                return
+            selector = f"{names.MANAGED}={names.MANAGER},{names.JOB}={self.view.seen.name}"
+            there = [one for one in self.api.find(PODS, selector) if one["metadata"]["name"] == name]
+            if not there or facts.pod(there[0]).owner != self.view.seen.uid:
+                raise ApiError(CONFLICT, "Foreign", f"pod {name} is there and belongs to something else") from None
+            made = there[0]
         self.store.put(kind, made)
 
     def _delete(self, pod: Pod, exact: bool = False, grace: int | None = None) -> None:

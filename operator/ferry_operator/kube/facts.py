@@ -22,6 +22,14 @@ OVERDUE_SECONDS = 10.0
 
 ZONE = "topology.kubernetes.io/zone"
 
+LEAVING = (
+    "node.kubernetes.io/unschedulable",
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+)
+"""Taints of nodes that are about to go away: as good as cordoned."""
+
 BROKEN = {
     "ErrImagePull": "ImagePull",
     "ImagePullBackOff": "ImagePull",
@@ -76,6 +84,8 @@ class Pod:
     ended: Ended | None
     troubles: tuple[Trouble, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+    """uid of the StreamJob that it belongs to"""
 
     @property
     def unschedulable(self) -> bool:
@@ -142,18 +152,20 @@ def pod(document: Doc) -> Pod:
         ended=_ended(metadata, status, main),
         troubles=tuple(_troubles(metadata["name"], conditions, every)),
         annotations=metadata.get("annotations") or {},
+        owner=next((str(one.get("uid")) for one in metadata.get("ownerReferences") or [] if one.get("controller")), ""),
     )
 
 
 def node(document: Doc) -> Node:
     """What matters of a node."""
     conditions = {one["type"]: one for one in (document.get("status") or {}).get("conditions") or []}
-    ready = conditions.get("Ready") or {}
+    ready, spec = conditions.get("Ready") or {}, document.get("spec") or {}
     since = None if ready.get("status") == "True" else when(ready.get("lastTransitionTime")) or 0.0
     return Node(
         name=document["metadata"]["name"],
         silent_since=since,
-        cordoned=bool((document.get("spec") or {}).get("unschedulable")),
+        cordoned=bool(spec.get("unschedulable"))
+        or any(taint.get("key") in LEAVING for taint in spec.get("taints") or []),
         zone=(document["metadata"].get("labels") or {}).get(ZONE),
     )
 

@@ -46,6 +46,7 @@ class Leader:
         self.queue, self.store, self.token = WorkQueue(), Store(), token
         self._api, self._release, self._held, self._metrics = api, release, held, metrics
         self._link = DriverLink()
+        self._read_nodes = release.read_nodes
         fenced = Fenced(api, held)
         self._reconciler = Reconciler(fenced, self.store, release, self._link, metrics, token)
         self._watch = Watch(release.namespace, self.store, self.queue)
@@ -113,16 +114,15 @@ class Leader:
 
     def _list_nodes(self) -> None:
         """Nodes; jobs come to their turn when one of them was cordoned, lost or found again."""
-        if not self._release.read_nodes:
+        if not self._read_nodes:
             return
         try:
             found = [facts.node(document) for document in self._api.find(NODES)]
         except ApiError as error:
             if error.status != FORBIDDEN:
                 raise
-            if self.store.nodes is not None:
-                log.warning("nodes may not be read any more: cordoned ones are not seen")
-            self.store.nodes = None
+            log.info("nodes may not be read: those that are cordoned or drained are not seen")
+            self._read_nodes, self.store.nodes = False, None
             return
         new, old = {node.name: node for node in found}, self.store.nodes
         self.store.nodes = new

@@ -41,6 +41,9 @@ REDIS_SECONDS = 5.0
 EVENT_SECONDS = 10.0
 """The same event is not written again sooner."""
 
+TOLD_MAX = 256
+"""Events of a job that are remembered."""
+
 
 @dataclass(slots=True)
 class Memory:
@@ -79,10 +82,10 @@ class Reconciler:
         memory = self._memories.get(name)
         if memory is not None and (job is None or job["metadata"]["uid"] != memory.uid):
             if not self._forget(name, memory.uid):
-                return BUSY_SECONDS
+                return CALM_SECONDS
             memory = self._memories.pop(name) and None
         if job is None:
-            return BUSY_SECONDS if self._left_over(name) else None
+            return CALM_SECONDS if self._left_over(name) else None
         if memory is None:
             memory = self._memories.setdefault(name, Memory(job["metadata"]["uid"]))
         view = self._look(job, memory)
@@ -102,9 +105,9 @@ class Reconciler:
             revisions = inforce.revisions(force.job, uid, self.release) if force.job is not None else None
         except SpecRefused:
             revisions = None  # the last good spec of another version of the operator
-        seen = Seen(
-            job, self.store.pods(name), self.store.nodes, self.store.has_budget(name), None, None, now, memory.errors
-        )
+        # Pods of a job of the same name that is gone may still be there: they are not ours.
+        pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
+        seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name), None, None, now, memory.errors)
         status, submitted = self._ask_driver(driver_url(seen, force.job), seen, memory)
         seen = replace(seen, status=status, submitted=submitted)
         if status is None and not seen.deleting and seen.before.phase != "Finished":
@@ -159,6 +162,8 @@ class Reconciler:
         last, count = memory.told.get(name, (0.0, 0))
         if now - last < EVENT_SECONDS:
             return
+        if len(memory.told) >= TOLD_MAX:
+            memory.told.clear()
         memory.told[name] = (now, count + 1)
         log.info("%s: %s: %s", view.seen.name, notice.reason, notice.message)
         try:

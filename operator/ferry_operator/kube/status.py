@@ -19,7 +19,7 @@ from ferry_operator.status_model import MESSAGE_MAX, Condition, JobStatus, Phase
 COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag")
 """Fields that change with every epoch."""
 
-COUNTERS_SECONDS = 10.0
+COUNTERS_SECONDS = 5.0
 """How old they may be."""
 
 

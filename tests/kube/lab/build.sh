@@ -186,7 +186,7 @@ compile() {
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
         sleep 1
-        (((SECONDS - began) % 20)) || say "  $name: $(grep -vc '^go: ' "$log") of at most $packages packages after $((SECONDS - began)) s"
+        (((SECONDS - began) % 20)) || say "  $name: $(grep -c '^go: downloading' "$log") modules fetched, $(grep -vc '^go: ' "$log") of at most $packages packages compiled, $((SECONDS - began)) s"
     done
     wait "$pid" || { tail -n 20 "$log" >&2; die "could not compile $name; the whole log: $log"; }
     say "  $name compiled in $((SECONDS - began)) s"

@@ -1,0 +1,29 @@
+"""What the operator may do: a Role in its namespace, and reading nodes where the cluster's owner allows it.
+
+The one list of it: tests hold the calls that are made, and the rights that the chart gives, against it.
+"""
+
+from __future__ import annotations
+
+from ferry_operator.kube.names import GROUP, PLURAL, Doc
+
+RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
+    (GROUP, PLURAL): ("list", "watch", "patch"),
+    (GROUP, f"{PLURAL}/status"): ("patch",),
+    ("", "pods"): ("list", "watch", "create", "patch", "delete"),
+    ("", "secrets"): ("create", "update"),
+    ("", "events"): ("create", "patch"),
+    ("policy", "poddisruptionbudgets"): ("list", "create"),
+    ("coordination.k8s.io", "leases"): ("get", "create", "update"),
+}
+"""(group, resource) -> verbs, in the namespace. Secrets are written, never read."""
+
+NODE_RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {("", "nodes"): ("list",)}
+"""The same, of the whole cluster; without it nodes that are cordoned are not seen."""
+
+
+def rules(rights: dict[tuple[str, str], tuple[str, ...]]) -> list[Doc]:
+    """As the rules of a Role."""
+    return [
+        {"apiGroups": [group], "resources": [what], "verbs": list(verbs)} for (group, what), verbs in rights.items()
+    ]
