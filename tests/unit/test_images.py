@@ -17,18 +17,18 @@ from tests.unit.charts import ROOT
 IMAGES = ROOT / "images"
 
 
-def pinned(extra: str) -> dict[str, str]:
-    lines = (IMAGES / f"requirements-{extra}.txt").read_text("utf-8").splitlines()
+def pinned(image: str) -> dict[str, str]:
+    lines = (IMAGES / f"requirements-{image}.txt").read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if not line.startswith("#"))
 
 
-@pytest.mark.parametrize("extra", pin.UNUSED)
-def test_pins_are_within_the_bounds_of_the_project(extra: str) -> None:
-    found, wanted = pinned(extra), pin.wanted(extra)
+@pytest.mark.parametrize("image", pin.EXTRAS)
+def test_pins_are_within_the_bounds_of_the_project(image: str) -> None:
+    found, wanted = pinned(image), pin.wanted(image)
     missing = [str(one) for one in wanted if canonicalize_name(one.name) not in found]
     wrong = [str(one) for one in wanted if not one.specifier.contains(found.get(canonicalize_name(one.name), "0"))]
     assert not missing and not wrong, "run: .venv/bin/python images/pin.py"
-    assert not pin.UNUSED[extra] & set(found)
+    assert not pin.UNUSED & set(found)
 
 
 def digest(root: Path, target: str, **more: str) -> str:
@@ -41,7 +41,7 @@ def digest(root: Path, target: str, **more: str) -> str:
 def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None:
     files = [
         *(f.relative_to(ROOT) for f in IMAGES.iterdir() if f.is_file()),
-        Path("runtime/ferry/driver/job.py"),
+        *map(Path, ("runtime/ferry/__init__.py", "runtime/ferry/contract/names.py", "runtime/ferry/driver/job.py")),
         Path("operator/ferry_operator/decide.py"),
     ]
     for file in files:
@@ -55,8 +55,11 @@ def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None
     assert before == {target: digest(tmp_path, target) for target in before}
     (tmp_path / "operator/ferry_operator/decide.py").write_text("changed")
     assert digest(tmp_path, "operator") != before["operator"] and digest(tmp_path, "runtime") == before["runtime"]
+    after = digest(tmp_path, "operator")
     (tmp_path / "runtime/ferry/driver/job.py").write_text("changed")
-    assert digest(tmp_path, "runtime") != before["runtime"]
+    assert digest(tmp_path, "operator") == after and digest(tmp_path, "runtime") != before["runtime"]
+    (tmp_path / "runtime/ferry/contract/names.py").write_text("changed")
+    assert digest(tmp_path, "operator") != after
     assert digest(tmp_path, "runtime", SLIM="safe") != digest(tmp_path, "runtime")
 
 

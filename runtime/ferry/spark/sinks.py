@@ -66,9 +66,7 @@ class Parquet(Sink):
             written = {part for (part,) in rows.mapInArrow(_write_part(str(hidden)), "part string").collect()}
             unseen = written - {part.name for part in hidden.iterdir()}
             if unseen:
-                raise Fault(
-                    f"{self.directory}: what tasks wrote is not seen here; use a directory that all share"
-                )
+                raise Fault(f"{self.directory}: what tasks wrote is not seen here; use a directory that all share")
             # A task that failed half way, or whose answer was lost, has left a part that another attempt wrote again.
             for part in hidden.iterdir():
                 if part.name not in written:
