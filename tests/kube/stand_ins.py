@@ -124,8 +124,8 @@ class Kubelets:
         self.violations: list[str] = []
         self.lives: list[str] = []
         """uids of the driver's pods"""
-        self.frozen = False
-        """new pods stay as they are"""
+        self.over = False
+        """the job has ended: state may go"""
         self._api = KubeApi(namespace, lambda verb, resource, code: None)
         self._known: dict[str, str] = {}
         self._stop = threading.Event()
@@ -136,7 +136,8 @@ class Kubelets:
         return {pod["metadata"]["name"]: pod for pod in self._api.find(PODS, f"{names.JOB}={self.job}")}
 
     def end_driver(self, code: int, message: str) -> None:
-        """The driver's container ends."""
+        """The driver's container ends; with 0 the job has."""
+        self.over = code == 0
         self.driver.serving = False
         state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}}
         state["terminated"]["finishedAt"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -161,7 +162,7 @@ class Kubelets:
                 del self._known[name]
                 self._gone(name)
         for name, pod in pods.items():
-            if name not in self._known and not self.frozen and pod["status"].get("phase") == "Pending":
+            if name not in self._known and pod["status"].get("phase") == "Pending":
                 self._known[name] = pod["metadata"]["uid"]
                 self._report(name, "Running", {"running": {}}, "True")
                 if name == names.driver_pod(self.job):
@@ -178,7 +179,7 @@ class Kubelets:
     def _gone(self, name: str) -> None:
         if name == names.driver_pod(self.job):
             self.driver.serving = False
-        elif int(name.rsplit("-", 1)[1]) in self.driver.used():
+        elif not self.over and int(name.rsplit("-", 1)[1]) in self.driver.used():
             self.violations.append(f"{name} was deleted while it was in use")
 
     def _report(self, name: str, phase: str, state: Document, ready: str) -> None:

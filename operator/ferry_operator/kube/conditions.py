@@ -52,6 +52,8 @@ def all_troubles(view: View) -> Iterable[Trouble]:
     if view.turnover.stuck:
         yield Trouble("NoRoom", "a worker has to leave its pod, and no other one can take its state")
     status = view.seen.status
+    if status is not None and view.stalled:
+        yield Trouble("Stalled", f"the epoch after {status.epoch} does not come to its end")
     if status is not None and status.degraded:
         yield Trouble("DriverDegraded", status.degraded)
     if status is not None and not status.journal_up:

@@ -14,8 +14,8 @@ from typing import Any
 from ferry_operator.kube import names
 from ferry_operator.kube.names import Doc
 
-SILENT_SECONDS = 10.0
-"""A node that has not been heard of for this long may be lost."""
+SILENT_SECONDS = 5.0
+"""A node that has not been ready for this long may be lost; that it is not says the cluster after a wait of its own."""
 
 OVERDUE_SECONDS = 10.0
 """A pod that is still there so long after its grace period has a kubelet that does not answer."""

@@ -19,6 +19,9 @@ from ferry_operator.status_model import JobStatus
 UNKNOWN_SECONDS = 60.0
 """While no driver answers, a worker on a silent node may be the last to hold something: it is given up after this."""
 
+STALLED_SECONDS = 60.0
+"""An epoch that lasts longer is worth a warning."""
+
 NEVER_SECONDS = 1e9
 """Age of a worker that is not waited for: it is held up by something that does not pass by itself."""
 
@@ -95,13 +98,17 @@ class View:
     """None when there is no spec that can be followed"""
     lost: Mapping[str, str]
     """pods that will not come back, by name, and why"""
+    stalled: bool = False
+    """an epoch does not come to its end"""
 
 
 @dataclass(slots=True)
 class Sightings:
-    """Since when instances are missing. A clock only: a new operator begins it anew and waits a little longer."""
+    """Since when instances are missing, and an epoch lasts. Clocks only: a new operator waits a little longer."""
 
     since: dict[InstanceId, float] = field(default_factory=dict)
+    epoch: tuple[int, int, float] = (0, 0, 0.0)
+    """(generation, last finished epoch, when it was first seen or the query last was idle)"""
 
     def missing(self, observed: d.Observed, now: float) -> dict[InstanceId, float]:
         """Seconds since each instance that should be usable was last alive."""
@@ -109,6 +116,14 @@ class Sightings:
         absent = [i for i in d.expected(observed) if i not in status.alive] if status is not None else []
         self.since = {i: self.since.get(i, now) for i in absent}
         return {i: now - since for i, since in self.since.items()}
+
+    def stalled(self, status: Status | None, now: float) -> bool:
+        """Whether an epoch has been under way for too long."""
+        if status is None:
+            return False
+        if status.phase == "idle" or self.epoch[:2] != (status.generation, status.epoch):
+            self.epoch = (status.generation, status.epoch, now)
+        return now - self.epoch[2] >= STALLED_SECONDS
 
 
 def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sightings) -> View:
@@ -135,7 +150,7 @@ def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sight
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
     )
     observed = replace(observed, missing=sightings.missing(observed, seen.now))
-    return View(seen, force, revisions, life, turn, observed, lost)
+    return View(seen, force, revisions, life, turn, observed, lost, sightings.stalled(seen.status, seen.now))
 
 
 def _runs(pod: Pod, lost: Mapping[str, str]) -> bool:

@@ -293,7 +293,7 @@ def silent(name: str, since: float) -> dict[str, Node]:
     ("pod", "nodes", "answer", "is_lost"),
     [
         pytest.param(worker(0), NODES, None, False, id="all is well"),
-        pytest.param(worker(0), silent("n0", NOW - 5), status(1), False, id="silent for a moment"),
+        pytest.param(worker(0), silent("n0", NOW - 4), status(1), False, id="silent for a moment"),
         pytest.param(worker(0), silent("n0", NOW - 11), status(1), True, id="silent, and the driver does not hear it"),
         pytest.param(worker(0), silent("n0", NOW - 500), status(0, 1), False, id="silent, but the driver hears it"),
         pytest.param(worker(0), silent("n0", NOW - 30), None, False, id="silent, and no driver to ask"),
@@ -329,6 +329,14 @@ def test_what_is_missing_is_waited_for() -> None:
     later = look(replace(one, now=NOW + 4), force, revise(force.job), sightings)
     assert first.observed is not None and first.observed.missing == {"1.0": 0.0}
     assert later.observed is not None and later.observed.missing == {"1.0": 4.0}
+
+
+def test_an_epoch_that_does_not_end_is_told() -> None:
+    sightings, busy = Sightings(), replace(status(0), phase="prepare")
+    assert not sightings.stalled(busy, NOW) and not sightings.stalled(busy, NOW + 59)
+    assert sightings.stalled(busy, NOW + 60)
+    assert not sightings.stalled(replace(busy, epoch=6), NOW + 61) and not sightings.stalled(None, NOW + 200)
+    assert not sightings.stalled(replace(busy, epoch=6, phase="idle"), NOW + 300)
 
 
 def test_a_worker_that_is_held_up_is_not_waited_for() -> None:

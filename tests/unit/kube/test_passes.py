@@ -113,7 +113,7 @@ def test_a_lost_node_is_given_up_and_its_worker_made_elsewhere() -> None:
     world = running()
     node = world.pod("nbq5-worker-1")["spec"]["nodeName"]
     world.node_falls_silent(node)
-    world.rounds(8)
+    world.rounds(4)
     assert world.pod("nbq5-worker-1")["spec"]["nodeName"] == node, "it is given some time"
     world.until(lambda w: settled(w) and w.pod("nbq5-worker-1")["spec"].get("nodeName") not in (None, node))
     assert world.used() == [0, 1]
@@ -365,3 +365,21 @@ def test_a_deposed_operator_misses_with_its_deletions() -> None:
     assert int(world.pod(old.name)["metadata"]["annotations"][names.TOKEN]) == world.token
     with pytest.raises(Exception, match="has changed"):
         world.api.delete(PODS, old.name, old.uid, old.version)
+
+
+def test_a_deletion_that_comes_late_misses_a_pod_that_another_operator_took_over() -> None:
+    world = running(workers=3)
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 2}})
+    tries: list[bool] = []
+
+    def watch(verb: str, kind: object, name: str) -> None:
+        if verb == "delete" and name == "nbq5-worker-2" and not tries:
+            world.api.edit(PODS, name, {"metadata": {"annotations": {names.TOKEN: "99"}}})
+            tries.append(True)
+
+    def after(verb: str, kind: object, name: str) -> None:
+        assert verb != "delete", "the first one must miss"
+
+    world.api.before, world.api.after = watch, after
+    world.until(lambda w: bool(tries))
+    assert "nbq5-worker-2" in world.pods()

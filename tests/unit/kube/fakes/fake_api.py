@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +48,7 @@ class FakeApi:
         def create() -> Doc:
             if (kind, name) in self.objects:
                 raise ApiError(409, "AlreadyExists", f"{kind.plural} {name!r} already exists")
-            made = copy.deepcopy(document)
+            made = copied(document)
             made["metadata"] |= {
                 "uid": f"{next(self._numbers):08x}-0000", "namespace": self._namespace, "generation": 1,
                 "creationTimestamp": stamp(self._clock()), "resourceVersion": str(next(self._numbers)),
@@ -65,7 +65,7 @@ class FakeApi:
             old = self._known(kind, name)
             self._check(old, document["metadata"].get("resourceVersion", ""))
             kept = {key: old["metadata"][key] for key in ("uid", "namespace", "creationTimestamp")}
-            return self._store(kind, {**copy.deepcopy(document), "metadata": {**document["metadata"], **kept}})
+            return self._store(kind, {**copied(document), "metadata": {**document["metadata"], **kept}})
 
         return self._call("update", kind, name, replace)
 
@@ -131,7 +131,7 @@ class FakeApi:
     def _call(self, verb: str, kind: Kind, name: str, do: Callable[[], Any]) -> Any:
         self.before(verb, kind, name)
         self.calls.append((verb, kind, name))
-        answer = copy.deepcopy(do())
+        answer = copied(do())
         self.after(verb, kind, name)
         return answer
 
@@ -150,7 +150,7 @@ class FakeApi:
         old = self.objects.get((kind, name))
         if old is not None and plain(old) == plain(document):
             return old
-        document = copy.deepcopy(document)
+        document = copied(document)
         document["metadata"]["resourceVersion"] = str(next(self._numbers))
         self.objects[kind, name] = document
         return document
@@ -164,11 +164,16 @@ def plain(document: Doc) -> Doc:
 def merged(old: Any, patch: Any) -> Any:
     """A JSON merge patch."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return copied(patch)
     new = dict(old) if isinstance(old, dict) else {}
     for key, value in patch.items():
         if value is None:
             new.pop(key, None)
         else:
             new[key] = merged(new.get(key), value)
-    return copy.deepcopy(new)
+    return copied(new)
+
+
+def copied(value: Any) -> Any:
+    """A copy of plain values; much quicker than `copy.deepcopy`."""
+    return json.loads(json.dumps(value))
