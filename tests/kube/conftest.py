@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kube.clusters import Cluster, Lab, NoCluster, existing
-from tests.kube.kubectl import Kubectl, KubectlError
+from tests.kube.kubectl import Kubectl, KubectlError, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = ROOT / "crds"
@@ -164,7 +164,9 @@ def installed_crd(kubectl: Kubectl) -> Iterator[Kubectl]:
         kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(file))
     try:
         for name in names:
-            kubectl.run("wait", "--for=condition=Established", f"crd/{name}", "--timeout=20s")
+            # kubectl itself gives up where there are no conditions yet.
+            wait = "wait", "--for=condition=Established", f"crd/{name}", "--timeout=20s"
+            wait_until(lambda wait=wait: kubectl.run(*wait), f"definition of {name}", 20)
         yield kubectl
     finally:
         for name in names:

@@ -1,8 +1,12 @@
-"""Which helper a task tries first."""
+"""Which helper a task tries first, and where malformed records go."""
 
 from __future__ import annotations
 
-from ferry.spark.ingest import in_turn
+import json
+from pathlib import Path
+
+from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.spark.ingest import LETTERS_MAX, Work, _Task, in_turn
 
 HELPERS = tuple((i, f"grpc+tcp://{i}") for i in ("0.0", "1.0", "1.1", "12.0"))
 
@@ -24,3 +28,27 @@ def test_those_of_the_own_worker_come_first_and_take_turns() -> None:
 def test_a_worker_without_helpers_uses_any() -> None:
     assert [tried(turn, 2)[0] for turn in range(4)] == ["0.0", "1.0", "1.1", "12.0"]
     assert in_turn((), 0, 2) == []
+
+
+def task(dead_letter: str | None) -> _Task:
+    shape = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    made = object.__new__(_Task)  # outside of Spark there is no task context
+    made.work, made.attempt = Work(shape, {}, (), "secret", 5, 2, 3, dead_letter), 77
+    made.malformed, made.letters = 0, []
+    return made
+
+
+def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) -> None:
+    made = task(str(tmp_path / "letters"))
+    made._set_aside(2, ["{", "}"], "no JSON")
+    assert (made.malformed, made.letters) == (2, [])
+    lines = (tmp_path / "letters" / ".5-0-2-3-77.jsonl").read_text().splitlines()
+    assert [json.loads(line)["record"] for line in lines] == ["{", "}"]
+
+
+def test_without_one_some_go_with_the_receipt_and_all_are_counted() -> None:
+    made = task(None)
+    for _ in range(3):
+        made._set_aside(60, [str(n) for n in range(60)], "no JSON")
+    assert made.malformed == 180 and len(made.letters) == LETTERS_MAX
+    assert json.loads(made.letters[61]) == {"reason": "no JSON", "record": "1"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,3 +116,29 @@ def test_one_that_dies_is_started_again_a_little_later_each_time(follower: Follo
     follower._process.wait()
     follower.look(now + 3600)
     assert follower._not_before - now - 3600 == pytest.approx(delays[0]), "it ran long: no grudge"
+
+
+def test_the_end_of_a_pod_is_the_end_of_its_tasks(follower: Follower) -> None:
+    board: FakeBoard = follower._board  # type: ignore[assignment]
+    board.place = place(1, "a")
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    pids: list[int] = []
+
+    def end() -> None:
+        started(follower, 1)
+        assert follower._process is not None
+        pids.append(follower._process.pid)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # should it come before `run` has begun
+        thread = threading.Thread(target=end)
+        thread.start()
+        assert follower.run() == 0
+        thread.join()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+    assert (follower._files.configuration).read_text().count("spark.authenticate true") == 1
