@@ -43,6 +43,14 @@ class Resources(Part):
     )
 
 
+class DriverResources(Resources):
+    """What the driver is given: Spark's JVM, the coordinator, and the processes that plan epochs (1.06 GB were seen)."""
+
+    memory: Annotated[Quantity, at_least("64Mi")] = Field(
+        default=Quantity("1536Mi"), description="Memory it requests, and may not exceed."
+    )
+
+
 class SidecarResources(Resources):
     """What a sidecar is given; state is files, which count as memory only where the medium is memory."""
 
@@ -145,8 +153,8 @@ class Kubernetes(Part):
         description="Affinity of the pods, as in the specification of a pod; null: workers prefer different nodes.",
         json_schema_extra=ALL_PODS,
     )
-    driver: Resources = Field(
-        default_factory=Resources,
+    driver: DriverResources = Field(
+        default_factory=DriverResources,
         description="What the driver is given.",
         json_schema_extra=restart("The driver is restarted in a new pod.", "kubernetes"),
     )

@@ -28,7 +28,8 @@ IMPORTERS_MAX = {
     "fastapi": 2,  # the driver's control endpoint, the supervisor's
     "uvicorn": 2,
     "matplotlib": 1,
-    "kopf": 3,
+    "kopf": 1,
+    "kubernetes": 1,
     "redis": 1,
 }
 """In how many files a library may be imported: what can be replaced, or be missing, has one place."""

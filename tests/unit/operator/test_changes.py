@@ -124,7 +124,9 @@ def test_a_field_without_a_mark_is_an_error() -> None:
 
 def test_another_spelling_is_no_change() -> None:
     old = job({"spec": {"epoch": {"interval": "1s"}, "kubernetes": {"driver": {"cpu": "500m"}}}})
-    new = job({"spec": {"epoch": {"interval": "1000ms"}, "kubernetes": {"driver": {"cpu": "0.5", "memory": "1024Mi"}}}})
+    new = job(
+        {"spec": {"epoch": {"interval": "1000ms"}, "kubernetes": {"driver": {"cpu": "0.5", "memory": "1572864Ki"}}}}
+    )
     assert classify(old, new) == []
     assert classify(job({"spec": {"state": {"memory": 2**30}}}), job()) == []
 
