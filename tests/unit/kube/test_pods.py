@@ -100,7 +100,7 @@ def test_the_driver() -> None:
     assert one["args"] == ["python3", "-m", "ferry.driver", "/etc/ferry/run.json"]
     assert env(one)["FERRY_SPARK"] == "standalone" and env(one)["FERRY_CONTROL_PORT"] == "7070"
     assert env(one)["FERRY_HOST"] == "$(POD_IP)" and env(one)["FERRY_PORTS"] == "fixed"
-    assert one["resources"] == {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    assert one["resources"] == {"requests": {"cpu": "500m", "memory": "1536Mi"}, "limits": {"memory": "1536Mi"}}
     assert one["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
