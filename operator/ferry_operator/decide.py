@@ -200,8 +200,10 @@ def _last_copies(observed: Observed) -> dict[int, int]:
 def _releases(observed: Observed) -> list[Action]:
     """Workers to stop and instances to end: what no group names and no driver will be told to use."""
     held, actions = _held(observed), list[Action]()
-    for worker in () if held is None else sorted(observed.workers, key=lambda w: w.index):
-        k, keep = worker.index, (held or {}).get(worker.index, 0)
+    if held is None:
+        return []
+    for worker in sorted(observed.workers, key=lambda w: w.index):
+        k, keep = worker.index, held.get(worker.index, 0)
         if k >= observed.wanted.workers:
             if keep == 0:
                 actions.append(StopWorker(k))
@@ -219,9 +221,7 @@ def empty(observed: Observed) -> tuple[int, ...]:
 def _held(observed: Observed) -> dict[int, int] | None:
     """How many instances of each worker a group or the placement in force names; None while that is not known."""
     status, submitted = observed.status, observed.submitted
-    if status is None or submitted is None:
-        return None
-    if (submitted.generation, submitted.number) != (status.generation, status.desired):
+    if not status or not submitted or (submitted.generation, submitted.number) != (status.generation, status.desired):
         return None
     held = _highest(i for in_step, learners in status.groups for i in (*in_step, *learners))
     planned = _highest(i for placement in submitted.placements for i in placement)
