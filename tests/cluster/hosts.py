@@ -58,8 +58,12 @@ class Host:
 
     def kill(self) -> None:
         """The host is gone."""
+        self.end(signal.SIGKILL)
+
+    def end(self, number: int) -> None:
+        """Send a signal until nothing runs there any more."""
         while self.tree():
-            self.signal(signal.SIGKILL)
+            self.signal(number)
             time.sleep(0.02)
         for process in self.processes:
             process.kill()  # Redis writes its title over its environment
@@ -91,9 +95,11 @@ class Hosts:
         self._start(self.redis, [server, str(conf)], {})
         await_that(self.board.ping, "Redis", 10)
 
-    def start_worker(self, index: int) -> Host:
+    def start_worker(self, index: int, address: str | None = None) -> Host:
         """A sidecar and Spark's worker on a host of their own, with nothing on its disk."""
-        host = Host(f"127.0.0.{10 + index}", self.base / f"worker-{index}-{len(list(self.base.glob('worker-*')))}")
+        host = Host(
+            address or f"127.0.0.{10 + index}", self.base / f"worker-{index}-{len(list(self.base.glob('worker-*')))}"
+        )
         run = self._settle(host)
         (host.directory / "wanted").write_text("1")  # as a downward API's file: no newline
         more = {"FERRY_INSTANCES_FILE": str(host.directory / "wanted"), "FERRY_PORTS": "fixed"}

@@ -55,11 +55,14 @@ def listening(host: Host) -> set[str]:
     return found - {"127.0.0.1"}
 
 
-def test_hosts_come_die_and_fall_silent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["come, die and fall silent", "come back after their successors"])
+def test_hosts(name: str, tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, settings(tmp_path))
     try:
         hosts.start_redis()
-        story(hosts, tmp_path)
+        STORIES[name](hosts, tmp_path)
+        await_that(lambda: hosts.ended() is not None, "end of the input", 120)
+        assert hosts.ended() == 0
     except (AssertionError, TimeoutError) as failed:
         raise AssertionError(f"{failed}\n{hosts.story()}") from failed
     finally:
@@ -94,7 +97,7 @@ def test_workers_are_told_of_the_newest_claim(tmp_path: Path) -> None:
         hosts.close()
 
 
-def story(hosts: Hosts, base: Path) -> None:
+def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     checkpoint = base / "shared-checkpoint"
     hosts.start_driver(checkpoint)
     for index in (0, 1):
@@ -132,5 +135,33 @@ def story(hosts: Hosts, base: Path) -> None:
     assert hosts.records("ready")[-1]["text"] in ready
     after = {i.instance: (i.pid, i.incarnation) for i in hosts.board.registrations()}
     assert after == before, "no sidecar noticed"
-    await_that(lambda: hosts.ended() is not None, "end of the input", 120)
-    assert hosts.ended() == 0
+
+
+def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
+    hosts.start_driver(base / "shared-checkpoint")
+    for index in (0, 1):
+        hosts.start_worker(index)
+    hosts.await_epochs(3)
+    # One is silent, and one of its name takes its place elsewhere.
+    before = hosts.workers[1]
+    before.signal(signal.SIGSTOP)
+    hosts.await_epochs(3)
+    hosts.start_worker(1, "127.0.0.21")
+    place_on(hosts, 1, 0, 1)
+    # It comes back only to be told to end: what it takes from the board must not be its successor's.
+    before.signal(signal.SIGTERM)
+    before.end(signal.SIGCONT)
+    # Only who is on the board can be dialled by one that has just come.
+    hosts.workers.pop(0).kill()
+    hosts.start_worker(0)
+    place_on(hosts, 2, 1, 0)
+    # What Redis has lost is there again.
+    hosts.board.unregister(next(e for e in hosts.board.registrations() if e.instance == "1.0"))
+    await_that(lambda: len(hosts.board.registrations()) == 2, "both on the board", 10)
+    hosts.ask("desired", {"number": 3, "placements": placements(0, 1), "token": 7})
+
+
+STORIES = {
+    "come, die and fall silent": come_die_and_fall_silent,
+    "come back after their successors": come_back_after_their_successors,
+}

@@ -48,6 +48,10 @@ return 1
 """Say where the driver is, unless a stronger claim is there: a newer generation, or the same and claimed."""
 
 
+WITHDRAW = "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HDEL', KEYS[1], ARGV[1]) end"
+"""Take a registration back, but never that of a successor."""
+
+
 @contextmanager
 def _reaching(what: str) -> Iterator[None]:
     try:
@@ -69,6 +73,7 @@ class Board:
         )
         self._swap = self._redis.register_script(SWAP)
         self._announce = self._redis.register_script(ANNOUNCE)
+        self._withdraw = self._redis.register_script(WITHDRAW)
 
     def ping(self) -> bool:
         """Whether Redis answers."""
@@ -101,10 +106,15 @@ class Board:
         with _reaching(f"registering {entry.instance}"):
             self._redis.hset(places.instances(self._run), entry.instance, entry.dump())
 
-    def unregister(self, instance: str) -> None:
-        """This instance will not come back by itself: its worker was released."""
-        with _reaching(f"signing off {instance}"):
-            self._redis.hdel(places.instances(self._run), instance)
+    def register_again(self, entry: places.Registration) -> None:
+        """The same, unless there is an entry of this instance: then another life of it is there."""
+        with _reaching(f"registering {entry.instance} again"):
+            self._redis.hsetnx(places.instances(self._run), entry.instance, entry.dump())
+
+    def unregister(self, entry: places.Registration) -> None:
+        """This life will not come back by itself: its worker was released, or has a successor elsewhere."""
+        with _reaching(f"signing off {entry.instance}"):
+            self._withdraw(keys=[places.instances(self._run)], args=[entry.instance, entry.dump()])
 
     def registrations(self) -> list[places.Registration]:
         """All instances that ever registered, each with its last life."""

@@ -32,14 +32,14 @@ class Members:
         self._post = post
         self._board = board
         self._known: dict[InstanceId, places.Registration] = {}
-        self._beaten: dict[int, float] = {}
+        self._beating: set[int] = set()
         self._silent: set[int] = set()
         self._lock = threading.Lock()
         self.endpoint: Endpoint | None = None
         self.on_lost: Callable[[InstanceId], None] = lambda instance: None
         """Called besides the event, on a thread of the channel."""
         self.on_silent: Callable[[int], None] = lambda worker: None
-        """Called once when a worker's heartbeat has run out: before its instances count as lost, for it costs little."""
+        """Called once when a worker's heartbeat has run out, just before its instances count as lost."""
 
     def start(self, endpoint: Endpoint) -> None:
         """Begin to look."""
@@ -68,7 +68,8 @@ class Members:
             try:
                 self._look()
             except Unreachable:
-                self._beaten.clear()
+                self._beating.clear()
+                self._silent.clear()
                 time.sleep(0.5)
             time.sleep(LOOK_SECONDS)
 
@@ -77,19 +78,19 @@ class Members:
         found = self._board.registrations()
         workers = sorted({worker_of(InstanceId(e.instance)) for e in found})
         beats = self._board.beating(workers)
-        now = time.monotonic()
         for worker, beat in zip(workers, beats, strict=True):
             if beat:
-                self._beaten[worker] = now
+                self._beating.add(worker)
                 self._silent.discard(worker)
-            elif worker in self._beaten and worker not in self._silent:
+            elif worker in self._beating:
+                self._beating.discard(worker)
                 self._silent.add(worker)
                 self.on_silent(worker)
         for entry in found:
             instance = InstanceId(entry.instance)
             known = self._known.get(instance)
             if known is not None and known.incarnation == entry.incarnation:
-                self._check_silence(instance, now)
+                self._check_silence(instance)
                 continue
             try:
                 with self._lock:
@@ -100,16 +101,9 @@ class Members:
                 with self._lock:
                     self._known.pop(instance, None)
 
-    def _check_silence(self, instance: InstanceId, now: float) -> None:
-        worker = worker_of(instance)
-        if not self._is_silent(worker, now):
-            return
+    def _check_silence(self, instance: InstanceId) -> None:
         assert self.endpoint is not None
         channel = self.endpoint.channel(instance)
-        if channel is not None:
-            log.warning("%s: no heartbeat for %.1f s", instance, now - self._beaten[worker])
+        if channel is not None and worker_of(instance) in self._silent:
+            log.warning("%s: no heartbeat for %.1f s", instance, self._settings.timeout_ms / 1000)
             channel.close("no heartbeat")
-
-    def _is_silent(self, worker: int, now: float) -> bool:
-        last = self._beaten.get(worker)
-        return last is not None and now - last >= self._settings.timeout_ms / 1000

@@ -31,7 +31,8 @@ class Adoption(Membership):
                 "restore the job from a checkpoint",
             )
         elif found.missing:
-            if waited >= self.settings.return_ms:
+            # Before the first epoch nobody holds anything: the first workers may take as long as they need.
+            if waited >= self.settings.return_ms and not self.table.initial:
                 self._halt(
                     "unavailable",
                     f"virtual nodes {found.missing[:8]} (of {len(found.missing)}) are held only by {silent[:4]}, not seen "

@@ -6,7 +6,7 @@
 
 A snapshot is a scan begun when the leader had committed `base`. It is what the learner's label says once every delta after
 `base` was put here, without a gap, and none up to `base`: rows are appended, so a step that came by both ways would
-count twice. Hence a learner drops what it put before the first chunk, and takes no chunk of a leader that is ahead.
+count twice. Hence a learner drops what it put before the first chunk, and takes no chunk of a leader that is elsewhere.
 """
 
 from __future__ import annotations
@@ -113,11 +113,12 @@ class Learning:
 
     def _apart(self, s: Session, chunk: m.Chunk, committed: Label | None) -> bool:
         """Whether the snapshot that begins and the deltas that were put here have nothing in common, or are made so."""
-        base = step_of(chunk.base, self.operators)
-        if base > step_of(committed, self.operators):
+        base, now = step_of(chunk.base, self.operators), step_of(committed, self.operators)
+        if base > now:
             s.ahead = base
             return False
-        if s.early is not None and s.early > base:
+        # With the leader behind, what lies between was put here before this session, and would be missed at its end.
+        if (base < now and self.rules.missed_delta) or (s.early is not None and s.early > base):
             self._again(s)
             return False
         if s.early is not None:

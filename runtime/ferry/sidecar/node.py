@@ -9,7 +9,6 @@ Composition only: decisions are in `ferry.protocol.instance`, state in `ferry.st
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
@@ -82,8 +81,9 @@ class Node:
         serve(door)
         around = self._surroundings
         host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
-        self._peers.start(self._endpoint)
-        self._register(host, port, f"grpc+tcp://{around.host}:{door.port}" if around.host else self._flight_uri)
+        flight = f"grpc+tcp://{around.host}:{door.port}" if around.host else self._flight_uri
+        entry = places.Registration(self.me, uuid.uuid4().hex, host, port, flight, os.getpid())
+        self._peers.start(self._endpoint, entry)
         log.info("instance %s is up: %s", self.me, self._machine.saved)
         try:
             self._loop()
@@ -92,8 +92,7 @@ class Node:
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
             time.sleep(1.0)
             return 3
-        with contextlib.suppress(Unreachable):
-            self._board.unregister(self.me)
+        self._peers.leave()
         return 0
 
     def _wait_for_shapes(self) -> list[Shape] | None:
@@ -119,15 +118,6 @@ class Node:
         path.unlink(missing_ok=True)
         self._flight_uri = f"grpc+unix://{path}"
         return self._flight_uri
-
-    def _register(self, host: str, port: int, flight: str) -> None:
-        entry = places.Registration(self.me, uuid.uuid4().hex, host, port, flight, os.getpid())
-        while not self._stop.is_set():
-            try:
-                self._board.register(entry)
-                return
-            except Unreachable:
-                self._stop.wait(0.2)
 
     def _loop(self) -> None:
         tick_at = prepared_at = 0.0

@@ -1,5 +1,7 @@
 """Channels to the other instances: one side of each pair dials, messages wait until the channel is open.
 
+Whoever is not on the board is dialled by nobody, so an entry that disappears (with what Redis held, say) is made again.
+
 Were both sides to dial when they have something to send, two connections could open at once, one of them would be
 replaced, and what was queued on it lost: an attempt would stall until its deadline. So the instance with the smaller name
 dials, ahead of need, every instance that is on the board. Must never block the instance's loop.
@@ -11,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -59,10 +62,20 @@ class Peers:
         self._waiting: dict[str, list[Post]] = {}
         self._dials: dict[str, Dial] = {}
         self._wake = threading.Event()
+        self._entry: Registration | None = None
+        self._signing = threading.Lock()
 
-    def start(self, endpoint: Endpoint) -> None:
-        """Begin to dial."""
+    def start(self, endpoint: Endpoint, entry: Registration) -> None:
+        """Be on the board, and begin to dial; both as soon as Redis answers."""
+        self._entry = entry
         threading.Thread(target=self._run, args=(endpoint,), name="peers", daemon=True).start()
+
+    def leave(self) -> None:
+        """Be on the board no more."""
+        with self._signing, suppress(Unreachable):
+            if self._entry is not None:
+                self._board.unregister(self._entry)
+            self._entry = None
 
     def opened(self, peer: str, channel: Channel) -> None:
         """A channel is open: what waited goes first."""
@@ -105,15 +118,25 @@ class Peers:
 
     # ---- dialling
     def _run(self, endpoint: Endpoint) -> None:
+        signed = False
         while True:
-            try:
-                for entry in self._board.registrations():
+            with suppress(Unreachable):  # Redis is away: the channels that are open stay.
+                if not signed:
+                    self._sign(self._board.register)
+                    signed = True
+                found = self._board.registrations()
+                if all(entry.instance != self._me for entry in found):
+                    self._sign(self._board.register_again)
+                for entry in found:
                     if entry.instance > self._me and entry.instance not in self._open:
                         self._dial(endpoint.connect, entry)
-            except Unreachable:
-                pass  # Redis is away: the channels that are open stay.
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
+
+    def _sign(self, register: Callable[[Registration], None]) -> None:
+        with self._signing:
+            if self._entry is not None:
+                register(self._entry)
 
     def _dial(self, connect: Callable[..., Channel], entry: Registration) -> None:
         dial = self._dials.get(entry.instance)

@@ -57,10 +57,37 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
     board.away = True
     with pytest.raises(Unreachable):
         look(10)
-    made._beaten.clear()  # as the loop does then
+    made._beating.clear()  # as the loop does then
     board.away = False
     assert look(1) == [1], "nobody could be heard"
     board.beats[1] = True
     look(0.1)
     board.beats[1] = False
     assert look(3) == [1, 1]
+
+
+def test_instances_of_a_silent_worker_are_cut_off_as_soon_as_its_heartbeat_has_run_out() -> None:
+    board, endpoint = FakeBoard(), OpenEndpoint()
+    made = Members(SETTINGS, board, lambda event: None)  # type: ignore[arg-type]
+    made.endpoint = endpoint  # type: ignore[assignment]
+    made._look()
+    made._look()
+    assert not endpoint.closed
+    board.beats[1] = False
+    made._look()
+    assert endpoint.closed == ["1.0"]
+
+
+class OpenEndpoint:
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+
+    def connect(self, *_: object, **__: object) -> None:
+        return None
+
+    def channel(self, peer: str) -> object:
+        class Channel:
+            def close(_, reason: str) -> None:
+                self.closed.append(peer)
+
+        return Channel()

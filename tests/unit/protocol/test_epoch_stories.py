@@ -228,6 +228,18 @@ def test_the_sole_copy_without_files_stops_the_job(waited: int) -> None:
     assert top.last(c.Halt).kind == "unavailable"
 
 
+def test_a_new_job_waits_for_its_first_workers_as_long_as_they_take() -> None:
+    top = Top([(A, B)], ())
+    top.tell(c.Tick(70_000))
+    assert top.driver.phase is c.Phase.ASK
+    top.back(A, i.Instance(A, 1, i.Saved()))
+    top.epoch(0)
+    top.crash(A)
+    top.new_driver()
+    top.tell(c.Tick(70_000))
+    assert top.last(c.Halt).kind == "unavailable", "from then on there is something to lose"
+
+
 def test_a_read_is_refused_for_what_is_not_there() -> None:
     top = Top([(A, B)], (A, B))
     top.epoch(0)

@@ -72,6 +72,15 @@ def test_a_snapshot_older_than_what_was_put_begins_again() -> None:
     assert learner.said() == ["Load", "Warm"]
 
 
+def test_a_snapshot_older_than_what_was_put_before_it_was_asked_for_begins_again_at_once() -> None:
+    learner = Learner()
+    learner.said()
+    learner.chunk(base=5, committed=6, last=False)
+    assert learner.said() == ["Drop", "Fetch"], (
+        "the delta of 6 came before: at the end of the snapshot it would be missed"
+    )
+
+
 def test_a_leader_that_is_ahead_is_asked_again_after_the_commit() -> None:
     learner = Learner()
     learner.said()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +28,18 @@ class Registry:
             raise Unreachable("away")
         return list(self.entries.values())
 
+    def register(self, entry: Registration) -> None:
+        if self.away:
+            raise Unreachable("away")
+        self.entries[entry.instance] = entry
+
+    def register_again(self, entry: Registration) -> None:
+        self.entries.setdefault(entry.instance, entry)
+
+    def unregister(self, entry: Registration) -> None:
+        if self.entries.get(entry.instance) == entry:
+            del self.entries[entry.instance]
+
 
 class Instance:
     """A pair of endpoint and peers, and what arrived."""
@@ -39,8 +54,7 @@ class Instance:
 
     def start(self) -> None:
         host, port = self.endpoint.listen()
-        self.registry.entries[self.me] = Registration(self.me, "life", host, port, "", 0)
-        self.peers.start(self.endpoint)
+        self.peers.start(self.endpoint, Registration(self.me, "life", host, port, "", 0))
 
     def _open(self, peer: str, channel: Channel) -> None:
         self.opened.append(peer)
@@ -90,3 +104,33 @@ def test_messages_of_both_sides_arrive_in_order(late: bool) -> None:
 def test_nothing_is_sent_in_bulk_without_a_channel() -> None:
     peers = Peers("0.0", Registry())  # type: ignore[arg-type]
     assert not peers.send_nowait("1.0", Lane.BULK, 1, b"", ())
+
+
+def test_an_instance_is_on_the_board_as_long_as_it_is_there() -> None:
+    registry = Registry()
+    registry.away = True
+    one = Instance("0.0", registry)
+
+    def until(true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not true():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    try:
+        one.start()
+        time.sleep(0.15)
+        registry.away = False
+        until(lambda: "0.0" in registry.entries)
+        mine = registry.entries.pop("0.0")
+        until(lambda: registry.entries.get("0.0") == mine)
+        successor = registry.entries["0.0"] = replace(mine, incarnation="another life")
+        time.sleep(0.25)
+        assert registry.entries["0.0"] == successor
+        one.peers.leave()
+        assert registry.entries["0.0"] == successor
+        registry.entries.clear()
+        time.sleep(0.25)
+        assert not registry.entries, "it has left"
+    finally:
+        one.endpoint.close()
