@@ -11,6 +11,7 @@ everything listens on the loopback interface and tasks reach instances through u
 | `FERRY_MASTER_PORT` | driver | port of Spark's master; 0: any free one |
 | `FERRY_SPARK` | driver | `standalone`: Spark's workers are other processes, on other hosts; else task slots in the driver |
 | `FERRY_WORKER` | tasks | the worker that a task runs beside: its instances are the helpers nearby |
+| `FERRY_METRICS_TOKEN` | driver, sidecar | who shows it may read the metrics (port 7071); not set: nobody listens |
 | `FERRY_INSTANCES_FILE` | sidecar | holds the number of wanted instances, instead of `workers/K/instances` |
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ferry.contract.errors import SpecRefused
@@ -31,6 +32,9 @@ CHANNEL_PORT = 7100
 
 FLIGHT_PORT = 7200
 """Fixed port of instance 0's Flight server; instance I has this plus I."""
+
+METRICS_PORT = 7071
+"""Where Prometheus reads."""
 
 SPARK_DRIVER_PORT = 7078
 SPARK_BLOCKS_PORT = 7079
@@ -51,11 +55,17 @@ class Environment:
     standalone: bool = False
     worker: int | None = None
     instances_file: Path | None = None
+    metrics_token: str | None = field(default=None, repr=False)
 
     @property
     def address(self) -> str:
         """Where this process listens."""
         return self.host or LOOPBACK
+
+    @property
+    def metrics_port(self) -> int:
+        """Port for Prometheus; 0: any free one."""
+        return METRICS_PORT if self.fixed_ports else 0
 
     def channel_port(self, instance: int) -> int:
         """Port of an instance's channel; 0: any free one."""
@@ -84,6 +94,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         standalone=spark == "standalone",
         worker=int(worker) if worker.isdigit() else None,
         instances_file=Path(file) if file else None,
+        metrics_token=given.get("FERRY_METRICS_TOKEN") or None,
     )
 
 

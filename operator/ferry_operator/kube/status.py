@@ -62,7 +62,7 @@ def report(view: View, steps: Sequence[Step], token: int) -> Report:
         state=_size(sum(size for _, size in status.loads)) if status is not None else before.state,
         epoch=status.epoch if status is not None else before.epoch,
         rows=status.rows if status is not None else before.rows,
-        replica_lag=before.replica_lag,
+        replica_lag=_epochs(status.replica_lag) if status is not None else before.replica_lag,
         last_handover=duration(took) if took is not None else before.last_handover,
         intended=(intended(steps) or "")[:MESSAGE_MAX] or None,
         generation=status.generation if status is not None else before.generation,
@@ -137,6 +137,10 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.1f}s"
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'' if count == 1 else 's'}"
 
 
 def _size(count: float) -> str:

@@ -130,6 +130,8 @@ class Status:
     journal_up: bool
     finished: bool
     degraded: str | None
+    replica_lag: int = 0
+    """Epochs since the oldest copy that is not in step yet was begun."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps."""

@@ -14,6 +14,7 @@
 | Warm | learner -> driver | I hold these virtual nodes whole, as of `label` |
 | Refused | instance -> driver | you are superseded |
 | Failed | instance -> driver | this instance cannot go on, with the reason |
+| Report | instance -> driver | how much state it holds, once a second |
 
 A message is a frozen value; its body (record batches) travels beside it and is named by it.
 """
@@ -181,9 +182,22 @@ class Failed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an instance holds, once a second, for people and the planner: nothing that is right depends on it."""
+
+    instance: InstanceId
+    life: str
+    vnodes: tuple[int, ...]
+    state_bytes: tuple[int, ...]
+    """Per one of `vnodes`."""
+    puts: tuple[int, ...]
+    """Rows computed for each of `vnodes` as their leader, since this life began."""
+
+
 Message = (
     Install | Ask | Answer | Prepare | Partials | Delta | Prepared | FragmentsGone | Commit | Committed
-    | Fetch | Chunk | Warm | Refused | Failed
+    | Fetch | Chunk | Warm | Refused | Failed | Report
 )  # fmt: skip
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))

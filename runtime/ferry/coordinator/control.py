@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ferry.contract.names import InstanceId
 from ferry.coordinator.loop import Loop
-from ferry.coordinator.progress import Progress
-from ferry.protocol.coordinator import Desired
+from ferry.coordinator.meters import Load, StateCollector
+from ferry.coordinator.progress import EPOCH_STAGES, Progress
+from ferry.protocol.coordinator import Coordinator, Desired
 
 
 class DesiredDocument(BaseModel):
@@ -37,7 +39,9 @@ class DesiredDocument(BaseModel):
     """What it was planned for: kept for whoever plans next, and not looked at."""
 
 
-def app(loop: Loop, progress: Progress, secret: str, stop: Callable[[], None]) -> FastAPI:
+def app(
+    loop: Loop, progress: Progress, registry: prom.CollectorRegistry, secret: str, stop: Callable[[], None]
+) -> FastAPI:
     """The HTTP application."""
 
     def authenticate(authorization: Annotated[str, Header()] = "") -> None:
@@ -47,13 +51,12 @@ def app(loop: Loop, progress: Progress, secret: str, stop: Callable[[], None]) -
     api = FastAPI(
         title="Ferry coordinator", dependencies=[Depends(authenticate)], docs_url=None, redoc_url=None, openapi_url=None
     )
-    registry = metrics(loop, progress)
     last: list[DesiredDocument] = []
     one_at_a_time = threading.Lock()
 
     @api.get("/status")
     def status() -> dict[str, Any]:
-        return progress.status(loop.machine).to_wire()
+        return progress.status(loop.machine, loop.meters).to_wire()
 
     @api.put("/desired")
     def desired(document: DesiredDocument) -> dict[str, int]:
@@ -89,8 +92,9 @@ def app(loop: Loop, progress: Progress, secret: str, stop: Callable[[], None]) -
 
 
 def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
-    """Prometheus metrics, read from the counters when they are scraped."""
-    registry = prom.CollectorRegistry()
+    """Prometheus metrics: those of the loop, and what can be read from the counters when they are scraped."""
+    registry = loop.meters.registry
+    machine = loop.machine
     gauges: list[tuple[str, str, Callable[[], float]]] = [
         ("ferry_epoch", "Last finished epoch", lambda: progress.epoch),
         ("ferry_records", "Records taken into committed epochs", lambda: progress.rows),
@@ -98,23 +102,46 @@ def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
         ("ferry_malformed_records", "Records set aside", lambda: progress.malformed),
         ("ferry_records_per_second", "Over the last epochs", lambda: progress.rates()[0]),
         ("ferry_epoch_seconds", "Median of the last epochs", lambda: progress.rates()[1]),
-        ("ferry_generation", "Generation of this driver", lambda: loop.machine.generation),
-        ("ferry_instances_alive", "Instances that obey this driver", lambda: len(loop.machine.alive)),
-        ("ferry_journal_up", "1 when group changes are possible", lambda: float(loop.machine.journal_up)),
-        ("ferry_learners", "Members being warmed", lambda: sum(len(g.learners) for g in loop.machine.table.groups)),
+        ("ferry_generation", "Generation of this driver", lambda: machine.generation),
+        ("ferry_instances_alive", "Instances that obey this driver", lambda: len(machine.alive)),
+        ("ferry_journal_up", "1 when group changes are possible", lambda: float(machine.journal_up)),
+        ("ferry_learners", "Members being warmed", lambda: sum(len(g.learners) for g in machine.table.groups)),
+        ("ferry_replicas_missing", "Copies that are wanted and not in step", lambda: replicas_missing(machine)),
+        (
+            "ferry_replica_lag_epochs",
+            "Epochs since the oldest copy that is not in step was begun",
+            lambda: loop.meters.replica_lag(progress.epoch),
+        ),
+        ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: progress.watermark_lag(machine)),
     ]
     for name, text, read in gauges:
         prom.Gauge(name, text, registry=registry).set_function(read)
+    stages = prom.Gauge("ferry_epoch_stage_seconds", "Median of the last epochs", ["stage"], registry=registry)
+    for stage in EPOCH_STAGES:
+        stages.labels(stage).set_function(partial(progress.stage_seconds, stage))
+
+    def loads() -> list[Load]:
+        return loop.meters.loads(machine.table, progress.rates()[0])
+
+    registry.register(StateCollector(lambda: machine.table, loads))
     return registry
 
 
+def replicas_missing(machine: Coordinator) -> int:
+    """Copies that are wanted and not in step."""
+    table, desired = machine.table, machine.desired
+    wanted = desired.placements if desired is not None else [group.members for group in table.groups]
+    return sum(max(0, len(w) - len(group.in_step)) for group, w in zip(table.groups, wanted, strict=True))
+
+
 def serve(
-    loop: Loop, progress: Progress, directory: Path, secret: str, stop: Callable[[], None], address: tuple[str, int]
-) -> str:
+    loop: Loop, progress: Progress, registry: prom.CollectorRegistry, directory: Path, secret: str,
+    stop: Callable[[], None], address: tuple[str, int],
+) -> str:  # fmt: skip
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
     listener = socket.create_server(address)
     url = f"http://{address[0]}:{listener.getsockname()[1]}"
-    config = uvicorn.Config(app(loop, progress, secret, stop), log_level="warning", access_log=False)
+    config = uvicorn.Config(app(loop, progress, registry, secret, stop), log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     threading.Thread(target=lambda: server.run(sockets=[listener]), name="control", daemon=True).start()
     target = directory / "driver.json"

@@ -22,6 +22,7 @@ from ferry.contract.names import InstanceId, Term, driver_name
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.journal import JournalWriter
 from ferry.coordinator.members import Members
+from ferry.coordinator.meters import Meters
 from ferry.protocol import coordinator as core
 from ferry.protocol.groups import Pace
 from ferry.protocol.instance import Tick
@@ -57,6 +58,7 @@ class Loop:
         self._endpoint = TcpEndpoint(
             name, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
         )
+        self.meters = Meters()
         self.stages: dict[str, float] = {}
         """When the step under way reached a stage (monotonic seconds)."""
 
@@ -78,6 +80,8 @@ class Loop:
             while True:
                 try:
                     event = self._inbox.get(timeout=TICK_SECONDS)
+                    if isinstance(event, core.Lost):
+                        self.meters.lost(event.instance, self.machine.table)
                     self._perform(self.machine.step(event))
                 except queue.Empty:
                     pass
@@ -126,11 +130,17 @@ class Loop:
             log.warning("could not send %s to %s: %s", type(send.message).__name__, send.to, error)
 
     def _on_message(self, message: Message) -> None:
-        self.post(m.decode(message.kind, message.head))
+        said = m.decode(message.kind, message.head)
+        if isinstance(said, m.Report):
+            self.meters.report(said)
+        else:
+            self.post(said)
 
     def _note(self, note: core.Note) -> None:
         record: dict[str, object] = {"t": time.time(), "kind": note.kind}
         if note.changes:
+            committed = self.machine.committed
+            self.meters.changed(note.changes, committed.step.epoch if committed is not None else -1)
             record["changes"] = [[c.vnode, c.kind, c.instance] for c in note.changes]
             kinds: dict[str, int] = {}
             for c in note.changes:

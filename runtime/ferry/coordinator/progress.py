@@ -5,6 +5,7 @@ Thread-safe: the epoch function writes, the control endpoint reads. Must never i
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import time
@@ -14,8 +15,18 @@ from typing import Any
 
 from ferry.contract.documents import Status, append_record
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
+from ferry.coordinator.meters import Meters
 from ferry.protocol.coordinator import Coordinator
 from ferry.protocol.groups import settled
+
+EPOCH_STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
+"""Parts of an epoch, in their order."""
+
+
+def is_settled(machine: Coordinator) -> bool:
+    """Whether the groups are what is desired."""
+    desired = machine.desired
+    return desired is not None and settled(machine.table, desired.placements, dict(machine.alive))
 
 
 @dataclass(slots=True)
@@ -89,12 +100,20 @@ class Progress:
         seconds = max(recent[-1].end - recent[0].begin, 1e-9)
         return sum(r.rows for r in recent) / seconds, statistics.median(r.end - r.begin for r in recent)
 
-    def status(self, machine: Coordinator) -> Status:
+    def stage_seconds(self, stage: str) -> float:
+        """Median of the last epochs."""
+        return statistics.median([r.stages.get(stage, 0.0) for r in list(self.recent)[-16:]] or [0.0])
+
+    def watermark_lag(self, machine: Coordinator) -> float:
+        """Seconds from the watermark to the clock; NaN before any input and after all of it."""
+        known = WATERMARK_NONE < machine.high < WATERMARK_END
+        return time.time() - machine.high / 1000 if known else math.nan
+
+    def status(self, machine: Coordinator, meters: Meters) -> Status:
         """A snapshot; the machine's values are frozen, so reading them from another thread is safe."""
         table = machine.table
         rate, seconds = self.rates()
         desired = machine.desired
-        share = rate / max(table.virtual_nodes, 1)
         known = WATERMARK_NONE < machine.high < WATERMARK_END
         return Status(
             job=self.job,
@@ -104,10 +123,11 @@ class Progress:
             watermark=machine.high if known else None,
             version=(table.version.generation, table.version.number),
             groups=[(list(g.in_step), list(g.learners)) for g in table.groups],
-            settled=desired is not None and settled(table, desired.placements, dict(machine.alive)),
+            settled=is_settled(machine),
             desired=desired.number if desired else 0,
             alive=sorted(machine.alive),
-            loads=[(share, 0.0)] * table.virtual_nodes,
+            loads=meters.loads(table, rate),
+            replica_lag=meters.replica_lag(self.epoch),
             rows=self.rows,
             late=self.late,
             malformed=self.malformed,

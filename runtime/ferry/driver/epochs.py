@@ -22,7 +22,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId, Step
 from ferry.coordinator.loop import Hook, Loop
-from ferry.coordinator.progress import EpochRecord, Progress
+from ferry.coordinator.progress import EpochRecord, Progress, is_settled
 from ferry.driver.orders import next_order
 from ferry.driver.patience import Patience
 from ferry.driver.publisher import Publisher, is_passing
@@ -92,7 +92,9 @@ class Epochs:
         self.loop.post(core.EpochEnded(epoch))
         record.end = self._last_end = time.time()
         self._stage_times(record, mark)
-        self.progress.finish_epoch(record, self.loop.machine.generation, watermark)
+        machine = self.loop.machine
+        self.progress.finish_epoch(record, machine.generation, watermark)
+        self.loop.meters.epoch(record.end - record.begin, lambda: is_settled(machine))
         self.finished = flush
         self.idle.set()
 

@@ -13,7 +13,7 @@ import httpx
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ferry import environment
+from ferry import environment, scrape
 from ferry.board import Board
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, StateUnavailable, Unreachable
@@ -60,7 +60,10 @@ class Job:
         self._warm_up(spark, plan, loop)
         loop.start()
         where = self._surroundings.address, self._surroundings.control_port
-        url = control.serve(loop, progress, self.settings.path, self.settings.secret, self._stop.set, where)
+        registry = control.metrics(loop, progress)
+        url = control.serve(loop, progress, registry, self.settings.path, self.settings.secret, self._stop.set, where)
+        if (around := self._surroundings).metrics_token is not None:
+            scrape.serve(registry, (around.address, around.metrics_port), around.metrics_token)
         if self._surroundings.standalone:
             announcer.started(loop.machine, url)
         raw = self._raw(spark, plan)  # Takes seconds, during which the members answer.
@@ -147,6 +150,7 @@ class Job:
             .trigger(processingTime=f"{self.settings.epoch_interval_ms} milliseconds")
             .start()
         )
+        log.info("query %s (id %s) begins", query.runId, query.id)
         ticker = threading.Thread(target=self._tick, args=(loop,), name="tick", daemon=True)
         ticker.start()
         while query.isActive and not epochs.finished:

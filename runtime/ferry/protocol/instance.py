@@ -173,7 +173,7 @@ class Instance(Member):
 
     # ---- replica and learner
     def _on_delta(self, delta: m.Delta) -> None:
-        if self._superseded(delta.attempt.generation) or not self._current(delta):
+        if self._superseded(delta.attempt.generation) or self._put_late(delta) or not self._current(delta):
             return
         self._raise_generation(delta.attempt.generation)
         if self._outdone(delta.step, delta.attempt):
@@ -186,6 +186,20 @@ class Instance(Member):
             self._release_before(delta.step)
             self._log(delta)
             self._forward(delta)
+
+    def _put_late(self, delta: m.Delta) -> bool:
+        """Whether a learner's delta came after its Commit, for which nobody has waited; it is put now."""
+        label = Label(delta.step, delta.attempt)
+        if delta.chain or label != self.saved.committed:
+            return False
+        if self.learning.wants(delta):
+            self._log(delta)
+            self._do(Put(label))
+            self.learning.put(label.step, [delta])
+            del self.log[label]
+            self._do(ForgetLog(label.step))
+            self.learning.report(label)
+        return True
 
     def _on_commit(self, commit: m.Commit) -> None:
         if self._superseded(commit.generation):

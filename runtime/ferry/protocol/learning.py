@@ -132,11 +132,17 @@ class Learning:
             if s.next_chunk == 0 and any(not set(s.vnodes).isdisjoint(d.vnodes) for d in deltas):
                 s.early = step
             if not any(d.leader == s.leader and not d.chain and _covers(d.vnodes, s.vnodes) for d in deltas):
-                s.since = s.put = None
-                continue
+                continue  # It may come late; a gap shows with the next one.
             if s.put is None or successor(s.put, self.operators) != step:
                 s.since = step
             s.put = step
+
+    def wants(self, late: m.Delta) -> bool:
+        """Whether the delta of the committed step is still missing here; a snapshot begun after that step has it."""
+        mine = [s for s in self.sessions if s.leader == late.leader and not set(s.vnodes).isdisjoint(late.vnodes)]
+        if self.rules.once and any(s.next_chunk and step_of(s.base, self.operators) >= late.step for s in mine):
+            return False
+        return any(s.put != late.step and _covers(late.vnodes, s.vnodes) for s in mine)
 
     def report(self, committed: Label | None) -> None:
         """Tell the driver which snapshots are whole as of the committed step; begin those again that never will be."""
@@ -147,10 +153,12 @@ class Learning:
             base = step_of(s.base, self.operators)
             if now < base:
                 continue  # Only without the rule `once`: whole as soon as this instance commits that step, too.
-            gapless = s.since is not None and s.since <= successor(base, self.operators) and s.put == now
-            if base < now and not gapless and self.rules.missed_delta:
-                self._again(s)
-                continue
+            gapless = s.since is not None and s.since <= successor(base, self.operators)
+            reached = s.put if gapless and s.put is not None else base
+            if reached < now and self.rules.missed_delta:
+                if successor(reached, self.operators) != now:
+                    self._again(s)
+                continue  # Else the delta of the committed step is on its way.
             s.warm = True
             self.do(Send(DRIVER, m.Warm(self.me, committed, s.vnodes, s.version)))
 

@@ -34,7 +34,7 @@ def main() -> int:
     if args.instance is None:
         from ferry.sidecar.parent import Parent
 
-        return Parent(settings, args.run_json, args.worker, args.instances, surroundings.instances_file).run()
+        return Parent(settings, args.run_json, args.worker, args.instances, surroundings).run()
     die_with_parent()
     threading.excepthook = end_with_thread
     from ferry.sidecar.node import Node

@@ -26,6 +26,7 @@ from ferry.contract.shapes import Shape
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
+from ferry.sidecar.counts import Tally
 from ferry.sidecar.marks import saved_from_wire, saved_to_wire
 from ferry.sidecar.scans import Scan, Scans
 from ferry.sidecar.staging import Staging
@@ -71,6 +72,7 @@ class Data:
         self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
         self._computed: dict[Label, tuple[pa.RecordBatch, np.ndarray]] = {}
+        self.tally = Tally(self.virtual_nodes)
 
     def _open(self, shape: Shape, directory: Path, memory: int) -> State:
         where = directory / f"state-{shape.index}"
@@ -185,6 +187,7 @@ class Data:
         self._partials = {k: v for k, v in self._partials.items() if k > (prepare.step, prepare.attempt)}
         delta, late = state.delta(parts, prepare.low)
         offsets = split_by_vnode(delta, self.virtual_nodes)
+        self.tally.computed(offsets)
         self._computed = {Label(prepare.step, prepare.attempt): (delta, offsets)}
         chains = []
         for i, (chain, vnodes) in enumerate(effect.chains):
@@ -215,10 +218,9 @@ class Data:
         self._log.append(Label(delta.step, delta.attempt), source, {"delta": m.encode(delta)}, self._delta_batch(delta))
 
     def _put(self, label: Label) -> None:
-        state = self.states[label.step.operator]
         with self._lock:
             for source, _, batch in self._log.entries(label):
-                state.put(batch, f"{_text(label)}-{source}")
+                self.states[label.step.operator].put(batch, f"{_text(label)}-{source}")
         self._computed.pop(label, None)
 
     def _forget(self, step: Step) -> None:
@@ -251,10 +253,11 @@ class Data:
         if chunk.last:
             return
         body, self._chunk = self._chunk, None
-        state = self.states[chunk.operator]
         batch = _batch(body, state_schema(self.shapes[chunk.operator]))
+        self.tally.received_bytes += batch.nbytes
+        name = f"snapshot-{self._life}-{chunk.leader}-{chunk.session}-{chunk.number}"
         with self._lock:
-            state.put_absent(batch, f"snapshot-{self._life}-{chunk.leader}-{chunk.session}-{chunk.number}")
+            self.states[chunk.operator].put_absent(batch, name)
 
     # ---- reads
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

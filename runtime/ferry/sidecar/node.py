@@ -20,6 +20,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ferry.board import Board
 from ferry.channel.base import Channel, Held, Lane, Message
 from ferry.channel.tcp import TcpEndpoint
@@ -32,6 +34,7 @@ from ferry.contract.shapes import Shape
 from ferry.environment import Environment
 from ferry.protocol import instance as core
 from ferry.sidecar import ALIVE
+from ferry.sidecar.counts import Counts
 from ferry.sidecar.data import Data
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
@@ -45,6 +48,8 @@ YIELD_SECONDS = 0.5
 
 TICK_SECONDS = 0.05
 
+REPORT_SECONDS = 1.0
+
 
 class Node:
     """One life of one instance."""
@@ -56,6 +61,7 @@ class Node:
         self.dir = settings.path / "workers" / str(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(self.dir)
+        self._life = uuid.uuid4().hex
         self._inbox: queue.SimpleQueue[tuple[core.Event, Any]] = queue.SimpleQueue()
         self._board = Board(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
@@ -82,7 +88,7 @@ class Node:
         around = self._surroundings
         host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
         flight = f"grpc+tcp://{around.host}:{door.port}" if around.host else self._flight_uri
-        entry = places.Registration(self.me, uuid.uuid4().hex, host, port, flight, os.getpid())
+        entry = places.Registration(self.me, self._life, host, port, flight, os.getpid())
         self._peers.start(self._endpoint, entry)
         log.info("instance %s is up: %s", self.me, self._machine.saved)
         try:
@@ -120,7 +126,7 @@ class Node:
         return self._flight_uri
 
     def _loop(self) -> None:
-        tick_at = prepared_at = 0.0
+        tick_at = report_at = prepared_at = 0.0
         idle = TICK_SECONDS
         alive = self.dir / ALIVE
         alive.touch()
@@ -140,9 +146,20 @@ class Node:
                 tick_at = now + TICK_SECONDS
                 os.utime(alive)
                 self._perform(self._machine.step(core.Tick(int(now * 1000))))
+            if now >= report_at:
+                report_at = now + REPORT_SECONDS
+                self._report()
             idle = TICK_SECONDS
             if self._data.scans and self._inbox.empty() and now - prepared_at > YIELD_SECONDS:
                 idle = 0.0005 if self._data.scans.pump(2) else 0.002
+
+    def _report(self) -> None:
+        """Say how much is here: to the driver, and to this sidecar's parent, which answers for all its instances."""
+        data = self._data
+        sizes = np.sum([state.statistics()["bytes"] for state in data.states], axis=0)
+        report = data.tally.report(self.me, self._life, sizes)
+        Counts(int(sizes.sum()), data.scans.sent_bytes, data.tally.received_bytes).write(self.dir)
+        self._send(core.Send(core.DRIVER, report), None)
 
     def _perform(self, effects: list[core.Effect]) -> None:
         """Execute effects in order; what they find out goes back into the machine."""

@@ -15,11 +15,16 @@ import sys
 import time
 from pathlib import Path
 
+import prometheus_client as prom
+
+from ferry import scrape
 from ferry.board import Board
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
+from ferry.environment import Environment
 from ferry.sidecar import ALIVE, STARTED
+from ferry.sidecar.counts import InstancesCollector, Life
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -33,18 +38,20 @@ class Parent:
     """Supervises the instances of one worker until SIGTERM."""
 
     def __init__(
-        self, settings: RunSettings, run_json: str, worker: int, instances: int, instances_file: Path | None = None
+        self, settings: RunSettings, run_json: str, worker: int, instances: int, surroundings: Environment
     ) -> None:
         self._settings = settings
         self._run_json = run_json
         self._worker = worker
         self._wanted = instances
         self._dir = settings.path / "workers" / str(worker)
-        self._wanted_file = instances_file or self._dir / "instances"
+        self._wanted_file = surroundings.instances_file or self._dir / "instances"
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._failures: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
         self._started: dict[int, float] = {}
+        self._lives: dict[int, Life] = {}
+        self._surroundings = surroundings
         self._stop = False
         self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
 
@@ -55,6 +62,7 @@ class Parent:
         self._dir.mkdir(parents=True, exist_ok=True)
         (self._dir / STARTED).unlink(missing_ok=True)
         (self._dir / "pid").write_text(str(os.getpid()))
+        self._serve_metrics()
         beat_at = read_at = 0.0
         while not self._stop:
             now = time.monotonic()
@@ -75,6 +83,14 @@ class Parent:
                 child.kill()
         return 0
 
+    def _serve_metrics(self) -> None:
+        around = self._surroundings
+        if around.metrics_token is not None:
+            registry = prom.CollectorRegistry()
+            # A copy, made in one step: the scrape is on another thread.
+            registry.register(InstancesCollector(self._worker, self._dir, lambda: dict(self._lives)))
+            scrape.serve(registry, (around.address, around.metrics_port), around.metrics_token)
+
     def _on_term(self, *_: object) -> None:
         self._stop = True
 
@@ -86,6 +102,7 @@ class Parent:
         for index, child in list(self._children.items()):
             if child.poll() is not None:
                 del self._children[index]
+                self._lives[index].up = False
                 steady = now - self._started[index] > STEADY_SECONDS
                 self._failures[index] = 1 if steady else self._failures.get(index, 0) + 1
                 delay = min(0.05 * 2 ** (self._failures[index] - 1), RESTART_SECONDS_MAX)
@@ -116,6 +133,8 @@ class Parent:
         command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
         child = subprocess.Popen([*command, "--instance", str(index)])
         self._children[index] = child
+        life = self._lives.setdefault(index, Life(restarts=-1))
+        life.up, life.restarts = True, life.restarts + 1
         self._started[index] = time.monotonic()
         Path(directory / "pid").write_text(str(child.pid))
 

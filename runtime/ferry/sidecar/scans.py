@@ -42,6 +42,7 @@ class Scans:
         self._rate = bytes_per_second
         self._budget = float(bytes_per_second or 0)
         self._refilled = time.monotonic()
+        self.sent_bytes = 0
         self._scans: dict[tuple[InstanceId, int], Scan] = {}
 
     def __bool__(self) -> bool:
@@ -70,7 +71,9 @@ class Scans:
                 if not self._send(scan.learner, chunk, batch):
                     break
                 progress = True
-                self._budget -= batch.nbytes if batch is not None else 0
+                size = batch.nbytes if batch is not None else 0
+                self.sent_bytes += size
+                self._budget -= size
                 scan.number += 1
                 scan.waiting = None
                 if batch is None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import prometheus_client as prom
 
 from ferry.coordinator.control import app
 from ferry.coordinator.progress import Progress
@@ -16,7 +17,7 @@ from ferry.protocol.coordinator import Desired
 def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
     posted: list[Desired] = []
     loop: Any = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(virtual_nodes=1)), post=posted.append)
-    api = app(loop, Progress("job", ""), "secret", lambda: None)
+    api = app(loop, Progress("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
 
     def put(number: int, secret: str = "secret", **token: int) -> int:
         async def ask() -> int:
@@ -37,7 +38,7 @@ def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
 
 def test_what_was_accepted_last_can_be_read_again_with_what_it_was_planned_for() -> None:
     loop: Any = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(virtual_nodes=1)), post=lambda _: None)
-    api = app(loop, Progress("job", ""), "secret", lambda: None)
+    api = app(loop, Progress("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
     document = {"number": 3, "placements": [["0.0", "1.0"]], "token": 2, "basis": {"usable": ["0.0", "1.0"]}}
 
     async def ask() -> list[httpx.Response]:

@@ -240,6 +240,32 @@ def test_a_new_job_waits_for_its_first_workers_as_long_as_they_take() -> None:
     assert top.last(c.Halt).kind == "unavailable", "from then on there is something to lose"
 
 
+def test_a_learner_whose_delta_comes_after_the_commit_is_in_step_all_the_same() -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    top.tell(c.Desired(1, ((A, B),)))
+    late: list[m.Delta] = []
+    give = top.give
+    loads = 0
+
+    def give_late(to: InstanceId, event: i.Event) -> None:
+        """The learner's delta is large: it arrives when the driver's Commit is long there."""
+        nonlocal loads
+        loads += isinstance(event, m.Chunk)
+        if isinstance(event, m.Delta) and not event.chain:
+            late.append(event)
+            return
+        give(to, event)
+        while isinstance(event, m.Commit) and to == B and late:
+            give(B, late.pop())
+
+    top.give = give_late  # type: ignore[method-assign]
+    for epoch in range(1, 6):
+        top.epoch(epoch)
+    assert top.driver.table.groups[0].in_step == (A, B)
+    assert loads == 2, "one that was ahead of a learner without any epoch, and one that is enough"
+
+
 def test_a_read_is_refused_for_what_is_not_there() -> None:
     top = Top([(A, B)], (A, B))
     top.epoch(0)

@@ -91,6 +91,38 @@ def test_a_leader_that_is_ahead_is_asked_again_after_the_commit() -> None:
     assert learner.said() == ["Drop", "Fetch"]
 
 
+def test_the_delta_of_the_committed_step_may_come_after_its_commit() -> None:
+    learner = Learner()
+    learner.said()
+    learner.chunk(base=5, committed=5, last=False)
+    learner.put(6)
+    learner.chunk(base=5, committed=6, number=1)
+    assert learner.said() == ["Load", "Load"], "neither warm nor again: it is on its way"
+    late = delta(6, (1, 2))
+    assert learner.learning.wants(late)
+    learner.put(6, 1, 2)
+    assert learner.said() == ["Warm"]
+    assert not learner.learning.wants(late), "twice is once too often"
+    learner.put(7, 1, 2)
+    assert learner.said() == ["Warm"]
+
+
+def test_a_delta_that_never_came_makes_the_snapshot_begin_again() -> None:
+    learner = Learner()
+    learner.chunk(base=5, committed=5)
+    learner.put(6)
+    learner.said()
+    learner.put(7, 1, 2)
+    assert learner.said() == ["Drop", "Fetch"]
+
+
+def test_a_late_delta_that_the_snapshot_has_is_not_put() -> None:
+    learner = Learner()
+    learner.put(6)
+    learner.chunk(base=6, committed=6, last=False)
+    assert not learner.learning.wants(delta(6, (1, 2)))
+
+
 def test_nothing_is_dropped_when_nothing_was_put() -> None:
     learner = Learner()
     learner.put(5)

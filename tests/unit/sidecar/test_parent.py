@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
+from ferry.environment import Environment
 from ferry.sidecar import ALIVE
 from ferry.sidecar.parent import Parent
 
@@ -21,7 +22,7 @@ def settings(directory: Path) -> RunSettings:
 
 
 def test_an_instance_that_stands_still_is_noticed(tmp_path: Path) -> None:
-    parent = Parent(settings(tmp_path), str(tmp_path / "run.json"), worker=3, instances=1)
+    parent = Parent(settings(tmp_path), str(tmp_path / "run.json"), worker=3, instances=1, surroundings=Environment())
     alive = tmp_path / "workers" / "3" / "0" / ALIVE
     assert not parent._hangs(0), "it has not begun yet"
     alive.parent.mkdir(parents=True)

@@ -1,0 +1,52 @@
+"""The door for Prometheus: `GET /metrics` of one registry for whoever shows the token, and nothing else.
+
+Must know nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import prometheus_client as prom
+
+log = logging.getLogger("ferry.scrape")
+
+SECONDS_MAX = 10.0
+"""A client that says nothing for this long is sent away."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SECONDS_MAX
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
+
+
+def serve(registry: prom.CollectorRegistry, address: tuple[str, int], token: str) -> int:
+    """Answer on a thread of its own at (host, port), 0 for any free one; returns the port. Raises OSError when taken."""
+    assert token, "metrics without a token are open to everybody"
+    exposed = prom.make_wsgi_app(registry)
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        shown = environ.get("HTTP_AUTHORIZATION", "")
+        if not hmac.compare_digest(shown.encode(), f"Bearer {token}".encode()):
+            start("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")])
+            return [b"a valid bearer token is needed\n"]
+        if environ.get("PATH_INFO") != "/metrics":
+            start("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"there is /metrics\n"]
+        return exposed(environ, start)
+
+    server = make_server(*address, application, server_class=_Server, handler_class=_Handler)
+    threading.Thread(target=server.serve_forever, name="scrape", daemon=True).start()
+    return int(server.server_port)

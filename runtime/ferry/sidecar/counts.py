@@ -1,0 +1,93 @@
+"""What an instance counts, in a file for its parent; and the parent's metrics of all its instances.
+
+Must never be read for a decision: the file may be a second old, or of the life before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId
+
+FILE = "counts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of one life of an instance."""
+
+    state_bytes: int = 0
+    snapshot_sent_bytes: int = 0
+    snapshot_received_bytes: int = 0
+
+    def write(self, directory: Path) -> None:
+        """Replace the file."""
+        hidden = directory / f".{FILE}"
+        hidden.write_text(json.dumps(asdict(self)))
+        hidden.rename(directory / FILE)
+
+    @staticmethod
+    def read(directory: Path) -> Counts:
+        """Of an instance that has not counted yet: zeros."""
+        try:
+            return Counts(**json.loads((directory / FILE).read_text()))
+        except FileNotFoundError:
+            return Counts()
+
+
+class Tally:
+    """What an instance counts while it works: on its loop only."""
+
+    def __init__(self, virtual_nodes: int) -> None:
+        self._puts = np.zeros(virtual_nodes, np.int64)
+        self.received_bytes = 0
+
+    def computed(self, offsets: npt.NDArray[np.int64]) -> None:
+        """A delta of a step: the rows of virtual node v are `offsets[v]:offsets[v + 1]`."""
+        self._puts += np.diff(offsets)
+
+    def report(self, me: InstanceId, life: str, sizes: npt.NDArray[np.int64]) -> m.Report:
+        """`sizes`: bytes held, int64[V]. Virtual nodes of which there is nothing are left out."""
+        held = np.flatnonzero((sizes > 0) | (self._puts > 0))
+        columns = (tuple(column.tolist()) for column in (held, sizes[held], self._puts[held]))
+        return m.Report(me, life, *columns)
+
+
+@dataclass(slots=True)
+class Life:
+    """How an instance fares, as its parent sees it."""
+
+    up: bool = False
+    restarts: int = 0
+
+
+class InstancesCollector:
+    """Metrics of the instances of one worker, read when they are scraped."""
+
+    def __init__(self, worker: int, directory: Path, lives: Callable[[], Mapping[int, Life]]) -> None:
+        self._worker, self._directory, self._lives = worker, directory, lives
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample of each for an instance."""
+        label = ["instance"]
+        up = GaugeMetricFamily("ferry_instance_up", "1 while its process runs", labels=label)
+        restarts = CounterMetricFamily("ferry_instance_restarts", "Times it was started again", labels=label)
+        size = GaugeMetricFamily("ferry_instance_state_bytes", "State held, as leader and as replica", labels=label)
+        sent = CounterMetricFamily("ferry_snapshot_sent_bytes", "Copied from it to learners", labels=label)
+        received = CounterMetricFamily("ferry_snapshot_received_bytes", "Copied to it as a learner", labels=label)
+        for index, life in sorted(self._lives().items()):
+            name, counts = [f"{self._worker}.{index}"], Counts.read(self._directory / str(index))
+            up.add_metric(name, float(life.up))
+            restarts.add_metric(name, life.restarts)
+            size.add_metric(name, counts.state_bytes)
+            sent.add_metric(name, counts.snapshot_sent_bytes)
+            received.add_metric(name, counts.snapshot_received_bytes)
+        yield from (up, restarts, size, sent, received)

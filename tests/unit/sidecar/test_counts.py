@@ -1,0 +1,38 @@
+"""The parent answers for its instances with what they last wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import prometheus_client as prom
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId
+from ferry.sidecar.counts import Counts, InstancesCollector, Life, Tally
+
+
+def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> None:
+    lives = {0: Life(up=True, restarts=0), 1: Life(up=False, restarts=2)}
+    registry = prom.CollectorRegistry()
+    registry.register(InstancesCollector(3, tmp_path, lambda: lives))
+    (tmp_path / "0").mkdir()
+    Counts(state_bytes=1000, snapshot_sent_bytes=20, snapshot_received_bytes=30).write(tmp_path / "0")
+
+    def value(name: str, instance: str) -> float | None:
+        return registry.get_sample_value(f"ferry_{name}", {"instance": instance})
+
+    assert [value("instance_up", i) for i in ("3.0", "3.1")] == [1, 0]
+    assert [value("instance_restarts_total", i) for i in ("3.0", "3.1")] == [0, 2]
+    assert [value("instance_state_bytes", i) for i in ("3.0", "3.1")] == [1000, 0], "one has not counted yet"
+    assert value("snapshot_sent_bytes_total", "3.0") == 20
+    assert value("snapshot_received_bytes_total", "3.0") == 30
+
+
+def test_what_is_held_or_was_computed_is_reported() -> None:
+    tally = Tally(4)
+    tally.computed(np.array([0, 2, 2, 5, 5]))
+    tally.computed(np.array([0, 1, 1, 1, 1]))
+    report = tally.report(InstanceId("3.0"), "life", np.array([100, 0, 0, 7]))
+    assert (report.vnodes, report.state_bytes, report.puts) == ((0, 2, 3), (100, 0, 7), (3, 3, 0))
+    assert m.decode(m.CODES[m.Report], m.encode(report)) == report
