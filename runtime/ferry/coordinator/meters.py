@@ -21,6 +21,9 @@ from ferry.protocol.groups import Change
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
+FRESH = 0.3
+"""Weight of the newest report in a rate: a plan must not follow what one second brings."""
+
 Load = tuple[float, float]
 """Of a virtual node: (records per second, bytes)."""
 
@@ -32,7 +35,7 @@ class Heard:
     report: m.Report
     at: float
     rates: dict[int, float]
-    """Rows put per second, by virtual node."""
+    """Rows computed per second, by virtual node; smoothed."""
     sizes: dict[int, int]
     """Bytes by virtual node."""
 
@@ -77,7 +80,8 @@ class Meters:
             if before is not None and now > before.at and report.life == before.report.life:
                 was = dict(zip(before.report.vnodes, before.report.puts, strict=True))
                 for vnode, puts in zip(report.vnodes, report.puts, strict=True):
-                    rates[vnode] = max(0, puts - was.get(vnode, 0)) / (now - before.at)
+                    fresh = max(0, puts - was.get(vnode, 0)) / (now - before.at)
+                    rates[vnode] = FRESH * fresh + (1 - FRESH) * before.rates.get(vnode, fresh)
             sizes = dict(zip(report.vnodes, report.state_bytes, strict=True))
             self._heard[report.instance] = Heard(report, now, rates, sizes)
 

@@ -103,18 +103,17 @@ class Publisher:
         """Give the sinks the rows, again and again; how many there were. None when they could not be read."""
         attempts = 0
         while True:
-            splits = self.splits(rows)
             table = None
             try:
                 if rows.fired <= self._local_rows:
-                    table = self._fetch(rows, splits)
+                    table = self._fetch(rows)
             except (fl.FlightError, pa.ArrowException) as error:
                 self._read_failed(rows, error)
                 return None
             self.hook(epoch, "sink")
             self.loop.stages["sink"] = time.monotonic()
             try:
-                self._write(rows, splits, table, epoch)
+                self._write(rows, table, epoch)
                 return table.num_rows if table is not None else rows.fired
             except FerryError:
                 raise
@@ -125,8 +124,10 @@ class Publisher:
                 attempts += 1
                 self._sink_failed(epoch, attempts, error)
 
-    def _fetch(self, rows: core.Rows, splits: list[dict[str, Any]]) -> pa.Table:
+    def _fetch(self, rows: core.Rows) -> pa.Table:
         with self._watch.on(i for i, _ in rows.readers):
+            # Looked up while they are watched: who is lost earlier has no address any more.
+            splits = self.splits(rows)
             return emit.fetch(self._readers, splits, self.settings.secret, self._fired_schema(rows), self._watch.gone)
 
     def _fired_schema(self, rows: core.Rows) -> pa.Schema:
@@ -137,13 +138,15 @@ class Publisher:
         self._patience.failed(f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}")
         self.loop.post(core.ReadFailed(rows.label.step))
 
-    def _write(self, rows: core.Rows, splits: list[dict[str, Any]], table: pa.Table | None, epoch: int) -> None:
+    def _write(self, rows: core.Rows, table: pa.Table | None, epoch: int) -> None:
         if table is not None and table.num_rows == 0:
             return
         secret, schema = self.settings.secret, self._fired_schema(rows)
         for output in self.plan.outputs:
             with self._watch.on(i for i, _ in rows.readers if table is None):
-                made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, splits, secret, schema))
+                made = emit.result(
+                    self.spark, output, table, lambda: rows_frame(self.spark, self.splits(rows), secret, schema)
+                )
                 output.sink.write(epoch, rows.generation, made)
 
     def keep_dead_letters(self, letters: dict[str, list[str]]) -> None:
