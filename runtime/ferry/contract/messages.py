@@ -14,6 +14,7 @@
 | Warm | learner -> driver | I hold these virtual nodes whole, as of `label` |
 | Refused | instance -> driver | you are superseded |
 | Failed | instance -> driver | this instance cannot go on, with the reason |
+| Begins | driver -> instance | an epoch begins: copying waits for it |
 | Report | instance -> driver | how much state it holds, once a second |
 
 A message is a frozen value; its body (record batches) travels beside it and is named by it.
@@ -183,6 +184,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Begins:
+    """An epoch begins: whoever copies state gives way for a moment. Nothing that is right depends on it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What an instance holds, once a second, for people and the planner: nothing that is right depends on it."""
 
@@ -197,7 +205,7 @@ class Report:
 
 Message = (
     Install | Ask | Answer | Prepare | Partials | Delta | Prepared | FragmentsGone | Commit | Committed
-    | Fetch | Chunk | Warm | Refused | Failed | Report
+    | Fetch | Chunk | Warm | Refused | Failed | Report | Begins
 )  # fmt: skip
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))

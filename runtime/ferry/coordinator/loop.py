@@ -72,6 +72,11 @@ class Loop:
         """Hand the loop an event; callable from any thread."""
         self._inbox.put(event)
 
+    def begins(self, epoch: int) -> None:
+        """Ask the instances to let an epoch pass before they go on copying; callable from any thread."""
+        for instance in list(self.machine.alive):
+            self._send(core.Send(instance, m.Begins(epoch)))
+
     def _run(self) -> None:
         try:
             self._perform(self.machine.step(Tick(int(time.monotonic() * 1000))))

@@ -74,6 +74,7 @@ class Epochs:
         self.hook(epoch, "begin")
         self.loop.stages.clear()
         record = EpochRecord(epoch, begin, begin, 0, 0, 0, 0, stages)
+        self.loop.begins(epoch)
         self.loop.post(core.EpochBegun(epoch))
         flush, watermark = False, limits.WATERMARK_NONE
         while True:

@@ -44,7 +44,13 @@ from ferry.store.lock import DirectoryLock
 log = logging.getLogger("ferry.sidecar")
 
 YIELD_SECONDS = 0.5
-"""From Prepare to Commit snapshots wait, for an epoch waits for every instance; after this long they go on."""
+"""From the begin of an epoch to its Commit snapshots wait, for an epoch waits for every instance; not longer than this."""
+
+AFTER_COMMIT_SECONDS = 0.05
+"""And this much longer, for instances that share the processors and still put."""
+
+STARVED_SECONDS = 0.25
+"""A snapshot that had to wait this long sends what its bandwidth allows at once, however busy the epochs are."""
 
 TICK_SECONDS = 0.05
 
@@ -61,6 +67,7 @@ class Node:
         self.dir = settings.path / "workers" / str(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(self.dir)
+        self._yield_until = 0.0
         self._life = uuid.uuid4().hex
         self._inbox: queue.SimpleQueue[tuple[core.Event, Any]] = queue.SimpleQueue()
         self._board = Board(settings.run, settings.redis, settings.secret)
@@ -126,7 +133,7 @@ class Node:
         return self._flight_uri
 
     def _loop(self) -> None:
-        tick_at = report_at = prepared_at = 0.0
+        tick_at = report_at = pumped_at = 0.0
         idle = TICK_SECONDS
         alive = self.dir / ALIVE
         alive.touch()
@@ -135,10 +142,8 @@ class Node:
                 event, body = self._inbox.get(timeout=idle)
                 self._data.receive(event, body)
                 self._perform(self._machine.step(event))
-                if isinstance(event, m.Prepare):
-                    prepared_at = time.monotonic()
-                elif isinstance(event, m.Commit):
-                    prepared_at = 0.0
+                if isinstance(event, m.Commit):
+                    self._yield_until = time.monotonic() + AFTER_COMMIT_SECONDS
             except queue.Empty:
                 pass
             now = time.monotonic()
@@ -150,8 +155,11 @@ class Node:
                 report_at = now + REPORT_SECONDS
                 self._report()
             idle = TICK_SECONDS
-            if self._data.scans and self._inbox.empty() and now - prepared_at > YIELD_SECONDS:
-                idle = 0.0005 if self._data.scans.pump(2) else 0.002
+            may_pump = now >= self._yield_until or now - pumped_at > STARVED_SECONDS
+            if self._data.scans and self._inbox.empty() and may_pump:
+                idle = 0.0005
+                if not self._data.scans.pump(2):
+                    idle, pumped_at = 0.002, now
 
     def _report(self) -> None:
         """Say how much is here: to the driver, and to this sidecar's parent, which answers for all its instances."""
@@ -170,7 +178,11 @@ class Node:
 
     # ---- in
     def _on_message(self, message: Message) -> Held | None:
-        self._inbox.put((m.decode(message.kind, message.head), message.body))
+        said = m.decode(message.kind, message.head)
+        if isinstance(said, m.Begins):
+            self._yield_until = time.monotonic() + YIELD_SECONDS
+        else:
+            self._inbox.put((said, message.body))
         return None
 
     def _on_open(self, peer: str, channel: Channel) -> None:
