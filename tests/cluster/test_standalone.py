@@ -45,6 +45,11 @@ def place_on(hosts: Hosts, number: int, *workers: int) -> None:
     await_that(lambda: bool(hosts.ask("status")["settled"]), f"settled groups on {workers}", 120)
 
 
+def await_copies(hosts: Hosts) -> None:
+    """Have every virtual node in two places."""
+    await_that(lambda: all(len(in_step) == 2 for in_step, _ in hosts.ask("status")["groups"]), "two copies", 60)
+
+
 def listening(host: Host) -> set[str]:
     """Addresses at which a host can be reached from others."""
     found = set()
@@ -148,6 +153,7 @@ def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
     hosts.await_epochs(3)
     hosts.start_worker(1, "127.0.0.21")
     place_on(hosts, 1, 0, 1)
+    await_copies(hosts)
     # It comes back only to be told to end: what it takes from the board must not be its successor's.
     before.signal(signal.SIGTERM)
     before.end(signal.SIGCONT)
@@ -155,10 +161,13 @@ def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
     hosts.workers.pop(0).kill()
     hosts.start_worker(0)
     place_on(hosts, 2, 1, 0)
+    await_copies(hosts)
     # What Redis has lost is there again.
     hosts.board.unregister(next(e for e in hosts.board.registrations() if e.instance == "1.0"))
     await_that(lambda: len(hosts.board.registrations()) == 2, "both on the board", 10)
-    hosts.ask("desired", {"number": 3, "placements": placements(0, 1), "token": 7})
+    place_on(hosts, 3, 0, 1)
+    hosts.drivers[0].kill()
+    hosts.start_driver(base / "shared-checkpoint", epoch_max_rows=60_000, epoch_interval_ms=50)
 
 
 STORIES = {

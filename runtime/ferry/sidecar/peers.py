@@ -128,8 +128,10 @@ class Peers:
                 if all(entry.instance != self._me for entry in found):
                     self._sign(self._board.register_again)
                 for entry in found:
-                    if entry.instance > self._me and entry.instance not in self._open:
-                        self._dial(endpoint.connect, entry)
+                    if entry.instance > self._me:
+                        self._part_from_predecessor(entry)
+                        if entry.instance not in self._open:
+                            self._dial(endpoint.connect, entry)
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
 
@@ -137,6 +139,18 @@ class Peers:
         with self._signing:
             if self._entry is not None:
                 register(self._entry)
+
+    def _part_from_predecessor(self, entry: Registration) -> None:
+        """Close the channel to a life that has a successor: one that is frozen, or cut off, would keep it open."""
+        dial = self._dials.get(entry.instance)
+        with self._lock:
+            channel = self._open.get(entry.instance)
+        if channel is not None and dial is not None and dial.incarnation != entry.incarnation:
+            log.info("%s: %s has a successor", self._me, entry.instance)
+            channel.close("it has a successor")
+            with self._lock:
+                if self._open.get(entry.instance) is channel:
+                    del self._open[entry.instance]
 
     def _dial(self, connect: Callable[..., Channel], entry: Registration) -> None:
         dial = self._dials.get(entry.instance)

@@ -54,7 +54,7 @@ class Instance:
 
     def start(self) -> None:
         host, port = self.endpoint.listen()
-        self.peers.start(self.endpoint, Registration(self.me, "life", host, port, "", 0))
+        self.peers.start(self.endpoint, Registration(self.me, f"life {id(self)}", host, port, "", 0))
 
     def _open(self, peer: str, channel: Channel) -> None:
         self.opened.append(peer)
@@ -134,3 +134,25 @@ def test_an_instance_is_on_the_board_as_long_as_it_is_there() -> None:
         assert not registry.entries, "it has left"
     finally:
         one.endpoint.close()
+
+
+def test_a_successor_is_dialled_though_its_predecessor_keeps_the_channel_open() -> None:
+    registry = Registry()
+    one, before, after = Instance("0.0", registry), Instance("1.0", registry), Instance("1.0", registry)
+    try:
+        before.start()
+        one.start()
+        one.peers.post("1.0", Lane.DELTA, 1, b"old", ())
+        before.wait_for(1)
+        before.peers.leave()
+        after.start()
+        deadline = time.monotonic() + 10
+        while not after.opened:
+            assert time.monotonic() < deadline, "nobody has dialled it"
+            time.sleep(0.01)
+        one.peers.post("1.0", Lane.DELTA, 1, b"new", ())
+        after.wait_for(1)
+        assert (before.got, after.got) == ([b"old"], [b"new"])
+    finally:
+        for instance in (one, before, after):
+            instance.endpoint.close()
