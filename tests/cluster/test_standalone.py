@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from ferry.contract.documents import RunSettings
-from ferry.contract.places import DriverPlace
+from ferry.contract.places import DriverPlace, Registration
 from tests.cluster import runner
 from tests.cluster.hosts import Host, Hosts, await_that
 
@@ -98,6 +98,23 @@ def test_workers_are_told_of_the_newest_claim(tmp_path: Path) -> None:
         assert not board.announce(places[(3, False, "e")]), "it has lost its claim"
         found = board.driver()
         assert found is not None and found.life == "f"
+    finally:
+        hosts.close()
+
+
+def test_an_instance_takes_only_its_own_entry_off_the_board(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, settings(tmp_path))
+    try:
+        hosts.start_redis()
+        before, after = (Registration("1.0", life, "127.0.0.1", 1, "", 2) for life in ("before", "after"))
+        hosts.board.register(before)
+        hosts.board.register(after)
+        hosts.board.register_again(before)
+        hosts.board.unregister(before)
+        assert hosts.board.registrations() == [after]
+        hosts.board.unregister(after)
+        hosts.board.register_again(before)
+        assert hosts.board.registrations() == [before]
     finally:
         hosts.close()
 
