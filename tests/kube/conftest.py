@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from tests.kube.clusters import Cluster, Lab, NoCluster, existing
 from tests.kube.kubectl import Kubectl, KubectlError, wait_until
+from tests.kube.operators import Operators, Running, restricted
 
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = ROOT / "crds"
@@ -177,8 +179,9 @@ def installed_crd(kubectl: Kubectl) -> Iterator[Kubectl]:
 def own_namespace(kubectl: Kubectl) -> Iterator[Kubectl]:
     """A new namespace. Its deletion begins when the test ends; that all of them end is checked by `settle`."""
     name = f"ferry-test-{uuid.uuid4().hex[:8]}"
-    kubectl.run("create", "namespace", name)
-    kubectl.run("label", "namespace", name, TEST_LABEL)
+    key, _, value = TEST_LABEL.partition("=")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {key: value}}}
+    kubectl.create(namespace)
     try:
         yield kubectl.within(name)
     finally:
@@ -231,3 +234,56 @@ def keep_logs(lab: Lab, to: Path) -> None:
             target = to / log.relative_to(lab.directory)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(log, target)
+
+
+# --- the operator on a control plane without nodes
+
+
+@pytest.fixture(scope="session")
+def controllers(control_plane: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The garbage collector and the controller of namespaces, which a control plane without nodes does not have."""
+    if existing() is not None:
+        yield
+        return
+    lab = Lab(f"test-{os.getpid()}-api")
+    program = lab.run("program", "kube-controller-manager").strip()
+    if not Path(program).exists():
+        Lab.setup("nodes")
+    log = (tmp_path_factory.getbasetemp() / "controller-manager.log").open("wb")
+    wanted = "garbage-collector-controller,namespace-controller,disruption-controller,serviceaccount-controller"
+    command = [
+        program, f"--kubeconfig={control_plane.kubeconfig}", f"--controllers={wanted}", "--leader-elect=false",
+        "--bind-address=127.0.0.1", "--secure-port=0",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all operators of the session note their calls; FERRY_RECORD_CALLS may name the file."""
+    return Path(os.environ.get("FERRY_RECORD_CALLS") or tmp_path_factory.mktemp("calls") / "calls.jsonl")
+
+
+@pytest.fixture
+def operators(
+    kubectl: Kubectl, controllers: None, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Operators]:
+    """None runs yet; all end with the test, and their logs must be clean."""
+    monkeypatch.setenv("KUBECONFIG", str(kubectl.kubeconfig))
+    found = Operators(kubectl, tmp_path, restricted(kubectl, tmp_path), calls)
+    yield found
+    found.close()
+    for one in found.running:
+        assert not one.complaints(), "\n".join(one.complaints())
+
+
+@pytest.fixture
+def running(operators: Operators) -> Iterator[Running]:
+    """A job with two workers, looked after by one operator."""
+    with operators.job() as found:
+        yield found

@@ -8,7 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +19,24 @@ import yaml
 
 from ferry_operator.crd_rules import BASE, patched
 from ferry_operator.kube.release import Release, run_key
-from ferry_operator.kube.rights import RIGHTS, rules
 from tests.kube.kubectl import Kubectl, wait_until
 from tests.kube.stand_ins import VNODES, Driver, Kubelets
+from tests.unit.charts import of_kind, render
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "a key for tests"
+METRICS_TOKEN = "a token for tests"
 
 EXPECTED = ("the Lease is lost",)
 """Parts of warnings that a test may cause."""
+
+HASTY = """
+import sys
+from ferry_operator.kube import __main__, leader, reconcile
+leader.RESYNC_SECONDS = reconcile.EVENT_SECONDS = 1.0
+sys.exit(__main__.main(sys.argv[1:]))
+"""
+"""A program: the operator, but what it does every now and then comes every second."""
 
 Document = dict[str, Any]
 
@@ -42,7 +54,8 @@ class Operator:
     port: int
 
     def get(self, path: str) -> str:
-        done = subprocess.run(["curl", "-s", f"http://127.0.0.1:{self.port}{path}"], capture_output=True, text=True)
+        command = ["curl", "-s", "-H", f"Authorization: Bearer {METRICS_TOKEN}", f"http://127.0.0.1:{self.port}{path}"]
+        done = subprocess.run(command, capture_output=True, text=True)
         return done.stdout
 
     @property
@@ -68,7 +81,23 @@ class Operators:
     """where every call is noted"""
     running: list[Operator] = field(default_factory=list)
 
-    def start(self) -> Operator:
+    @contextmanager
+    def job(self, hasty: bool = False) -> Iterator[Running]:
+        """A job with two workers, looked after by one more operator; see `start`."""
+        self.start(hasty)  # it has a lot to import
+        self.kubectl.apply(job())
+        driver, kubelets = stand_in(self)
+        found = Running(self.kubectl, self, driver, kubelets)
+        try:
+            found.wait_settled(2)
+            yield found
+            assert not kubelets.violations
+        finally:
+            kubelets.close()
+            driver.close()
+
+    def start(self, hasty: bool = False) -> Operator:
+        """One more operator; a hasty one lists everything, and repeats an event, after a second already."""
         number = len(self.running)
         port = free_port()
         log = self.directory / f"operator-{number}.log"
@@ -77,12 +106,12 @@ class Operators:
             "KUBECONFIG": str(self.kubeconfig),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "operator")]),
             "FERRY_IMAGE": "ferry:1", "FERRY_REDIS_URL": "redis://127.0.0.1:1/0", "FERRY_KEY": KEY, "POD_NAME": f"operator-{number}",
-            "FERRY_RECORD_CALLS": str(self.calls),
+            "FERRY_RECORD_CALLS": str(self.calls), "FERRY_METRICS_TOKEN": METRICS_TOKEN,
         }  # fmt: skip
+        begin = ["-c", HASTY] if hasty else ["-m", "ferry_operator.kube"]
         command = [
             sys.executable,
-            "-m",
-            "ferry_operator.kube",
+            *begin,
             "--namespace",
             str(self.kubectl.namespace),
             "--port",
@@ -120,18 +149,25 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+@cache
+def role() -> Document:
+    """The Role of the operator, as the chart has it."""
+    (found,) = of_kind(render(), "Role")
+    return found
+
+
 def restricted(kubectl: Kubectl, directory: Path) -> Path:
-    """A kubeconfig with the rights of the operator in the test's namespace."""
-    role = {
+    """A kubeconfig with the rights that the chart gives to the operator, in the test's namespace."""
+    account = {"kind": "ServiceAccount", "name": "operator", "namespace": str(kubectl.namespace)}
+    binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
+        "kind": "RoleBinding",
         "metadata": {"name": "operator"},
-        "rules": rules(RIGHTS),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"},
+        "subjects": [account],
     }
-    kubectl.run("create", "serviceaccount", "operator")
-    kubectl.apply(role)
-    of = f"--serviceaccount={kubectl.namespace}:operator"
-    kubectl.run("create", "rolebinding", "operator", "--role=operator", of)
+    user = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "operator"}}
+    kubectl.create(user, {**role(), "metadata": {"name": "operator"}}, binding)
     token = kubectl.run("create", "token", "operator", "--duration=1h").strip()
     config = yaml.safe_load(kubectl.kubeconfig.read_text())
     for user in config["users"]:

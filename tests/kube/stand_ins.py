@@ -1,6 +1,6 @@
 """What is missing on a control plane without nodes: kubelets that report pods as running, and a driver that is asked.
 
-Pods never run here. The driver answers like a coordinator and moves one virtual node at a time.
+Pods never run here. The driver answers like a coordinator and moves as many virtual nodes at a time as it is told.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ferry_operator.kube.port import PODS, ApiError
 Document = dict[str, Any]
 
 VNODES = 8
-MOVE_SECONDS = 0.3
+ROUND_SECONDS = 0.05
 
 
 class Driver:
@@ -28,6 +28,8 @@ class Driver:
         self.groups = [["0.0", "1.0"] for _ in range(VNODES)]
         self.alive: list[str] = []
         self.generation = 0
+        self.stride = VNODES
+        """moves in a round"""
         self.serving = False
         self.desired: Document | None = None
         self.token = 0
@@ -76,7 +78,7 @@ class Driver:
 
         self.server = ThreadingHTTPServer((address, 7070), Handler)
         self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def status(self) -> Document:
         wanted = self.desired["placements"] if self.desired else []
@@ -100,11 +102,12 @@ class Driver:
             self.alive = alive
             self.epoch += 1
             self.groups = [[i for i in group if i in alive] or group for group in self.groups]
+            moves = self.stride
             for vnode, wanted in enumerate(self.desired["placements"] if self.desired else []):
                 living = [i for i in wanted if i in alive]
-                if living and self.groups[vnode] != living:
+                if living and self.groups[vnode] != living and moves > 0:
                     self.groups[vnode] = living
-                    return
+                    moves -= 1
 
     def used(self) -> set[int]:
         with self.lock:
@@ -118,7 +121,8 @@ class Driver:
 class Kubelets:
     """Report every pod of a job as running at the driver's address, and tell which were deleted while in use."""
 
-    def __init__(self, namespace: str, job: str, driver: Driver) -> None:
+    def __init__(self, namespace: str, job: str, driver: Driver, alone: bool = True) -> None:
+        """`alone`: they look after the pods by themselves, in a thread; else in every `round`."""
         self.address = str(driver.server.server_address[0])
         self.driver, self.job = driver, job
         self.violations: list[str] = []
@@ -130,7 +134,8 @@ class Kubelets:
         self._known: dict[str, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        if alone:
+            self._thread.start()
 
     def pods(self) -> dict[str, Document]:
         return {pod["metadata"]["name"]: pod for pod in self._api.find(PODS, f"{names.JOB}={self.job}")}
@@ -145,17 +150,19 @@ class Kubelets:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(10)
+        if self._thread.ident:
+            self._thread.join(10)
 
     def _run(self) -> None:
-        while not self._stop.wait(MOVE_SECONDS):
+        while not self._stop.wait(ROUND_SECONDS):
             try:
-                self._round()
+                self.round()
             except ApiError as error:
                 if error.status not in (0, 404, 409):
                     self.violations.append(f"the stand-in: {error}")
 
-    def _round(self) -> None:
+    def round(self) -> None:
+        """Report what is new, and let the driver move virtual nodes."""
         pods = self.pods()
         for name, uid in list(self._known.items()):
             if name not in pods or pods[name]["metadata"]["uid"] != uid:

@@ -1,0 +1,35 @@
+"""How commands speak: results on standard output, for people or as JSON; progress and errors on standard error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+PIPE_WIDTH = 240
+"""Of a table that no terminal shows: lines are not broken, so that they can be searched."""
+
+
+def say(text: str) -> None:
+    """Progress, a warning or an error."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(text))
+
+
+def show(what: RenderableType) -> None:
+    """A result for people."""
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console = Console(highlight=False, soft_wrap=True, width=PIPE_WIDTH)
+    console.print(what)
+
+
+def show_json(document: Any, indent: int | None = 1) -> None:
+    """A result for programs."""
+    print(json.dumps(document, indent=indent), flush=True)
+
+
+def done(job: str, as_json: bool, text: str) -> None:
+    """What was done, or is under way."""
+    print(json.dumps({"job": job, "done": text}) if as_json else f"{job}: {text}")
