@@ -9,7 +9,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import yaml
 
 from tests.cluster import runner
+from tests.kube.conftest import installed_crd, own_namespace
 from tests.kube.kubectl import Document, Kubectl, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +29,22 @@ HELM = Path(sys.executable).with_name("helm")
 CLAIM = "ferry-data"
 MOUNT = "/data"
 
+CLAIMED: Document = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": CLAIM},
+    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+
+DISORDER: Document = {"seed": 7, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
+"""Arguments of a pipeline: records that are late and out of order, and keys of which some are frequent."""
+
+PACE: Document = {"interval": "500ms", "maxRows": 10_000}
+
 INSTALL_SECONDS = 180.0
+
+UNEXPECTED = ("Traceback", "ERROR", "CRITICAL")
+"""In the log of an operator."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +95,28 @@ class Installation:
         self.kubectl.apply(job)
         return Job(self, job, time.monotonic())
 
+    def complaints(self) -> list[str]:
+        """What the operators' logs should not hold."""
+        log = self.kubectl.run("logs", "-l", "app.kubernetes.io/component=operator", "--tail=-1", "--prefix")
+        return [line for line in log.splitlines() if any(word in line for word in UNEXPECTED)]
+
+
+@contextmanager
+def installed_ferry(kubectl: Kubectl, *values: str, documents: Sequence[Document] = ()) -> Iterator[Installation]:
+    """The chart in a namespace of its own, with a volume that all nodes share; at the end, operators have clean logs."""
+    with contextmanager(installed_crd)(kubectl) as known, contextmanager(own_namespace)(known) as mine:
+        mine.apply(CLAIMED, *documents)
+        wait_until(lambda: mine.get("pvc", CLAIM)["status"].get("phase") == "Bound", "volume", 60.0)
+        volume = mine.get("pv", mine.get("pvc", CLAIM)["spec"]["volumeName"])
+        files = Path(volume["spec"]["hostPath"]["path"])
+        files.chmod(0o777)
+        made = Installation(mine, files, ("nodes.read=true", "redis.persistence.enabled=false", *values))
+        made.install()
+        yield made
+        complaints = made.complaints()
+        made.helm("uninstall", "ferry", "--wait", "--timeout=60s")
+        assert not complaints, "the operator's log: " + "\n".join(complaints[:20])
+
 
 @dataclass
 class Job:
@@ -114,6 +153,17 @@ class Job:
     def node_of(self, pod: str) -> str:
         """The node a pod of it is on."""
         return str(self.kubectl.get("pod", f"{self.name}-{pod}")["spec"]["nodeName"])
+
+    def nodes(self) -> dict[str, str]:
+        """The nodes of its pods that have one."""
+        found = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in self.pods()}
+        return {name.removeprefix(f"{self.name}-"): node for name, node in found.items() if node}
+
+    def life_of(self, pod: str) -> tuple[str, list[int]]:
+        """Which pod it is, and how often its sidecar was started again: while it is the same, so is what it holds."""
+        found = self.kubectl.get("pod", f"{self.name}-{pod}")
+        restarts = [one["restartCount"] for one in found["status"]["initContainerStatuses"]]
+        return found["metadata"]["uid"], restarts
 
     def until(self, true: Callable[[Document], Any], what: str, seconds: float = 120.0) -> float:
         """Seconds until the status is so."""
@@ -152,7 +202,7 @@ class Job:
     def delete(self) -> float:
         """Delete it; seconds until nothing of it is left."""
         begin = time.monotonic()
-        self.kubectl.run("delete", "streamjob", self.name, "--wait=false")
+        self.kubectl.run("delete", "streamjob", self.name, "--wait=false", "--ignore-not-found")
         kinds = "pods,secrets,poddisruptionbudgets,streamjobs"
         chosen = f"ferry.dev/job={self.name}"
 

@@ -2,56 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kube.clusters import Cluster, Lab
-from tests.kube.conftest import installed_crd, own_namespace
-from tests.kube.installation import CLAIM, ROOT, Installation, Job
+from tests.kube.installation import DISORDER, PACE, ROOT, Installation, Job, installed_ferry
 from tests.kube.kubectl import wait_until
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
 
 Times = Callable[[str, float], None]
 
-DISORDER = {"seed": 7, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
-
-CLAIMED = {
-    "apiVersion": "v1",
-    "kind": "PersistentVolumeClaim",
-    "metadata": {"name": CLAIM},
-    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-}
-
-PACE = {"interval": "500ms", "maxRows": 10_000}
-
-UNEXPECTED = ("Traceback", "ERROR", "CRITICAL")
+BEGINS = re.compile(r"query (\S+) \(id (\S+)\) begins")
+"""In the driver's log: Spark's id of this run of the query, and of the query."""
 
 
 @pytest.fixture(scope="module")
 def ferry(cluster: Cluster) -> Iterator[Installation]:
     """The chart, installed in a namespace of its own, with a volume that all nodes share."""
-    with (
-        contextmanager(installed_crd)(cluster.kubectl) as kubectl,
-        contextmanager(own_namespace)(kubectl) as mine,
-    ):
-        mine.apply(CLAIMED)
-        wait_until(lambda: mine.get("pvc", CLAIM)["status"].get("phase") == "Bound", "volume", 60.0)
-        volume = mine.get("pv", mine.get("pvc", CLAIM)["spec"]["volumeName"])
-        files = Path(volume["spec"]["hostPath"]["path"])
-        files.chmod(0o777)
-        made = Installation(mine, files, ("nodes.read=true", "redis.persistence.enabled=false"))
-        made.install()
+    with installed_ferry(cluster.kubectl) as made:
         yield made
-        log = operator_log(made)
-        made.helm("uninstall", "ferry", "--wait", "--timeout=60s")
-        unexpected = [line for line in log.splitlines() if any(word in line for word in UNEXPECTED)]
-        assert not unexpected, "the operator's log: " + "\n".join(unexpected[:20])
 
 
 @pytest.fixture
@@ -70,16 +46,46 @@ def start(ferry: Installation) -> Iterator[Callable[..., Job]]:
             job.delete()
 
 
-def operator_log(ferry: Installation) -> str:
-    """What the operators have said."""
-    return ferry.kubectl.run("logs", "-l", "app.kubernetes.io/component=operator", "--tail=-1", "--prefix")
-
-
 def leader(ferry: Installation) -> str:
     """The pod that holds the operator's Lease."""
     leases = ferry.kubectl.items("leases")
     assert leases, "no lease"
     return str(leases[0]["spec"]["holderIdentity"]).rsplit("-", 1)[0]
+
+
+def redis(ferry: Installation) -> str:
+    """The node of the board."""
+    pods = ferry.kubectl.items("pods", "-l", "app.kubernetes.io/component=redis")
+    return str(pods[0]["spec"]["nodeName"])
+
+
+def number(node: str) -> int:
+    """Of a node of the lab."""
+    return int(node.removeprefix("n"))
+
+
+def apart(ferry: Installation, start: Callable[..., Job], name: str) -> Job:
+    """A job of two workers on two nodes, and its driver on one of them; the board is on neither, so each may be lost."""
+    node = redis(ferry)
+    ferry.kubectl.run("cordon", node)
+    try:
+        job = start(name, workers=2)
+        wait_until(lambda: len(job.nodes()) == 3, "node for every pod", 60.0)
+    finally:
+        ferry.kubectl.run("uncordon", node)
+    where = job.nodes()
+    assert node not in where.values() and where["worker-0"] != where["worker-1"], where
+    job.until_workers(2, 240.0)
+    job.until_epoch(3)
+    return job
+
+
+def runs_of_the_query(job: Job) -> list[str]:
+    """Spark's ids of all runs of the query that the driver's pod has begun; all are of the query of the checkpoint."""
+    begun = BEGINS.findall(job.kubectl.run("logs", f"{job.name}-driver"))
+    query = json.loads((job.ferry.files / job.name / "checkpoint" / "metadata").read_text())["id"]
+    assert {one for _, one in begun} <= {query}, begun
+    return [run for run, _ in begun]
 
 
 def test_the_commands_of_the_readme_run_as_they_stand(ferry: Installation) -> None:
@@ -101,7 +107,8 @@ def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     ferry.kubectl.run("wait", "--for=condition=Ready", f"streamjob/{job.name}", "--timeout=180s", timeout=200)
     job.until(lambda s: s.get("epoch", -1) >= 0, "first epoch")
     times("apply to first epoch", time.monotonic() - job.applied)
-    driver = job.driver()
+    driver, query = job.driver(), runs_of_the_query(job)
+    assert len(query) == 1
     ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=4")
     job.until(lambda s: s.get("moving") or s.get("workers", 0) > 2, "begin of the scale")
     ferry.kubectl.run("delete", "pod", leader(ferry), "--grace-period=0", "--force")
@@ -114,6 +121,7 @@ def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     after = job.driver()
     assert after["metadata"]["uid"] == driver["metadata"]["uid"]
     assert not after["status"]["containerStatuses"][0]["restartCount"]
+    assert runs_of_the_query(job) == query, "Spark's query went on, and was never begun again"
     job.finish()
     job.right(tmp_path)
     times("delete of a finished job", job.delete())
@@ -127,12 +135,12 @@ def test_a_node_dies_and_the_driver_is_deleted(
     job.until_epoch(3)
     node = next(n for k in range(3) if (n := job.node_of(f"worker-{k}")) != job.node_of("driver") and n != redis(ferry))
     epoch, begin = job.status()["epoch"], time.monotonic()
-    lab.kill(int(node.removeprefix("n")))
+    lab.kill(number(node))
     job.until(lambda s: s["epoch"] > epoch + 1, "an epoch after the node's death")
     times("power cut of a node to the next epochs", time.monotonic() - begin)
     job.until_workers(3, 240.0)
     times("power cut of a node to full strength", time.monotonic() - begin)
-    lab.boot(int(node.removeprefix("n")))
+    lab.boot(number(node))
     workers = {pod["metadata"]["uid"] for pod in job.pods("worker")}
     begin = time.monotonic()
     ferry.kubectl.run("delete", "pod", f"{job.name}-driver", "--grace-period=0", "--force")
@@ -144,22 +152,38 @@ def test_a_node_dies_and_the_driver_is_deleted(
     job.right(tmp_path)
 
 
+def test_the_node_of_the_driver_dies(
+    ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
+) -> None:
+    job = apart(ferry, start, "pilot")
+    where = job.nodes()
+    lost = where["driver"]
+    kept = next(pod for pod, node in where.items() if node != lost)
+    life, epoch, begin = job.life_of(kept), job.status()["epoch"], time.monotonic()
+    lab.kill(number(lost))
+    job.until(lambda s: s["generation"] >= 2 and s["epoch"] > epoch + 1, "an epoch of the next driver", 180.0)
+    times("power cut of the driver's node to the next epochs", time.monotonic() - begin)
+    assert job.node_of("driver") != lost
+    assert job.life_of(kept) == life, "the new driver went on with the state where it was"
+    job.until_workers(2, 240.0)
+    times("power cut of the driver's node to full strength", time.monotonic() - begin)
+    job.finish()
+    job.right(tmp_path)
+
+
 def test_a_node_is_silent_and_comes_back_and_another_is_drained(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:
-    job = start("cut", workers=2)
+    job = apart(ferry, start, "cut")
+    where = job.nodes()
+    node = next(node for node in where.values() if node != where["driver"])
+    epoch, begin = job.status()["epoch"], time.monotonic()
+    lab.cut(number(node))
+    job.until(lambda s: s["epoch"] > epoch + 1, "an epoch after the cut")
+    times("silent cut of a node to the next epochs", time.monotonic() - begin)
     job.until_workers(2, 240.0)
-    job.until_epoch(3)
-    away = {job.node_of("driver"), redis(ferry)}
-    node = next((n for k in range(2) if (n := job.node_of(f"worker-{k}")) not in away), None)
-    if node is not None:
-        epoch, begin = job.status()["epoch"], time.monotonic()
-        lab.cut(int(node.removeprefix("n")))
-        job.until(lambda s: s["epoch"] > epoch + 1, "an epoch after the cut")
-        times("silent cut of a node to the next epochs", time.monotonic() - begin)
-        job.until_workers(2, 240.0)
-        lab.heal(int(node.removeprefix("n")))
-        ferry.kubectl.run("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s", timeout=90)
+    lab.heal(number(node))
+    ferry.kubectl.run("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s", timeout=90)
     node = next(n for k in range(2) if (n := job.node_of(f"worker-{k}")) != job.node_of("driver"))
     begin = time.monotonic()
     ferry.kubectl.run(
@@ -171,12 +195,6 @@ def test_a_node_is_silent_and_comes_back_and_another_is_drained(
     assert node not in {pod["spec"]["nodeName"] for pod in job.pods("worker")}
     job.finish()
     job.right(tmp_path)
-
-
-def redis(ferry: Installation) -> str:
-    """The node of the board."""
-    pods = ferry.kubectl.items("pods", "-l", "app.kubernetes.io/component=redis")
-    return str(pods[0]["spec"]["nodeName"])
 
 
 @pytest.mark.parametrize("phase", ["at once", "starting", "running", "moving", "driver gone", "paused"])

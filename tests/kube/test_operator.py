@@ -3,85 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ferry_operator.kube.rights import NODE_RIGHTS, RIGHTS
-from tests.kube.clusters import Lab, existing
 from tests.kube.kubectl import Kubectl, wait_until
-from tests.kube.operators import Operators, Running, job, restricted, stand_in
+from tests.kube.operators import Operators, Running, job, stand_in
 from tests.kube.stand_ins import VNODES
+from tests.unit.charts import render, rights
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
 
 BAD = {"depth": {"of": "maps"}}
 """Arguments that the API server accepts and no pipeline can have."""
-
-
-@pytest.fixture(scope="session")
-def controllers(control_plane: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The garbage collector and the controller of namespaces, which a control plane without nodes does not have."""
-    if existing() is not None:
-        yield
-        return
-    lab = Lab(f"test-{os.getpid()}-api")
-    program = lab.run("program", "kube-controller-manager").strip()
-    if not Path(program).exists():
-        Lab.setup("nodes")
-    log = (tmp_path_factory.getbasetemp() / "controller-manager.log").open("wb")
-    wanted = "garbage-collector-controller,namespace-controller,disruption-controller,serviceaccount-controller"
-    command = [
-        program, f"--kubeconfig={control_plane.kubeconfig}", f"--controllers={wanted}", "--leader-elect=false",
-        "--bind-address=127.0.0.1", "--secure-port=0",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-@pytest.fixture(scope="session")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all operators of the session note their calls; FERRY_RECORD_CALLS may name the file."""
-    return Path(os.environ.get("FERRY_RECORD_CALLS") or tmp_path_factory.mktemp("calls") / "calls.jsonl")
-
-
-@pytest.fixture
-def operators(
-    kubectl: Kubectl, controllers: None, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Operators]:
-    """None runs yet; all end with the test, and their logs must be clean."""
-    monkeypatch.setenv("KUBECONFIG", str(kubectl.kubeconfig))
-    found = Operators(kubectl, tmp_path, restricted(kubectl, tmp_path), calls)
-    yield found
-    found.close()
-    for one in found.running:
-        assert not one.complaints(), "\n".join(one.complaints())
-
-
-@pytest.fixture
-def running(operators: Operators) -> Iterator[Running]:
-    """A job with two workers, looked after by one operator."""
-    operators.kubectl.apply(job())
-    driver, kubelets = stand_in(operators)
-    operators.start()
-    found = Running(operators.kubectl, operators, driver, kubelets)
-    try:
-        found.wait_settled(2)
-        yield found
-        assert not kubelets.violations
-    finally:
-        kubelets.close()
-        driver.close()
 
 
 # --- a job
@@ -127,8 +66,7 @@ def test_the_same_yaml_ten_times_writes_nothing(running: Running) -> None:
     time.sleep(1.0)
     pods = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in kubectl.items("pods")}
     secret = kubectl.get("secret", "a-run")["metadata"]["resourceVersion"]
-    for _ in range(10):
-        kubectl.apply(job())
+    kubectl.apply(*[job()] * 10)
     time.sleep(2.0)
     assert {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in kubectl.items("pods")} == pods
     assert kubectl.get("secret", "a-run")["metadata"]["resourceVersion"] == secret
@@ -136,7 +74,7 @@ def test_the_same_yaml_ten_times_writes_nothing(running: Running) -> None:
 
 
 def test_scale_out_and_in_moves_state_before_pods_go(running: Running) -> None:
-    kubectl = running.kubectl
+    kubectl, running.driver.stride = running.kubectl, 1
     kubectl.run("scale", "sj/a", "--replicas=4")
     running.wait_settled(4)
     assert running.driver.used() == {0, 1, 2, 3}
@@ -194,23 +132,25 @@ def test_a_driver_that_is_deleted_comes_back(running: Running) -> None:
     assert [p["metadata"]["uid"] for p in running.kubectl.items("pods", "-l", "ferry.dev/role=worker")] == workers
 
 
-def test_what_was_deleted_by_hand_is_made_again_and_events_are_counted(running: Running) -> None:
-    kubectl, said = running.kubectl, "reason=Paused"
+def test_what_was_deleted_by_hand_is_made_again_and_events_are_counted(operators: Operators) -> None:
+    with operators.job(hasty=True) as running:
+        kubectl, said = running.kubectl, "reason=Paused"
 
-    def paused() -> None:
-        kubectl.run("annotate", "sj/a", "ferry.dev/paused=true", "--overwrite")
-        wait_until(lambda: running.condition("Progressing")["reason"] == "Paused", "pause", 20)
+        def paused() -> None:
+            kubectl.run("annotate", "sj/a", "ferry.dev/paused=true", "--overwrite")
+            wait_until(lambda: running.condition("Progressing")["reason"] == "Paused", "pause", 20)
 
-    paused()
-    kubectl.run("scale", "sj/a", "--replicas=3")
-    kubectl.run("delete", "pdb", "a-workers")
-    assert len(running.pods()) == 3
-    kubectl.run("annotate", "sj/a", "ferry.dev/paused-")
-    running.wait_settled(3)
-    wait_until(lambda: kubectl.find("pdb", "a-workers"), "budget, found missing by the next listing", 60)
-    paused()
-    wait_until(lambda: kubectl.items("events", f"--field-selector={said}")[0]["count"] == 2, "second pause", 20)
-    assert len(kubectl.items("events", f"--field-selector={said}")) == 1
+        paused()
+        kubectl.run("scale", "sj/a", "--replicas=3")
+        kubectl.run("delete", "pdb", "a-workers")
+        assert len(running.pods()) == 3
+        kubectl.run("annotate", "sj/a", "ferry.dev/paused-")
+        running.wait_settled(3)
+        wait_until(lambda: kubectl.find("pdb", "a-workers"), "budget, found missing by the next listing", 20)
+        time.sleep(1.0)
+        paused()
+        wait_until(lambda: kubectl.items("events", f"--field-selector={said}")[0]["count"] == 2, "second pause", 20)
+        assert len(kubectl.items("events", f"--field-selector={said}")) == 1
 
 
 # --- deletion
@@ -222,6 +162,7 @@ def nothing_left(kubectl: Kubectl) -> bool:
 
 
 def while_scaling(running: Running) -> None:
+    running.driver.stride = 0
     running.kubectl.run("scale", "sj/a", "--replicas=4")
     wait_until(lambda: running.status().get("moving", 0) > 0, "handover", 30)
 
@@ -285,12 +226,14 @@ def test_the_other_operator_finishes_a_scale_that_the_leader_did_not(running: Ru
     second = running.operators.start()
     first = running.operators.leader()
     assert first is not second
+    running.driver.stride = 0
     running.kubectl.run("scale", "sj/a", "--replicas=4")
     wait_until(lambda: running.status().get("moving", 0) > 0, "handover", 30)
     first.process.kill()
     killed = time.monotonic()
     assert running.operators.leader() is second
     took = time.monotonic() - killed
+    running.driver.stride = 1
     running.wait_settled(4)
     assert took < 20, took
     assert running.driver.tokens == sorted(running.driver.tokens) and len(running.kubelets.lives) == 1
@@ -368,12 +311,12 @@ def test_a_pod_of_somebody_else_is_in_the_way(operators: Operators) -> None:
 
 
 def test_rights_and_calls_agree(request: pytest.FixtureRequest, calls: Path) -> None:
-    """Every call that the operators of this file made was allowed, and no right is there that none of them used."""
+    """The chart allows every call that the operators of this file made, and nothing that none of them did."""
     made = {tuple(json.loads(line).values()) for line in calls.read_text().splitlines()}
-    allowed = {(verb, *what, True) for what, verbs in RIGHTS.items() for verb in verbs}
-    of_nodes = {(verb, *what, False) for what, verbs in NODE_RIGHTS.items() for verb in verbs}
-    assert made <= allowed | of_nodes, made - allowed - of_nodes
+    chart = render({"nodes.read": True})
+    allowed = {(*right, True) for right in rights(chart)} | {(*right, False) for right in rights(chart, "ClusterRole")}
+    assert made <= allowed, made - allowed
     here = [item for item in request.session.items if item.fspath == request.node.fspath]
     if len(here) < 25:
         pytest.skip("not all tests of this file were chosen: unused rights cannot be told")
-    assert allowed | of_nodes <= made, (allowed | of_nodes) - made
+    assert allowed <= made, allowed - made

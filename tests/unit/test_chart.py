@@ -13,11 +13,13 @@ import pytest
 from ferry import environment as surroundings
 from ferry_operator.kube import __main__ as operator
 from ferry_operator.kube import names, parts
+from ferry_operator.kube.rights import NODE_RIGHTS, RIGHTS
 from tests.unit.charts import (
     CHART,
     ROOT,
     Document,
     Refused,
+    Right,
     alerts,
     dashboards,
     environment,
@@ -62,20 +64,9 @@ MATRIX: dict[str, Document] = {
     "own Redis without a password": {**OWN_REDIS, "redis.existingSecret": ""},
     "Redis in memory": {"redis.persistence.enabled": False, "redis.clusterIP": "10.96.0.7"},
     "Redis on a claim": {"redis.persistence.existingClaim": "disk", "redis.existingSecret": "mine", "redis.image": "redis:7"},
-    "one operator": {"operator.replicas": 1, "operator.existingSecret": "key", "networkPolicies.enabled": False},
+    "one operator": {"operator.replicas": 1, "operator.existingSecret": "key", "monitoring.existingSecret": "mine", "networkPolicies.enabled": False},
     "own accounts": {"operator.serviceAccount": {"create": False, "name": "o"}, "jobs.serviceAccount": {"create": False, "name": "j"}},
 }  # fmt: skip
-
-RIGHTS = {
-    *((verb, "ferry.dev", "streamjobs") for verb in ("list", "watch", "patch")),
-    ("patch", "ferry.dev", "streamjobs/status"),
-    *((verb, "", "pods") for verb in ("list", "watch", "create", "patch", "delete")),
-    *((verb, "", "secrets") for verb in ("create", "update")),
-    *((verb, "", "events") for verb in ("create", "patch")),
-    *((verb, "policy", "poddisruptionbudgets") for verb in ("list", "create")),
-    *((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update")),
-}
-"""All that the operator may do in its namespace. Nobody may read a Secret."""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +76,11 @@ def rendered() -> dict[str, list[Document]]:
 
 def test_lint() -> None:
     assert "0 chart(s) failed" in run("lint", "--strict", str(CHART))
+
+
+def listed(table: dict[tuple[str, str], tuple[str, ...]]) -> set[Right]:
+    """Rights of the operator's own list, one by one."""
+    return {(verb, *what) for what, verbs in table.items() for verb in verbs}
 
 
 def unrestricted(spec: Document) -> list[str]:
@@ -139,8 +135,11 @@ def test_a_pod_that_is_not_restricted_is_seen() -> None:
 @pytest.mark.parametrize("name", MATRIX)
 def test_rights_are_few_and_of_the_namespace(rendered: dict[str, list[Document]], name: str) -> None:
     documents = rendered[name]
-    assert rights(documents) == RIGHTS
-    cluster = {("list", "", "nodes")} if name == "everything" else set()
+    assert rights(documents) == listed(RIGHTS)
+    assert {verb for verb, _, what in rights(documents) if what == "secrets"} == {"create", "update"}, (
+        "nobody reads a Secret"
+    )
+    cluster = listed(NODE_RIGHTS) if name == "everything" else set()
     assert rights(documents, "ClusterRole") == cluster
     assert bool(of_kind(documents, "ClusterRoleBinding")) == bool(cluster)
     assert "*" not in {word for right in rights(documents) | cluster for word in right}
@@ -183,9 +182,26 @@ def test_the_address_of_redis(rendered: dict[str, list[Document]]) -> None:
 
 def test_secrets_are_made_unless_they_are_given(rendered: dict[str, list[Document]]) -> None:
     made = {name: {s["metadata"]["name"] for s in of_kind(documents, "Secret")} for name, documents in rendered.items()}
-    assert made["defaults"] == {"x-ferry-operator", "x-ferry-redis"}
-    assert made["own Redis"] == made["Redis on a claim"] == {"x-ferry-operator"}
+    assert made["defaults"] == {"x-ferry-operator", "x-ferry-redis", "x-ferry-metrics"}
+    assert made["own Redis"] == made["Redis on a claim"] == {"x-ferry-operator", "x-ferry-metrics"}
     assert made["one operator"] == {"x-ferry-redis"}
+
+
+@pytest.mark.parametrize(
+    ("values", "secret"), [({}, "x-ferry-metrics"), ({"monitoring.existingSecret": "mine"}, "mine")]
+)
+def test_the_token_of_metrics_is_one_for_all(values: Document, secret: str) -> None:
+    monitors = {"monitoring.podMonitor": True, "monitoring.serviceMonitor": True}
+    documents = render(monitors | values | {"monitoring.token": "abc"})
+    made = [s["data"]["token"] for s in of_kind(documents, "Secret", "metrics")]
+    assert made == ([] if values else ["YWJj"])
+    ((_, spec),) = pods(of_kind(documents, "Deployment"))
+    told = environment(spec["containers"][0])
+    assert told["FERRY_METRICS_TOKEN"] == {"secretKeyRef": {"name": secret, "key": "token"}}
+    assert told["FERRY_METRICS_SECRET"] == secret
+    (jobs,), (operators,) = of_kind(documents, "PodMonitor"), of_kind(documents, "ServiceMonitor")
+    for endpoint in (*jobs["spec"]["podMetricsEndpoints"], *operators["spec"]["endpoints"]):
+        assert endpoint["authorization"] == {"credentials": {"name": secret, "key": "token"}}
 
 
 def test_network_policies_let_through_what_processes_use() -> None:
@@ -232,6 +248,7 @@ def test_network_policies_let_through_what_processes_use() -> None:
         ({"networkPolicies.apiServerPorts": [70000]}, "apiServerPorts"),
         ({"networkPolicies.scrapers": []}, "scrapers"),
         ({"monitoring.interval": "often"}, "interval"),
+        ({"monitoring.token": "two words"}, "token"),
         ({"jobs.serviceAccount": {"create": True, "name": "No_Name"}}, "name"),
         ({"surprise": 1}, "surprise"),
     ],
@@ -265,8 +282,9 @@ def test_queries_ask_for_metrics_that_exist() -> None:
     sources, asked = exported(), {name: metrics_of(query) for name, query in queries().items()}
     assert all(asked.values()), "a query without a metric of Ferry's"
     for metric in sorted(set().union(*asked.values())):
-        gauge = metric.removeprefix("ferry_operator_")
-        assert f'"{metric}"' in sources or f'gauge("{gauge}"' in sources, f"nothing exports {metric}"
+        gauge, histogram = metric.removeprefix("ferry_operator_"), metric[len("ferry_") :].removesuffix("_seconds")
+        written = rf'"{metric}"|gauge\("{gauge}"|_histogram\(\s*"{histogram}"'
+        assert re.search(written, sources), f"nothing exports {metric}"
 
 
 def test_dashboards_are_whole(rendered: dict[str, list[Document]]) -> None:

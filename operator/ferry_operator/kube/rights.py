@@ -1,11 +1,11 @@
 """What the operator may do: a Role in its namespace, and reading nodes where the cluster's owner allows it.
 
-The one list of it: tests hold the calls that are made, and the rights that the chart gives, against it.
+The one list of it: a test holds what the chart gives against it, and another one the calls that are made against the chart.
 """
 
 from __future__ import annotations
 
-from ferry_operator.kube.names import GROUP, PLURAL, Doc
+from ferry_operator.kube.names import GROUP, PLURAL
 
 RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
     (GROUP, PLURAL): ("list", "watch", "patch"),
@@ -20,10 +20,3 @@ RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
 
 NODE_RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {("", "nodes"): ("list",)}
 """The same, of the whole cluster; without it nodes that are cordoned are not seen."""
-
-
-def rules(rights: dict[tuple[str, str], tuple[str, ...]]) -> list[Doc]:
-    """As the rules of a Role."""
-    return [
-        {"apiGroups": [group], "resources": [what], "verbs": list(verbs)} for (group, what), verbs in rights.items()
-    ]

@@ -374,15 +374,30 @@ def test_health_and_metrics_over_http() -> None:
     metrics, trouble = Metrics(), [None, "stuck"]
     metrics.gauge("queue_depth", "Jobs", lambda: 3.0)
     metrics.count_call("patch", "pods", "200")
-    server = Health(0, lambda: trouble[0], metrics.text)
+    server = Health(0, lambda: trouble[0], metrics.text, "token")
     url = f"http://127.0.0.1:{server.port}"
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
+
+    def shown(token: str) -> urllib.request.Request:
+        return urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {token}"})
+
+    with urllib.request.urlopen(shown("token")) as answer:
         text = answer.read().decode()
     assert "ferry_operator_queue_depth 3.0" in text and 'code="200",resource="pods",verb="patch"' in text
     assert urllib.request.urlopen(f"{url}/healthz").read() == b"ok"
+    for request in (f"{url}/metrics", shown(""), shown("tokens")):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request)
     trouble.pop(0)
     with pytest.raises(urllib.error.HTTPError, match="503"):
         urllib.request.urlopen(f"{url}/healthz")
+    server.close()
+
+
+def test_without_a_token_there_are_no_metrics() -> None:
+    server = Health(0, lambda: None, Metrics().text, None)
+    request = urllib.request.Request(f"http://127.0.0.1:{server.port}/metrics", headers={"Authorization": "Bearer "})
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(request)
     server.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,22 @@ def test_the_driver() -> None:
     assert env(one)["FERRY_HOST"] == "$(POD_IP)" and env(one)["FERRY_PORTS"] == "fixed"
     assert one["resources"] == {"requests": {"cpu": "500m", "memory": "1536Mi"}, "limits": {"memory": "1536Mi"}}
     assert one["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_processes_with_metrics_get_their_token() -> None:
+    release = replace(RELEASE, metrics_secret="ferry-metrics")
+    document, one = made()
+    (main,) = pods.driver(document, one, release, {})["spec"]["containers"]
+    pod = pods.worker(document, one, release, 0, {})["spec"]
+    (sidecar,), (executor,) = pod["initContainers"], pod["containers"]
+    reference = {"name": "ferry-metrics", "key": "token", "optional": True}
+    for container in (main, sidecar):
+        assert {"name": "FERRY_METRICS_TOKEN", "valueFrom": {"secretKeyRef": reference}} in container["env"]
+        assert {"name": "metrics", "containerPort": 7071} in container["ports"]
+    document, one = made(kubernetes={"network": "host"})
+    on_host = pods.driver(document, one, release, {}), pods.worker(document, one, release, 0, {})
+    for container in (executor, *(c for pod in (*on_host, driver(), worker()) for c in containers(pod))):
+        assert "FERRY_METRICS_TOKEN" not in env(container)
 
 
 def test_a_worker_is_a_native_sidecar_and_an_executor() -> None:
