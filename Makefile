@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster test-kube-api test-kube images demo crds bench-handover bench-throughput clean
+.PHONY: help setup test lint unit sim cluster test-kube-api test-kube test-rdma images demo demo-kube crds bench-handover bench-throughput clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -9,11 +9,13 @@ PYTHON_HERE = PYTHONPATH=runtime:operator:. .venv/bin/python
 help:
 	@echo 'make setup             everything that is needed, into .venv, without root'
 	@echo 'make demo              a job that is scaled and killed while it runs, checked against the oracle'
+	@echo 'make demo-kube         a Kubernetes of three nodes on this machine (root), Ferry on it, and a job that is scaled there'
 	@echo 'make test              lint, unit, sim and cluster tests, and those on Kubernetes'
 	@echo 'make lint | unit | cluster'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
 	@echo 'make test-kube-api     CRD and operator on a real API server without nodes'
 	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root), or on that of KUBECONFIG'
+	@echo 'make test-rdma         channels over real verbs, in virtual machines (root, to build them once)'
 	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
 	@echo 'make bench-handover | bench-throughput'
@@ -37,11 +39,17 @@ test-kube-api: setup
 test-kube: setup
 	@scripts/test kube
 
+test-rdma: setup
+	@scripts/test rdma
+
 images: setup
 	@images/build
 
 demo: setup
 	@$(PYTHON_HERE) bench/demo.py
+
+demo-kube: setup
+	@$(PYTHON_HERE) bench/demo_kube.py
 
 crds: setup
 	@$(PYTHON_HERE) -m ferry_operator.crd >crds/.new && mv crds/.new crds/streamjobs.ferry.dev.yaml

@@ -15,7 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, MultipleLocator
 
 from tests.kube.prometheus import Series
 
@@ -23,6 +23,9 @@ Board = Mapping[str, Any]
 Ask = Callable[[str], list[Series]]
 Line = tuple[str, Series]
 """(its text in the legend, its points)"""
+
+Marks = Sequence[tuple[float, str]]
+"""(seconds since 1970, what happened then)"""
 
 COLUMNS = 24
 """Of Grafana's grid."""
@@ -36,20 +39,21 @@ UNITS = {"s": "seconds", "bytes": "bytes", "Bps": "bytes per second", "rowsps": 
     "reqps": "requests per second", "short": ""}  # fmt: skip
 
 
-def draw(file: Path, board: Board, ask: Ask, begin: float, marks: Sequence[tuple[float, str]]) -> int:
-    """Write the picture; how many of its panels had something to show. `marks`: (seconds since 1970, what happened)."""
+def draw(file: Path, board: Board, ask: Ask, span: tuple[float, float], marks: Marks) -> int:
+    """Write the picture of a time (from, to); how many of its panels had something to show."""
     rows = [list(group) for _, group in itertools.groupby(board["panels"], lambda panel: panel["gridPos"]["y"])]
     figure = Figure(figsize=(17, 3.0 * len(rows) + 0.7), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(hspace=0.06)
-    figure.suptitle(f"{board['title']}   ", x=0.01, ha="left", fontsize=14, fontweight="bold")
+    figure.suptitle(
+        f"{board['title']}: {_lower(board['description'])}", x=0.01, ha="left", fontsize=13, fontweight="bold"
+    )
     shown = 0
     for part, row in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows):
         axes = part.subplots(1, len(row), squeeze=False, width_ratios=[panel["gridPos"]["w"] for panel in row])[0]
         for axis, panel in zip(axes, row):
             lines = [line for target in panel["targets"] for line in _lines(target, ask)]
             shown += bool(lines)
-            _panel(axis, panel, lines, begin, marks)
+            _panel(axis, panel, lines, span, marks)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     return shown
@@ -64,7 +68,12 @@ def _legend(text: str, labels: Mapping[str, str]) -> str:
     return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), text).strip()
 
 
-def _panel(axis: Axes, panel: Board, lines: list[Line], begin: float, marks: Sequence[tuple[float, str]]) -> None:
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+def _panel(axis: Axes, panel: Board, lines: list[Line], span: tuple[float, float], marks: Marks) -> None:
+    begin, end = span
     defaults = panel["fieldConfig"]["defaults"]
     unit = str(defaults["unit"])
     if not lines:
@@ -76,10 +85,10 @@ def _panel(axis: Axes, panel: Board, lines: list[Line], begin: float, marks: Seq
         _stack(axis, lines, begin)
     else:
         _plot(axis, lines, begin)
-    _dress(axis, panel, unit, len(lines))
+    _dress(axis, panel, unit, [value for _, one in lines for value in one.numbers])
     if panel["type"] != "bargauge":
-        end = max((t for _, one in lines for t, _ in one.points), default=begin + 1) - begin
-        axis.set_xlim(0, max(end, 1.0))
+        axis.set_xlim(0, end - begin)
+        axis.set_xlabel("seconds", fontsize=7, labelpad=1)
         for t, _ in marks:
             axis.axvline(t - begin, color="#c0392b", linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
         top = axis.secondary_xaxis("top")
@@ -127,26 +136,38 @@ def _bars(axis: Axes, lines: list[Line]) -> None:
     axis.set_xlim(-0.6, len(lines) - 0.4)
 
 
-def _dress(axis: Axes, panel: Board, unit: str, lines: int) -> None:
+def _dress(axis: Axes, panel: Board, unit: str, values: list[float]) -> None:
     axis.set_title(panel["title"], fontsize=10, loc="left", fontweight="bold", pad=14)
     axis.set_ylabel(UNITS.get(unit, unit), fontsize=7.5)
-    if lines:
-        high = axis.get_ylim()[1]
-        legend = panel["type"] != "bargauge"
+    if values:
+        high, legend = axis.get_ylim()[1], panel["type"] != "bargauge"
         axis.set_ylim(0, max(high, 1e-9 if unit != "short" else 1.0) * (1.28 if legend else 1.05))
-        axis.yaxis.set_major_locator(MaxNLocator(5, integer=unit == "short" and high > 3))
+        axis.yaxis.set_major_locator(_locator(unit, high, all(value == int(value) for value in values)))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, unit)))
         handles, texts = axis.get_legend_handles_labels()
         if legend and handles:
             if len(texts) > LEGEND_MAX:
                 texts = [*texts[: LEGEND_MAX - 1], f"and {len(texts) - LEGEND_MAX + 1} more"]
-            axis.legend(handles[: len(texts)], texts, frameon=False, fontsize=7, loc="upper left", ncols=min(3, len(texts)),
-                        handlelength=1.2, columnspacing=1.0, borderaxespad=0.2)  # fmt: skip
+            look = {
+                "handlelength": 1.2,
+                "columnspacing": 1.0,
+                "borderaxespad": 0.2,
+                "borderpad": 0.2,
+                "framealpha": 0.8,
+            }
+            shown = handles[: len(texts)]
+            axis.legend(shown, texts, fontsize=7, loc="upper left", ncols=min(3, len(texts)), edgecolor="none", **look)
     axis.tick_params(labelsize=7.5)
     axis.grid(axis="y", color="#e3e7ea", linewidth=0.8)
     axis.set_axisbelow(True)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
+
+
+def _locator(unit: str, high: float, whole: bool) -> Locator:
+    if unit in ("bytes", "Bps"):
+        return MultipleLocator(2.0 ** math.ceil(math.log2(max(high, 1.0) / 4)))
+    return MaxNLocator(5, integer=whole and unit == "short")
 
 
 def amount(value: float, unit: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -23,6 +24,12 @@ SECONDS_MAX = 10.0
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no news; anything else is a fault of ours."""
+        failed = sys.exception()
+        level = logging.DEBUG if isinstance(failed, ConnectionError | TimeoutError) else logging.ERROR
+        log.log(level, "a scrape failed", exc_info=failed)
 
 
 class _Handler(WSGIRequestHandler):

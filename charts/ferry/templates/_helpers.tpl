@@ -39,6 +39,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- ternary .Values.redis.existingSecretKey "password" (not (empty .Values.redis.existingSecret)) }}
 {{- end }}
 
+{{- define "ferry.metricsSecret" -}}
+{{- .Values.monitoring.existingSecret | default (printf "%s-metrics" (include "ferry.fullname" .)) }}
+{{- end }}
+
 {{- define "ferry.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -96,4 +100,10 @@ priorityClassName: {{ . }}
 {{- with .Values.monitoring.labels }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{- /* What a monitor shows at every scrape. */}}
+{{- define "ferry.monitorToken" -}}
+authorization:
+  credentials: {name: {{ include "ferry.metricsSecret" . }}, key: token}
 {{- end }}

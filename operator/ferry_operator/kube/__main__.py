@@ -7,6 +7,8 @@
 | FERRY_REDIS_URL, FERRY_REDIS_PASSWORD | Redis of the installation |
 | FERRY_KEY | what secrets of runs are derived from; default: the password, or the URL, of Redis |
 | FERRY_READ_NODES | 'false': nodes may not be listed |
+| FERRY_METRICS_TOKEN | asked of whoever scrapes this process; not set: it serves no metrics |
+| FERRY_METRICS_SECRET | Secret whose `token` jobs ask for; not set: they serve none |
 | POD_NAME | part of this process's name in the Lease |
 """
 
@@ -46,7 +48,7 @@ HUNG_SECONDS = 30.0
 class Process:
     """This process: waits for the Lease, leads while it holds it, and gives it back at the end."""
 
-    def __init__(self, release: Release, lease_name: str, identity: str, port: int) -> None:
+    def __init__(self, release: Release, lease_name: str, identity: str, port: int, metrics_token: str | None) -> None:
         self._release, self._metrics = release, Metrics()
         self._api = KubeApi(release.namespace, self._metrics.count_call)
         self._lease = Lease(KubeApi(release.namespace, self._metrics.count_call, LEASE_TIMEOUT), lease_name, identity)
@@ -58,7 +60,7 @@ class Process:
         gauge("token", "Fencing token of the leader, else 0", lambda: self._lease.token if self._lease.held else 0)
         gauge("queue_depth", "Jobs that are due", lambda: self._leader.queue.depth() if self._leader else 0)
         gauge("queue_age_seconds", "How long the first of them has waited", self._queue_age)
-        self._health = Health(port, self._trouble, self._metrics.text)
+        self._health = Health(port, self._trouble, self._metrics.text, metrics_token)
 
     def run(self) -> None:
         """Until `stop` is set."""
@@ -117,6 +119,7 @@ def release_of(environ: Mapping[str, str], namespace: str) -> Release:
         key=environ.get("FERRY_KEY") or password or url,
         service_account=environ.get("FERRY_SERVICE_ACCOUNT") or None,
         read_nodes=environ.get("FERRY_READ_NODES", "true").lower() not in ("false", "0", "no"),
+        metrics_secret=environ.get("FERRY_METRICS_SECRET") or None,
     )
 
 
@@ -132,7 +135,8 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it would like to handle signals, too
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(3)}"
-    process = Process(release_of(os.environ, options.namespace), options.lease, identity, options.port)
+    release, token = release_of(os.environ, options.namespace), os.environ.get("FERRY_METRICS_TOKEN") or None
+    process = Process(release, options.lease, identity, options.port, token)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.stop.set())
     process.run()

@@ -116,6 +116,17 @@ def environment(job: StreamJob, **more: str) -> list[Doc]:
     ]
 
 
+def metrics_token(release: Release) -> list[Doc]:
+    """What processes with metrics ask for; without it they serve none. A Secret that is gone keeps no pod from starting.
+
+    Not for pods on the host's network: several on one node would share the port.
+    """
+    if release.metrics_secret is None:
+        return []
+    reference = {"name": release.metrics_secret, "key": "token", "optional": True}
+    return [{"name": "FERRY_METRICS_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
+
+
 def mount(name: str, path: str, **more: Any) -> Doc:
     """A mount of a volume."""
     return {"name": name, "mountPath": path, **more}

@@ -32,6 +32,7 @@ def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str
     main["ports"] = [_port("control", control, spec), _port("master", master, spec)]
     if not parts.on_host(spec):
         main["ports"].append(_port("metrics", parts.METRICS_PORT, spec))
+        main["env"] += parts.metrics_token(release)
     main["readinessProbe"] = _answers(control, failures=3)
     main["volumeMounts"] = [*parts.base_mounts(), *parts.checkpoint_mount(spec), *parts.user_mounts(spec)]
     pod = _pod(job, spec, release, names.driver_pod(name), names.DRIVER_ROLE, None, annotations)
@@ -106,6 +107,7 @@ def _sidecar(spec: StreamJob, release: Release, index: int) -> Doc:
             _port("flight", parts.FLIGHT_PORT, spec),
             _port("metrics", parts.METRICS_PORT, spec),
         ]
+        one["env"] += parts.metrics_token(release)
         # The executor waits for it; compiling the kernels at a first start takes a while.
         one["startupProbe"] = {**_answers(parts.FLIGHT_PORT, failures=300), "periodSeconds": 1}
         one["readinessProbe"] = _answers(parts.FLIGHT_PORT, failures=3)

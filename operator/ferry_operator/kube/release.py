@@ -40,6 +40,8 @@ class Release:
     """of jobs that name none; one without rights"""
     read_nodes: bool = True
     """nodes may be listed"""
+    metrics_secret: str | None = None
+    """a Secret whose `token` is asked of whoever scrapes jobs; none: they serve no metrics"""
 
 
 @dataclass(frozen=True, slots=True)

