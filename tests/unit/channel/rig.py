@@ -1,14 +1,22 @@
-"""Two carriers behind one face, so that every test of the contract runs over both."""
+"""The carriers behind one face, so that every test of the contract runs over all of them."""
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
+
+from fake_verbs import FakeDevice
 
 from ferry.channel.base import Channel, Endpoint, Held, Lane, Message
 from ferry.channel.flow import FlowChannel
 from ferry.channel.memory import MemoryChannel, MemoryEndpoint, MemoryNetwork
+from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
+from ferry.channel.rdma_channel import RdmaChannel
+from ferry.channel.rdma_device import choose_device
+from ferry.channel.rdma_memory import Limits
 from ferry.channel.tcp import TcpEndpoint
 from ferry.channel.tcp_channel import TcpChannel
 
@@ -51,18 +59,32 @@ class Party:
 
 
 class Rig:
-    """Makes endpoints of one carrier and ends them."""
+    """Makes endpoints of one carrier and ends them.
 
-    def __init__(self, carrier: str) -> None:
-        self.carrier = carrier
+    Carriers: memory, tcp, and RDMA (`rdma` over a real device, `fake` over memory) with -footer or -imm.
+    """
+
+    def __init__(self, carrier: str, settings: Settings | None = None) -> None:
+        kind, _, notify = carrier.partition("-")
+        self.carrier = "rdma" if notify else kind
         self._network = MemoryNetwork(threaded=True)
         self._parties: list[Party] = []
+        self._make: Callable[..., Endpoint] = TcpEndpoint
+        if kind == "memory":
+            self._make = partial(MemoryEndpoint, self._network)
+        elif notify:
+            self._settings = settings or Settings(notify=Notify(notify))
+            self._real = kind == "rdma"
+            self._make = self._rdma
+
+    def _rdma(self, *arguments: object) -> Endpoint:
+        shape = self._settings.shape
+        device = choose_device(shape) if self._real else FakeDevice()
+        limits = Limits.here() if self._real else Limits(None, True, 0)
+        return RdmaEndpoint(*arguments, device=device, settings=self._settings, limits=limits)  # type: ignore[arg-type]
 
     def party(self, name: str, job: str = "job", secret: bytes = SECRET) -> Party:
-        def memory(*arguments: object) -> Endpoint:
-            return MemoryEndpoint(self._network, *arguments)  # type: ignore[arg-type]
-
-        party = Party(memory if self.carrier == "memory" else TcpEndpoint, name, job, secret)
+        party = Party(self._make, name, job, secret)
         self._parties.append(party)
         return party
 
@@ -77,6 +99,14 @@ class Rig:
         """Put bytes on the wire behind the channel's back."""
         if isinstance(channel, MemoryChannel):
             self._network.soon(lambda: channel.partner.arrive(raw))
+        elif isinstance(channel, RdmaChannel):
+            deadline = time.monotonic() + WAIT
+            while channel._pipe is None and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert channel.flush(WAIT)
+            with channel._wire:
+                assert channel._pipe is not None and not channel._pipe.outbound.put([memoryview(raw)])
+            channel._bell.ring()
         else:
             assert isinstance(channel, TcpChannel)
             channel._socket.sendall(raw)

@@ -1,0 +1,100 @@
+"""Channels over RDMA: the TCP endpoint whose connections carry their data by one-sided writes.
+
+Who may connect, and which of two connections stays, is decided by the TCP endpoint. It must never open a link to a peer
+that did not prove itself there, nor fall back to TCP by itself: that is the caller's decision, and said aloud.
+"""
+
+from __future__ import annotations
+
+import mmap
+import socket
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ferry.channel.base import Handler, OnClose, OnOpen
+from ferry.channel.rdma_channel import RdmaChannel
+from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Limits, Shape, obstacle
+from ferry.channel.rdma_pipe import Means
+from ferry.channel.tcp import TcpEndpoint
+from ferry.contract.errors import Exhausted
+
+if TYPE_CHECKING:
+    from ferry.channel.rdma_device import Device
+
+
+class Notify(StrEnum):
+    """How a receiver learns of a slot: by its footer where the device guarantees order, else by a notice."""
+
+    AUTO = "auto"
+    FOOTER = "footer"
+    IMM = "imm"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an administrator may choose; `slots` and `slot_bytes` must be the same everywhere."""
+
+    shape: Shape = field(default_factory=Shape)
+    notify: Notify = Notify.AUTO
+    pinned_bytes_max: int = PINNED_BYTES_MAX
+
+
+class RdmaEndpoint(TcpEndpoint):
+    """See Endpoint. It closes the device with itself. Raises Exhausted when it may not pin even one link."""
+
+    def __init__(
+        self,
+        name: str,
+        job: str,
+        secret: bytes,
+        on_message: Handler,
+        on_open: OnOpen,
+        on_close: OnClose,
+        *,
+        device: Device,
+        settings: Settings | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        super().__init__(name, job, secret, on_message, on_open, on_close)
+        self._settings = settings or Settings()
+        problem = obstacle(1, self._settings.shape, limits or Limits.here())
+        if problem is not None:
+            raise Exhausted(problem)
+        self._device = device
+        self._budget = Budget(self._settings.pinned_bytes_max)
+        self._lent: tuple[mmap.mmap, ...] = ()
+        notify = self._settings.notify
+        self.imm = notify == Notify.IMM or (notify == Notify.AUTO and not device.in_order)
+        """slots come with a notice; False: their footers are polled"""
+
+    def lend(self, mapping: mmap.mmap) -> None:
+        """Bodies that lie in this shared mapping are sent from where they are; for connections that open from now on.
+
+        It is pinned once for each of them. What lies there must not change until it is flushed.
+        """
+        self._lent = (*self._lent, mapping)
+
+    @property
+    def pinned(self) -> int:
+        """Bytes that the links pin now."""
+        return self._budget.used
+
+    def _channel(self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int) -> RdmaChannel:
+        means = Means(self._device, self._settings.shape, self.imm, self._budget, self._lent)
+        return RdmaChannel(
+            sock,
+            peer,
+            self._job,
+            self._on_message,
+            self._ended,
+            initiator=initiator,
+            life=life,
+            number=number,
+            means=means,
+        )
+
+    def close(self) -> None:
+        """See Endpoint.close."""
+        super().close()
+        self._device.close()

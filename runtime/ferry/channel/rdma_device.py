@@ -1,0 +1,168 @@
+"""Which device and which of its addresses to use; a device counts only when it has carried bytes.
+
+It must never settle for a device in silence: whoever asks is told why each of the others was passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Collection
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+from ferry.channel import rdma_fork
+from ferry.channel.rdma_link import Link
+from ferry.channel.rdma_memory import PAGE_BYTES, Shape
+from ferry.channel.verbs import PORT, DeviceUnusable, Gid, Piece, Port, device_names, library
+from ferry.contract.errors import Fault
+
+GIDS_MAX = 256
+SELF_TEST_SECONDS = 2.0
+_BRIDGES = ("docker", "cni", "br-", "veth", "virbr", "flannel")
+_PATTERN = b"ferry self-test!"
+
+
+class Device:
+    """An open device. It closes when it was told to and its last link is gone. Raises DeviceUnusable."""
+
+    def __init__(self, name: str, own: Collection[str] = (), gid_index: int | None = None) -> None:
+        self._lib = lib = library()
+        self._lock = threading.Lock()
+        self._links = 0
+        self._closing = False
+        self._context: Any = None
+        self.in_order = False
+        """bytes of a write are seen in order, so that a footer can be trusted; known after the self-test"""
+        rdma_fork.hold()
+        try:
+            self._context = lib.Context(name=name)
+            state = self._context.query_port(PORT)
+            if int(state.state) != int(lib.enums.IBV_PORT_ACTIVE):
+                raise DeviceUnusable(f"{name}: its port is not active")
+            self.port = Port(name, choose_gid(name, self._gids(), own, gid_index), int(state.active_mtu))
+        except lib.PyverbsError as error:
+            self.close()
+            raise DeviceUnusable(f"{name}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _gids(self) -> list[Gid]:
+        v2 = int(self._lib.enums.IBV_GID_TYPE_ROCE_V2)
+        found = []
+        for entry in self._context.query_gid_table(GIDS_MAX):
+            if entry.port_num == PORT:
+                address = IPv6Address(self._context.query_gid(PORT, entry.gid_index).gid)
+                netdev = ""
+                with contextlib.suppress(OSError, AttributeError):
+                    netdev = socket.if_indextoname(entry.ndev_ifindex)
+                found.append(Gid(entry.gid_index, address, 2 if int(entry.gid_type) == v2 else 0, netdev))
+        return found
+
+    def link(self, depth: int, receives: int) -> Link:
+        """A queue pair with everything that belongs to it. Raises DeviceUnusable."""
+        with self._lock:
+            if self._closing:
+                raise DeviceUnusable(f"{self.port.device} is closed")
+            self._links += 1
+        try:
+            return Link(self._lib, self._context, self.port, depth, receives, self._left)
+        except BaseException:
+            self._left()
+            raise
+
+    def _left(self) -> None:
+        with self._lock:
+            self._links -= 1
+            self._end()
+
+    def close(self) -> None:
+        """Close, now or with the last link; harmless when closed."""
+        with self._lock:
+            if not self._closing:
+                self._closing = True
+                self._end()
+
+    def _end(self) -> None:
+        if self._closing and not self._links:
+            if self._context is not None:
+                self._context.close()
+            rdma_fork.drop()
+
+
+def choose_gid(device: str, gids: Collection[Gid], own: Collection[str], index: int | None) -> Gid:
+    """The address with the best rank, or that with the index. Raises DeviceUnusable when there is none."""
+    mine = frozenset(_mapped(address) for address in own)
+    live = [gid for gid in gids if int(gid.address) and (index is None or gid.number == index)]
+    if not live:
+        raise DeviceUnusable(f"{device}: no address" if index is None else f"{device}: no address with index {index}")
+    return min(live, key=lambda gid: rank(gid, mine))
+
+
+def rank(gid: Gid, own: Collection[IPv6Address]) -> tuple[bool, bool, bool, bool, bool, int]:
+    """Lower is better: can be routed, is the process's own, not of a bridge of containers, global, IPv4; then the first."""
+    return (
+        gid.version != 2,
+        gid.address not in own,
+        gid.netdev.startswith(_BRIDGES),
+        gid.address.is_link_local,
+        gid.address.ipv4_mapped is None,
+        gid.number,
+    )
+
+
+def _mapped(address: str) -> IPv6Address:
+    parsed = ip_address(address)
+    return parsed if isinstance(parsed, IPv6Address) else IPv6Address(f"::ffff:{parsed}")
+
+
+def self_test(device: Device, shape: Shape) -> None:
+    """Write to oneself, with rings of the real size. Raises DeviceUnusable when the bytes do not arrive."""
+    name = device.port.device
+    link = device.link(shape.send_depth, shape.receives)
+    try:
+        ring = link.region(max(shape.ring_bytes, PAGE_BYTES), remote=True)
+        stage = link.region(max(shape.ring_bytes, PAGE_BYTES), remote=False)
+        stage.view[: len(_PATTERN)] = _PATTERN
+        link.connect(link.here)
+        device.in_order = link.in_order
+        end = ring.size - len(_PATTERN)
+        piece = Piece(stage.address, len(_PATTERN), stage.local_key)
+        link.write([piece], ring.address + end, ring.remote_key, 1, signal=True)
+        deadline = time.monotonic() + SELF_TEST_SECONDS
+        while not link.reap():
+            if time.monotonic() > deadline:
+                raise DeviceUnusable(f"{name}: a write to itself was not finished after {SELF_TEST_SECONDS} s")
+            time.sleep(0.001)
+        if ring.view[end:] != _PATTERN:
+            raise DeviceUnusable(f"{name}: a write to itself was finished, and its bytes are not there")
+    except DeviceUnusable:
+        raise
+    except Fault as error:
+        raise DeviceUnusable(f"{name}: {error}") from error
+    finally:
+        link.close()
+
+
+def choose_device(
+    shape: Shape, own: Collection[str] = (), name: str | None = None, gid_index: int | None = None
+) -> Device:
+    """The first device that passes its self-test. Raises DeviceUnusable with the reasons against all of them."""
+    reasons = []
+    names = device_names() if name is None else [name]
+    for candidate in names:
+        try:
+            device = Device(candidate, own, gid_index)
+        except DeviceUnusable as error:
+            reasons.append(str(error))
+            continue
+        try:
+            self_test(device, shape)
+            return device
+        except DeviceUnusable as error:
+            device.close()
+            reasons.append(str(error))
+    raise DeviceUnusable("no RDMA device can be used: " + ("; ".join(reasons) or "there is none"))

@@ -1,0 +1,167 @@
+"""Both directions of one link: a queue pair, a ring each way, and what the peer has to know of them.
+
+It must never outlive its connection: closing it revokes every right of the peer first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ferry.channel.base import HANDSHAKE_SECONDS
+from ferry.channel.rdma_hello import READY, Control, Hello
+from ferry.channel.rdma_memory import Budget, Shape
+from ferry.channel.rdma_posts import Posts
+from ferry.channel.rdma_ring import Inbound, Outbound
+from ferry.channel.tcp_channel import RECEIVE_BYTES
+from ferry.contract import limits
+from ferry.contract.errors import Refusal
+
+if TYPE_CHECKING:
+    from ferry.channel.rdma_device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the links of one endpoint are made of."""
+
+    device: Device
+    shape: Shape
+    imm: bool
+    """slots that arrive come with a notice; False: their footers are polled"""
+    budget: Budget
+    lent: tuple[mmap.mmap, ...] = ()
+
+    def open(self, peer: str) -> Pipe:
+        """A pipe within the budget. Raises DeviceUnusable or Exhausted."""
+        pinned = self.shape.pinned_bytes + sum(map(len, self.lent))
+        self.budget.take(pinned, f"the link to {peer}")
+        try:
+            return Pipe(self, lambda: self.budget.give(pinned))
+        except BaseException:
+            self.budget.give(pinned)
+            raise
+
+
+class Pipe:
+    """Ready to be described to the peer; `meet` makes it usable."""
+
+    def __init__(self, means: Means, on_close: Callable[[], None]) -> None:
+        shape = means.shape
+        self._on_close = on_close
+        self.link = link = means.device.link(shape.send_depth, shape.receives)
+        try:
+            number = random.SystemRandom().getrandbits(32)
+            self.posts = Posts(link, shape)
+            sources = [link.region(len(mapping), remote=False, mapping=mapping) for mapping in means.lent]
+            self.outbound = Outbound(link, self.posts, shape, sources)
+            self.inbound = Inbound(link, self.posts, shape, means.imm, number)
+        except BaseException:
+            link.close()
+            raise
+        ring, credit = self.inbound.ring, self.outbound.credit
+        self.hello = Hello(
+            link.here,
+            ring.address,
+            ring.remote_key,
+            shape.slots,
+            shape.slot_bytes,
+            number,
+            credit.address,
+            credit.remote_key,
+            means.imm,
+        )
+
+    def meet(self, sock: socket.socket, control: Control) -> None:
+        """Exchange what both sides have to know, and connect. Raises Unreachable when the peer is gone."""
+        _say(sock, self.hello.encode())
+        peer = control.wait(HANDSHAKE_SECONDS)
+        if not isinstance(peer, Hello):
+            raise Refusal("the peer was ready for its RDMA link before it said what it is")
+        self.attach(peer)
+        # A request that came before this side was ready would be lost, or cost a retry.
+        _say(sock, READY)
+        if control.wait(HANDSHAKE_SECONDS) != READY:
+            raise Refusal("the peer describes its RDMA link twice")
+
+    def attach(self, peer: Hello) -> None:
+        """Connect to the peer's side. Raises DeviceUnusable."""
+        self.link.connect(peer.remote)
+        self.inbound.attach(peer)
+        self.outbound.attach(peer)
+
+    @property
+    def answered(self) -> bool:
+        """Everything that asked for a completion has got it."""
+        return self.posts.done >= self.posts.asked
+
+    @property
+    def calm(self) -> bool:
+        """Nothing is under way in either direction: only the peer or this process can begin something."""
+        return self.outbound.settled and self.answered
+
+    def fall_asleep(self) -> bool:
+        """Arm the doorbell and tell the peer; False when it could not be told."""
+        self.link.arm()
+        self.inbound.notices()
+        return self.inbound.report(sleeping=True) or self.inbound.told_sleeping
+
+    def wake_up(self) -> None:
+        """Take the doorbell's events."""
+        self.link.disarm()
+        self.inbound.notices()
+
+    def settle(self) -> int:
+        """The number of a request whose completion proves that all until now are done."""
+        if self.posts.asked < self.posts.posted:
+            return self.outbound.probe()
+        return self.posts.asked
+
+    def close(self) -> None:
+        """The fence, then the end of everything; once."""
+        try:
+            self.link.close()
+        finally:
+            self._on_close()
+
+
+def _say(sock: socket.socket, data: bytes) -> None:
+    # What the peer said before it went is read next, and tells more than this failure.
+    with contextlib.suppress(OSError):
+        sock.sendall(data)
+
+
+class Intake:
+    """The bytes that were copied out of the ring and are not a whole frame yet."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._bytes = memoryview(bytearray(max(RECEIVE_BYTES, shape.payload_bytes + 2 * limits.SLOT_BYTES)))
+        self._start = self._end = 0
+
+    def fill(self, inbound: Inbound) -> bool:
+        """Copy some slots, not all, so that their credit goes back early; True when there were any. Raises Refusal."""
+        before = self._end
+        for _ in range(max(1, self._shape.slots // 4)):
+            if len(self._bytes) - self._end < self._shape.payload_bytes:
+                break
+            size = inbound.take(self._bytes[self._end :])
+            if not size:
+                break
+            self._end += size
+        return self._end != before
+
+    def empty(self, feed: Callable[[memoryview], int]) -> None:
+        """Hand the whole frames over; `feed` returns how many bytes they were."""
+        self._start += feed(self._bytes[self._start : self._end])
+        left = self._end - self._start
+        if not left:
+            self._start = self._end = 0
+        elif len(self._bytes) - self._end < self._shape.payload_bytes:
+            self._bytes[:left] = self._bytes[self._start : self._end]
+            self._start, self._end = 0, left

@@ -1,0 +1,109 @@
+"""What shows only with time: processor time of an idle pair, other threads, memory over many messages."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import threading
+import time
+from itertools import pairwise
+from statistics import median
+
+from channel_rig import WAIT
+
+from ferry.channel.base import Lane
+
+
+def test_an_idle_pair_uses_no_processor_and_other_threads_run(rig):
+    rig.pair()
+    time.sleep(0.5)
+    began, used = time.monotonic(), sum(os.times()[:2])
+    time.sleep(5.0)
+    share = (sum(os.times()[:2]) - used) / (time.monotonic() - began)
+    began, ticks = time.monotonic(), 0
+    while time.monotonic() - began < 2.0:
+        time.sleep(0.02)
+        ticks += 1
+    print(f"idle: {share:.4f} of an emulated core for two sides, {ticks} ticks of 100")
+    # The processor is emulated, ten times slower and more: a loop that polls needs all of it.
+    assert share < 0.05
+    assert ticks > 70
+
+
+def test_other_threads_run_while_a_channel_is_busy(rig):
+    _, b, to_b, _ = rig.pair()
+    done, gaps = threading.Event(), []
+
+    def heartbeat():
+        while not done.is_set():
+            before = time.monotonic()
+            time.sleep(0.01)
+            gaps.append(time.monotonic() - before)
+
+    thread = threading.Thread(target=heartbeat, daemon=True)
+    thread.start()
+    for _ in range(300):
+        to_b.send(Lane.DELTA, 0, 0, b"", (bytes(50_000),), timeout=WAIT)
+    b.take(300)
+    done.set()
+    thread.join(WAIT)
+    print("longest gap", round(max(gaps), 3))
+    assert max(gaps) < 0.5
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+MESSAGES = int(os.environ.get("FERRY_RDMA_MESSAGES", "80000"))
+
+
+def test_memory_stays_flat_over_many_messages(rig):
+    a, b = rig.party("a"), rig.party("b")
+    seen = threading.Semaphore(0)
+    b._message = b.endpoint._on_message = lambda message: seen.release()
+    channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
+    body = (bytes(100),)
+
+    def run(count):
+        for _ in range(count):
+            channel.send(Lane.DELTA, 1, 0, b"", body)
+        for _ in range(count):
+            assert seen.acquire(timeout=WAIT)
+        gc.collect()
+
+    sizes = []
+    for _ in range(8):
+        run(MESSAGES // 8)
+        sizes.append(resident())
+    print(f"{MESSAGES} messages, {channel._pipe.posts.posted} requests, resident {sizes}")
+    # Buffers reach their full size once; what leaks grows in every round.
+    grown = median(after - before for before, after in pairwise(sizes))
+    assert grown < MESSAGES // 8, "a byte a message"
+
+
+def test_requests_leave_nothing_behind(device):
+    """The library's own leak, 62 bytes a request, shows here first."""
+    from ferry.channel.verbs import Piece
+
+    link = device.link(64, 8)
+    link.connect(link.here)
+    region = link.region(4096, remote=True)
+    pieces = [Piece(region.address, 8, region.local_key)]
+
+    def run(count):
+        for number in range(1, count + 1):
+            link.write(pieces, region.address + 8, region.remote_key, number, signal=True)
+            while not link.reap():
+                pass
+        gc.collect()
+
+    run(2000)
+    before = resident()
+    run(30_000)
+    grown = resident() - before
+    print(f"30000 requests, {grown} bytes more")
+    link.close()
+    assert grown < 400_000

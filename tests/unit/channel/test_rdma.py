@@ -1,0 +1,428 @@
+"""RDMA without a device: choice of an address, pinned memory, what peers say, and rings with a hostile writer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from ipaddress import IPv6Address
+from pathlib import Path
+
+import pytest
+from channel_rig import WAIT, Rig
+from fake_verbs import FakeDevice
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferry.channel import rdma_fork, rdma_hello, rdma_ring
+from ferry.channel.base import REPLACED, Lane
+from ferry.channel.rdma import Notify, Settings
+from ferry.channel.rdma_device import choose_gid
+from ferry.channel.rdma_hello import READY, Bye, Control, Hello, bye, decode
+from ferry.channel.rdma_memory import Budget, Limits, Shape, obstacle
+from ferry.channel.rdma_pipe import Intake, Means, Pipe
+from ferry.channel.rdma_ring import DATA, DOORBELL, SLEEPING, footer
+from ferry.channel.verbs import DeviceUnusable, Gid, Remote, library
+from ferry.contract.errors import Bug, Exhausted, Refusal, Unreachable
+
+# -- addresses --------------------------------------------------------------------------------------------------------
+
+
+def gid(index, address, version=2, netdev="eth0"):
+    return Gid(index, IPv6Address(address), version, netdev)
+
+
+LINK_LOCAL, V4, GLOBAL = gid(0, "fe80::1"), gid(1, "::ffff:10.1.2.3"), gid(2, "2001:db8::1")
+
+
+@pytest.mark.parametrize(
+    ("gids", "own", "wanted"),
+    [
+        ([LINK_LOCAL, V4, GLOBAL], [], 1),
+        ([LINK_LOCAL, GLOBAL], [], 2),
+        ([LINK_LOCAL], [], 0),
+        ([V4, GLOBAL], ["2001:db8::1"], 2),
+        ([V4, gid(5, "::ffff:10.1.2.4")], ["10.1.2.4"], 5),
+        ([gid(3, "::ffff:10.1.2.3", version=0), GLOBAL], ["10.1.2.3"], 2),
+        ([gid(3, "::ffff:172.17.0.1", netdev="docker0"), V4._replace(number=9)], [], 9),
+        ([gid(3, "::"), V4], [], 1),
+    ],
+)
+def test_the_best_address_of_a_port(gids, own, wanted):
+    assert choose_gid("dev", gids, own, None).number == wanted
+
+
+def test_an_address_can_be_named_and_must_exist():
+    assert choose_gid("dev", [LINK_LOCAL, V4], [], 0) is LINK_LOCAL
+    with pytest.raises(DeviceUnusable, match="dev: no address with index 7"):
+        choose_gid("dev", [LINK_LOCAL, V4], [], 7)
+    with pytest.raises(DeviceUnusable, match="dev: no address"):
+        choose_gid("dev", [gid(0, "::")], [], None)
+
+
+def test_without_pyverbs_the_reason_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyverbs", None)
+    library.cache_clear()
+    with pytest.raises(DeviceUnusable, match="pyverbs cannot be imported"):
+        library()
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_five_links_fit_into_what_needs_no_privilege():
+    budget = Budget()
+    for _ in range(5):
+        budget.take(Shape().pinned_bytes, "a link")
+    with pytest.raises(Exhausted, match="PINNED_BYTES_MAX"):
+        budget.take(Shape().pinned_bytes, "a link")
+    budget.give(Shape().pinned_bytes)
+    budget.take(Shape().pinned_bytes, "a link")
+
+
+def test_the_remedies_are_named_in_order():
+    small = Limits(64 * 1024, False, 1000)
+    assert obstacle(1, Shape(), Limits(8 << 20, False, 1000)) is None
+    assert obstacle(1, Shape(), Limits(None, False, 1000)) is None
+    assert obstacle(1, Shape(), Limits(64 * 1024, True, 0)) is None
+    text = obstacle(2, Shape(8, 4096), small)
+    assert text and "(a) use 3 slots of 4096 bytes instead of 8" in text and "(b) set LimitMEMLOCK" in text
+    assert "(c) run the sidecar as user 0 with IPC_LOCK" in text
+    assert "(a) use smaller slots" in (obstacle(1, Shape(1, 1 << 20), small) or "")
+    assert "give the sidecar the capability" in (obstacle(2, Shape(), Limits(64 * 1024, False, 0)) or "")
+    assert Limits.here().uid >= 0
+
+
+@pytest.mark.parametrize("values", [(0, 4096), (129, 4096), (8, 128), (8, 4100), (8, 2 << 20)])
+def test_shapes_that_cannot_be(values):
+    with pytest.raises(Refusal):
+        Shape(*values)
+
+
+# -- what peers say ---------------------------------------------------------------------------------------------------
+
+SHAPE = Shape(8, 4096)
+HELLO = Hello(Remote(33, 99, IPv6Address("::ffff:10.9.0.1"), 5), 1 << 40, 7, 8, 4096, 5, 1 << 41, 9, True)
+
+
+def test_a_hello_is_read_as_it_was_written():
+    assert decode(HELLO.encode()[1:], SHAPE) == HELLO
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"slots": 16}, "use the same setting"),
+        ({"slot_bytes": 8192}, "use the same setting"),
+        ({"remote": HELLO.remote._replace(mtu=6)}, "mtu 6"),
+        ({"remote": HELLO.remote._replace(number=1 << 24)}, "queue pair"),
+        ({"ring": (1 << 64) - 8}, "ring at"),
+        ({"word": 4}, "word at"),
+    ],
+)
+def test_a_hello_that_cannot_be_is_refused(change, reason):
+    with pytest.raises(Refusal, match=reason):
+        decode(HELLO._replace(**change).encode()[1:], SHAPE)
+
+
+@pytest.fixture
+def talk():
+    ours, theirs = socket.socketpair()
+    yield Control(ours, SHAPE), theirs
+    ours.close()
+    theirs.close()
+
+
+def test_messages_arrive_whole_however_they_are_cut(talk):
+    control, theirs = talk
+    raw = HELLO.encode() + READY + bye(7, "enough") + bye(0, REPLACED)
+    got = []
+    for byte in raw:
+        theirs.sendall(bytes([byte]))
+        message = control.read()
+        got += [message] if message is not None else []
+    assert got == [HELLO, READY, Bye(7, "enough"), Bye(0, REPLACED)]
+    assert [m.reason for m in got[2:]] == ["closed by the peer: enough", REPLACED]
+    theirs.close()
+    with pytest.raises(Unreachable, match="closed by the peer"):
+        control.read()
+
+
+@pytest.mark.parametrize("said", [b"FeRy" + bytes(60), b"B" + bytes(8) + b"\xff\xff", b"H" + bytes(200)])
+def test_what_is_no_message_is_refused(talk, said):
+    control, theirs = talk
+    theirs.sendall(said)
+    with pytest.raises(Refusal):
+        control.read()
+
+
+def test_a_silent_peer_is_not_waited_for_long(talk):
+    control, theirs = talk
+    with pytest.raises(Unreachable, match="did not set up its side"):
+        control.wait(0.01)
+    theirs.sendall(bye(0, "no device"))
+    with pytest.raises(Unreachable, match="closed by the peer: no device"):
+        control.wait(WAIT)
+
+
+# -- rings ------------------------------------------------------------------------------------------------------------
+
+
+def pipes(shape, imm=False):
+    ends = [Pipe(Means(FakeDevice(), shape, imm, Budget()), lambda: None) for _ in range(2)]
+    ends[0].attach(ends[1].hello)
+    ends[1].attach(ends[0].hello)
+    return ends
+
+
+def receive(pipe, into):
+    size = pipe.inbound.take(into)
+    pipe.posts.reap()
+    pipe.inbound.report()
+    return bytes(into[:size])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 9),
+    st.sampled_from([256, 264, 1024]),
+    st.booleans(),
+    st.lists(st.lists(st.integers(0, 700), min_size=1, max_size=5), max_size=25),
+)
+def test_a_stream_of_bytes_arrives_as_it_was_sent(slots, slot_bytes, imm, gathers):
+    a, b = pipes(Shape(slots, slot_bytes), imm)
+    into = memoryview(bytearray(slot_bytes))
+    sent, got, value = b"", b"", 0
+    for sizes in gathers:
+        pieces = []
+        for size in sizes:
+            value += 1
+            pieces.append(bytes([value % 256]) * size)
+        sent += b"".join(pieces)
+        rest = a.outbound.put([p for p in pieces if p])
+        for _ in range(1000):
+            if not rest:
+                break
+            got += receive(b, into)
+            a.posts.reap()
+            a.outbound.look()
+            rest = a.outbound.put(rest)
+        assert not rest
+    while piece := receive(b, into):
+        got += piece
+    assert got == sent
+    b.posts.reap()
+    b.inbound.report(idle=True)
+    a.outbound.look()
+    assert a.outbound.settled
+
+
+def test_a_slot_is_reused_only_when_our_own_device_is_done_with_it():
+    a, b = pipes(Shape(2, 256))
+    into = memoryview(bytearray(256))
+    assert not a.outbound.put([b"1"]) and not a.outbound.put([b"2"])
+    assert receive(b, into) == b"1" and receive(b, into) == b"2"
+    assert a.outbound.look() and not a.outbound.room, "credit is there, the completion was not taken"
+    a.posts.reap()
+    assert a.outbound.room
+
+
+def test_torn_bytes_are_waited_for_and_then_refused(monkeypatch):
+    _, b = pipes(Shape(4, 256))
+    ring, into = b.inbound.ring, memoryview(bytearray(256))
+    foot = footer(4, b.hello.link, 1, [memoryview(b"body")])
+    ring.view[232:256] = foot
+    assert b.inbound.take(into) == 0, "the footer came first"
+    ring.view[228:232] = b"body"
+    assert b.inbound.take(into) == 4 and into[:4] == b"body"
+    ring.view[488:512] = footer(4, b.hello.link, 2, [memoryview(b"body")])
+    monkeypatch.setattr(rdma_ring, "DOUBT_SECONDS", -1.0)
+    assert b.inbound.take(into) == 0
+    with pytest.raises(Refusal, match="slot 2 of the ring is not what was sent: its checksum is wrong"):
+        b.inbound.take(into)
+
+
+@pytest.mark.parametrize(
+    ("length", "link", "reason"), [(0, 0, "0 bytes"), (233, 0, "233 bytes"), (2**32 - 1, 0, "bytes"), (4, 1, "link")]
+)
+def test_a_footer_that_cannot_be_is_refused(monkeypatch, length, link, reason):
+    monkeypatch.setattr(rdma_ring, "DOUBT_SECONDS", -1.0)
+    _, b = pipes(Shape(4, 256))
+    b.inbound.ring.view[232:256] = footer(length, b.hello.link ^ link, 1, [memoryview(bytes(min(length, 232)))])
+    into = memoryview(bytearray(256))
+    assert b.inbound.take(into) == 0
+    with pytest.raises(Refusal, match=reason):
+        b.inbound.take(into)
+
+
+def test_a_torn_credit_is_read_again_before_it_is_refused(monkeypatch):
+    a, b = pipes(Shape(4, 256))
+    a.outbound.put([b"body"])
+    words = a.outbound.credit.view.cast("Q")
+    words[0] = 0x1FF
+    assert not a.outbound.look()
+    words[0] = 1
+    assert a.outbound.look() and a.outbound.consumed == 1
+    words[0] = 0
+    monkeypatch.setattr(rdma_ring, "DOUBT_SECONDS", -1.0)
+    assert not a.outbound.look()
+    with pytest.raises(Refusal, match="impossible credit of the ring: 0 slots consumed, 1 were before and 1 were sent"):
+        a.outbound.look()
+    assert b.inbound.consumed == 0
+
+
+def test_a_sleeper_is_rung_once_for_what_it_did_not_see():
+    a, b = pipes(Shape(4, 256))
+    a.outbound.put([b"1"])  # it arrives after the other side's last look
+    assert b.fall_asleep()
+    a.outbound.look()
+    a.outbound.nudge()
+    a.outbound.nudge()
+    assert [post[3:] for post in a.link.posted] == [(None, False), (DOORBELL, True)]
+    b.wake_up()
+    assert b.inbound.take(memoryview(bytearray(256))) == 1
+    assert b.fall_asleep()
+    a.outbound.look()
+    a.outbound.put([b"2"])
+    a.outbound.put([b"3"])
+    assert [post[3:] for post in a.link.posted[2:]] == [(DOORBELL, True), (None, False)]
+
+
+def test_credit_reports_leave_room_for_data():
+    a, b = pipes(Shape(1, 256))
+    into = memoryview(bytearray(256))
+    b.posts.reap = lambda: False  # nobody takes this side's completions
+    for _ in range(100):
+        assert not a.outbound.put([b"x"])
+        assert b.inbound.take(into) == 1
+        b.inbound.report(idle=True)
+        a.posts.reap()
+        if not a.outbound.look():
+            break
+    assert b.posts.posted - b.posts.done < b.inbound.shape.send_depth - 1 - 7
+    assert not b.outbound.put([b"data still goes"])
+
+
+def test_an_intake_larger_than_its_frames_keeps_the_rest():
+    shape = Shape(4, 1 << 20)
+    a, b = pipes(shape)
+    intake, fed = Intake(shape), []
+
+    def feed(data):
+        whole = len(data) // 50_000 * 50_000
+        fed.append(bytes(data[:whole]))
+        return whole
+
+    sent = b"".join(bytes([n]) * 60_000 for n in range(100))
+    rest = [sent]
+    while rest or sum(map(len, fed)) < len(sent):
+        rest = a.outbound.put(rest)
+        if intake.fill(b.inbound):
+            intake.empty(feed)
+        b.posts.reap()
+        b.inbound.report(idle=True)
+        a.posts.reap()
+        a.outbound.look()
+    assert b"".join(fed) == sent
+
+
+def test_notices_tell_data_from_doorbells():
+    a, b = pipes(Shape(4, 256), imm=True)
+    into = memoryview(bytearray(256))
+    assert b.fall_asleep()
+    a.outbound.look()
+    a.outbound.put([b"1"])
+    assert [post[3:] for post in a.link.posted] == [(DATA, True)]
+    assert receive(b, into) == b"1" and receive(b, into) == b""
+    assert SLEEPING & 1 == 0
+
+
+# -- the channel ------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_with_other_rings_is_refused_with_the_reason():
+    ours, theirs = Rig("fake-imm"), Rig("fake-imm", Settings(Shape(4, 4096), Notify.IMM))
+    try:
+        a, b = ours.party("a"), theirs.party("b")
+        a.endpoint.connect("b", b.endpoint.listen(), WAIT)
+        reasons = a.reason() + b.reason()
+        assert "use the same setting everywhere" in reasons
+    finally:
+        ours.end()
+        theirs.end()
+
+
+def test_a_peer_that_speaks_tcp_is_refused_with_the_reason():
+    ours, theirs = Rig("fake-footer"), Rig("tcp")
+    try:
+        a, b = ours.party("a"), theirs.party("b")
+        channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
+        b.endpoint.channel("a").post(Lane.DELTA, 1, 0, b"")
+        assert "not a frame" in a.reason() + b.reason() or "carries no RDMA link" in channel.closed
+    finally:
+        ours.end()
+        theirs.end()
+
+
+def test_memory_is_given_back_with_the_channel_and_bounds_the_number_of_links():
+    rig = Rig("fake-imm", Settings(notify=Notify.IMM, pinned_bytes_max=Shape().pinned_bytes))
+    try:
+        a, b, c = rig.party("a"), rig.party("b"), rig.party("c")
+        channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
+        channel.send(Lane.DELTA, 1, 0, b"")
+        assert b.next().kind == 1 and a.endpoint.pinned == Shape().pinned_bytes
+        a.endpoint.connect("c", c.endpoint.listen(), WAIT)
+        assert "the link to c pins" in a.reason()
+        channel.close("done")
+        assert a.reason() == "done" and a.endpoint.pinned == 0
+    finally:
+        rig.end()
+
+
+def test_a_link_that_fails_ends_the_channel_with_its_reason():
+    rig = Rig("fake-footer")
+    try:
+        a, b, to_b, to_a = rig.pair()
+        to_b.send(Lane.DELTA, 1, 0, b"")
+        b.next()
+        to_a._pipe.link.failed = True
+        assert "_ERR" in a.reason()
+    finally:
+        rig.end()
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+FORK = """
+import os
+from ferry.channel import rdma_fork
+from ferry.contract.errors import Bug
+fork = os.fork
+rdma_fork.hold()
+try:
+    os.fork()
+except Bug as error:
+    print("refused:", error)
+child = fork()  # as by code that Python does not see
+if child == 0:
+    print("the child lives")
+    os._exit(0)
+print("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+rdma_fork.drop()
+if os.fork() == 0:
+    os._exit(0)
+print("given back", os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_no_fork_while_a_device_is_open():
+    path = os.pathsep.join([str(Path(rdma_hello.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("refused: fork while an RDMA device is open")
+    assert lines[1:] == [f"child ended with {rdma_fork.EXIT_CODE}", "given back 0"]
+    assert issubclass(Bug, Exception)
