@@ -119,7 +119,7 @@ class Meters:
 
     # ---- told by the epoch function
     def epoch(self, seconds: float, settled: Callable[[], bool]) -> None:
-        """An epoch of this length has ended; `settled` says whether the groups are what is desired."""
+        """An epoch of this length has ended; `settled` says whether the groups are what is desired, and no more."""
         now = self._clock()
         self._epochs.observe(seconds)
         with self._lock:

@@ -29,6 +29,14 @@ def is_settled(machine: Coordinator) -> bool:
     return desired is not None and settled(machine.table, desired.placements, dict(machine.alive))
 
 
+def is_at_rest(machine: Coordinator) -> bool:
+    """Whether the groups are what is desired and nothing else: former members are let go, too."""
+    wanted = machine.desired.placements if machine.desired is not None else ()
+    return is_settled(machine) and all(
+        i in placement for group, placement in zip(machine.table.groups, wanted, strict=True) for i in group.in_step
+    )
+
+
 @dataclass(slots=True)
 class EpochRecord:
     """One finished epoch: wall-clock seconds, counts, and seconds per stage."""

@@ -22,7 +22,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId, Step
 from ferry.coordinator.loop import Hook, Loop
-from ferry.coordinator.progress import EpochRecord, Progress, is_settled
+from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest
 from ferry.driver.orders import next_order
 from ferry.driver.patience import Patience
 from ferry.driver.publisher import Publisher, is_passing
@@ -95,7 +95,7 @@ class Epochs:
         self._stage_times(record, mark)
         machine = self.loop.machine
         self.progress.finish_epoch(record, machine.generation, watermark)
-        self.loop.meters.epoch(record.end - record.begin, lambda: is_settled(machine))
+        self.loop.meters.epoch(record.end - record.begin, lambda: is_at_rest(machine))
         self.finished = flush
         self.idle.set()
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from ferry.coordinator.progress import EpochRecord, Progress
+import pytest
+
+from ferry.contract.names import InstanceId, Term
+from ferry.contract.routing import Group, Table, Version
+from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest, is_settled
+from ferry.protocol.coordinator_io import Desired
 
 NOTES = {"rows": 100, "malformed": 7, "late": 3, "epoch": (40, 2, 1)}
 """After an epoch of 40 rows, 2 malformed; 1 late record at its first operator, and 5 at its last."""
@@ -23,3 +30,15 @@ def test_an_epoch_that_is_emitted_again_is_counted_once(tmp_path: Path) -> None:
     progress.finish_epoch(EpochRecord(8, 1.0, 2.0, 40, 0, 6, 2), 2, 0)
     assert (progress.epoch, progress.rows, progress.malformed, progress.late) == (8, 100, 7, 8)
     assert json.loads((tmp_path / "timeline.jsonl").read_text())["rows"] == 40
+
+
+@pytest.mark.parametrize(
+    ("in_step", "settled", "at_rest"),
+    [(("1.0", "0.0"), True, True), (("1.0", "0.0", "2.0"), True, False), (("0.0", "1.0"), False, False)],
+    ids=["as desired", "a former member is still there", "another leads"],
+)
+def test_a_job_is_at_rest_when_former_members_are_gone(in_step: tuple[str, ...], settled: bool, at_rest: bool) -> None:
+    table = Table(Version(1, 1), (Group(Term(1, 0), tuple(InstanceId(i) for i in in_step)),))
+    desired = Desired(1, ((InstanceId("1.0"), InstanceId("0.0")),))
+    machine: Any = SimpleNamespace(table=table, desired=desired, alive=dict.fromkeys(("0.0", "1.0", "2.0"), True))
+    assert (is_settled(machine), is_at_rest(machine)) == (settled, at_rest)
