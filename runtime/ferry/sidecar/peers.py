@@ -73,9 +73,9 @@ class Peers:
     def leave(self) -> None:
         """Be on the board no more."""
         with self._signing, suppress(Unreachable):
-            if self._entry is not None:
-                self._board.unregister(self._entry)
-            self._entry = None
+            entry, self._entry = self._entry, None
+            if entry is not None:
+                self._board.unregister(entry)
 
     def opened(self, peer: str, channel: Channel) -> None:
         """A channel is open: what waited goes first."""
