@@ -10,12 +10,12 @@ help:
 	@echo 'make setup             everything that is needed, into .venv, without root'
 	@echo 'make demo              a job that is scaled and killed while it runs, checked against the oracle'
 	@echo 'make demo-kube         a Kubernetes of three nodes on this machine (root), Ferry on it, and a job that is scaled there'
-	@echo 'make test              lint, unit, sim and cluster tests, and those on Kubernetes'
+	@echo 'make test              lint, unit, sim and cluster tests, those in virtual machines, and those on Kubernetes'
 	@echo 'make lint | unit | cluster'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
 	@echo 'make test-kube-api     CRD and operator on a real API server without nodes'
 	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root), or on that of KUBECONFIG'
-	@echo 'make test-rdma         channels over real verbs, in virtual machines (root, to build them once)'
+	@echo 'make test-rdma         channels and a job over real verbs, in virtual machines (root)'
 	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
 	@echo 'make bench-handover | bench-throughput'
@@ -25,7 +25,7 @@ setup:
 	@scripts/setup
 
 test: setup
-	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster kube-api kube
+	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster rdma kube-api kube
 
 lint unit cluster: setup
 	@scripts/test $@

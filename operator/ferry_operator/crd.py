@@ -55,8 +55,8 @@ LISTS: dict[str, Schema] = {
 """Lists whose items have a name, so that two writers may own different ones; the others are written as a whole."""
 
 _KEPT = (
-    "type", "description", "enum", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern",
-    "format", "maxProperties", "minProperties", "required", "x-kubernetes-int-or-string",
+    "type", "description", "enum", "minimum", "maximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems",
+    "pattern", "format", "maxProperties", "minProperties", "required", "x-kubernetes-int-or-string",
 )  # fmt: skip
 
 

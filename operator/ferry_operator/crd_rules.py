@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ferry.contract.rings import PAGE_BYTES as PAGE
 from ferry_operator.crd_derived import bounds, immutables
 from ferry_operator.crd_rule import BASE, DATA, HOST_PATH, Document, Reason, Rule, in_kubernetes, in_spec, patched
 from ferry_operator.models import NAME_MAX, SPARK_OWNED
@@ -146,6 +147,36 @@ WRITTEN: tuple[Rule, ...] = (
         valid=in_spec(transport={"rdma": {"mode": "shared", "resource": "rdma/hca"}}),
         reason="FieldValueRequired",
         field_path=".resource",
+    ),
+    Rule(
+        "rdma-networks",
+        "spec.transport.rdma",
+        "!has(self.networks) || self.mode == 'sriov'",
+        "networks are for the mode sriov",
+        broken=in_spec(transport={"rdma": {"mode": "shared"}}),
+        valid=in_spec(transport={"rdma": {"mode": "sriov", "resource": "rdma/vf", "networks": "fast"}}),
+        reason="FieldValueForbidden",
+        field_path=".networks",
+    ),
+    Rule(
+        "rdma-pinned",
+        "spec.transport.rdma",
+        "quantity(string(self.pinned)).asApproximateFloat() >= "
+        f"double(2 * ((self.slots * self.slotBytes + {PAGE - 1}) / {PAGE} * {PAGE} + {PAGE}))",
+        "pinned is less than what the rings of one link pin (2 x slots x slotBytes, in whole pages, and two more)",
+        broken=in_spec(transport={"rdma": {"pinned": "23Ki"}}),
+        valid=in_spec(transport={"rdma": {"slots": 2, "slotBytes": 4096, "pinned": "24Ki"}}),
+        field_path=".pinned",
+    ),
+    Rule(
+        "rdma-has-a-device",
+        "spec.transport",
+        "self.mode != 'rdma' || self.rdma.mode != 'off'",
+        "mode rdma needs a device: set rdma.mode and rdma.resource",
+        broken=in_spec(transport={"rdma": {"mode": "off"}}),
+        valid=in_spec(transport={"mode": "rdma", "rdma": {"mode": "shared", "resource": "rdma/hca"}}),
+        reason="FieldValueRequired",
+        field_path=".rdma",
     ),
     Rule(
         "rdma-not-with-tcp",

@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ferry.contract import limits
+from ferry.contract import limits, rings
 from ferry_operator.models_base import PATH_MAX, Part, handover, live, refused, restart, rolling
 from ferry_operator.quantities import Duration, Quantity, at_least, between
 
 PROGRAM = restart("The driver is restarted with it; operators of the same name keep their state.")
 PACE = restart("The driver is restarted and goes on with the next epoch.")
 SIDECARS = rolling("Workers are replaced one by one, each emptied before.", driver=False)
+GIVEN = rolling("Workers are replaced one by one, each emptied before.", "kubernetes", driver=False)
 EVERYBODY = rolling("Workers are replaced one by one, each emptied before; the driver is restarted.")
 
 
@@ -154,37 +155,81 @@ class Handover(Part):
 
 
 class Rdma(Part):
-    """Whether and how the sidecars are given an RDMA device; on one machine there is none to give."""
+    """Whether and how the sidecars are given an RDMA device, and how they use it."""
 
     mode: Literal["off", "shared", "sriov", "hostNetwork"] = Field(
         default="off",
-        description="'shared' and 'sriov': a device plugin's resource; 'hostNetwork': that, with the node's network.",
+        description="Not 'off': RDMA is expected. 'shared' and 'sriov': a device plugin's resource; 'hostNetwork': "
+        "that, with the node's network.",
     )
     resource: str | None = Field(
         default=None,
         max_length=253,
         pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
         description="Resource that a sidecar requests, such as 'rdma/shared_device_a'; needed unless the mode is 'off'.",
+        json_schema_extra=GIVEN,
+    )
+    networks: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=PATH_MAX,
+        description="With 'sriov': networks of the worker pods, as `k8s.v1.cni.cncf.io/networks` has them.",
+        json_schema_extra=GIVEN,
+    )
+    device: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        pattern="^[A-Za-z0-9][-A-Za-z0-9_.]*$",
+        description="Name of the device, such as 'mlx5_0'; null: the first that can be used.",
+    )
+    gid_index: int | None = Field(
+        default=None,
+        ge=0,
+        le=255,
+        description="Which address of the device; null: the best, the pod's own if it has it.",
+    )
+    slots: int = Field(
+        default=rings.SLOTS, ge=1, le=rings.SLOTS_MAX, description="Slots of a ring; each link pins two rings."
+    )
+    slot_bytes: int = Field(
+        default=rings.SLOT_BYTES,
+        ge=rings.SLOT_BYTES_MIN,
+        le=rings.SLOT_BYTES_MAX,
+        multiple_of=8,
+        description="Bytes of a slot, a multiple of 8.",
+    )
+    notify: Literal["auto", "footer", "imm"] = Field(
+        default="auto",
+        description="How a receiver learns of a slot; 'auto': 'imm' unless the device keeps bytes in order.",
+    )
+    pinned: Quantity = Field(
+        default=Quantity(f"{rings.PINNED_BYTES_MAX >> 20}Mi"),
+        description="Memory that one instance may pin, two rings for each other instance; see docs/rdma.md for more "
+        f"than {rings.LOCKED_BYTES >> 20}Mi.",
     )
 
     @model_validator(mode="after")
     def _has_its_resource(self) -> Rdma:
         if self.mode != "off" and self.resource is None:
             raise ValueError(f"'resource' is needed for the mode {self.mode!r}")
+        if self.networks is not None and self.mode != "sriov":
+            raise ValueError(f"'networks' are for the mode 'sriov', not {self.mode!r}")
+        needed = rings.link_bytes(self.slots, self.slot_bytes)
+        if self.pinned.bytes < needed:
+            raise ValueError(f"'pinned' is less than the {needed} bytes that the rings of one link pin")
         return self
 
 
 class Transport(Part):
     """How sidecars talk to each other."""
 
-    mode: Literal["auto", "tcp"] = Field(
-        default="auto", description="'auto' takes the best that both ends offer.", json_schema_extra=SIDECARS
+    mode: Literal["auto", "rdma", "tcp"] = Field(
+        default="auto",
+        description="'auto': RDMA where both ends have it, else TCP, said aloud if RDMA is expected; 'rdma': nothing else.",
+        json_schema_extra=SIDECARS,
     )
-    rdma: Rdma = Field(
-        default_factory=Rdma,
-        description="RDMA device of the sidecars.",
-        json_schema_extra=rolling("Workers are replaced one by one, each emptied before.", "kubernetes", driver=False),
-    )
+    rdma: Rdma = Field(default_factory=Rdma, description="RDMA device of the sidecars.", json_schema_extra=SIDECARS)
 
     @model_validator(mode="after")
     def _may_use_it(self) -> Transport:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import RunSettings, TransportSettings
 from ferry.contract.errors import SpecRefused
 from ferry_operator import spec
 from ferry_operator.models import StreamJob
+from ferry_operator.models_parts import Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,21 @@ def settings_for(job: StreamJob, job_file: Path, directory: Place, options: Opti
         timeout_ms=round(one.failure.timeout.seconds * 1000),
         return_deadline_ms=round(one.failure.return_deadline.seconds * 1000),
         sink_attempts=one.sink.attempts,
+        transport=_transport(one.transport),
+    )
+
+
+def _transport(one: Transport) -> TransportSettings:
+    rdma = one.rdma
+    return TransportSettings(
+        mode=one.mode,
+        expected=rdma.mode != "off",
+        device=rdma.device,
+        gid_index=rdma.gid_index,
+        slots=rdma.slots,
+        slot_bytes=rdma.slot_bytes,
+        notify=rdma.notify,
+        pinned_bytes=rdma.pinned.bytes,
     )
 
 

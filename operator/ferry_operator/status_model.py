@@ -20,6 +20,9 @@ CONDITIONS = ("Ready", "Progressing", "Handover", "Degraded", "ReplicasInSync")
 MESSAGE_MAX = 4096
 """Characters of a text in status: it stays small whatever a driver reports."""
 
+REASON_MAX = 1024
+"""Characters of a reason that comes from sidecars."""
+
 
 class _Report(BaseModel):
     """A part of the status: camelCase names; fields that this version does not know are left out when it reads."""
@@ -50,6 +53,18 @@ class Condition(_Report):
         json_schema_extra={"format": "date-time"},
     )
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that it speaks of.")
+
+
+class Carried(_Report):
+    """What carries the links between the sidecars."""
+
+    kind: Literal["rdma", "tcp", "mixed", "none"] = Field(description="What the links are; none: there are none.")
+    reason: str | None = Field(
+        default=None, max_length=REASON_MAX, description="Why not all are RDMA although it is expected."
+    )
+    memory: str | None = Field(
+        default=None, max_length=REASON_MAX, description="What to do when the rings need more memory than is allowed."
+    )
 
 
 class JobStatus(_Report):
@@ -84,6 +99,7 @@ class JobStatus(_Report):
     )
     run: str | None = Field(default=None, max_length=63, description="Name of the run.")
     version: str | None = Field(default=None, max_length=1024, description="`spec.pipeline.version` of what runs.")
+    transport: Carried | None = Field(default=None, description="What carries the links between the sidecars.")
     conditions: tuple[Condition, ...] = Field(
         default=(), max_length=16, description="Ready, Progressing, Handover, Degraded, ReplicasInSync."
     )

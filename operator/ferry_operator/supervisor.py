@@ -63,6 +63,7 @@ class Supervisor:
         """an epoch was finished"""
         self._halt = ""
         self._warnings: list[str] = []
+        self._slow = ""
         self._desk = Desk()
         self._interrupts = Interrupts(self._desk.wake)
         self._tail = Tail(directory.path / "timeline.jsonl", from_end=True)
@@ -132,6 +133,10 @@ class Supervisor:
                 self._care.epoch_finished()
             elif record.get("kind") == "halt":
                 self._halt = str(record.get("text", ""))
+        said = status.transport.reason if status is not None else self._slow
+        if said not in ("", self._slow):
+            self._warnings.append(f"links are not RDMA although it is expected: {said}")
+        self._slow = said
         warnings, self._warnings = self._warnings, []
         return View(self.settings, status, workers, self.wanted, records, warnings)
 
@@ -173,8 +178,11 @@ class Supervisor:
 
     def _workers_fail(self, workers: tuple[d.Worker, ...]) -> None:
         """End a job whose workers never came up; later failures are for the driver to survive."""
-        failing = [w for w in workers if w.failures >= FAILURES_MAX]
-        if failing and not self._worked and self.outcome is None:
+        if self._worked or self.outcome is not None:
+            return
+        if words := [text for w in workers if (text := self._cluster.without_transport(w.index)) is not None]:
+            self.outcome = Outcome("failed", words[0])
+        elif failing := [w for w in workers if w.failures >= FAILURES_MAX]:
             log = last_lines(self._cluster.worker_log(failing[0].index))
             reason = f"worker {failing[0].index} failed {failing[0].failures} times and no epoch was finished"
             self.outcome = Outcome("failed", "\n".join([reason, *(f"  {line}" for line in log)]))

@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -74,11 +74,17 @@ class Host:
 class Hosts:
     """The processes of one job."""
 
+    redis_address = "127.0.0.1"
+    driver_variables: ClassVar[dict[str, str]] = {"FERRY_SPARK": "standalone", "FERRY_MASTER_PORT": "7077"}
+    """Where Redis listens, and what drivers are told besides their ports; of jobs whose hosts are others these differ."""
+
     def __init__(self, base: Path, settings: RunSettings) -> None:
         self.base = base
         self.port = _free_port()
-        self.settings = replace(settings, secret=SECRET, redis=f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0")
-        self.redis = Host("127.0.0.1", base / "redis")
+        self.settings = replace(
+            settings, secret=SECRET, redis=f"redis://:{PASSWORD}@{self.redis_address}:{self.port}/0"
+        )
+        self.redis = Host(self.redis_address, base / "redis")
         self.workers: dict[int, Host] = {}
         self.drivers: list[Host] = []
         self.board = Board(settings.run, self.settings.redis, SECRET)
@@ -90,7 +96,12 @@ class Hosts:
         assert server is not None, "no redis-server"
         self.redis.directory.mkdir(parents=True)
         conf = self.redis.directory / "redis.conf"
-        lines = [f"port {self.port}", "bind 127.0.0.1", f"requirepass {PASSWORD}", f"dir {self.redis.directory}"]
+        lines = [
+            f"port {self.port}",
+            f"bind {self.redis_address}",
+            f"requirepass {PASSWORD}",
+            f"dir {self.redis.directory}",
+        ]
         conf.write_text("\n".join([*lines, "appendonly yes", "appendfsync always", 'save ""', ""]))
         self._start(self.redis, [server, str(conf)], {})
         await_that(self.board.ping, "Redis", 10)
@@ -112,15 +123,19 @@ class Hosts:
     def start_driver(self, checkpoint: Path, **changes: Any) -> Host:
         """On another host than the drivers before, but for the checkpoint; `changes` of the settings."""
         number = len(self.drivers)
-        host = Host(f"127.0.0.{200 + number}", self.base / f"driver-{number}")
+        host = Host(self.driver_address(number), self.base / f"driver-{number}")
         self.settings = replace(self.settings, **changes)
         run = self._settle(host)
         checkpoint.mkdir(exist_ok=True)
         (host.directory / "checkpoint").symlink_to(checkpoint)
-        more = {"FERRY_SPARK": "standalone", "FERRY_CONTROL_PORT": "7070", "FERRY_MASTER_PORT": "7077"}
-        self._start(host, [sys.executable, "-m", "ferry.driver", run], {**more, "FERRY_PORTS": "fixed"})
+        more = {**self.driver_variables, "FERRY_CONTROL_PORT": "7070", "FERRY_PORTS": "fixed"}
+        self._start(host, [sys.executable, "-m", "ferry.driver", run], more)
         self.drivers.append(host)
         return host
+
+    def driver_address(self, number: int) -> str:
+        """Each driver is on another host."""
+        return f"127.0.0.{200 + number}"
 
     def ask(self, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
         """GET or PUT at the control endpoint of the last driver."""

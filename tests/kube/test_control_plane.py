@@ -11,8 +11,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from ferry_operator import spec
 from ferry_operator.crd_rules import BASE, RULES, Rule, patched
 from ferry_operator.fields import model_of, names_of
+from ferry_operator.kube import pods
+from ferry_operator.kube.release import Release
 from ferry_operator.models import Spec
 from tests.kube.kubectl import Kubectl, wait_until
 
@@ -258,3 +261,38 @@ def test_a_job_is_deleted_at_once_when_nobody_holds_it(kubectl: Kubectl) -> None
     kubectl.apply(job())
     kubectl.run("delete", "sj", "a", "--timeout=10s")
     wait_until(lambda: kubectl.items("sj") == [], "deleted job", 5)
+
+
+# --- pods
+
+
+RDMA: dict[str, Document] = {
+    "shared": {"mode": "shared", "resource": "rdma/hca"},
+    "sriov": {"mode": "sriov", "resource": "example.com/vf", "networks": "fast, other/slow@eth2"},
+    "hostNetwork": {"mode": "hostNetwork", "resource": "rdma/hca"},
+}
+
+
+@pytest.mark.parametrize("mode", RDMA)
+def test_pods_with_rdma_are_accepted_and_need_no_privilege(kubectl: Kubectl, mode: str) -> None:
+    host = mode == "hostNetwork"
+    made = job("a", transport={"mode": "rdma", "rdma": RDMA[mode]}, kubernetes={"network": "host" if host else "pod"})
+    kubectl.apply(made)
+    owner = kubectl.get("sj", "a")
+    wait_until(lambda: kubectl.find("serviceaccount", "default"), "account of the pods", 30.0)
+    release = Release(str(kubectl.namespace), "ferry:1", "redis://nowhere.invalid:6379/0", "key")
+    pod = pods.worker(owner, spec.check(owner), release, 0, {})
+    for level in ("privileged", "restricted"):
+        kubectl.run(
+            "label", "namespace", str(kubectl.namespace), f"pod-security.kubernetes.io/enforce={level}", "--overwrite"
+        )
+        document, said = yaml.safe_dump(pod), ("create", "--dry-run=server", "-o", "json", "-f", "-")
+        if host and level == "restricted":
+            assert "host namespaces (hostNetwork=true)" in kubectl.refusal(*said, stdin=document)
+            continue
+        found = json.loads(kubectl.run(*said, stdin=document))
+        (sidecar,) = found["spec"]["initContainers"]
+        assert sidecar["resources"]["limits"][RDMA[mode]["resource"]] == "1"
+        assert RDMA[mode]["resource"] not in found["spec"]["containers"][0]["resources"]["limits"]
+        assert sidecar["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert found["metadata"]["annotations"].get("k8s.v1.cni.cncf.io/networks") == RDMA[mode].get("networks")

@@ -21,6 +21,9 @@ Times = Callable[[str, float], None]
 CAUSE_SECONDS = 60.0
 """Until the cause is named."""
 
+GIVEN = "example.com/rdma"
+"""A resource that nodes give out, and nothing is behind it."""
+
 NOWHERE = "localhost/ferry/nowhere:1"
 
 SHARE = 0.6
@@ -50,7 +53,10 @@ EMPTY = Mistake(
     {"kubernetes": {"image": "localhost/ferry/operator:dev"}}, ("CrashLoop", "DriverCrashes"), "No module named"
 )
 MODULE = Mistake({"pipeline": {"module": "jobs.nowhere"}}, ("DriverRefused",), "jobs.nowhere cannot be imported")
-NEW = {"device": DEVICE, "room": ROOM, "image": IMAGE, "empty": EMPTY, "module": MODULE}
+BEHIND = "no RDMA device can be used"
+EXPECTS: Document = {"mode": "auto", "rdma": {"mode": "shared", "resource": GIVEN}}
+INSISTS = Mistake({"transport": {**EXPECTS, "mode": "rdma"}}, ("TransportUnavailable",), BEHIND)
+NEW = {"device": DEVICE, "transport": INSISTS, "room": ROOM, "image": IMAGE, "empty": EMPTY, "module": MODULE}
 """New jobs, each with one mistake."""
 
 PASSWORD = Mistake({}, ("RedisRefuses",), "WRONGPASS")
@@ -66,11 +72,26 @@ def ferry(cluster: Cluster) -> Iterator[Installation]:
 
 
 @pytest.fixture(scope="module")
-def good(ferry: Installation) -> Iterator[Job]:
-    """A job in which nothing is wrong, on its way up while the others are tried. A node takes one worker of it."""
+def given(ferry: Installation) -> Iterator[None]:
+    """Every node gives out the resource."""
+    nodes = [node["metadata"]["name"] for node in ferry.kubectl.items("nodes")]
+    for count in ("8", None):
+        for node in nodes:
+            amounts = {kind: {GIVEN: count} for kind in ("capacity", "allocatable")}
+            ferry.kubectl.patch(f"node/{node}", {"status": amounts}, subresource="status")
+        if count is not None:
+            yield
+
+
+@pytest.fixture(scope="module")
+def good(ferry: Installation, given: None) -> Iterator[Job]:
+    """A job in which nothing is wrong, on its way up while the others are tried. A node takes one worker of it.
+
+    It expects RDMA, and may do without.
+    """
     least = min(Quantity(node["status"]["allocatable"]["memory"]).bytes for node in ferry.kubectl.items("nodes"))
     memory = {"memory": f"{int(least * SHARE) >> 20}Mi"}
-    job = begin(ferry, "good", workers=2, events=20_000_000, kubernetes={"executor": memory})
+    job = begin(ferry, "good", workers=2, events=20_000_000, kubernetes={"executor": memory}, transport=EXPECTS)
     yield job
     job.delete()
 
@@ -137,9 +158,20 @@ def test_new_jobs_that_cannot_run(ferry: Installation, good: Job, times: Times) 
         job.delete()
 
 
+def test_a_job_that_may_do_without_rdma_says_that_it_does(good: Job) -> None:
+    good.until_workers(2, 240.0)
+    good.until(lambda s: BEHIND in s.get("transport", {}).get("reason", ""), "reason for TCP", 20.0)
+    said = good.status()["transport"]
+    chosen = f"--field-selector=involvedObject.name={good.name},reason=TransportFallback"
+    wait_until(lambda: good.kubectl.items("events", chosen), "event", 10.0)
+    assert said["kind"] == "tcp" and {event["message"] for event in good.kubectl.items("events", chosen)} == {
+        f"links are tcp although RDMA is expected: {said['reason']}"
+    }
+
+
 def test_a_job_that_runs_goes_on(good: Job, times: Times) -> None:
     good.until_workers(2, 240.0)
-    for name, mistake in {"image": IMAGE, "replicas": REPLICAS, "module": REPLACED}.items():
+    for name, mistake in {"image": IMAGE, "replicas": REPLICAS, "module": REPLACED, "transport": INSISTS}.items():
         right: Document = good.kubectl.get("streamjob", good.name)["spec"]
         life, changed = good.life_of("worker-0"), time.monotonic()
         good.kubectl.patch(f"streamjob/{good.name}", {"spec": mistake.spec})

@@ -52,6 +52,21 @@ run_one() {
     return "$status"
 }
 
+# One of several guests, on network cards that the caller has made; whoever ends its process (DIRECTORY/pid) ends the machine.
+run_host() {
+    local directory=$1 seconds=$2 words=$3 status=0
+    [[ -f $GUEST/version ]] || die "there is no guest: guest setup"
+    mkdir -p "$directory"
+    begin "$directory" "$4"
+    shift 4
+    start "$directory" "$seconds" "$words" "$@"
+    local guest=$!
+    # shellcheck disable=SC2064
+    trap "kill $guest 2>/dev/null; wait; exit 130" INT TERM
+    wait "$guest" || status=$?
+    return "$(result "$directory" "$status")"
+}
+
 listening() { grep -qi "^ *[0-9]*: [0-9A-F]*:$(printf %04X "$1") [0-9A-F]*:0000 0A" /proc/net/tcp; }
 card() { echo "-netdev socket,id=n,$1=127.0.0.1:$2 -device virtio-net-pci,netdev=n,mac=52:54:00:00:00:$3,romfile="; }
 

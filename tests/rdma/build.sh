@@ -6,7 +6,16 @@
 HOST_PROGRAMS="qemu-system-x86:qemu-system-x86_64 debootstrap:debootstrap zstd:zstd cpio:cpio kmod:depmod"
 
 guest_version() { cat "$HERE/settings.sh" "$HERE/build.sh" "$HERE/init.sh" | sha256sum | cut -c1-16; }
-site_version() { { echo "$LIBRARIES $PYTHON"; cat "$ROOT/pyproject.toml"; } | sha256sum | cut -c1-16; }
+# The libraries of this repository's own environment, in its versions: kernels that are compiled here are loaded there. What only
+# an older Python needs is not there.
+wanted() {
+    "$ROOT/.venv/bin/python" -c "import sys; from importlib.metadata import distributions
+here = {one.name.lower(): one.version for one in distributions()}
+for name in sys.argv[1:]: print(f'{name}=={here[name]}' if name in here else name)" $LIBRARIES
+}
+site_version() { { wanted; echo "$PYTHON"; } | sha256sum | cut -c1-16; }
+kernel_sources() { find "$ROOT"/runtime/ferry/{kernels,store} "$ROOT/images/warm_kernels.py" -name '*.py' | LC_ALL=C sort; }
+kernels_version() { { site_version; sha256sum $(kernel_sources); } | sha256sum | cut -c1-16; }
 
 setup() {
     mkdir -p "$CACHE"
@@ -15,6 +24,7 @@ setup() {
     host_programs
     [[ $(cat "$GUEST/version" 2>/dev/null) == "$(guest_version)" ]] || build_guest
     [[ $(cat "$SITE/.version" 2>/dev/null) == "$(site_version)" ]] || build_site
+    [[ $(cat "$SITE/.kernels/version" 2>/dev/null) == "$(kernels_version)" ]] || build_kernels
     exec {lock}>&-
 }
 
@@ -31,20 +41,33 @@ host_programs() {
         { tail -20 "$CACHE/apt.log" >&2; die "could not install ${missing[*]}"; }
 }
 
-# Libraries for the guest's Python, in the versions that this repository asks for.
 build_site() {
-    local wanted=() library
     say "libraries for the guest's Python: $LIBRARIES"
-    for library in $LIBRARIES; do
-        wanted+=("$(grep -oE "\"$library[<>=][^\"]*\"" "$ROOT/pyproject.toml" | head -1 | tr -d '"')")
-    done
     rm -rf "$SITE.new"
     "$ROOT/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --target "$SITE.new" \
         --python-version "$PYTHON" --only-binary=:all: --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 \
-        "${wanted[@]}" >&2
+        $(wanted) >&2
+    rm -rf "$SITE.new"/{pyarrow/include,pyarrow/tests,numba/tests,numba/cuda/tests,numpy/tests}
     site_version >"$SITE.new/.version"
     rm -rf "$SITE"
     mv "$SITE.new" "$SITE"
+}
+
+# Functions that a sidecar compiles when it starts: here that takes a minute, on an emulated processor very long. Numba looks for
+# them by the directory of their sources, which is another one in a guest.
+build_kernels() {
+    local new=$CACHE/.kernels.$$ directory
+    "$ROOT/.venv/bin/python" -c "import sys; sys.exit(f'{sys.version_info[0]}.{sys.version_info[1]}' != '$PYTHON')" ||
+        die "the guest's kernels have to be compiled with Python $PYTHON: make setup with that one"
+    say "compiling the sidecar's kernels for the guest"
+    mkdir -p "$new"
+    NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=$new PYTHONPATH=$ROOT/runtime \
+        "$ROOT/.venv/bin/python" "$ROOT/images/warm_kernels.py" >&2
+    directory=$(echo "$new"/kernels_*)
+    mv "$directory" "$new/kernels_$(printf %s /ferry/runtime/ferry/kernels | sha1sum | cut -d" " -f1)"
+    kernels_version >"$new/version"
+    rm -rf "$SITE/.kernels"
+    mv "$new" "$SITE/.kernels"
 }
 
 build_guest() {

@@ -1,22 +1,40 @@
-"""The tests with real verbs, in virtual machines: this file boots them. A guest without a device fails; nothing is skipped."""
+"""The tests with real verbs, in virtual machines: this file boots them. A guest without a device fails; nothing is skipped.
+
+Guests that are alone run two at a time, for each is emulated by one processor; pairs, which measure time, one after the other.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 GUEST = Path(__file__).with_name("guest")
-PYTEST = "python3 -m pytest -q -p no:cacheprovider -rA --show-capture=no --no-header"
+PYTEST = "python3 -m pytest -q -p no:cacheprovider -rA --show-capture=no --no-header --durations=5"
+CONTRACT = "/ferry/tests/unit/channel/test_contract.py"
+INSIDE = "/ferry/tests/rdma/inside"
+NODE = f"python3 {INSIDE}/node.py"
+
+ALONE = {
+    "the contract of a channel, with footers": (f"FERRY_CHANNEL_CARRIERS=rdma-footer {PYTEST} {CONTRACT}", 44),
+    "the contract of a channel, with notices": (f"FERRY_CHANNEL_CARRIERS=rdma-imm {PYTEST} {CONTRACT}", 44),
+    "channels over real verbs, and a hostile peer": (f"{PYTEST} {INSIDE}/test_channels.py {INSIDE}/test_links.py", 38),
+    "a long time": (f"{PYTEST} {INSIDE}/test_endurance.py", 7),
+}
+"""What runs in a guest of its own, and how many tests have to pass there."""
 
 
 def boot(kind: str, seconds: int, *commands: str) -> str:
+    began = time.monotonic()
     done = subprocess.run([GUEST, kind, str(seconds), *commands], capture_output=True, text=True, timeout=seconds + 60)
-    print(done.stdout[-20_000:], done.stderr[-2000:])
-    assert done.returncode == 0, f"exit code {done.returncode}: {done.stdout[-8000:]}{done.stderr[-2000:]}"
-    return done.stdout
+    text = f"{time.monotonic() - began:.0f} s\n{done.stdout[-20_000:]}{done.stderr[-2000:]}"
+    assert done.returncode == 0, f"exit code {done.returncode} after {text}"
+    return text
 
 
 def all_passed(output: str, at_least: int) -> None:
@@ -25,47 +43,39 @@ def all_passed(output: str, at_least: int) -> None:
     assert found and int(found[1]) >= at_least and "skipped" not in found[2], output[-2000:]
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("notify", ["footer", "imm"])
-def test_the_contract_of_a_channel(notify):
-    environment = f"FERRY_CHANNEL_CARRIERS=rdma-{notify}"
-    all_passed(boot("run", 300, f"{environment} {PYTEST} /ferry/tests/unit/channel/test_contract.py"), 44)
-
-
-@pytest.mark.timeout(400)
-def test_what_a_hostile_peer_cannot_do():
-    all_passed(boot("run", 300, f"{PYTEST} /ferry/tests/rdma/inside/test_links.py"), 18)
-
-
-@pytest.mark.timeout(400)
-def test_channels_over_real_verbs():
-    all_passed(boot("run", 300, f"{PYTEST} /ferry/tests/rdma/inside/test_channels.py"), 20)
+@pytest.fixture(scope="module")
+def alone(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[str]]]:
+    """All that were asked for."""
+    calls = (getattr(item, "callspec", None) for item in request.session.items)
+    wanted = {call.params["what"] for call in calls if call is not None and "what" in call.params}
+    with ThreadPoolExecutor(2) as pool:
+        yield {what: pool.submit(boot, "run", 500, command) for what, (command, _) in ALONE.items() if what in wanted}
+        pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.timeout(600)
-def test_a_long_time():
-    all_passed(boot("run", 400, f"{PYTEST} /ferry/tests/rdma/inside/test_endurance.py"), 7)
+@pytest.mark.parametrize("what", ALONE)
+def test_in_a_guest(what: str, alone: dict[str, Future[str]]) -> None:
+    output = alone[what].result()
+    print(output)
+    all_passed(output, ALONE[what][1])
 
 
-NODE = "python3 /ferry/tests/rdma/inside/node.py"
-
-
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("notify", ["footer", "imm"])
-def test_a_machine_that_loses_power_is_noticed(notify):
+def test_two_machines(notify: str, alone: dict[str, Future[str]]) -> None:
+    """Loss and reordering change nothing; a machine that loses power is noticed."""
+    for other in alone.values():
+        other.exception()
+    netem = "tc qdisc add dev $FERRY_GUEST_CARD root netem loss 1% delay 2ms reorder 25% 50%"
     output = boot(
         "pair",
         200,
         f"FERRY_NOTIFY={notify} FERRY_LINGER=100 {NODE} listen",
-        f"FERRY_NOTIFY={notify} {NODE} send 10.8.0.1 dark",
+        f"{netem} && FERRY_NOTIFY={notify} {NODE} send 10.8.0.1",
     )
-    assert re.search(r"b: noticed 0\.\d+ s after the power cut", output), output
-
-
-@pytest.mark.timeout(400)
-def test_loss_and_reordering_change_nothing():
-    netem = "tc qdisc add dev $FERRY_GUEST_CARD root netem loss 1% delay 2ms reorder 25% 50%"
-    output = boot("pair", 200, f"{NODE} listen", f"{netem} && {NODE} send 10.8.0.1 steady")
+    print(output)
     seen = {name: int(value) for name, value in re.findall(r"'(\w+)': (\d+)", output)}
     faults = ("completer_retry_err", "duplicate_request", "out_of_seq_request", "rcvd_seq_err")
     assert any(seen.get(name) for name in faults), f"the kernel saw no fault: {seen}"
+    assert re.search(r"b: noticed 0\.\d+ s after the power cut", output), output

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Refusal
+from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE, Refusal
 from ferry_operator.cluster.base import DriverSeen
 from ferry_operator.cluster.private_redis import PrivateRedis
-from ferry_operator.cluster.processes import Process, Processes
+from ferry_operator.cluster.processes import Process, Processes, last_lines
 from ferry_operator.decide import Worker
 
 YOUNG_SECONDS = 10.0
@@ -89,6 +89,14 @@ class LocalCluster:
         """What the driver printed."""
         return self._processes.log("driver")
 
+    def without_transport(self, index: int) -> str | None:
+        """Why a worker ended that found no transport it may use; None for every other one."""
+        process = self._workers.get(index)
+        if process is None or process.code != NO_TRANSPORT_CODE:
+            return None
+        words = [line for line in last_lines(self.worker_log(index)) if line.startswith(NO_TRANSPORT)]
+        return words[-1] if words else f"{NO_TRANSPORT}see {self.worker_log(index)}"
+
     # ---- act
     def start_worker(self, index: int, instances: int) -> None:
         """See `base.Cluster`."""
@@ -111,7 +119,7 @@ class LocalCluster:
         """See `base.Cluster`."""
         process = self._workers.pop(index, None)
         if process is not None:
-            self._processes.end(process, 3.0)
+            self._processes.end(process, 4.0)
         self._failures.pop(index, None)
         shutil.rmtree(self._state() / str(index), ignore_errors=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ferry_operator.kube.facts import Trouble
+from ferry_operator.kube.facts import NO_TRANSPORT_REASON, Trouble
 from ferry_operator.kube.observe import View
 from ferry_operator.kube.plan import QUIET, Step, ready, told
 
@@ -69,6 +69,9 @@ def _ready(view: View, troubles: Sequence[Trouble]) -> Claimed:
         status = view.seen.status
         assert status is not None
         return Claimed("Ready", "True", "Running", f"generation {status.generation} leads all virtual nodes")
+    for one in troubles:
+        if one.reason == NO_TRANSPORT_REASON:
+            return Claimed("Ready", "False", one.reason, one.message)
     if view.seen.status is not None:
         return Claimed("Ready", "False", "Recovering", f"the driver is in phase {view.seen.status.phase}")
     if troubles:

@@ -17,6 +17,7 @@ from ferry_operator.kube.names import Doc
 from ferry_operator.kube.plan import DeletePod, DropPod, EndDriver, Refuse, Step, told
 from ferry_operator.kube.status import Report
 from ferry_operator.models import API_VERSION, KIND
+from ferry_operator.status_model import Carried
 
 COMPONENT = "ferry-operator"
 MESSAGE_MAX = 1000
@@ -54,8 +55,22 @@ def changes(report: Report) -> Iterator[Notice]:
                 yield Notice("Warning", condition.reason, condition.message)
             case "Progressing", "False" if condition.reason == "Paused":
                 yield Notice("Normal", "Paused", condition.message)
+    yield from _carriage(now.transport, before.transport)
     if now.phase != before.phase and now.phase == "Finished":
         yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
+
+
+def _carriage(now: Carried | None, before: Carried | None) -> Iterator[Notice]:
+    """Links that are not what is expected are told of once, and again when they are, or when the reason is another."""
+    old = before or Carried(kind="none")
+    if now is None:
+        return
+    if now.reason is not None and (now.kind, now.reason) != (old.kind, old.reason):
+        yield Notice("Warning", "TransportFallback", f"links are {now.kind} although RDMA is expected: {now.reason}")
+    elif now.kind == "rdma" and now.reason is None and old.reason is not None:
+        yield Notice("Normal", "TransportRestored", "all links are RDMA")
+    if now.memory is not None and now.memory != old.memory:
+        yield Notice("Warning", "PinnedMemory", now.memory)
 
 
 def step_notice(step: Step) -> Notice | None:

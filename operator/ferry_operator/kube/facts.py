@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE
 from ferry_operator.kube import names
 from ferry_operator.kube.names import Doc
 
@@ -41,6 +42,9 @@ BROKEN = {
     "CrashLoopBackOff": "CrashLoop",
 }
 """Reasons for which a container waits that do not pass by themselves, and what they are called in conditions."""
+
+
+NO_TRANSPORT_REASON = "TransportUnavailable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +186,15 @@ class _Container:
         self.terminated: Doc | None = state.get("terminated")
         self.before: Doc = last.get("terminated") or {}
 
+    @property
+    def last_words(self) -> str | None:
+        """Of a sidecar that found no transport it may use, and has not come up since."""
+        ended = self.terminated or self.before
+        if self.name != "sidecar" or self.ready or ended.get("exitCode") != NO_TRANSPORT_CODE:
+            return None
+        lines = [line for line in str(ended.get("message") or "").splitlines() if line.startswith(NO_TRANSPORT)]
+        return lines[-1] if lines else f"{NO_TRANSPORT}its log says why"
+
 
 def _ended(metadata: Doc, status: Doc, main: list[_Container]) -> Ended | None:
     if status.get("phase") not in ("Failed", "Succeeded"):
@@ -202,6 +215,9 @@ def _troubles(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Co
     if scheduled.get("status") == "False" and scheduled.get("reason") in ("Unschedulable", "SchedulingGated"):
         yield Trouble("Unschedulable", f"{name}: {scheduled.get('message', 'no node takes it')}")
     for one in containers:
+        if (words := one.last_words) is not None:
+            yield Trouble(NO_TRANSPORT_REASON, f"{name}: {words}")
+            continue
         kind = BROKEN.get(str(one.waiting.get("reason", "")))
         if kind is not None:
             text = str(one.waiting.get("message") or one.waiting["reason"])

@@ -1,7 +1,7 @@
 """Parts that the pods of a job share: security, environment, volumes, placement. Pure builders of manifests.
 
 Restricted pod security holds for all that is made here, but for what the job itself asks for: the host's network, a
-directory of the node, an RDMA device.
+directory of the node. An RDMA device breaks none of it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ CONTROL_PORT, METRICS_PORT, MASTER_PORT, CHANNEL_PORT, FLIGHT_PORT = 7070, 7071,
 
 HOST_PORTS, HOST_JOBS = 21000, 4000
 """On the host's network each job has two ports of its own, which the scheduler keeps from clashing on one node."""
+
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """A silent node is the operator's and the coordinator's affair: the pod may be working all the same."""
@@ -114,6 +116,12 @@ def environment(job: StreamJob, **more: str) -> list[Doc]:
         *([] if on_host(job) else [{"name": "FERRY_PORTS", "value": "fixed"}]),
         *({"name": name, "value": value} for name, value in more.items()),
     ]
+
+
+def networks(job: StreamJob) -> dict[str, str]:
+    """Annotation of a worker's pod that asks for networks of its own beside the cluster's."""
+    wanted = job.spec.transport.rdma.networks
+    return {NETWORKS: wanted} if wanted is not None else {}
 
 
 def metrics_token(release: Release) -> list[Doc]:

@@ -50,7 +50,8 @@ def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str
 def worker(job: Doc, spec: StreamJob, release: Release, index: int, annotations: Mapping[str, str]) -> Doc:
     """The pod of a worker; `annotations` say how many instances its sidecar should have."""
     name, kubernetes = spec.metadata.name, spec.spec.kubernetes
-    pod = _pod(job, spec, release, names.worker_pod(name, index), names.WORKER_ROLE, index, annotations)
+    noted = {**annotations, **parts.networks(spec)}
+    pod = _pod(job, spec, release, names.worker_pod(name, index), names.WORKER_ROLE, index, noted)
     volumes = [*parts.base_volumes(spec, with_instances=True), _state_volume(job, spec), *parts.user_volumes(spec)]
     pod["spec"] |= {
         "restartPolicy": "Always",
@@ -113,10 +114,9 @@ def _sidecar(spec: StreamJob, release: Release, index: int) -> Doc:
         one["readinessProbe"] = _answers(parts.FLIGHT_PORT, failures=3)
     rdma = spec.spec.transport.rdma
     if rdma.mode != "off" and rdma.resource is not None:
+        # Nothing else: what a container may lock anyway is enough, and a capability does nothing for its user.
         one["resources"]["requests"][rdma.resource] = "1"
         one["resources"]["limits"][rdma.resource] = "1"
-        # Registered memory may not be swapped out.
-        one["securityContext"]["capabilities"] = {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     return one
 
 

@@ -146,9 +146,10 @@ class Reconciler:
                 self.metrics.count_handover(written.handover_seconds)
         memory.counted_at = view.seen.now
         wire = written.status.to_wire()
-        dropped = {key: None for key in view.seen.job.get("status") or {} if key not in wire}
         try:
-            patched = self.api.patch(JOBS, view.seen.name, {"status": {**wire, **dropped}}, "status")
+            patched = self.api.patch(
+                JOBS, view.seen.name, {"status": replacing(view.seen.job.get("status") or {}, wire)}, "status"
+            )
         except ApiError as error:
             tolerate(error, NOT_FOUND)
             return
@@ -239,3 +240,12 @@ def _pause(view: View) -> float | None:
     status = view.seen.status
     settled = status is not None and status.settled and view.observed is not None and not view.observed.missing
     return CALM_SECONDS if settled and not view.turnover.drains else BUSY_SECONDS
+
+
+def replacing(before: Doc, now: Doc) -> Doc:
+    """The merge patch that makes one document of the other: what is not there any more is taken away, at every depth."""
+    gone: Doc = {key: None for key in before if key not in now}
+    kept = {
+        key: replacing(before.get(key) or {}, value) if isinstance(value, dict) else value for key, value in now.items()
+    }
+    return {**gone, **kept}

@@ -14,6 +14,7 @@ from ferry_operator.kube.conditions import Claimed, conditions, intended, moving
 from ferry_operator.kube.facts import stamp, when
 from ferry_operator.kube.observe import View
 from ferry_operator.kube.plan import Step, ready
+from ferry_operator.kube.transport import carried
 from ferry_operator.status_model import MESSAGE_MAX, Condition, JobStatus, Phase
 
 COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag")
@@ -68,6 +69,7 @@ def report(view: View, steps: Sequence[Step], token: int) -> Report:
         generation=status.generation if status is not None else before.generation,
         token=token,
         run=names.run_name(seen.name, seen.uid),
+        transport=carried(status.transport, job.spec) if status is not None and job is not None else before.transport,
         conditions=found,
     )
     return Report(new, before, took)

@@ -137,6 +137,9 @@ def job_table(document: Record) -> Table:
     parts = [f"{words} {status[key]}" for key, words in LAGS.items() if status.get(key)]
     if parts:
         _add(table, "state", ", ".join(parts))
+    links = status.get("transport") or {}
+    if links.get("reason"):
+        _add(table, "links", Text(f"{links['kind']}: {links['reason']}", style="yellow"))
     if status.get("intended"):
         _add(table, "about to", status["intended"])
     _add_all(table, "conditions", [_condition_text(one) for one in status["conditions"]] or ["none were written yet"])

@@ -136,6 +136,17 @@ class ChannelStatistics:
     """why it is closed, or None"""
 
 
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """What carries the messages of one channel now."""
+
+    peer: str
+    kind: str
+    """memory, tcp or rdma"""
+    reason: str
+    """why it is not RDMA, where it could have been; else empty"""
+
+
 class Channel(ABC):
     """One connection to one peer; both sides may send. Every method may be called from any thread.
 
@@ -204,6 +215,10 @@ class Endpoint(ABC):
     @abstractmethod
     def channel(self, peer: str) -> Channel | None:
         """The open channel to a peer, or None."""
+
+    @abstractmethod
+    def links(self) -> tuple[LinkState, ...]:
+        """What carries the open channels, by peer."""
 
     @abstractmethod
     def close(self) -> None:

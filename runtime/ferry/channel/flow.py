@@ -23,6 +23,7 @@ from ferry.channel.base import (
     Held,
     Lane,
     LaneStatistics,
+    LinkState,
     Message,
 )
 from ferry.channel.frames import (
@@ -56,8 +57,9 @@ class FlowChannel(Channel):
 
     transport = "none"
 
-    def __init__(self, peer: str, job: str, on_message: Handler) -> None:
+    def __init__(self, peer: str, job: str, on_message: Handler, reason: str = "") -> None:
         self.peer = peer
+        self._reason = reason
         self._job = job_hash(job)
         self._on_message = on_message
         self._lock = threading.Lock()
@@ -248,6 +250,11 @@ class FlowChannel(Channel):
             due = lane.due
         if due:
             self._rouse()
+
+    @property
+    def link(self) -> LinkState:
+        """See Endpoint.links."""
+        return LinkState(self.peer, self.transport, self._reason)
 
     # -- closing ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ name before the stranger has proved that it knows the secret.
       name, life, number, MAC --------------------->     judges the MAC; the endpoint decides
                               <---------------------   verdict, life, MAC
 
+Each side says which carriers it has besides TCP; the accepting one says which of them this connection may use.
 Both MACs are HMAC-SHA256 with the job's secret over the role, the job, both names, both nonces and the message itself.
 A *life* is 16 random bytes of one endpoint object; the *number* counts the connections that it opened.
 """
@@ -31,9 +32,12 @@ NONCE_BYTES = 32
 LIFE_BYTES = 16
 _MAC_BYTES = 32
 _HELLO = struct.Struct(f"<{len(MAGIC)}s{NONCE_BYTES}s")
-_PROOF = struct.Struct(f"<{NAME_BYTES_MAX}s{LIFE_BYTES}sQ")
-_VERDICT = struct.Struct(f"<B{LIFE_BYTES}s")
+_PROOF = struct.Struct(f"<{NAME_BYTES_MAX}s{LIFE_BYTES}sQB")
+_VERDICT = struct.Struct(f"<B{LIFE_BYTES}sB")
 _REFUSED, _ADMITTED, _DUPLICATE = 0, 1, 2
+
+RDMA = 1
+"""A carrier."""
 
 MISMATCH = "the secret, the job or the names of the two sides differ"
 
@@ -44,6 +48,18 @@ class Caller(NamedTuple):
     name: str
     life: bytes
     number: int
+    carriers: int = 0
+    """besides TCP: RDMA or 0"""
+
+
+class Admission(NamedTuple):
+    """What the accepting side said, proved."""
+
+    admitted: bool
+    """False: it keeps another connection to this side"""
+    life: bytes
+    carriers: int
+    """besides TCP, of those that both sides have"""
 
 
 class _Talk:
@@ -87,8 +103,8 @@ def _hello(data: bytes) -> bytes:
     return bytes(nonce)
 
 
-def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, seconds: float) -> tuple[bool, bytes]:
-    """The connecting side. Returns (admitted, life of the peer); not admitted: the peer keeps another connection to us.
+def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, seconds: float) -> Admission:
+    """The connecting side.
 
     Raises Refusal when either side does not believe the other, Unreachable when it breaks or takes too long.
     """
@@ -97,18 +113,18 @@ def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, s
         mine = os.urandom(NONCE_BYTES)
         talk.put(_HELLO.pack(MAGIC, mine))
         nonces = mine + _hello(talk.get(_HELLO.size))
-        proof = _PROOF.pack(me.name.encode(), me.life, me.number)
+        proof = _PROOF.pack(me.name.encode(), me.life, me.number, me.carriers)
         talk.put(proof + _mac(secret, b"caller", job, (me.name, peer), nonces, proof))
         answer = talk.get(_VERDICT.size + _MAC_BYTES)
     except OSError as error:
         raise Unreachable(f"handshake with {peer} failed: {error}") from error
-    verdict, life = _VERDICT.unpack_from(answer)
+    verdict, life, carriers = _VERDICT.unpack_from(answer)
     if verdict == _REFUSED:
         raise Refusal(f"{peer} refused the handshake: {MISMATCH}")
     expected = _mac(secret, b"accepter", job, (me.name, peer), nonces, answer[: _VERDICT.size])
     if not hmac.compare_digest(expected, answer[_VERDICT.size :]):
         raise Refusal(f"what answered for {peer} could not prove it: {MISMATCH}")
-    return verdict == _ADMITTED, life
+    return Admission(verdict == _ADMITTED, life, carriers & me.carriers)
 
 
 def welcome(
@@ -118,9 +134,13 @@ def welcome(
     job: str,
     secret: bytes,
     seconds: float,
+    carriers: int,
     decide: Callable[[Caller, Callable[[bool], None]], None],
 ) -> None:
-    """The accepting side. `decide(caller, answer)` is called for a caller that proved itself, and calls `answer` once.
+    """The accepting side, which has these carriers besides TCP.
+
+    `decide(caller, answer)` is called for a caller that proved itself, with the carriers that both have, and calls
+    `answer` once.
 
     Raises Refusal when the caller could not prove itself, Unreachable when it breaks or takes too long.
     """
@@ -132,17 +152,17 @@ def welcome(
         nonces = theirs + mine
         data = talk.get(_PROOF.size + _MAC_BYTES)
         proof = data[: _PROOF.size]
-        padded, caller_life, number = _PROOF.unpack(proof)
+        padded, caller_life, number, theirs_too = _PROOF.unpack(proof)
         name = padded.rstrip(b"\0").decode("utf-8", "replace")
         expected = _mac(secret, b"caller", job, (name, me), nonces, proof)
         if not hmac.compare_digest(expected, data[_PROOF.size :]) or not name or name == me:
-            talk.put(_VERDICT.pack(_REFUSED, bytes(LIFE_BYTES)) + bytes(_MAC_BYTES))
+            talk.put(_VERDICT.pack(_REFUSED, bytes(LIFE_BYTES), 0) + bytes(_MAC_BYTES))
             raise Refusal(f"refused a caller that says it is {name[:NAME_BYTES_MAX]!r}: {MISMATCH}")
 
         def answer(admitted: bool) -> None:
-            verdict = _VERDICT.pack(_ADMITTED if admitted else _DUPLICATE, life)
+            verdict = _VERDICT.pack(_ADMITTED if admitted else _DUPLICATE, life, carriers)
             talk.put(verdict + _mac(secret, b"accepter", job, (name, me), nonces, verdict))
 
-        decide(Caller(name, caller_life, number), answer)
+        decide(Caller(name, caller_life, number, theirs_too & carriers), answer)
     except OSError as error:
         raise Unreachable(f"handshake of a caller failed: {error}") from error

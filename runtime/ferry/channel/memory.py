@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from ferry.channel.base import HANDSHAKE_SECONDS, REPLACED, Channel, Endpoint, Handler, OnClose, OnOpen
+from ferry.channel.base import HANDSHAKE_SECONDS, REPLACED, Channel, Endpoint, Handler, LinkState, OnClose, OnOpen
 from ferry.channel.flow import FlowChannel
 from ferry.contract.errors import Refusal, Unreachable
 
@@ -207,6 +207,10 @@ class MemoryEndpoint(Endpoint):
         """See Endpoint.channel."""
         channel = self._channels.get(peer)
         return None if channel is None or channel.closed is not None else channel
+
+    def links(self) -> tuple[LinkState, ...]:
+        """See Endpoint.links."""
+        return tuple(c.link for _, c in sorted(self._channels.items()) if c.closed is None)
 
     def kill(self) -> None:
         """End like a killed process: nothing is reported here, the peers see the connections break."""

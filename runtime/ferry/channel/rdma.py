@@ -1,7 +1,7 @@
 """Channels over RDMA: the TCP endpoint whose connections carry their data by one-sided writes.
 
-Who may connect, and which of two connections stays, is decided by the TCP endpoint. It must never open a link to a peer
-that did not prove itself there, nor fall back to TCP by itself: that is the caller's decision, and said aloud.
+Who may connect, and which of two connections stays, is decided by the TCP endpoint; a peer that has no RDMA is spoken to
+over TCP. It must never open a link to a peer that did not prove itself there, nor be silent about a link that is not RDMA.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ferry.channel.base import Handler, OnClose, OnOpen
+from ferry.channel.handshake import RDMA
 from ferry.channel.rdma_channel import RdmaChannel
 from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Limits, Shape, obstacle
 from ferry.channel.rdma_pipe import Means
 from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.tcp_channel import TcpChannel
 from ferry.contract.errors import Exhausted
 
 if TYPE_CHECKING:
@@ -38,10 +40,14 @@ class Settings:
     shape: Shape = field(default_factory=Shape)
     notify: Notify = Notify.AUTO
     pinned_bytes_max: int = PINNED_BYTES_MAX
+    fallback: bool = False
+    """a channel whose link cannot be had, or breaks, stays open over TCP, and tries again; False: it closes"""
 
 
 class RdmaEndpoint(TcpEndpoint):
     """See Endpoint. It closes the device with itself. Raises Exhausted when it may not pin even one link."""
+
+    carriers = RDMA
 
     def __init__(
         self,
@@ -80,19 +86,16 @@ class RdmaEndpoint(TcpEndpoint):
         """Bytes that the links pin now."""
         return self._budget.used
 
-    def _channel(self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int) -> RdmaChannel:
-        means = Means(self._device, self._settings.shape, self.imm, self._budget, self._lent)
-        return RdmaChannel(
-            sock,
-            peer,
-            self._job,
-            self._on_message,
-            self._ended,
-            initiator=initiator,
-            life=life,
-            number=number,
-            means=means,
-        )
+    def _channel(
+        self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int, carriers: int
+    ) -> TcpChannel:
+        given = (sock, peer, self._job, self._on_message, self._ended)
+        if not carriers & RDMA:
+            reason = "the peer has no RDMA"
+            return TcpChannel(*given, initiator=initiator, life=life, number=number, reason=reason)
+        chosen = self._settings
+        means = Means(self._device, chosen.shape, self.imm, self._budget, self._lent, chosen.fallback)
+        return RdmaChannel(*given, initiator=initiator, life=life, number=number, means=means)
 
     def close(self) -> None:
         """See Endpoint.close."""

@@ -11,18 +11,11 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from ferry.contract import rings
 from ferry.contract.errors import Exhausted, Refusal
 
 FOOTER_BYTES = 24
-PAGE_BYTES = 4096
-
-PINNED_BYTES_MAX = 6 << 20
-"""Pinned by one process by default: below the 8 MiB that a container gets without asking, so no privilege is needed."""
-
-SLOTS_MAX = 128
-"""Slots of one ring: below 256, so that a torn read of the credit word is never taken for a possible value."""
-
-SLOT_BYTES_MIN, SLOT_BYTES_MAX = 256, 1 << 20
+PAGE_BYTES, PINNED_BYTES_MAX = rings.PAGE_BYTES, rings.PINNED_BYTES_MAX
 
 _CAP_IPC_LOCK = 14
 
@@ -31,16 +24,15 @@ _CAP_IPC_LOCK = 14
 class Shape:
     """A circular queue of `slots` slots with `slot_bytes` each; both sides of a link use the same."""
 
-    slots: int = 8
-    slot_bytes: int = 64 * 1024
+    slots: int = rings.SLOTS
+    slot_bytes: int = rings.SLOT_BYTES
 
     def __post_init__(self) -> None:
-        if not 1 <= self.slots <= SLOTS_MAX:
-            raise Refusal(f"a ring of {self.slots} slots: 1 to {SLOTS_MAX} are possible")
-        if not SLOT_BYTES_MIN <= self.slot_bytes <= SLOT_BYTES_MAX or self.slot_bytes % 8:
-            raise Refusal(
-                f"slots of {self.slot_bytes} bytes: {SLOT_BYTES_MIN} to {SLOT_BYTES_MAX}, and a multiple of 8"
-            )
+        if not 1 <= self.slots <= rings.SLOTS_MAX:
+            raise Refusal(f"a ring of {self.slots} slots: 1 to {rings.SLOTS_MAX} are possible")
+        low, high = rings.SLOT_BYTES_MIN, rings.SLOT_BYTES_MAX
+        if not low <= self.slot_bytes <= high or self.slot_bytes % 8:
+            raise Refusal(f"slots of {self.slot_bytes} bytes: {low} to {high}, and a multiple of 8")
 
     @property
     def ring_bytes(self) -> int:
@@ -55,7 +47,7 @@ class Shape:
     @property
     def pinned_bytes(self) -> int:
         """Of one link, on one side: the inbound ring, the outbound staging, and a page for each credit word."""
-        return 2 * (-(-self.ring_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES)
+        return rings.link_bytes(self.slots, self.slot_bytes)
 
     @property
     def send_depth(self) -> int:
@@ -119,19 +111,6 @@ class Limits:
 
 def obstacle(links: int, shape: Shape, limits: Limits) -> str | None:
     """Why so many links cannot be pinned under these limits, with the three remedies in order of preference; or None."""
-    needed = links * shape.pinned_bytes
-    if limits.may_lock or limits.locked_bytes is None or needed <= limits.locked_bytes:
+    if limits.may_lock or limits.locked_bytes is None:
         return None
-    fitting = limits.locked_bytes // max(1, links)
-    slots = next((s for s in range(shape.slots, 0, -1) if Shape(s, shape.slot_bytes).pinned_bytes <= fitting), 0)
-    first = (
-        f"use {slots} slots of {shape.slot_bytes} bytes instead of {shape.slots}"
-        if slots
-        else f"use smaller slots than {shape.slot_bytes} bytes"
-    )
-    third = "give the sidecar the capability IPC_LOCK" if limits.uid == 0 else "run the sidecar as user 0 with IPC_LOCK"
-    return (
-        f"{links} links of {shape.slots} x {shape.slot_bytes} bytes pin {needed} bytes, this process may lock "
-        f"{limits.locked_bytes}: (a) {first}; (b) set LimitMEMLOCK of the node's container runtime to {needed} or more; "
-        f"(c) {third} (a capability does nothing for another user)"
-    )
+    return rings.obstacle(links, shape.slots, shape.slot_bytes, limits.locked_bytes, root=limits.uid == 0)

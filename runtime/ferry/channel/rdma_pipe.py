@@ -8,22 +8,34 @@ from __future__ import annotations
 import contextlib
 import mmap
 import random
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ferry.channel.base import HANDSHAKE_SECONDS
-from ferry.channel.rdma_hello import READY, Control, Hello
+from ferry.channel.rdma_hello import Hello
 from ferry.channel.rdma_memory import Budget, Shape
 from ferry.channel.rdma_posts import Posts
 from ferry.channel.rdma_ring import Inbound, Outbound
 from ferry.channel.tcp_channel import RECEIVE_BYTES
+from ferry.channel.verbs import DeviceUnusable
 from ferry.contract import limits
-from ferry.contract.errors import Refusal
+from ferry.contract.errors import Exhausted, Unreachable
 
 if TYPE_CHECKING:
     from ferry.channel.rdma_device import Device
+
+
+class LinkLost(Unreachable):
+    """The link cannot be used, or not any more; the TCP connection may well be alive."""
+
+
+@contextlib.contextmanager
+def about_the_link() -> Iterator[None]:
+    """What a device or a queue pair says is about the link, not about the connection: it becomes LinkLost."""
+    try:
+        yield
+    except (Unreachable, DeviceUnusable, Exhausted) as error:
+        raise LinkLost(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,8 @@ class Means:
     """slots that arrive come with a notice; False: their footers are polled"""
     budget: Budget
     lent: tuple[mmap.mmap, ...] = ()
+    fallback: bool = False
+    """a link that cannot be had, or breaks, leaves its connection on TCP; False: it ends its connection"""
 
     def open(self, peer: str) -> Pipe:
         """A pipe within the budget. Raises DeviceUnusable or Exhausted."""
@@ -49,7 +63,7 @@ class Means:
 
 
 class Pipe:
-    """Ready to be described to the peer; `meet` makes it usable."""
+    """Ready to be described to the peer; `attach` makes it usable."""
 
     def __init__(self, means: Means, on_close: Callable[[], None]) -> None:
         shape = means.shape
@@ -77,20 +91,8 @@ class Pipe:
             means.imm,
         )
 
-    def meet(self, sock: socket.socket, control: Control) -> None:
-        """Exchange what both sides have to know, and connect. Raises Unreachable when the peer is gone."""
-        _say(sock, self.hello.encode())
-        peer = control.wait(HANDSHAKE_SECONDS)
-        if not isinstance(peer, Hello):
-            raise Refusal("the peer was ready for its RDMA link before it said what it is")
-        self.attach(peer)
-        # A request that came before this side was ready would be lost, or cost a retry.
-        _say(sock, READY)
-        if control.wait(HANDSHAKE_SECONDS) != READY:
-            raise Refusal("the peer describes its RDMA link twice")
-
     def attach(self, peer: Hello) -> None:
-        """Connect to the peer's side. Raises DeviceUnusable."""
+        """Connect to the peer's side; a request that comes before costs the peer a retry. Raises DeviceUnusable."""
         self.link.connect(peer.remote)
         self.inbound.attach(peer)
         self.outbound.attach(peer)
@@ -130,14 +132,8 @@ class Pipe:
             self._on_close()
 
 
-def _say(sock: socket.socket, data: bytes) -> None:
-    # What the peer said before it went is read next, and tells more than this failure.
-    with contextlib.suppress(OSError):
-        sock.sendall(data)
-
-
 class Intake:
-    """The bytes that were copied out of the ring and are not a whole frame yet."""
+    """The bytes that came, whichever way, and are not a whole frame yet."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -165,3 +161,11 @@ class Intake:
         elif len(self._bytes) - self._end < self._shape.payload_bytes:
             self._bytes[:left] = self._bytes[self._start : self._end]
             self._start, self._end = 0, left
+
+    def add(self, data: memoryview, feed: Callable[[memoryview], int]) -> None:
+        """Bytes that did not come through the ring; see `empty`."""
+        while data and (room := min(len(self._bytes) - self._end, len(data))):
+            self._bytes[self._end : self._end + room] = data[:room]
+            self._end += room
+            data = data[room:]
+            self.empty(feed)

@@ -10,6 +10,7 @@ it is looked at. No locks, no clock of its own, no decision when to wait.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import time
 import zlib
@@ -62,6 +63,7 @@ class Outbound:
         self.credit = link.region(PAGE_BYTES, remote=True)
         self._words = self.credit.view.cast("Q")
         self._numbers = [0] * shape.slots
+        self._gathers: list[list[Piece]] = [[] for _ in range(shape.slots)]
         self.sent = self.consumed = 0
         self._word = self._rung = 0
         self._doubt: tuple[int, float] | None = None
@@ -136,6 +138,7 @@ class Outbound:
         if wake:
             self._rung = self._word
         self.sent += 1
+        self._gathers[slot] = gather
         self._numbers[slot] = self._posts.post(
             gather,
             peer.ring + (slot + 1) * shape.slot_bytes - FOOTER_BYTES - size,
@@ -143,6 +146,16 @@ class Outbound:
             notice=DATA if peer.imm else DOORBELL if wake else None,
             wake=wake,
         )
+
+    def again(self, consumed: int) -> list[bytes]:
+        """The payloads that a peer did not read that has read so many slots; what was sent lies where it lay.
+
+        Raises Refusal for a number that cannot be.
+        """
+        if not self.consumed <= consumed <= self.sent:
+            raise Refusal(f"the peer says it read {consumed} slots: {self.consumed} were, {self.sent} were sent")
+        slots = (self._gathers[n % self.shape.slots] for n in range(consumed, self.sent))
+        return [b"".join(ctypes.string_at(p.address, p.length) for p in slot)[:-FOOTER_BYTES] for slot in slots]
 
     def _gather(self, at: int, pieces: list[memoryview]) -> list[Piece]:
         """Pieces of lent memory as they are, all others copied into the stage, in order."""

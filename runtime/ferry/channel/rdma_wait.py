@@ -22,7 +22,7 @@ SLEEPY_SECONDS = 0.01
 """Nothing was done for this long: it is worth the effort to fall asleep."""
 
 PROBE_MILLISECONDS = 250
-"""Without a completion for this long the peer's device is asked; it has 0.46 s to answer (see rdma_link)."""
+"""Without a completion for this long the peer's device is asked; it has 0.34 s to answer (see rdma_link)."""
 
 ANSWER_MILLISECONDS = 2
 """A sleeper's look for the answer; later it looks again as one that is awake."""
@@ -75,7 +75,8 @@ class Bell:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller, self._registered = select.poll(), tuple[int, ...]()
+        self._poller = select.poll()
+        self._registered: tuple[int, ...] = ()
 
     def ring(self) -> None:
         """The wait that is going on, or the next one, ends at once."""
@@ -83,13 +84,16 @@ class Bell:
             if self._descriptor >= 0:
                 os.eventfd_write(self._descriptor, 1)
 
-    def wait(self, milliseconds: int, *descriptors: int) -> set[int]:
-        """Until it rings, one of the descriptors is readable, or the time is over; returns the readable ones."""
-        wanted = (self._descriptor, *descriptors)
+    def wait(self, milliseconds: int, *descriptors: int, writable: bool = False) -> set[int]:
+        """Until it rings, one of the descriptors is readable, or the time is over; returns the ready ones.
+
+        `writable`: the first descriptor is also waited for until it can be written to.
+        """
+        wanted = (writable, self._descriptor, *descriptors)
         if wanted != self._registered:
             self._poller, self._registered = select.poll(), wanted
-            for descriptor in wanted:
-                self._poller.register(descriptor, select.POLLIN)
+            for place, descriptor in enumerate(wanted[1:]):
+                self._poller.register(descriptor, select.POLLIN | (select.POLLOUT if writable and place == 1 else 0))
         readable = {descriptor for descriptor, _ in self._poller.poll(milliseconds)}
         if self._descriptor in readable:
             os.eventfd_read(self._descriptor)

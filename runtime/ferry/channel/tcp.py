@@ -20,7 +20,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ferry.channel.base import HANDSHAKE_SECONDS, NAME_BYTES_MAX, REPLACED, Channel, Endpoint, Handler, OnClose, OnOpen
+from ferry.channel.base import (
+    HANDSHAKE_SECONDS,
+    NAME_BYTES_MAX,
+    REPLACED,
+    Channel,
+    Endpoint,
+    Handler,
+    LinkState,
+    OnClose,
+    OnOpen,
+)
 from ferry.channel.handshake import LIFE_BYTES, Caller, greet, welcome
 from ferry.channel.tcp_channel import TcpChannel, tune
 from ferry.contract.errors import FerryError, Refusal, Unreachable
@@ -37,6 +47,9 @@ _RETRY_SECONDS = 0.02
 
 class TcpEndpoint(Endpoint):
     """See Endpoint."""
+
+    carriers = 0
+    """besides TCP, as the handshake names them"""
 
     def __init__(
         self, name: str, job: str, secret: bytes, on_message: Handler, on_open: OnOpen, on_close: OnClose
@@ -88,12 +101,12 @@ class TcpEndpoint(Endpoint):
 
     def _welcome(self, sock: socket.socket) -> None:
         def decide(caller: Caller, answer: Callable[[bool], None]) -> None:
-            channel = self._channel(sock, caller.name, caller.name, caller.life, caller.number)
+            channel = self._channel(sock, caller.name, caller.name, caller.life, caller.number, caller.carriers)
             self._admit(channel, answer)
 
         try:
             tune(sock)
-            welcome(sock, self.name, self._life, self._job, self._secret, HANDSHAKE_SECONDS, decide)
+            welcome(sock, self.name, self._life, self._job, self._secret, HANDSHAKE_SECONDS, self.carriers, decide)
         except FerryError as error:
             self._refuse(sock, str(error))
         except Exception:  # a callback that failed: this connection ends, the endpoint lives
@@ -139,9 +152,10 @@ class TcpEndpoint(Endpoint):
             raise Unreachable(f"{self.name} cannot reach {peer} at {address[0]}:{address[1]}: {error}") from error
         try:
             tune(sock)
-            admitted, life = greet(sock, Caller(self.name, self._life, number), peer, self._job, self._secret, seconds)
+            me = Caller(self.name, self._life, number, self.carriers)
+            admitted, life, carriers = greet(sock, me, peer, self._job, self._secret, seconds)
             if admitted:
-                channel = self._channel(sock, peer, self.name, life, number)
+                channel = self._channel(sock, peer, self.name, life, number, carriers)
                 if self._admit(channel, None):
                     return channel
             sock.close()
@@ -152,7 +166,9 @@ class TcpEndpoint(Endpoint):
 
     # -- the one connection per peer ----------------------------------------------------------------------------------
 
-    def _channel(self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int) -> TcpChannel:
+    def _channel(
+        self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int, carriers: int
+    ) -> TcpChannel:
         return TcpChannel(
             sock, peer, self._job, self._on_message, self._ended, initiator=initiator, life=life, number=number
         )
@@ -194,6 +210,12 @@ class TcpEndpoint(Endpoint):
         """See Endpoint.channel."""
         channel = self._channels.get(peer)
         return None if channel is None or channel.closed is not None else channel
+
+    def links(self) -> tuple[LinkState, ...]:
+        """See Endpoint.links."""
+        with self._lock:
+            channels = list(self._channels.values())
+        return tuple(c.link for c in sorted(channels, key=lambda c: c.peer) if c.closed is None)
 
     def close(self) -> None:
         """See Endpoint.close."""

@@ -8,7 +8,10 @@ control message), else in the writer. It must never decide what a message means,
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
+import struct
+import termios
 import threading
 from typing import TYPE_CHECKING
 
@@ -67,8 +70,9 @@ class TcpChannel(FlowChannel):
         initiator: str,
         life: bytes,
         number: int,
+        reason: str = "",
     ) -> None:
-        super().__init__(peer, job, on_message)
+        super().__init__(peer, job, on_message, reason)
         self.initiator, self.life, self.number = initiator, life, number
         self._socket = sock
         self._on_end = on_end
@@ -134,7 +138,7 @@ class TcpChannel(FlowChannel):
                     return
             try:
                 while self._rest:
-                    self._rest = _behind(self._rest, self._socket.sendmsg(self._rest[:GATHER_MAX], [], flags))
+                    self._rest = behind(self._rest, self._socket.sendmsg(self._rest[:GATHER_MAX], [], flags))
             except BlockingIOError:
                 # `_stuck` is read by the writer's wait, `_rest` only under the wire lock.
                 self._stuck = True
@@ -203,10 +207,18 @@ class TcpChannel(FlowChannel):
         self._shut_down.set()
 
 
-def _behind(gather: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
+def behind(gather: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
     """What is left of a gather list after `count` bytes of it were sent."""
     for index, piece in enumerate(gather):
         if count < len(piece):
             return [memoryview(piece)[count:], *gather[index + 1 :]]
         count -= len(piece)
     return []
+
+
+def unacknowledged(sock: socket.socket) -> bool:
+    """The peer's kernel has not said that it has got everything; asked of Linux, elsewhere never known."""
+    try:
+        return bool(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0])
+    except OSError:
+        return False

@@ -101,7 +101,9 @@ def device_names() -> list[str]:
     try:
         return sorted(os.fsdecode(device.name) for device in lib.get_device_list())
     except lib.PyverbsError as error:
-        raise DeviceUnusable(f"devices cannot be listed: {error}") from error
+        raise DeviceUnusable(
+            f"no RDMA device can be used: none can be listed ({error}), as without a driver"
+        ) from error
 
 
 def status_name(status: int) -> str:

@@ -23,12 +23,49 @@ Timeline records by `kind`:
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ferry.contract import rings
+
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 """Stages of an epoch at which a run can be told to stop and let an action happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """How the instances of a run talk to each other."""
+
+    mode: str = "auto"
+    """auto, rdma or tcp"""
+    expected: bool = False
+    """a device was asked for: TCP is a fallback then, and said aloud"""
+    device: str | None = None
+    """its name; None: the first that can be used"""
+    gid_index: int | None = None
+    """which of its addresses; None: the best"""
+    slots: int = rings.SLOTS
+    slot_bytes: int = rings.SLOT_BYTES
+    notify: str = "auto"
+    """auto, footer or imm"""
+    pinned_bytes: int = rings.PINNED_BYTES_MAX
+    """what one instance may pin"""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What the links between the instances of a run are carried by; each is counted at both of its ends."""
+
+    rdma: int = 0
+    tcp: int = 0
+    reason: str = ""
+    """why some are not RDMA although a device was asked for"""
+
+    @property
+    def kind(self) -> str:
+        """rdma, tcp or mixed; empty when there are none."""
+        return "mixed" if self.rdma and self.tcp else "rdma" if self.rdma else "tcp" if self.tcp else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +114,7 @@ class RunSettings:
     """(epoch, stage) at which the driver asks the supervisor (POST supervisor/stage {"epoch", "stage"}) and waits."""
     supervisor: str | None = None
     """URL of the supervisor's endpoint."""
+    transport: TransportSettings = TransportSettings()
 
     @property
     def path(self) -> Path:
@@ -96,6 +134,7 @@ class RunSettings:
         """Inverse of write."""
         doc = json.loads(Path(file).read_text())
         doc["stops"] = tuple((int(e), str(s)) for e, s in doc["stops"])
+        doc["transport"] = TransportSettings(**doc.get("transport", {}))
         return RunSettings(**doc)
 
 
@@ -132,6 +171,7 @@ class Status:
     degraded: str | None
     replica_lag: int = 0
     """Epochs since the oldest copy that is not in step yet was begun."""
+    transport: Links = Links()
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps."""
@@ -139,8 +179,17 @@ class Status:
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Status:
-        """Inverse of to_wire."""
-        return Status(**{**doc, "version": tuple(doc["version"]), "groups": [(a, b) for a, b in doc["groups"]]})
+        """Inverse of to_wire; what another version says besides is left out."""
+        known = {f.name for f in fields(Status)}
+        plain = {key: value for key, value in doc.items() if key in known}
+        return Status(
+            **{
+                **plain,
+                "version": tuple(doc["version"]),
+                "groups": [(a, b) for a, b in doc["groups"]],
+                "transport": Links(**doc.get("transport", {})),
+            }
+        )
 
 
 def append_record(directory: str | Path, record: dict[str, Any]) -> None:

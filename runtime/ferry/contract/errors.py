@@ -51,3 +51,10 @@ class StateUnavailable(Fault):
 
 class Bug(FerryError):
     """An invariant of the protocol is broken."""
+
+
+NO_TRANSPORT = "no transport: "
+"""What the last words of a sidecar begin with that may not use TCP, and cannot use anything else."""
+
+NO_TRANSPORT_CODE = 4
+"""Its exit code."""

@@ -15,7 +15,8 @@
 | Refused | instance -> driver | you are superseded |
 | Failed | instance -> driver | this instance cannot go on, with the reason |
 | Begins | driver -> instance | an epoch begins: copying waits for it |
-| Report | instance -> driver | how much state it holds, once a second |
+| Leaving | instance -> driver | it was told to end: the next epochs must not count on its help |
+| Report | instance -> driver | how much state it holds and what carries its links, once a second |
 
 A message is a frozen value; its body (record batches) travels beside it and is named by it.
 """
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import msgpack
@@ -201,11 +202,23 @@ class Report:
     """Per one of `vnodes`."""
     puts: tuple[int, ...]
     """Rows computed for each of `vnodes` as their leader, since this life began."""
+    rdma: int = 0
+    tcp: int = 0
+    """Links to other instances, by what carries them."""
+    reason: str = ""
+    """Why some are not RDMA although a device was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """This instance was told to end, and stays until the epochs that may count on its help are over."""
+
+    instance: InstanceId
 
 
 Message = (
     Install | Ask | Answer | Prepare | Partials | Delta | Prepared | FragmentsGone | Commit | Committed
-    | Fetch | Chunk | Warm | Refused | Failed | Report | Begins
+    | Fetch | Chunk | Warm | Refused | Failed | Report | Begins | Leaving
 )  # fmt: skip
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))
@@ -220,15 +233,21 @@ def encode(message: Message) -> bytes:
 
 
 def decode(code: int, head: bytes) -> Message:
-    """Inverse of encode. Raises ValueError for an unknown code or a wrong number of fields."""
+    """Inverse of encode. Raises ValueError for an unknown code or a wrong number of fields.
+
+    Fields are only ever added at the end, with a default: what an older peer leaves out has it. What a newer one says
+    besides is dropped where nothing that is right depends on the message, else it is refused.
+    """
     cls = KINDS.get(code)
     if cls is None:
         raise ValueError(f"unknown message kind {code}")
     values = msgpack.unpackb(head)
     hints = _HINTS[cls]
-    if len(values) != len(hints):
+    if cls in _FOR_INFORMATION:
+        del values[len(hints) :]
+    if not _REQUIRED[cls] <= len(values) <= len(hints):
         raise ValueError(f"{cls.__name__} has {len(hints)} fields, the peer sent {len(values)}")
-    message: Message = cls(*(_build(hint, value) for hint, value in zip(hints, values, strict=True)))
+    message: Message = cls(*(_build(hint, value) for hint, value in zip(hints, values, strict=False)))
     return message
 
 
@@ -261,3 +280,5 @@ def _build(hint: Any, value: Any) -> Any:
 
 _SCALARS = (int, str, bytes, InstanceId)
 _HINTS = {cls: list(typing.get_type_hints(cls).values()) for cls in CODES}
+_REQUIRED = {cls: sum(f.default is MISSING for f in fields(cls)) for cls in CODES}
+_FOR_INFORMATION = (Report, Begins)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ import prometheus_client as prom
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ferry.contract import messages as m
+from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
 from ferry.contract.routing import Table
 from ferry.protocol.groups import Change
@@ -142,6 +144,17 @@ class Meters:
         """Epochs since the oldest copy that is not in step yet was begun; 0 when all are."""
         with self._lock:
             return max((epoch - since for _, since in self._joined.values()), default=0)
+
+    def links(self) -> Links:
+        """What carries the links between the instances, as they report it; the reason is the commonest."""
+        with self._lock:
+            reports = [heard.report for _, heard in sorted(self._heard.items())]
+        reasons = Counter(one.reason for one in reports if one.reason)
+        return Links(
+            sum(one.rdma for one in reports),
+            sum(one.tcp for one in reports),
+            reasons.most_common(1)[0][0] if reasons else "",
+        )
 
     def loads(self, table: Table, rows_per_second: float) -> list[Load]:
         """Of every virtual node, as its leader reports it; what nobody has reported counts as an equal share."""

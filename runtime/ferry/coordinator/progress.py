@@ -144,4 +144,5 @@ class Progress:
             journal_up=machine.journal_up,
             finished=self.finished,
             degraded=self.degraded,
+            transport=meters.links(),
         )

@@ -151,7 +151,7 @@ class Coordinator(Moves):
             self.epoch_low = self.high
         self.run += 1
         rows = self._rows() if step.operator else None
-        self._do(StartIngest(step, self.run, tuple(sorted(self.alive)), rows, self.high, self.meta))
+        self._do(StartIngest(step, self.run, self._helpers(), rows, self.high, self.meta))
 
     def _on_ingested(self, event: Ingested) -> None:
         if self.phase is not Phase.INGEST or (event.step, event.run) != (self.step_now, self.run):

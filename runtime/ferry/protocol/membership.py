@@ -61,6 +61,8 @@ class Membership:
         """Answers of instances that are not admitted yet."""
         self.alive: dict[InstanceId, bool] = {}
         """Admitted instances: they obey this driver."""
+        self.leaving: dict[InstanceId, bool] = {}
+        """Those of them that were told to end: they help no more."""
         self.gone: dict[InstanceId, int] = {}
         """Instances that were lost, and since when."""
         self.committed: Label | None = None
@@ -162,7 +164,7 @@ class Membership:
         self._do(Send(instance, m.Ask(self.generation)))
 
     def _forget(self, instance: InstanceId) -> None:
-        for known in (self.asked, self.answers, self.alive, self.put):
+        for known in (self.asked, self.answers, self.alive, self.leaving, self.put):
             known.pop(instance, None)
         for key in [k for k in self.warm if k[0] == instance]:
             del self.warm[key]
@@ -178,6 +180,13 @@ class Membership:
             self._do(Note("lost", self.step_now, text=f"{event.instance}: {event.reason}"))
         self._forget(event.instance)
         self.gone.setdefault(event.instance, self.now)
+
+    def _on_leaving(self, event: m.Leaving) -> None:
+        if event.instance in self.alive:
+            self.leaving[event.instance] = True
+
+    def _helpers(self) -> tuple[InstanceId, ...]:
+        return tuple(sorted(self.alive.keys() - self.leaving.keys()) or sorted(self.alive))
 
     def _on_refused(self, event: m.Refused) -> None:
         if event.generation > self.generation:
@@ -280,6 +289,7 @@ MEMBER_HANDLERS: dict[type, Callable[[Any, Any], None]] = {
     JournalRefused: Membership._on_journal_refused,
     JournalReachable: Membership._on_journal_reachable,
     m.Answer: Membership._on_answer,
+    m.Leaving: Membership._on_leaving,
     m.Refused: Membership._on_refused,
     m.Failed: Membership._on_failed,
 }

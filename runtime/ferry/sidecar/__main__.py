@@ -1,4 +1,7 @@
-"""`python -m ferry.sidecar RUN_JSON --worker K [--instance I]`: a sidecar's parent, or one of its instances."""
+"""`python -m ferry.sidecar RUN_JSON --worker K [--instance I]`: a sidecar's parent, or one of its instances.
+
+Exit codes: 0 ended as told, 3 an instance cannot go on, 4 no transport can be used (the last line says why), else a crash.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import threading
 
 from ferry import environment
 from ferry.contract.documents import RunSettings
+from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE
 
 
 def main() -> int:
@@ -37,9 +41,15 @@ def main() -> int:
         return Parent(settings, args.run_json, args.worker, args.instances, surroundings).run()
     die_with_parent()
     threading.excepthook = end_with_thread
+    from ferry.channel.verbs import DeviceUnusable
     from ferry.sidecar.node import Node
 
-    return Node(settings, args.worker, args.instance, surroundings).run()
+    try:
+        node = Node(settings, args.worker, args.instance, surroundings)
+    except DeviceUnusable as error:
+        print(f"{NO_TRANSPORT}{error}", file=sys.stderr)
+        return NO_TRANSPORT_CODE
+    return node.run()
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:

@@ -9,15 +9,28 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ferry.contract import messages as m
+from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
 
 FILE = "counts.json"
+
+LABELS = ("kind", "device", "gid", "mtu", "notify", "reason")
+"""Of a link."""
+
+
+class Row(NamedTuple):
+    """So many links are of this kind."""
+
+    labels: tuple[str, ...]
+    """as LABELS"""
+    links: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +40,7 @@ class Counts:
     state_bytes: int = 0
     snapshot_sent_bytes: int = 0
     snapshot_received_bytes: int = 0
+    links: tuple[Row, ...] = ()
 
     def write(self, directory: Path) -> None:
         """Replace the file."""
@@ -38,7 +52,9 @@ class Counts:
     def read(directory: Path) -> Counts:
         """Of an instance that has not counted yet: zeros."""
         try:
-            return Counts(**json.loads((directory / FILE).read_text()))
+            doc = json.loads((directory / FILE).read_text())
+            links = tuple(Row(tuple(labels), count) for labels, count in doc.pop("links", ()))
+            return Counts(**doc, links=links)
         except FileNotFoundError:
             return Counts()
 
@@ -54,11 +70,11 @@ class Tally:
         """A delta of a step: the rows of virtual node v are `offsets[v]:offsets[v + 1]`."""
         self._puts += np.diff(offsets)
 
-    def report(self, me: InstanceId, life: str, sizes: npt.NDArray[np.int64]) -> m.Report:
+    def report(self, me: InstanceId, life: str, sizes: npt.NDArray[np.int64], links: Links) -> m.Report:
         """`sizes`: bytes held, int64[V]. Virtual nodes of which there is nothing are left out."""
         held = np.flatnonzero((sizes > 0) | (self._puts > 0))
-        columns = (tuple(column.tolist()) for column in (held, sizes[held], self._puts[held]))
-        return m.Report(me, life, *columns)
+        vnodes, held_sizes, puts = (tuple(column.tolist()) for column in (held, sizes[held], self._puts[held]))
+        return m.Report(me, life, vnodes, held_sizes, puts, links.rdma, links.tcp, links.reason)
 
 
 @dataclass(slots=True)
@@ -83,6 +99,7 @@ class InstancesCollector:
         size = GaugeMetricFamily("ferry_instance_state_bytes", "State held, as leader and as replica", labels=label)
         sent = CounterMetricFamily("ferry_snapshot_sent_bytes", "Copied from it to learners", labels=label)
         received = CounterMetricFamily("ferry_snapshot_received_bytes", "Copied to it as a learner", labels=label)
+        carried = GaugeMetricFamily("ferry_transport_info", "Links to other instances", labels=[*label, *LABELS])
         for index, life in sorted(self._lives().items()):
             name, counts = [f"{self._worker}.{index}"], Counts.read(self._directory / str(index))
             up.add_metric(name, float(life.up))
@@ -90,4 +107,6 @@ class InstancesCollector:
             size.add_metric(name, counts.state_bytes)
             sent.add_metric(name, counts.snapshot_sent_bytes)
             received.add_metric(name, counts.snapshot_received_bytes)
-        yield from (up, restarts, size, sent, received)
+            for row in counts.links:
+                carried.add_metric([*name, *row.labels], row.links)
+        yield from (up, restarts, size, sent, received, carried)

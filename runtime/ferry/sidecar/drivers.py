@@ -28,6 +28,11 @@ class Drivers:
         self._generations = {p: g for p, g in self._generations.items() if p != peer}
         return known
 
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self._generations)
+
     def for_message(self, message: m.Message) -> list[str]:
         """Peers that must get it."""
         known = self._generations

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from ferry.board import Board
+from ferry.channel import choice
 from ferry.channel.base import Channel, Held, Lane, Message
-from ferry.channel.tcp import TcpEndpoint
 from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.documents import RunSettings
@@ -38,6 +38,7 @@ from ferry.sidecar.counts import Counts
 from ferry.sidecar.data import Data
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
+from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.peers import Peers
 from ferry.store.lock import DirectoryLock
 
@@ -51,6 +52,9 @@ AFTER_COMMIT_SECONDS = 0.05
 
 STARVED_SECONDS = 0.25
 """A snapshot that had to wait this long sends what its bandwidth allows at once, however busy the epochs are."""
+
+LEAVE_SECONDS, LEAVE_EPOCHS = 2.0, 2
+"""One that was told to end stays until so many further epochs have begun, but no longer than this."""
 
 TICK_SECONDS = 0.05
 
@@ -72,11 +76,18 @@ class Node:
         self._inbox: queue.SimpleQueue[tuple[core.Event, Any]] = queue.SimpleQueue()
         self._board = Board(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
+        self._begun = 0
+        """epochs, as the driver has told"""
+        self._leaves: tuple[float, int] | None = None
         self._drivers = Drivers()
         self._peers = Peers(self.me, self._board)
-        self._endpoint = TcpEndpoint(
-            self.me, settings.run, settings.secret.encode(), self._on_message, self._on_open, self._on_close
-        )
+        # Before anything else: an instance that cannot have the device it needs holds no state, and ends with the reason.
+        mine = (surroundings.host,) if surroundings.host else ()
+        secret = settings.secret.encode()
+        party = choice.Party(self.me, settings.run, secret, self._on_message, self._on_open, self._on_close)
+        chosen = choice.choose(settings.transport, mine, party)
+        self._endpoint = chosen.endpoint
+        self._link_watch = LinkWatch(chosen)
 
     # ---- life
     def run(self) -> int:
@@ -137,7 +148,7 @@ class Node:
         idle = TICK_SECONDS
         alive = self.dir / ALIVE
         alive.touch()
-        while not self._stop.is_set():
+        while not self._may_end():
             try:
                 event, body = self._inbox.get(timeout=idle)
                 self._data.receive(event, body)
@@ -161,12 +172,25 @@ class Node:
                 if not self._data.scans.pump(2):
                     idle, pumped_at = 0.002, now
 
+    def _may_end(self) -> bool:
+        """Told to end, and no epoch counts on this instance any more: its fragments would have to be made again."""
+        if not self._stop.is_set():
+            return False
+        now = time.monotonic()
+        if self._leaves is None:
+            self._leaves = now + LEAVE_SECONDS, self._begun + LEAVE_EPOCHS
+            self._send(core.Send(core.DRIVER, m.Leaving(self.me)), None)
+        until, epoch = self._leaves
+        return now >= until or self._begun >= epoch or not self._drivers.any
+
     def _report(self) -> None:
-        """Say how much is here: to the driver, and to this sidecar's parent, which answers for all its instances."""
-        data = self._data
+        """Say what is here: to the driver, and to this sidecar's parent, which answers for all its instances."""
+        data, watch = self._data, self._link_watch
+        watch.look()
         sizes = np.sum([state.statistics()["bytes"] for state in data.states], axis=0)
-        report = data.tally.report(self.me, self._life, sizes)
-        Counts(int(sizes.sum()), data.scans.sent_bytes, data.tally.received_bytes).write(self.dir)
+        report = data.tally.report(self.me, self._life, sizes, watch.links)
+        counts = Counts(int(sizes.sum()), data.scans.sent_bytes, data.tally.received_bytes, watch.rows)
+        counts.write(self.dir)
         self._send(core.Send(core.DRIVER, report), None)
 
     def _perform(self, effects: list[core.Effect]) -> None:
@@ -181,6 +205,7 @@ class Node:
         said = m.decode(message.kind, message.head)
         if isinstance(said, m.Begins):
             self._yield_until = time.monotonic() + YIELD_SECONDS
+            self._begun += 1
         else:
             self._inbox.put((said, message.body))
         return None

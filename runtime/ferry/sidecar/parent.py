@@ -21,7 +21,7 @@ from ferry import scrape
 from ferry.board import Board
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import NO_TRANSPORT_CODE, Unreachable
 from ferry.environment import Environment
 from ferry.sidecar import ALIVE, STARTED
 from ferry.sidecar.counts import InstancesCollector, Life
@@ -29,6 +29,9 @@ from ferry.sidecar.counts import InstancesCollector, Life
 log = logging.getLogger("ferry.sidecar")
 
 RESTART_SECONDS_MAX = 5.0
+
+END_SECONDS = 3.0
+"""Children that were told to end are killed after this; they leave within `node.LEAVE_SECONDS`."""
 
 STEADY_SECONDS = 10.0
 """An instance that lived this long is started again at once."""
@@ -53,10 +56,11 @@ class Parent:
         self._lives: dict[int, Life] = {}
         self._surroundings = surroundings
         self._stop = False
+        self._code = 0
         self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
 
     def run(self) -> int:
-        """Supervise until told to stop; kills the children then."""
+        """Supervise until told to stop, or until no instance has a transport that it may use; kills the children then."""
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._dir.mkdir(parents=True, exist_ok=True)
@@ -78,10 +82,10 @@ class Parent:
             child.terminate()
         for child in self._children.values():
             try:
-                child.wait(timeout=2.0)
+                child.wait(timeout=END_SECONDS)
             except subprocess.TimeoutExpired:
                 child.kill()
-        return 0
+        return self._code
 
     def _serve_metrics(self) -> None:
         around = self._surroundings
@@ -107,6 +111,9 @@ class Parent:
                 self._failures[index] = 1 if steady else self._failures.get(index, 0) + 1
                 delay = min(0.05 * 2 ** (self._failures[index] - 1), RESTART_SECONDS_MAX)
                 self._retry_at[index] = now + delay
+                if child.returncode == NO_TRANSPORT_CODE and not self._any_steady(now):
+                    self._stop, self._code = True, NO_TRANSPORT_CODE  # the child's last words have to be the last
+                    return
                 log.warning(
                     "instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.returncode, delay
                 )
@@ -119,6 +126,9 @@ class Parent:
             if index not in self._children and now >= self._retry_at.get(index, 0.0):
                 self._start(index)
 
+    def _any_steady(self, now: float) -> bool:
+        return any(now - self._started[index] > STEADY_SECONDS for index in self._children)
+
     def _hangs(self, index: int) -> bool:
         """Whether the loop of a running instance stands still (it writes no time before it has begun)."""
         try:
@@ -130,13 +140,16 @@ class Parent:
         directory = self._dir / str(index)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / ALIVE).unlink(missing_ok=True)
-        command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
-        child = subprocess.Popen([*command, "--instance", str(index)])
+        child = subprocess.Popen(self._command(index))
         self._children[index] = child
         life = self._lives.setdefault(index, Life(restarts=-1))
         life.up, life.restarts = True, life.restarts + 1
         self._started[index] = time.monotonic()
         Path(directory / "pid").write_text(str(child.pid))
+
+    def _command(self, index: int) -> list[str]:
+        command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
+        return [*command, "--instance", str(index)]
 
     def _beat(self) -> None:
         try:

@@ -62,23 +62,33 @@ MESSAGES = int(os.environ.get("FERRY_RDMA_MESSAGES", "80000"))
 
 def test_memory_stays_flat_over_many_messages(rig):
     a, b = rig.party("a"), rig.party("b")
-    seen = threading.Semaphore(0)
-    b._message = b.endpoint._on_message = lambda message: seen.release()
+    seen, goal, reached = 0, 0, threading.Event()
+
+    def count_one(message):
+        nonlocal seen
+        seen += 1  # on the channel's one thread
+        if seen == goal:
+            reached.set()
+
+    b._message = b.endpoint._on_message = count_one
     channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
     body = (bytes(100),)
 
     def run(count):
+        nonlocal goal
+        reached.clear()
+        goal = seen + count
         for _ in range(count):
-            channel.send(Lane.DELTA, 1, 0, b"", body)
-        for _ in range(count):
-            assert seen.acquire(timeout=WAIT)
+            channel.send(Lane.DELTA, 1, 0, b"", body, WAIT)
+        assert reached.wait(WAIT)
         gc.collect()
 
-    sizes = []
+    sizes, began = [], time.monotonic()
     for _ in range(8):
         run(MESSAGES // 8)
         sizes.append(resident())
-    print(f"{MESSAGES} messages, {channel._pipe.posts.posted} requests, resident {sizes}")
+    rate = MESSAGES / (time.monotonic() - began)
+    print(f"{MESSAGES} messages, {rate:.0f} a second, {channel._pipe.posts.posted} requests, resident {sizes}")
     # Buffers reach their full size once; what leaks grows in every round.
     grown = median(after - before for before, after in pairwise(sizes))
     assert grown < MESSAGES // 8, "a byte a message"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-CARRIERS = os.environ.get("FERRY_CHANNEL_CARRIERS", "memory tcp fake-footer fake-imm").split()
+CARRIERS = os.environ.get("FERRY_CHANNEL_CARRIERS", "memory tcp fake-footer fake-imm none-footer").split()
 """Every test of the contract runs over each; with real devices (tests/rdma) also over rdma-footer and rdma-imm."""
 
 

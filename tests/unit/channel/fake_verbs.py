@@ -32,7 +32,7 @@ class FakeRegion:
         self.local_key, self.remote_key = next(_keys), next(_keys)
 
     def holds(self, address, length):
-        return self.live and self.address <= address and address + length <= self.address + self.size
+        return self.address <= address and address + length <= self.address + self.size
 
     def revoke(self):
         self.live = False
@@ -67,7 +67,9 @@ class FakeLink:
                 ours = [r for r in self.regions if r.local_key == piece.key]
                 assert ours and ours[0].holds(piece.address, piece.length), "a piece outside of its region"
             self.posted.append((number, len(pieces), len(data), notice, wake))
-            problem = "WR_FLUSH_ERR" if self.failed else self._deliver(data, address, key, notice, wake)
+            ours = all(r.live for r in self.regions for piece in pieces if r.local_key == piece.key)
+            problem = "WR_FLUSH_ERR" if self.failed else "LOC_PROT_ERR" if not ours else None
+            problem = problem or self._deliver(data, address, key, notice, wake)
             if problem:
                 self.failed = True
                 self.done.append(problem)
@@ -80,7 +82,7 @@ class FakeLink:
             return "RETRY_EXC_ERR"
         if data:
             target = [r for r in other.regions if r.remote_key == key and r.remote]
-            if not target or not target[0].holds(address, len(data)):
+            if not target or not target[0].live or not target[0].holds(address, len(data)):
                 other.failed = True
                 return "REM_ACCESS_ERR"
             ctypes.memmove(address, data, len(data))

@@ -14,6 +14,7 @@ from ferry.channel.base import Channel, Endpoint, Held, Lane, Message
 from ferry.channel.flow import FlowChannel
 from ferry.channel.memory import MemoryChannel, MemoryEndpoint, MemoryNetwork
 from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
+from ferry.channel.rdma_carriage import Stage
 from ferry.channel.rdma_channel import RdmaChannel
 from ferry.channel.rdma_device import choose_device
 from ferry.channel.rdma_memory import Limits
@@ -61,7 +62,8 @@ class Party:
 class Rig:
     """Makes endpoints of one carrier and ends them.
 
-    Carriers: memory, tcp, and RDMA (`rdma` over a real device, `fake` over memory) with -footer or -imm.
+    Carriers: memory, tcp, and RDMA (`rdma` over a real device, `fake` over memory, `none` without room for any link, so
+    that everything stays on TCP) with -footer or -imm.
     """
 
     def __init__(self, carrier: str, settings: Settings | None = None) -> None:
@@ -73,7 +75,8 @@ class Rig:
         if kind == "memory":
             self._make = partial(MemoryEndpoint, self._network)
         elif notify:
-            self._settings = settings or Settings(notify=Notify(notify))
+            none = {"fallback": True, "pinned_bytes_max": 1} if kind == "none" else {}
+            self._settings = settings or Settings(notify=Notify(notify), **none)
             self._real = kind == "rdma"
             self._make = self._rdma
 
@@ -100,12 +103,15 @@ class Rig:
         if isinstance(channel, MemoryChannel):
             self._network.soon(lambda: channel.partner.arrive(raw))
         elif isinstance(channel, RdmaChannel):
-            deadline = time.monotonic() + WAIT
-            while channel._pipe is None and time.monotonic() < deadline:
-                time.sleep(0.001)
+            carriage = channel._carriage
+            eventually(lambda: carriage.joined is not None or self._settings.fallback)
             assert channel.flush(WAIT)
-            with channel._wire:
-                assert channel._pipe is not None and not channel._pipe.outbound.put([memoryview(raw)])
+
+            def put() -> bool:
+                with channel._wire:
+                    return carriage.stage is not Stage.FALLEN and not carriage.put([memoryview(raw)])
+
+            eventually(put)
             channel._bell.ring()
         else:
             assert isinstance(channel, TcpChannel)
@@ -128,6 +134,14 @@ def hold_all(lane: Lane) -> tuple[list[Held], Callable[[Message], Held | None]]:
         return kept[-1]
 
     return kept, handler
+
+
+def eventually(true: Callable[[], object], seconds: float = WAIT) -> None:
+    """Return when it is true; fail when it does not become true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.001)
 
 
 def settled(channel: Channel) -> None:

@@ -6,20 +6,21 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from ipaddress import IPv6Address
 from pathlib import Path
 
 import pytest
-from channel_rig import WAIT, Rig
+from channel_rig import WAIT, Rig, eventually
 from fake_verbs import FakeDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.channel import rdma_fork, rdma_hello, rdma_ring
-from ferry.channel.base import REPLACED, Lane
+from ferry.channel.base import REPLACED, Lane, LinkState
 from ferry.channel.rdma import Notify, Settings
 from ferry.channel.rdma_device import choose_gid
-from ferry.channel.rdma_hello import READY, Bye, Control, Hello, bye, decode
+from ferry.channel.rdma_hello import READY, TURN, Bye, Control, Fall, Hello, bye, data, decode, fall
 from ferry.channel.rdma_memory import Budget, Limits, Shape, obstacle
 from ferry.channel.rdma_pipe import Intake, Means, Pipe
 from ferry.channel.rdma_ring import DATA, DOORBELL, SLEEPING, footer
@@ -102,19 +103,16 @@ def test_shapes_that_cannot_be(values):
 
 # -- what peers say ---------------------------------------------------------------------------------------------------
 
-SHAPE = Shape(8, 4096)
 HELLO = Hello(Remote(33, 99, IPv6Address("::ffff:10.9.0.1"), 5), 1 << 40, 7, 8, 4096, 5, 1 << 41, 9, True)
 
 
 def test_a_hello_is_read_as_it_was_written():
-    assert decode(HELLO.encode()[1:], SHAPE) == HELLO
+    assert decode(HELLO.encode()[1:]) == HELLO
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"slots": 16}, "use the same setting"),
-        ({"slot_bytes": 8192}, "use the same setting"),
         ({"remote": HELLO.remote._replace(mtu=6)}, "mtu 6"),
         ({"remote": HELLO.remote._replace(number=1 << 24)}, "queue pair"),
         ({"ring": (1 << 64) - 8}, "ring at"),
@@ -123,27 +121,28 @@ def test_a_hello_is_read_as_it_was_written():
 )
 def test_a_hello_that_cannot_be_is_refused(change, reason):
     with pytest.raises(Refusal, match=reason):
-        decode(HELLO._replace(**change).encode()[1:], SHAPE)
+        decode(HELLO._replace(**change).encode()[1:])
 
 
 @pytest.fixture
 def talk():
     ours, theirs = socket.socketpair()
-    yield Control(ours, SHAPE), theirs
+    yield Control(ours), theirs
     ours.close()
     theirs.close()
 
 
 def test_messages_arrive_whole_however_they_are_cut(talk):
     control, theirs = talk
-    raw = HELLO.encode() + READY + bye(7, "enough") + bye(0, REPLACED)
+    told = [HELLO, READY, TURN, Fall(3, "no device"), b"D", b"D", Bye(7, "enough"), Bye(0, REPLACED)]
+    raw = [HELLO.encode(), READY, TURN, fall(3, "no device"), data(1) + b"D", data(0), data(1) + b"D", bye(7, "enough")]
     got = []
-    for byte in raw:
+    for byte in b"".join([*raw, bye(0, REPLACED)]):
         theirs.sendall(bytes([byte]))
         message = control.read()
-        got += [message] if message is not None else []
-    assert got == [HELLO, READY, Bye(7, "enough"), Bye(0, REPLACED)]
-    assert [m.reason for m in got[2:]] == ["closed by the peer: enough", REPLACED]
+        got += [bytes(message) if isinstance(message, memoryview) else message] if message is not None else []
+    assert got == told
+    assert [m.reason for m in got[-2:]] == ["closed by the peer: enough", REPLACED]
     theirs.close()
     with pytest.raises(Unreachable, match="closed by the peer"):
         control.read()
@@ -157,13 +156,20 @@ def test_what_is_no_message_is_refused(talk, said):
         control.read()
 
 
-def test_a_silent_peer_is_not_waited_for_long(talk):
+def test_a_stream_longer_than_the_buffer_comes_in_pieces(talk):
     control, theirs = talk
-    with pytest.raises(Unreachable, match="did not set up its side"):
-        control.wait(0.01)
-    theirs.sendall(bye(0, "no device"))
-    with pytest.raises(Unreachable, match="closed by the peer: no device"):
-        control.wait(WAIT)
+    sent = os.urandom(700_000)
+    sender = threading.Thread(target=theirs.sendall, args=(READY + data(len(sent)) + sent + TURN,))
+    sender.start()
+    got, stream = [], b""
+    while TURN not in got:
+        message = control.read()
+        if isinstance(message, memoryview):
+            stream += message
+        elif message is not None:
+            got.append(message)
+    sender.join()
+    assert got == [READY, TURN] and stream == sent
 
 
 # -- rings ------------------------------------------------------------------------------------------------------------
@@ -353,13 +359,18 @@ def test_a_peer_with_other_rings_is_refused_with_the_reason():
         theirs.end()
 
 
-def test_a_peer_that_speaks_tcp_is_refused_with_the_reason():
+def test_a_peer_that_has_no_rdma_is_spoken_to_over_tcp():
     ours, theirs = Rig("fake-footer"), Rig("tcp")
     try:
         a, b = ours.party("a"), theirs.party("b")
-        channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
-        b.endpoint.channel("a").post(Lane.DELTA, 1, 0, b"")
-        assert "not a frame" in a.reason() + b.reason() or "carries no RDMA link" in channel.closed
+        for caller, called in ((a, b), (b, a)):
+            channel = caller.endpoint.connect(called.name, called.endpoint.listen(), WAIT)
+            channel.send(Lane.DELTA, 1, 0, b"")
+            assert called.next().kind == 1
+            assert a.endpoint.links() == (LinkState("b", "tcp", "the peer has no RDMA"),)
+            assert b.endpoint.links() == (LinkState("a", "tcp", ""),)
+            channel.close()
+            assert a.reason() and b.reason()
     finally:
         ours.end()
         theirs.end()
@@ -386,7 +397,8 @@ def test_a_link_that_fails_ends_the_channel_with_its_reason():
         a, b, to_b, to_a = rig.pair()
         to_b.send(Lane.DELTA, 1, 0, b"")
         b.next()
-        to_a._pipe.link.failed = True
+        eventually(lambda: to_a._carriage.joined is not None)
+        to_a._carriage.joined.link.failed = True
         assert "_ERR" in a.reason()
     finally:
         rig.end()

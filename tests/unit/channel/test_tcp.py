@@ -213,7 +213,7 @@ def test_what_answers_has_to_prove_itself_too(net):
                 sock.recv(40, socket.MSG_WAITALL)
                 sock.sendall(handshake._HELLO.pack(handshake.MAGIC, bytes(32)))
                 proof = sock.recv(handshake._PROOF.size + 32, socket.MSG_WAITALL)
-                sock.sendall(handshake._VERDICT.pack(1, bytes(16)) + proof[-32:])
+                sock.sendall(handshake._VERDICT.pack(1, bytes(16), 0) + proof[-32:])
 
         thread = threading.Thread(target=impostor, daemon=True)
         thread.start()

@@ -51,3 +51,22 @@ def test_an_unknown_kind_and_a_wrong_number_of_fields_are_refused() -> None:
         m.decode(99, b"")
     with pytest.raises(ValueError, match="Ask has 1 fields, the peer sent 2"):
         m.decode(m.CODES[m.Ask], msgpack.packb([1, 2]))
+
+
+def test_a_report_of_another_version_is_understood() -> None:
+    """Fields come at the end: an older peer leaves them out, a newer one says more."""
+    report = m.Report(InstanceId("1.0"), "life", (1,), (2,), (3,), 4, 5, "why")
+    values = msgpack.unpackb(m.encode(report))
+    code = m.CODES[m.Report]
+    assert m.decode(code, msgpack.packb(values[:5])) == m.Report(InstanceId("1.0"), "life", (1,), (2,), (3,))
+    assert m.decode(code, msgpack.packb([*values, "more"])) == report
+    with pytest.raises(ValueError, match="Report has 8 fields, the peer sent 4"):
+        m.decode(code, msgpack.packb(values[:4]))
+
+
+def test_what_the_protocol_rests_on_is_never_cut() -> None:
+    code = m.CODES[m.Committed]
+    values = msgpack.unpackb(m.encode(m.Committed(InstanceId("1.0"), Label(Step(1, 0), Attempt(1, 1)))))
+    for wrong in (values[:1], [*values, 0]):
+        with pytest.raises(ValueError, match="Committed has 2 fields"):
+            m.decode(code, msgpack.packb(wrong))

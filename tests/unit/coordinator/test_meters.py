@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ferry.contract import messages as m
+from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.meters import Meters, StateCollector
 from ferry.protocol.groups import Change
 
-A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
+A, B, C, D = (InstanceId(f"{k}.0") for k in range(4))
 TABLE = Table(Version(1, 1), (Group(Term(1, 0), (A, B)), Group(Term(1, 0), (B, A))))
 
 
@@ -97,3 +98,14 @@ def test_every_virtual_node_has_its_state() -> None:
     value = told.meters.registry.get_sample_value
     assert value("ferry_state_bytes", {"vnode": "1", "instance": B}) == 20
     assert value("ferry_state_rows_per_second", {"vnode": "0"}) == 1
+
+
+def test_links_are_summed_and_the_commonest_reason_counts() -> None:
+    told = Told()
+    assert told.meters.links() == Links()
+    for instance, rdma, tcp, reason in ((A, 2, 0, ""), (B, 1, 1, "slow"), (C, 0, 2, "odd"), (D, 0, 2, "slow")):
+        told.meters.report(m.Report(instance, "life", (), (), (), rdma, tcp, reason))
+    assert told.meters.links() == Links(3, 5, "slow")
+    for gone in (B, C, D):
+        told.meters.lost(gone, TABLE)
+    assert told.meters.links() == Links(2, 0, "")

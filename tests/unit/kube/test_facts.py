@@ -23,6 +23,10 @@ def container(state: Doc, ready: bool = False, **more: Any) -> Doc:
     return {"name": "executor", "ready": ready, "state": state, **more}
 
 
+def sidecar(state: Doc, ready: bool = False, **more: Any) -> Doc:
+    return {**container(state, ready, **more), "name": "sidecar"}
+
+
 def test_a_pod() -> None:
     one = facts.pod(pod({"phase": "Running", "podIP": "10.0.0.9"}, annotations={names.INSTANCES: "4"}))
     assert (one.name, one.worker, one.node, one.ip, one.phase) == ("a-worker-3", 3, "n1", "10.0.0.9", "Running")
@@ -94,6 +98,34 @@ def test_how_a_pod_ended(status: Doc, code: int | None, reason: str) -> None:
 def test_what_keeps_a_pod_from_running(status: Doc, expected: tuple[str, str] | None) -> None:
     found = [(one.reason, one.message) for one in facts.pod(pod(status)).troubles]
     assert found == ([expected] if expected else [])
+
+
+SAID = {"exitCode": 4, "message": "2026 INFO up\nno transport: transport.mode is rdma, and there is none\n"}
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        pytest.param(sidecar({"terminated": SAID}), True, id="it ended"),
+        pytest.param(sidecar({"running": {}}, lastState={"terminated": SAID}), True, id="it tries again"),
+        pytest.param(
+            sidecar({"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": SAID}), True, id="it will"
+        ),
+        pytest.param(sidecar({"running": {}}, True, lastState={"terminated": SAID}), False, id="it came up"),
+        pytest.param(container({"terminated": SAID}), False, id="another container"),
+        pytest.param(sidecar({"terminated": {**SAID, "exitCode": 1}}), False, id="another end"),
+    ],
+)
+def test_a_sidecar_without_a_transport_is_heard(one: Doc, expected: bool) -> None:
+    found = facts.pod(pod({"phase": "Pending", "initContainerStatuses": [one]})).troubles
+    text = "a-worker-3: no transport: transport.mode is rdma, and there is none"
+    assert found == ((facts.Trouble("TransportUnavailable", text),) if expected else ())
+
+
+def test_a_sidecar_without_last_words() -> None:
+    one = sidecar({"terminated": {"exitCode": 4}})
+    (trouble,) = facts.pod(pod({"phase": "Pending", "initContainerStatuses": [one]})).troubles
+    assert trouble.message == "a-worker-3: no transport: its log says why"
 
 
 @pytest.mark.parametrize(

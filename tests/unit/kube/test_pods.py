@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ferry.contract.documents import TransportSettings
 from ferry_operator import spec
 from ferry_operator.kube import names, objects, parts, pods
 from ferry_operator.kube.names import Doc
@@ -21,6 +22,12 @@ VOLUMES = [
     {"name": "data", "mountPath": "/data", "claim": "inputs"},
     {"name": "in", "mountPath": "/in", "hostPath": "/srv/in", "readOnly": True},
 ]
+
+
+SHARED = {"mode": "shared", "resource": "rdma/hca"}
+SRIOV = {"mode": "sriov", "resource": "rdma/vf", "networks": "fast, other/slow@eth2"}
+HOST = {"mode": "hostNetwork", "resource": "rdma/hca"}
+ON_HOST = {"transport": {"rdma": HOST}, "kubernetes": {"network": "host"}}
 
 
 def made(**changes: Any) -> tuple[Doc, StreamJob]:
@@ -82,7 +89,9 @@ def test_pods_are_restricted(pod: Doc) -> None:
             id="state on the node: its owner is set by root",
         ),
         pytest.param({"kubernetes": {"volumes": VOLUMES}}, {"hostPath"}, id="a directory of the node"),
-        pytest.param({"transport": {"rdma": {"mode": "shared", "resource": "rdma/hca"}}}, {"capabilities"}, id="RDMA"),
+        pytest.param({"transport": {"rdma": SHARED}}, set(), id="an RDMA device"),
+        pytest.param({"transport": {"mode": "rdma", "rdma": SRIOV}}, set(), id="a virtual function of its own"),
+        pytest.param(ON_HOST, {"hostNetwork", "host port"}, id="an RDMA device on the network of the node"),
     ],
 )
 def test_only_what_is_asked_for_breaks_the_restrictions(changes: dict[str, Any], expected: set[str]) -> None:
@@ -186,11 +195,26 @@ def test_placement_of_the_user_is_kept_and_a_silent_node_is_tolerated() -> None:
     assert pod["spec"]["affinity"]["nodeAffinity"] == {"x": 1} and "podAntiAffinity" in pod["spec"]["affinity"]
 
 
-def test_rdma_goes_to_the_sidecar_only() -> None:
-    pod = worker(transport={"rdma": {"mode": "sriov", "resource": "rdma/vf"}})
+@pytest.mark.parametrize("mode", ["auto", "rdma"])
+@pytest.mark.parametrize("rdma", [SHARED, SRIOV, HOST], ids=lambda one: one["mode"])
+def test_rdma_goes_to_the_sidecar_only(rdma: dict[str, str], mode: str) -> None:
+    network = "host" if rdma is HOST else "pod"
+    changes: dict[str, Any] = {"transport": {"mode": mode, "rdma": rdma}, "kubernetes": {"network": network}}
+    pod, plain = worker(**changes), worker(kubernetes={"network": network})
     sidecar, executor = pod["spec"]["initContainers"][0], pod["spec"]["containers"][0]
-    assert sidecar["resources"]["limits"]["rdma/vf"] == sidecar["resources"]["requests"]["rdma/vf"] == "1"
-    assert "rdma/vf" not in executor["resources"]["limits"]
+    resource = rdma["resource"]
+    assert sidecar["resources"]["limits"].pop(resource) == sidecar["resources"]["requests"].pop(resource) == "1"
+    assert executor == plain["spec"]["containers"][0]
+    noted = {parts.NETWORKS: rdma["networks"]} if "networks" in rdma else {}
+    assert pod["metadata"]["annotations"] == {names.INSTANCES: "2", **noted}
+    # With the resource taken away it is the pod that any other job has: no capability, no user, no directory of the node.
+    assert pod["spec"] == plain["spec"]
+    assert driver(**changes) == driver(kubernetes={"network": network}), "nothing for those who run the user's code"
+
+
+def test_without_rdma_nothing_is_asked_for() -> None:
+    for changes in ({}, {"transport": {"mode": "tcp"}}, {"transport": {"rdma": {**SHARED, "mode": "off"}}}):
+        assert worker(**changes) == worker()
 
 
 def test_labels_of_the_user_are_put_on_pods_but_not_in_place_of_ours() -> None:
@@ -209,9 +233,24 @@ def test_the_settings_of_a_run() -> None:
     settings = settings_of(one, UID, RELEASE)
     assert settings.run == "nbq5-0a1b2c3d" and settings.directory == "/var/lib/ferry"
     assert settings.redis == "redis://:pw@redis:6379/0" and settings.events == 500 and settings.output == "/data/out"
+    assert settings.transport == TransportSettings()
     assert settings.secret == run_key(RELEASE, UID) != run_key(RELEASE, "another") and len(settings.secret) == 48
     secret = objects.secret(document, settings)
     assert secret["metadata"]["name"] == "nbq5-run" and settings.secret in secret["stringData"]["run.json"]
+
+
+def test_the_transport_of_a_run() -> None:
+    asked = {
+        **SHARED,
+        "device": "mlx5_1",
+        "gidIndex": 3,
+        "slots": 4,
+        "slotBytes": 4096,
+        "notify": "imm",
+        "pinned": "1Mi",
+    }
+    settings = settings_of(made(transport={"mode": "rdma", "rdma": asked})[1], UID, RELEASE)
+    assert settings.transport == TransportSettings("rdma", True, "mlx5_1", 3, 4, 4096, "imm", 1 << 20)
 
 
 @pytest.mark.parametrize("field", ["output", "pipeline.file", "deadLetter.directory"])

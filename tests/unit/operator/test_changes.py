@@ -41,6 +41,13 @@ CHANGED: dict[str, tuple[Any, Kind]] = {
     "spec.transport.mode": ("tcp", Kind.ROLLING),
     "spec.transport.rdma.mode": ("shared", Kind.ROLLING),
     "spec.transport.rdma.resource": ("rdma/hca", Kind.ROLLING),
+    "spec.transport.rdma.networks": ("fast", Kind.ROLLING),
+    "spec.transport.rdma.device": ("mlx5_0", Kind.ROLLING),
+    "spec.transport.rdma.gidIndex": (3, Kind.ROLLING),
+    "spec.transport.rdma.slots": (4, Kind.ROLLING),
+    "spec.transport.rdma.slotBytes": (4096, Kind.ROLLING),
+    "spec.transport.rdma.notify": ("imm", Kind.ROLLING),
+    "spec.transport.rdma.pinned": ("7Mi", Kind.ROLLING),
     "spec.failure.heartbeat": ("400ms", Kind.ROLLING),
     "spec.failure.timeout": ("3s", Kind.ROLLING),
     "spec.failure.returnDeadline": ("10s", Kind.RESTART),
@@ -71,6 +78,7 @@ CHANGED: dict[str, tuple[Any, Kind]] = {
 BEFORE: dict[str, Document] = {
     "spec.pipeline.file": {"spec": {"pipeline": {"module": None, "file": "/jobs/old.py"}}},
     "spec.transport.rdma.mode": {"spec": {"transport": {"rdma": {"resource": "rdma/hca"}}}},
+    "spec.transport.rdma.networks": {"spec": {"transport": {"rdma": {"mode": "sriov", "resource": "rdma/vf"}}}},
     "spec.kubernetes.stateVolume.medium": {"spec": {"kubernetes": {"stateVolume": {"size": "32Mi"}}}},
     "spec.kubernetes.stateVolume.path": {
         "spec": {"kubernetes": {"stateVolume": {"medium": "hostPath", "path": "/srv/ferry"}}}
@@ -171,10 +179,9 @@ def changes_of(*paths: str) -> list[Change]:
 
 
 def test_only_kubernetes_uses_its_section() -> None:
+    more = {"spec.restartNonce", "spec.transport.rdma.resource", "spec.transport.rdma.networks"}
     for entry in TABLE:
-        assert (entry.used == "kubernetes") == (
-            entry.path.startswith(("spec.kubernetes.", "spec.transport.rdma.")) or entry.path == "spec.restartNonce"
-        )
+        assert (entry.used == "kubernetes") == (entry.path.startswith("spec.kubernetes.") or entry.path in more)
 
 
 def test_the_page_is_what_the_table_says() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
 from ferry_operator import environment, spec
 from ferry_operator.cluster import keeper
@@ -177,3 +177,14 @@ def test_json_of_a_run_is_read_back(tmp_path: Path) -> None:
     assert RunSettings.read(file) == settings and file.stat().st_mode & 0o777 == 0o600
     assert json.loads(file.read_text())["secret"] == settings.secret
     directory.close(remove=True)
+
+
+def test_the_transport_of_a_run(tmp_path: Path) -> None:
+    job = spec.load(
+        JOB + "  transport: {mode: rdma, rdma: {slots: 2, slotBytes: 4096, pinned: 24Ki, notify: footer}}\n"
+    )
+    directory = RunDirectory(job, tmp_path)
+    settings = settings_for(job, Path("job.yaml"), directory, Options())
+    directory.close(remove=True)
+    wanted = TransportSettings("rdma", False, None, None, 2, 4096, "footer", 24 << 10)
+    assert settings.transport == wanted

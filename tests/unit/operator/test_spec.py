@@ -103,7 +103,7 @@ REFUSED = [
         "did you mean 'batched'?",
     ),
     ("handover: {bandwidth: 1}", "spec.handover.bandwidth: 1: must be at least '64Ki'"),
-    ("transport: {mode: rdma}", "spec.transport.mode: 'rdma' is not allowed; must be 'auto' or 'tcp'"),
+    ("transport: {mode: ib}", "spec.transport.mode: 'ib' is not allowed; must be 'auto', 'rdma' or 'tcp'"),
     (
         "failure: {heartbeat: 2s, timeout: 4s}",
         "spec.failure: 'timeout' must be more than two heartbeats of 2s: one may get lost",

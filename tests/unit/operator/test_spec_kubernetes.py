@@ -84,6 +84,32 @@ def test_a_wrong_section_is_refused_with_its_path(section: dict[str, Any], messa
     assert message in refusal(kubernetes=section)
 
 
+RDMA: list[tuple[dict[str, Any], str]] = [
+    ({"mode": "fast"}, "spec.transport.mode: 'fast' is not allowed; must be 'auto', 'rdma' or 'tcp'"),
+    ({"rdma": {"mode": "shared"}}, "spec.transport.rdma: 'resource' is needed for the mode 'shared'"),
+    ({"rdma": {"networks": "fast"}}, "spec.transport.rdma: 'networks' are for the mode 'sriov', not 'off'"),
+    ({"mode": "tcp", "rdma": {"mode": "shared", "resource": "rdma/hca"}}, "mode 'tcp' would not use it"),
+    ({"rdma": {"slots": 0}}, "spec.transport.rdma.slots: 0: must be greater than or equal to 1"),
+    ({"rdma": {"slots": 129}}, "spec.transport.rdma.slots: 129: must be less than or equal to 128"),
+    ({"rdma": {"slotBytes": 128}}, "spec.transport.rdma.slotBytes: 128: must be greater than or equal to 256"),
+    ({"rdma": {"slotBytes": 2 << 20}}, "spec.transport.rdma.slotBytes: 2097152: must be less than or equal to 1048576"),
+    ({"rdma": {"slotBytes": 4100}}, "spec.transport.rdma.slotBytes: 4100"),
+    ({"rdma": {"notify": "poll"}}, "spec.transport.rdma.notify: 'poll' is not allowed"),
+    ({"rdma": {"pinned": "1Mi"}}, "spec.transport.rdma: 'pinned' is less than the 1056768 bytes"),
+    ({"rdma": {"gidIndex": 256}}, "spec.transport.rdma.gidIndex: 256: must be less than or equal to 255"),
+    ({"rdma": {"device": "../x"}}, "spec.transport.rdma.device: '../x'"),
+]
+
+
+@pytest.mark.parametrize(("section", "message"), RDMA, ids=[message for _, message in RDMA])
+def test_a_wrong_transport_is_refused_with_its_path(section: dict[str, Any], message: str) -> None:
+    assert message in refusal(transport=section)
+
+
+def test_one_machine_may_insist_on_rdma_without_asking_for_a_device() -> None:
+    assert check(transport={"mode": "rdma"}).transport.rdma.mode == "off"
+
+
 def test_yaml_takes_a_bare_off_for_false_and_is_told() -> None:
     assert "spec.transport.rdma.mode: False is not allowed; must be 'off'" in refusal(
         transport={"rdma": {"mode": False}}

@@ -223,6 +223,12 @@ def test_workers_that_never_come_up_end_the_job(ferry: Ferry) -> None:
     assert "worker 0 failed 4 times" in errors and "no library to start with" in errors
 
 
+def test_workers_without_the_transport_that_the_job_insists_on_end_it_at_once(ferry: Ferry) -> None:
+    summary, errors = ferry.run("--events", "2000", "--set", "transport.mode=rdma", code=1)
+    assert summary["outcome"] == "failed"
+    assert "no transport: transport.mode is rdma, and there is no device" in errors and "failed 4 times" not in errors
+
+
 @pytest.mark.parametrize(
     ("sets", "code", "outcome", "text"),
     [

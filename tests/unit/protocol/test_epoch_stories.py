@@ -161,6 +161,22 @@ def test_a_lost_helper_means_that_ingest_runs_again() -> None:
     assert top.last(c.Emit).rows.label.step == Step(1, 0)
 
 
+def test_who_is_leaving_helps_no_more_until_it_comes_again() -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    assert top.last(c.StartIngest).helpers == (A, B)
+    top.tell(m.Leaving(B))
+    top.epoch(1)
+    assert top.last(c.StartIngest).helpers == (A,)
+    top.back(B, top.crash(B))
+    top.epoch(2)
+    assert top.last(c.StartIngest).helpers == (A, B)
+    for x in (A, B):
+        top.tell(m.Leaving(x))
+    top.epoch(3)
+    assert top.last(c.StartIngest).helpers == (A, B), "better one that leaves than none"
+
+
 def test_a_new_driver_finishes_what_one_member_committed() -> None:
     top = Top([(A, B), (B, A)], (A, B))
     top.epoch(0)

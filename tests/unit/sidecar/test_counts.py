@@ -8,8 +8,9 @@ import numpy as np
 import prometheus_client as prom
 
 from ferry.contract import messages as m
+from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
-from ferry.sidecar.counts import Counts, InstancesCollector, Life, Tally
+from ferry.sidecar.counts import LABELS, Counts, InstancesCollector, Life, Row, Tally
 
 
 def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> None:
@@ -17,7 +18,8 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
     registry = prom.CollectorRegistry()
     registry.register(InstancesCollector(3, tmp_path, lambda: lives))
     (tmp_path / "0").mkdir()
-    Counts(state_bytes=1000, snapshot_sent_bytes=20, snapshot_received_bytes=30).write(tmp_path / "0")
+    fast, slow = ("rdma", "mlx5_0", "10.1.2.3", "4096", "imm", ""), ("tcp", "", "", "", "", "the peer has no RDMA")
+    Counts(1000, 20, 30, (Row(fast, 0), Row(slow, 2))).write(tmp_path / "0")
 
     def value(name: str, instance: str) -> float | None:
         return registry.get_sample_value(f"ferry_{name}", {"instance": instance})
@@ -27,12 +29,16 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
     assert [value("instance_state_bytes", i) for i in ("3.0", "3.1")] == [1000, 0], "one has not counted yet"
     assert value("snapshot_sent_bytes_total", "3.0") == 20
     assert value("snapshot_received_bytes_total", "3.0") == 30
+    for labels, links in ((fast, 0), (slow, 2)):
+        told = dict(zip(LABELS, labels, strict=True))
+        assert registry.get_sample_value("ferry_transport_info", {"instance": "3.0", **told}) == links
 
 
 def test_what_is_held_or_was_computed_is_reported() -> None:
     tally = Tally(4)
     tally.computed(np.array([0, 2, 2, 5, 5]))
     tally.computed(np.array([0, 1, 1, 1, 1]))
-    report = tally.report(InstanceId("3.0"), "life", np.array([100, 0, 0, 7]))
+    report = tally.report(InstanceId("3.0"), "life", np.array([100, 0, 0, 7]), Links(1, 2, "why"))
     assert (report.vnodes, report.state_bytes, report.puts) == ((0, 2, 3), (100, 0, 7), (3, 3, 0))
+    assert (report.rdma, report.tcp, report.reason) == (1, 2, "why")
     assert m.decode(m.CODES[m.Report], m.encode(report)) == report

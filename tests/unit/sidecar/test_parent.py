@@ -1,13 +1,18 @@
-"""The parent notices an instance that stands still, and only that."""
+"""The parent notices an instance that stands still, and ends when none has a transport that it may use."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
+from ferry.contract.errors import NO_TRANSPORT_CODE
 from ferry.environment import Environment
 from ferry.sidecar import ALIVE
 from ferry.sidecar.parent import Parent
@@ -31,3 +36,36 @@ def test_an_instance_that_stands_still_is_noticed(tmp_path: Path) -> None:
     long_ago = time.time() - limits.HANG_SECONDS - 1
     os.utime(alive, (long_ago, long_ago))
     assert parent._hangs(0)
+
+
+def parent_of(tmp_path: Path, code: int, instances: int = 1) -> Parent:
+    """A parent whose instances end at once with this code."""
+    one = Parent(
+        settings(tmp_path), str(tmp_path / "run.json"), worker=0, instances=instances, surroundings=Environment()
+    )
+    script = tmp_path / "end.py"
+    script.write_text(f"import sys; sys.exit({code})")
+    one._command = lambda index: [sys.executable, str(script)]  # type: ignore[method-assign]
+    return one
+
+
+@pytest.mark.parametrize(("code", "ends"), [(NO_TRANSPORT_CODE, True), (1, False), (3, False)])
+def test_a_sidecar_without_a_transport_ends_with_it(tmp_path: Path, code: int, ends: bool) -> None:
+    parent = parent_of(tmp_path, code)
+    parent._supervise(100.0)
+    parent._children[0].wait(10)
+    parent._supervise(101.0)
+    assert (parent._stop, parent._code) == ((True, code) if ends else (False, 0))
+
+
+def test_one_that_works_keeps_its_sidecar(tmp_path: Path) -> None:
+    parent = parent_of(tmp_path, NO_TRANSPORT_CODE, instances=2)
+    parent._supervise(100.0)
+    for child in parent._children.values():
+        child.wait(10)
+    works = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    parent._children[1], parent._started[1] = works, 0.0
+    parent._supervise(101.0)
+    works.kill()
+    works.communicate()
+    assert not parent._stop, "it has been up for long"

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from ferry.contract.documents import Status
+from ferry.contract.documents import Links, Status
+from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator import decide as d
 from ferry_operator.kube import facts, names
@@ -85,7 +86,7 @@ class FakeDriver:
             groups=[(list(g), []) for g in self.groups], settled=self.settled(),
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
             loads=[(1.0, 1.0)] * len(self.groups), rows=10, late=0, malformed=0, rows_per_second=1.0,
-            epoch_seconds=0.1, journal_up=True, finished=False, degraded=None,
+            epoch_seconds=0.1, journal_up=True, finished=False, degraded=None, transport=self.world.links,
         )  # fmt: skip
 
 
@@ -135,6 +136,9 @@ class World:
         self.token = 0
         self.silent: list[str] = []
         self.refuses_image = ""
+        self.lacks_device = ""
+        """a resource that is given out, and nothing is behind it"""
+        self.links = Links()
         self.ends_with: tuple[int, str] | None = None
         for i in range(nodes):
             self.api.add_node(f"n{i}")
@@ -209,6 +213,11 @@ class World:
         if image == self.refuses_image:
             waiting = {"reason": "ImagePullBackOff", "message": f"no such image {image}"}
             self.api.set_status(PODS, name, containerStatuses=[{"name": container, "state": {"waiting": waiting}}])
+            return
+        if self.lacks_device in pod["spec"].get("initContainers", [{}])[0].get("resources", {}).get("limits", {}):
+            ended = {"exitCode": NO_TRANSPORT_CODE, "message": f"{NO_TRANSPORT}there is none"}
+            waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+            self.api.set_status(PODS, name, initContainerStatuses=[{"name": "sidecar", "ready": False, **waiting}])
             return
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": stamp(self.now)}
         statuses = [{"name": container, "ready": True, "state": {"running": {}}}]

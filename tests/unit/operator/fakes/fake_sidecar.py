@@ -10,6 +10,9 @@ from pathlib import Path
 RUN = json.loads(Path(sys.argv[1]).read_text())
 if RUN["pipeline_args"].get("broken"):
     sys.exit("no library to start with")
+if RUN["transport"]["mode"] == "rdma":
+    print("no transport: transport.mode is rdma, and there is no device", file=sys.stderr)
+    sys.exit(4)
 HERE = Path(RUN["directory"])
 WORKER, COUNT = sys.argv[sys.argv.index("--worker") + 1], int(sys.argv[sys.argv.index("--instances") + 1])
 instances = {}

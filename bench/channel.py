@@ -1,0 +1,183 @@
+"""`make bench-channel`: bytes per second and latency of channels by slots, TCP and RDMA, beside iperf3 and perftest.
+
+Both ends are processes of one machine: on the host, in one guest with Soft-RoCE, or in two guests on a wire.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from channel_plan import LEFT_OUT, PLACES, Sizes, Step, plan
+from channel_report import Report
+from channel_rivals import free_port
+from ferry_job import RESULTS, ROOT, RunFailed
+from results import Results
+from rich.console import Console
+
+SPEED = "Soft-RoCE says nothing about speed: its packets are made by the processor."
+
+METHOD = """\
+{speed} Numbers of RDMA show what slots and credits do and what our code adds to ib_write_bw on the same device, not what \
+a network card would do. Two processes send from one to the other: 'host', over 127.0.0.1; 'guest', both in one virtual \
+machine without KVM with 2 emulated processors, TCP over its address and RDMA through its device rxe0; 'pair', in two of \
+them with 1 processor each, on one emulated wire. What is compared is done in turns, several times (twice as often on the \
+host), and a ratio is the median of those of the turns: iperf3 (one stream, writes of 64 KiB, its first second left out, \
+what the receiver got), ib_write_bw and ib_write_lat (one queue pair), and a channel with messages of 64 KiB on one lane, \
+sent for {seconds:g} s after a warm-up and counted where they arrive, whole and checked. A channel's checksum is on, \
+except where a record says 'checksum: false'. Slots of TCP: frames and credits of a lane (the product: 64 of 64 KiB); of \
+RDMA: the ring (the product: 8 of 64 KiB), below a lane's credits. Latency: half of a round trip of one message at a time, \
+median of {rounds}; 'sockets' is the same with bare sockets in Python. cpu: processors that the process used meanwhile. \
+Left out: {left_out}."""
+
+PEER = Path(__file__).with_name("channel_peer.py")
+GUEST = ROOT / "tests" / "rdma" / "guest"
+PORT = 7001
+SECONDS_MAX = {"host": 300, "guest": 400, "pair": 240}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where both ends run."""
+
+    name: str
+    console: Console
+
+    def results(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """Go through the steps there, and return results as they come. Raises RunFailed."""
+        with self._started(steps) as process:
+            assert process.stdout is not None
+            said: deque[str] = deque(maxlen=30)
+            for line in process.stdout:
+                text = line.removeprefix("b: ").strip()
+                if text.startswith("{"):
+                    yield json.loads(text)
+                else:
+                    said.append(line.rstrip())
+            if process.wait() != 0:
+                raise RunFailed(f"{self.name}: ended with {process.returncode}\n" + "\n".join(said))
+
+    @contextmanager
+    def _started(self, steps: Sequence[Step]) -> Iterator[subprocess.Popen[str]]:
+        text = json.dumps(steps)
+        if self.name == "host":
+            with self._process([sys.executable, str(PEER), "receive", "127.0.0.1", str(port := free_port())]):
+                with self._process([sys.executable, str(PEER), "send", "127.0.0.1", str(port), text]) as sender:
+                    yield sender
+            return
+        peer, seconds = f"python3 /ferry/bench/{PEER.name}", str(SECONDS_MAX[self.name])
+        receive, send = f"{peer} receive $FERRY_GUEST_ADDRESS {PORT}", f"{PORT} {shlex.quote(text)}"
+        if self.name == "pair":
+            commands = [receive, f"{peer} send $FERRY_GUEST_PEER {send}"]
+        else:
+            commands = [f"{receive} & {peer} send $FERRY_GUEST_ADDRESS {send}; status=$?; wait; exit $status"]
+        kind, cpus = ("pair", "1") if self.name == "pair" else ("run", "2")
+        with self._process([str(GUEST), kind, seconds, *commands], FERRY_RDMA_CPUS=cpus) as guest:
+            yield guest
+
+    @contextmanager
+    def _process(self, command: Sequence[str], **more: str) -> Iterator[subprocess.Popen[str]]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "runtime"), **more}
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+
+
+UNITS = {"throughput": "bytes/s", "latency": "s", "latency p99": "s", "messages": "messages", "stalls": "sends"}
+
+
+def keep(results: Results, place: str, found: Step) -> None:
+    """Add the numbers of one result."""
+    numbers: dict[str, float] = found.pop("numbers")
+    system, case = found.pop("system"), found.pop("case")
+    for metric, value in numbers.items():
+        results.add(system, case, metric, value, UNITS.get(metric, "processors"), place=place, **found)
+
+
+def told(found: Step) -> str:
+    """One result, for people."""
+    numbers: dict[str, Any] = found["numbers"]
+    name = " ".join([found["system"], *([found["carrier"]] if "carrier" in found else [])])
+    words = [f"{found['slots']} x {found['slot_bytes'] // 1024} KiB"] if "slots" in found else []
+    words += [f"messages of {found['bytes']:,} bytes"] if "bytes" in found else []
+    words += ["without checksum"] if not found.get("checksum", True) else []
+    words += [found["notify"]] if found.get("notify", "auto") != "auto" else []
+    if "throughput" in numbers:
+        value = f"{numbers['throughput'] / 1e6:9,.1f} MB/s"
+    else:
+        value = f"{numbers['latency'] * 1e6:9,.1f} us"
+    return f"{name:14}{value:16}{', '.join(words)}"
+
+
+def measure(arguments: argparse.Namespace, console: Console) -> Results:
+    """All places, one after the other. Raises RunFailed."""
+    a, sizes = arguments, Sizes.quick() if arguments.quick else Sizes(repeats=arguments.repeats)
+    method = METHOD.format(speed=SPEED, seconds=sizes.seconds, rounds=sizes.rounds, left_out=LEFT_OUT)
+    results = Results("channel", method)
+    if "host" in a.places and shutil.which("iperf3") is None:
+        raise RunFailed("iperf3 is missing on this machine: apt-get install iperf3")
+    if {"guest", "pair"} & {*a.places}:
+        with console.status("building the guest, where it is missing"):
+            done = subprocess.run([GUEST, "setup"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RunFailed(f"the guest cannot be built:\n{done.stderr[-2000:]}")
+    for place in a.places:
+        console.print(f"{place}: {PLACES[place]}", style="bold")
+        for found in Place(place, console).results(plan(place, sizes)):
+            console.print(f"  {told(found)}", markup=False)
+            keep(results, place, found)
+    return results
+
+
+def main() -> int:
+    """Parse arguments and measure."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p.add_argument("--json", type=Path, default=RESULTS / "channel.json", help="records; the picture is put beside it")
+    p.add_argument("--places", nargs="+", default=[*PLACES], choices=[*PLACES], help="where both ends run")
+    p.add_argument(
+        "--repeats",
+        type=int,
+        default=3,
+        help="turns of what is compared with others, twice as many on the host; slots are tried once",
+    )
+    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    a = p.parse_args()
+    if a.quick:
+        a.places = [place for place in a.places if place != "pair"]
+    console = Console(highlight=False)
+    console.print(SPEED, style="yellow")
+    try:
+        results = measure(a, console)
+    except KeyboardInterrupt:
+        return 130
+    except RunFailed as failed:
+        console.print(f"failed: {failed}", style="red", markup=False)
+        return 1
+    report = Report(results, a.places, console)
+    report.ratios()
+    results.write(a.json)
+    report.tables()
+    report.picture(a.json.with_suffix(".png"), f"Channels by slots\n{SPEED}")
+    console.print(f"\n{SPEED}", style="yellow")
+    console.print(f"records: {a.json}\npicture: {a.json.with_suffix('.png')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

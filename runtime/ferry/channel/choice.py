@@ -1,0 +1,117 @@
+"""Which carrier an instance uses: from what the job says and the devices that are here to an endpoint, with the reason.
+
+It must never settle for TCP in silence where a device was asked for, nor look for a device where none was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from ferry.channel.base import Endpoint, Handler, OnClose, OnOpen
+from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
+from ferry.channel.rdma_device import Device, choose_device
+from ferry.channel.rdma_memory import Shape
+from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.verbs import DeviceUnusable
+from ferry.contract.documents import TransportSettings
+from ferry.contract.errors import Exhausted
+
+log = logging.getLogger(__name__)
+
+NOT_ASKED = "no device was asked for"
+TCP_ASKED = "the job says tcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """What every endpoint is made of."""
+
+    name: str
+    job: str
+    secret: bytes
+    on_message: Handler
+    on_open: OnOpen
+    on_close: OnClose
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The endpoint, and what is said of it."""
+
+    endpoint: Endpoint
+    expected: bool
+    """a link that is not RDMA is worth a warning"""
+    device: str = ""
+    gid: str = ""
+    mtu: int = 0
+    """of the device's port, in bytes"""
+    notify: str = ""
+    """footer or imm"""
+    reason: str = ""
+    """why this side offers TCP only"""
+
+    @property
+    def kind(self) -> str:
+        """What this side offers: rdma or tcp."""
+        return "rdma" if self.device else "tcp"
+
+
+def choose(transport: TransportSettings, own: Collection[str], party: Party) -> Choice:
+    """`own`: addresses of this process. Raises DeviceUnusable when the job insists on a device and none can be used."""
+    insists = transport.mode == "rdma"
+    if transport.mode == "tcp" or not (insists or transport.expected):
+        return _tcp(party, False, TCP_ASKED if transport.mode == "tcp" else NOT_ASKED)
+    shape = Shape(transport.slots, transport.slot_bytes)
+    try:
+        device = choose_device(shape, _addresses(own), transport.device, transport.gid_index)
+        try:
+            return _rdma(party, device, transport, shape)
+        except BaseException:
+            device.close()
+            raise
+    except (DeviceUnusable, Exhausted) as error:
+        if insists:
+            raise DeviceUnusable(f"transport.mode is rdma, and {error}") from error
+        log.warning("%s uses TCP although RDMA was asked for: %s", party.name, error)
+        return _tcp(party, True, str(error))
+
+
+def _addresses(own: Collection[str]) -> list[str]:
+    """Those that are addresses; a process may be known by a name as well."""
+    found = []
+    for one in own:
+        with contextlib.suppress(ValueError):
+            found.append(str(ip_address(one)))
+    return found
+
+
+def _tcp(party: Party, expected: bool, reason: str) -> Choice:
+    endpoint = TcpEndpoint(party.name, party.job, party.secret, party.on_message, party.on_open, party.on_close)
+    return Choice(endpoint, expected, reason=reason)
+
+
+def _rdma(party: Party, device: Device, transport: TransportSettings, shape: Shape) -> Choice:
+    settings = Settings(
+        shape=shape,
+        notify=Notify(transport.notify),
+        pinned_bytes_max=transport.pinned_bytes,
+        fallback=transport.mode != "rdma",
+    )
+    endpoint = RdmaEndpoint(
+        party.name,
+        party.job,
+        party.secret,
+        party.on_message,
+        party.on_open,
+        party.on_close,
+        device=device,
+        settings=settings,
+    )
+    port, notify = device.port, "imm" if endpoint.imm else "footer"
+    gid = str(port.gid.address.ipv4_mapped or port.gid.address)
+    log.info("%s uses RDMA: %s, address %d %s, %s", party.name, port.device, port.gid.number, gid, notify)
+    return Choice(endpoint, True, port.device, gid, 128 << port.mtu, notify)

@@ -1,0 +1,117 @@
+"""The sending half of a connection that may use RDMA: senders' own threads, and whoever makes progress, under one lock.
+
+A failure that a sender meets is kept for the thread that makes progress. It must never read what the peer says.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+from ferry.channel.base import Handler
+from ferry.channel.rdma_carriage import Carriage, Stage
+from ferry.channel.rdma_pipe import Intake, Means, Pipe
+from ferry.channel.rdma_wait import Bell, Pace
+from ferry.channel.tcp_channel import TcpChannel
+from ferry.contract import limits
+from ferry.contract.errors import FerryError
+
+
+class RdmaSender(TcpChannel):
+    """See RdmaChannel."""
+
+    transport = "rdma"
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        job: str,
+        on_message: Handler,
+        on_end: Callable[[TcpChannel, str], None],
+        *,
+        initiator: str,
+        life: bytes,
+        number: int,
+        means: Means,
+    ) -> None:
+        super().__init__(sock, peer, job, on_message, on_end, initiator=initiator, life=life, number=number)
+        self._fallback = means.fallback
+        self._carriage = Carriage(sock, peer, means, leads=initiator != peer)
+        self._bell, self._pace, self._intake = Bell(), Pace(), Intake(means.shape)
+        self._asleep = False
+        self._listened = 0.0
+        self._failure: FerryError | None = None
+        """of a sender's thread, for the one that makes progress"""
+        self._wish: bool | None = None
+
+    def _kick(self, size: int) -> None:
+        if size <= limits.SLOT_BYTES and self._failure is None and self._wire.acquire(blocking=False):
+            try:
+                self._carriage.look()
+                self._send(batches=1)
+            except FerryError as error:
+                self._failure = error
+            finally:
+                self._wire.release()
+        self._rouse()
+
+    def _rouse(self) -> None:
+        # Set before the thread looks for the last time what there is to do, and read after there was something to do.
+        if self._asleep:
+            self._bell.ring()
+
+    def _send(self, batches: int) -> bool:
+        """With the wire lock: as much as there is room for; True when something went."""
+        if self._carriage.stage is Stage.FALLEN:
+            return False  # what goes first is not known before the peer has said what it read
+        moved = False
+        for _ in range(batches):
+            if not self._carriage.push():
+                break
+            if not self._rest:
+                self._settle()
+                self._rest = self._collect()
+                if not self._rest:
+                    break
+            before = sum(map(len, self._rest))
+            self._rest = self._carriage.put(self._rest)
+            moved |= sum(map(len, self._rest)) != before
+            if self._rest:
+                break
+        if not self._rest and not self._carriage.unsent:
+            self._settle()
+        if moved:
+            self._pace.worked()
+        return moved
+
+    def _settle(self) -> None:
+        if self._in_hand:
+            self._handed_over()
+
+    def flush(self, timeout: float) -> bool:
+        """See Channel.flush; when it returns True, everything is in the peer's memory, or its kernel has it to send."""
+        deadline = time.monotonic() + timeout
+        while super().flush(max(0.0, deadline - time.monotonic())):
+            with self._wire:
+                pipe = self._carriage.outgoing
+                if self._in_hand:
+                    continue  # the link fell meanwhile
+                if pipe is None:
+                    return self._closed is None
+                target = pipe.settle()
+            self._rouse()
+            if self._landed(pipe, target, deadline):
+                return self._closed is None
+        return False
+
+    def _landed(self, pipe: Pipe, target: int, deadline: float) -> bool:
+        """Wait for that request; False when it was not done in time, or never will be."""
+
+        def over() -> bool:
+            return pipe.posts.done >= target or self._closed is not None or self._carriage.outgoing is not pipe
+
+        with self._lock:
+            self._idle.wait_for(over, max(0.0, deadline - time.monotonic()))
+            return pipe.posts.done >= target

@@ -1,0 +1,67 @@
+"""What carries the links of an instance to its peers: for its log, its metrics and the driver.
+
+Links to drivers are TCP by design, and do not count. Must never influence a link.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+
+from ferry.channel.choice import Choice
+from ferry.contract.documents import Links
+from ferry.contract.names import driver_generation
+from ferry.sidecar.counts import Row
+
+log = logging.getLogger("ferry.sidecar")
+
+
+class LinkWatch:
+    """Looked at again and again, by one thread."""
+
+    def __init__(self, chosen: Choice) -> None:
+        self._chosen = chosen
+        self._before: dict[str, str] = {}
+        """at the last look: why the link to a peer was not RDMA"""
+        self._said: dict[str, str] = {}
+        self.links = Links(reason=chosen.reason if chosen.expected else "")
+        self.rows: tuple[Row, ...] = (Row(self._labels(chosen.kind, chosen.reason), 0),)
+        """The first is what this side offers, also when no link is of that kind."""
+
+    def look(self) -> None:
+        """Count the open links, and warn of those that are not what was asked for, once for each change."""
+        found = [one for one in self._chosen.endpoint.links() if driver_generation(one.peer) is None]
+        counts = Counter({self.rows[0].labels: 0})
+        counts.update(self._labels(one.kind, one.reason) for one in found)
+        self.rows = tuple(Row(labels, count) for labels, count in counts.items())
+        slow = {one.peer: one.reason or self._chosen.reason for one in found if one.kind != "rdma"}
+        # A link begins on TCP: it counts when it still is at the next look.
+        lasting = {peer: reason for peer, reason in slow.items() if peer in self._before}
+        self._before = slow
+        reason = self._chosen.reason
+        if self._chosen.expected and not reason:
+            self._tell(lasting, {one.peer for one in found if one.kind == "rdma"})
+            reason = commonest(lasting.values())
+        self.links = Links(len(found) - len(slow), len(slow), reason if self._chosen.expected else "")
+
+    def _tell(self, lasting: dict[str, str], fast: set[str]) -> None:
+        for peer, reason in lasting.items():
+            if self._said.get(peer) != reason:
+                log.warning("the link to %s is TCP although RDMA is expected: %s", peer, reason)
+        for peer in self._said:
+            if peer in fast:
+                log.info("the link to %s is RDMA again", peer)
+        self._said = lasting
+
+    def _labels(self, kind: str, reason: str) -> tuple[str, ...]:
+        one = self._chosen
+        if kind == "rdma":
+            return kind, one.device, one.gid, str(one.mtu), one.notify, ""
+        return kind, "", "", "", "", reason or one.reason
+
+
+def commonest(reasons: Iterable[str]) -> str:
+    """The reason that is given most often, and of several the first in their order; empty when there is none."""
+    counts = Counter(sorted(reason for reason in reasons if reason))
+    return counts.most_common(1)[0][0] if counts else ""

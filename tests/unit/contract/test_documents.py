@@ -1,0 +1,50 @@
+"""Documents survive their files and the wire, also those of another version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ferry.contract.documents import Links, RunSettings, Status, TransportSettings
+
+STATUS = Status(
+    "j", 1, "idle", 5, None, (1, 1), [(["0.0"], ["1.0"])], True, 1, ["0.0"], [[1.0, 1.0]], 0, 0, 0, 0.0, 0.1, True, False,
+    None, 2, Links(1, 2, "why"),
+)  # fmt: skip
+
+
+def settings(directory: Path) -> RunSettings:
+    return RunSettings(
+        job="j", run="j-1", directory=str(directory), secret="s" * 16, redis="unix:///none.sock", pipeline_module="m",
+        pipeline_file=None, pipeline_args={}, virtual_nodes=4, replicas=0, workers=1, instances_per_worker=1,
+        memory_bytes=1 << 20, epoch_interval_ms=0, epoch_max_rows=1, cores=1, stops=((3, "commit"),),
+    )  # fmt: skip
+
+
+def test_settings_are_read_as_they_were_written(tmp_path: Path) -> None:
+    one = replace(settings(tmp_path), transport=TransportSettings("rdma", True, "mlx5_0", 3, 4, 4096, "imm", 1 << 20))
+    assert RunSettings.read(one.write()) == one
+
+
+def test_settings_of_a_run_from_before_there_was_a_choice(tmp_path: Path) -> None:
+    file = settings(tmp_path).write()
+    document = json.loads(file.read_text())
+    del document["transport"]
+    file.write_text(json.dumps(document))
+    assert RunSettings.read(file).transport == TransportSettings() == TransportSettings(mode="auto", expected=False)
+
+
+def test_a_status_of_another_version_is_understood() -> None:
+    wire = json.loads(json.dumps(STATUS.to_wire()))
+    assert Status.from_wire(wire) == STATUS
+    assert Status.from_wire({**wire, "novelty": 1}) == STATUS
+    del wire["transport"]
+    assert Status.from_wire(wire) == replace(STATUS, transport=Links())
+
+
+@pytest.mark.parametrize(("rdma", "tcp", "kind"), [(0, 0, ""), (2, 0, "rdma"), (0, 2, "tcp"), (1, 1, "mixed")])
+def test_what_links_are_in_one_word(rdma: int, tcp: int, kind: str) -> None:
+    assert Links(rdma, tcp).kind == kind
