@@ -279,8 +279,8 @@ def test_pods_with_rdma_are_accepted_and_need_no_privilege(kubectl: Kubectl, mod
     made = job("a", transport={"mode": "rdma", "rdma": RDMA[mode]}, kubernetes={"network": "host" if host else "pod"})
     kubectl.apply(made)
     owner = kubectl.get("sj", "a")
-    wait_until(lambda: kubectl.find("serviceaccount", "default"), "account of the pods", 30.0)
-    release = Release(str(kubectl.namespace), "ferry:1", "redis://nowhere.invalid:6379/0", "key")
+    kubectl.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "jobs"}})
+    release = Release(str(kubectl.namespace), "ferry:1", "redis://nowhere.invalid:6379/0", "key", "jobs")
     pod = pods.worker(owner, spec.check(owner), release, 0, {})
     for level in ("privileged", "restricted"):
         kubectl.run(
@@ -295,4 +295,4 @@ def test_pods_with_rdma_are_accepted_and_need_no_privilege(kubectl: Kubectl, mod
         assert sidecar["resources"]["limits"][RDMA[mode]["resource"]] == "1"
         assert RDMA[mode]["resource"] not in found["spec"]["containers"][0]["resources"]["limits"]
         assert sidecar["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert found["metadata"]["annotations"].get("k8s.v1.cni.cncf.io/networks") == RDMA[mode].get("networks")
+        assert found["metadata"].get("annotations", {}).get("k8s.v1.cni.cncf.io/networks") == RDMA[mode].get("networks")
