@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -99,7 +100,7 @@ class Place:
             process.wait()
 
 
-UNITS = {"throughput": "bytes/s", "latency": "s", "latency p99": "s", "messages": "messages", "stalls": "sends"}
+UNITS = {"throughput": "bytes/s", "latency": "us", "latency p99": "us", "messages": "messages", "stalls": "sends"}
 
 
 def keep(results: Results, place: str, found: Step) -> None:
@@ -107,7 +108,8 @@ def keep(results: Results, place: str, found: Step) -> None:
     numbers: dict[str, float] = found.pop("numbers")
     system, case = found.pop("system"), found.pop("case")
     for metric, value in numbers.items():
-        results.add(system, case, metric, value, UNITS.get(metric, "processors"), place=place, **found)
+        unit = UNITS.get(metric, "processors")
+        results.add(system, case, metric, value * 1e6 if unit == "us" else value, unit, place=place, **found)
 
 
 def told(found: Step) -> str:
@@ -142,6 +144,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Results:
         for found in Place(place, console).results(plan(place, sizes)):
             console.print(f"  {told(found)}", markup=False)
             keep(results, place, found)
+        results.write(a.json)
     return results
 
 
@@ -153,13 +156,15 @@ def main() -> int:
     p.add_argument(
         "--repeats",
         type=int,
-        default=3,
+        default=2,
         help="turns of what is compared with others, twice as many on the host; slots are tried once",
     )
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()
     if a.quick:
         a.places = [place for place in a.places if place != "pair"]
+    # A request to end goes the way of an error, so that no process and no guest is left.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(highlight=False)
     console.print(SPEED, style="yellow")
     try:

@@ -25,7 +25,7 @@ from ferry.channel.tcp import TcpEndpoint
 from ferry.contract import limits
 
 DATA, PING, PONG, RESULT = range(1, 5)
-PINGS_WARM = 20
+PINGS_WARM = 5
 LINK_SECONDS = 10.0
 _SLOTS, _SLOT_BYTES = limits.SLOTS, limits.SLOT_BYTES
 

@@ -30,11 +30,11 @@ PING_BYTES = (64, MESSAGE_BYTES)
 class Sizes:
     """How much is done."""
 
-    repeats: int = 3
+    repeats: int = 2
     seconds: float = 2.0
     """of one comparison"""
-    grid_seconds: float = 1.0
-    rounds: int = 200
+    grid_seconds: float = 0.6
+    rounds: int = 120
     rival_bytes: int = 64 << 20
     """that one run of ib_write_bw writes"""
     slot_kib: Sequence[int] = SLOT_KIB
@@ -43,7 +43,7 @@ class Sizes:
     @classmethod
     def quick(cls) -> Sizes:
         """To see that everything works."""
-        return cls(1, 1.0, 0.3, 40, 16 << 20, (16, 64), (4, 8))
+        return cls(1, 1.0, 0.3, 60, 16 << 20, (16, 64), (4, 8))
 
 
 def fits(shape: Shape) -> bool:
@@ -94,7 +94,7 @@ def _channel(carrier: str, sizes: Sizes, label: Step, **more: Any) -> Step:
 
 def _by_slots(carrier: str, sizes: Sizes, slots: Sequence[int]) -> list[Step]:
     label = {"case": "by slots"}
-    times = {"seconds": sizes.grid_seconds, "warm_seconds": 0.3, "pings": PING_BYTES, "rounds": sizes.rounds // 2}
+    times = {"seconds": sizes.grid_seconds, "warm_seconds": 0.2, "pings": (MESSAGE_BYTES,), "rounds": sizes.rounds // 4}
     shapes = [(count, kib << 10) for kib, count in product(sizes.slot_kib, slots)]
     return [_case(carrier, *s, label, **times) for s in shapes if carrier == "tcp" or fits(Shape(*s))]
 

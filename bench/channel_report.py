@@ -44,8 +44,7 @@ class Report:
         return self.r.median(case=BESIDE, metric="throughput", place=place, **found)
 
     def _latency(self, place: str, name: str, size: int) -> float | None:
-        value = self.r.median(case=BESIDE, metric="latency", place=place, bytes=size, **ROWS[name])
-        return None if value is None else value * 1e6
+        return self.r.median(case=BESIDE, metric="latency", place=place, bytes=size, **ROWS[name])
 
     def ratios(self) -> None:
         """Add what channels reach of what the programs reach: the median over the turns."""
@@ -122,7 +121,7 @@ class Report:
         panels = []
         for metric, what, unit, factor in (
             ("throughput", "messages of 64 KiB", "bytes/s", 1.0),
-            ("latency", "half of a round trip, 64 KiB", "us", 1e6),
+            ("latency", "half of a round trip, 64 KiB", "us", 1.0),
         ):
             series = {
                 f"slots of {size // 1024} KiB": [

@@ -16,7 +16,7 @@ from tests.cluster.hosts import Host, Hosts, await_that
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-EVENTS = 1_000_000
+EVENTS = 1_600_000
 ARGS = {"seed": 41, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
 VNODES = 16
 

@@ -99,6 +99,7 @@ run_pair() {
     trap "kill $qemu_a $qemu_b 2>/dev/null; wait; rm -rf '$base'; exit 130" INT TERM
     while kill -0 "$qemu_a" 2>/dev/null || kill -0 "$qemu_b" 2>/dev/null; do
         faults "$a" "$b"
+        [[ $(cat "$b/status" 2>/dev/null) =~ ^[1-9] ]] && { kill "$qemu_a" 2>/dev/null || true; }
         sleep 0.05
     done
     wait "$qemu_a" 2>/dev/null || status_a=$?

@@ -79,7 +79,7 @@ class Budget:
             if self._used + count > self.maximum:
                 raise Exhausted(
                     f"{what} pins {count} bytes, {self._used} of {self.maximum} are in use: "
-                    "use fewer or smaller slots, or allow more (PINNED_BYTES_MAX)"
+                    "use fewer or smaller slots, or allow more (transport.rdma.pinned)"
                 )
             self._used += count
 

@@ -96,10 +96,10 @@ def test_a_peer_that_only_verbs_can_see_dead_is_noticed_in_under_a_second(rig):
     to_b.send(Lane.DELTA, 1, 0, b"")
     b.next()
     assert to_b.flush(WAIT)
-    link = to_a._pipe.link
+    link = to_a._carriage.joined.link
     broken = link._lib.QPAttr()
     broken.qp_state = link._lib.enums.IBV_QPS_ERR
-    to_a._step = lambda pipe: time.sleep(0.01) is None  # the peer's thread does nothing any more
+    to_a._step = lambda: time.sleep(0.01) is None  # the peer's thread does nothing any more
     time.sleep(0.1)
     gone = time.monotonic()
     link._qp.modify(broken, link._lib.enums.IBV_QP_STATE)
@@ -117,7 +117,7 @@ def test_a_frozen_writer_that_wakes_after_the_end_writes_nothing(rig, child):
     a.opened.get(timeout=WAIT)
     a.take(50)
     channel = a.endpoint.channel("child")
-    ring = channel._pipe.inbound.ring
+    ring = channel._carriage.joined.inbound.ring
     watched = memoryview(ring._map)  # keeps the memory when the channel is gone
     process.send_signal(signal.SIGSTOP)
     channel.close("fenced")
@@ -170,7 +170,7 @@ def test_bodies_in_lent_memory_are_sent_from_where_they_are(rig):
     assert bytes(got.body) == log[1000:300_000] + b"between" + log[500_000:]
     assert channel.flush(WAIT)
     # What was copied into the stage is little: the rest of every slot is still the zeros of a fresh mapping.
-    copied = len(bytes(channel._pipe.outbound._stage.view).replace(b"\0", b""))
+    copied = len(bytes(channel._carriage.joined.outbound._stage.view).replace(b"\0", b""))
     assert copied < 4096
     view.release()
 
