@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster test-kube-api test-kube test-rdma images demo demo-kube crds bench-handover bench-throughput clean
+.PHONY: help setup test lint unit sim cluster test-kube-api test-kube test-rdma images demo demo-kube crds bench-handover bench-channel bench-throughput clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -18,7 +18,7 @@ help:
 	@echo 'make test-rdma         channels and a job over real verbs, in virtual machines (root)'
 	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
-	@echo 'make bench-handover | bench-throughput'
+	@echo 'make bench-handover | bench-throughput | bench-channel'
 	@echo 'make clean             removes caches and results; .venv stays'
 
 setup:
@@ -57,6 +57,9 @@ crds: setup
 
 bench-handover: setup
 	@$(PYTHON_HERE) bench/handover.py
+
+bench-channel: setup
+	@$(PYTHON_HERE) bench/channel.py
 
 bench-throughput: setup
 	@$(PYTHON_HERE) bench/throughput.py

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from ferry.channel import frames, lanes, rdma_ring
+from ferry.channel import frames, lanes, rdma_ring, tcp_channel
 from ferry.channel.base import Channel, Endpoint, Lane, Message
 from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
 from ferry.channel.rdma_device import choose_device
@@ -55,17 +55,18 @@ def arrange(case: Case) -> None:
 
     The product has constants there: only a measurement may turn them.
     """
-    code = zlib if case.checksum else SimpleNamespace(crc32=lambda data, start=0: 0)
-    vars(frames)["zlib"] = vars(rdma_ring)["zlib"] = code
+    vars(frames)["checksum"] = _CHECKSUM if case.checksum else lambda header, payload: 0
+    vars(rdma_ring)["zlib"] = zlib if case.checksum else SimpleNamespace(crc32=lambda data, start=0: 0)
     tcp = case.carrier == "tcp"
     slots, slot_bytes = (case.slots, case.slot_bytes) if tcp else (_SLOTS, _SLOT_BYTES)
-    payload, part = slot_bytes - (_SLOT_BYTES - _PAYLOAD_BYTES), max(1, slots // 4)
+    part, frame = max(1, slots // 4), slot_bytes + frames.HEADER_BYTES
     _turn(limits, SLOTS=slots, SLOT_BYTES=slot_bytes)
-    _turn(frames, PAYLOAD_BYTES=payload)
-    _turn(lanes, PAYLOAD_BYTES=payload, CREDIT_BATCH=part, HELD_SLOTS_MAX=part, _HELD_BYTES=part * payload)
+    _turn(frames, PAYLOAD_BYTES=slot_bytes, FRAME_BYTES=frame)
+    _turn(tcp_channel, FRAME_BYTES=frame)
+    _turn(lanes, PAYLOAD_BYTES=slot_bytes, CREDIT_BATCH=part, HELD_SLOTS_MAX=part, _HELD_BYTES=part * slot_bytes)
 
 
-_PAYLOAD_BYTES = frames.PAYLOAD_BYTES
+_CHECKSUM = frames.checksum
 
 
 def _turn(module: Any, **values: int) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ferry.channel.frames import FRAME_BYTES
 from ferry.channel.rdma_hello import Hello
 from ferry.channel.rdma_memory import Budget, Shape
 from ferry.channel.rdma_posts import Posts
 from ferry.channel.rdma_ring import Inbound, Outbound
 from ferry.channel.tcp_channel import RECEIVE_BYTES
 from ferry.channel.verbs import DeviceUnusable
-from ferry.contract import limits
 from ferry.contract.errors import Exhausted, Unreachable
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Intake:
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._bytes = memoryview(bytearray(max(RECEIVE_BYTES, shape.payload_bytes + 2 * limits.SLOT_BYTES)))
+        self._bytes = memoryview(bytearray(max(RECEIVE_BYTES, shape.payload_bytes + 2 * FRAME_BYTES)))
         self._start = self._end = 0
 
     def fill(self, inbound: Inbound) -> bool:

@@ -10,8 +10,9 @@ import select
 import threading
 import time
 
-SPINS, YIELDS, NAPS = 30, 60, 90
-"""Looks without a pause; then, up to this many, with one that lets other threads run; then after NAP_SECONDS."""
+SPINS, YIELDS, NAPS = 0, 30, 90
+"""Looks without a pause; then, up to this many, with one that lets other threads run; then after NAP_SECONDS. None is
+without a pause: a thread that only looks keeps the interpreter's lock from the thread that has something to send."""
 
 NAP_SECONDS = 0.0001
 WAIT_MILLISECONDS, STALL_MILLISECONDS = 1, 5

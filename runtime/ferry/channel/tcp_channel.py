@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ferry.channel.base import Handler
 from ferry.channel.flow import FlowChannel
+from ferry.channel.frames import FRAME_BYTES
 from ferry.contract import limits
 from ferry.contract.errors import Unreachable
 
@@ -39,7 +40,7 @@ the heartbeats of the membership are quicker and a process that is merely stoppe
 _JOIN_SECONDS = 1.0
 _FAREWELL_SECONDS = 0.02
 
-assert RECEIVE_BYTES >= 2 * limits.SLOT_BYTES
+assert RECEIVE_BYTES >= 2 * FRAME_BYTES
 
 
 def tune(sock: socket.socket) -> None:
@@ -177,7 +178,7 @@ class TcpChannel(FlowChannel):
                 start += self._feed(buffer[start:end])
                 if start == end:
                     start = end = 0
-                elif RECEIVE_BYTES - end < limits.SLOT_BYTES:
+                elif RECEIVE_BYTES - end < FRAME_BYTES:
                     buffer[: end - start] = buffer[start:end]
                     start, end = 0, end - start
         except OSError as error:
