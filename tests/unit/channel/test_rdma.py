@@ -76,7 +76,7 @@ def test_five_links_fit_into_what_needs_no_privilege():
     budget = Budget()
     for _ in range(5):
         budget.take(Shape().pinned_bytes, "a link")
-    with pytest.raises(Exhausted, match="transport.rdma.pinned"):
+    with pytest.raises(Exhausted, match=r"transport\.rdma\.pinned"):
         budget.take(Shape().pinned_bytes, "a link")
     budget.give(Shape().pinned_bytes)
     budget.take(Shape().pinned_bytes, "a link")
