@@ -95,10 +95,17 @@ class Installation:
         self.kubectl.apply(job)
         return Job(self, job, time.monotonic())
 
-    def complaints(self) -> list[str]:
-        """What the operators' logs should not hold."""
-        log = self.kubectl.run("logs", "-l", "app.kubernetes.io/component=operator", "--tail=-1", "--prefix")
-        return [line for line in log.splitlines() if any(word in line for word in UNEXPECTED)]
+    def assert_clean(self) -> None:
+        """The operators' logs hold no unexpected line. One that has just been made again has to start before it can be read."""
+        logs: list[str] = []
+
+        def read() -> bool:
+            logs.append(self.kubectl.run("logs", "-l", "app.kubernetes.io/component=operator", "--tail=-1", "--prefix"))
+            return True
+
+        wait_until(read, "logs of the operators", 60.0)
+        complaints = [line for line in logs[-1].splitlines() if any(word in line for word in UNEXPECTED)]
+        assert not complaints, "the operator's log: " + "\n".join(complaints[:20])
 
 
 @contextmanager
@@ -113,9 +120,8 @@ def installed_ferry(kubectl: Kubectl, *values: str, documents: Sequence[Document
         made = Installation(mine, files, ("nodes.read=true", "redis.persistence.enabled=false", *values))
         made.install()
         yield made
-        complaints = made.complaints()
+        made.assert_clean()
         made.helm("uninstall", "ferry", "--wait", "--timeout=60s")
-        assert not complaints, "the operator's log: " + "\n".join(complaints[:20])
 
 
 @dataclass

@@ -44,6 +44,7 @@ def start(ferry: Installation) -> Iterator[Callable[..., Job]]:
     for job in jobs:
         if ferry.kubectl.find("streamjob", job.name):
             job.delete()
+    ferry.assert_clean()
 
 
 def leader(ferry: Installation) -> str:

@@ -71,6 +71,13 @@ def ferry(cluster: Cluster) -> Iterator[Installation]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def clean(ferry: Installation) -> Iterator[None]:
+    """After every test the operator's log is clean."""
+    yield
+    ferry.assert_clean()
+
+
 @pytest.fixture(scope="module")
 def given(ferry: Installation) -> Iterator[None]:
     """Every node gives out the resource."""
