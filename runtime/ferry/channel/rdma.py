@@ -7,7 +7,6 @@ over TCP. It must never open a link to a peer that did not prove itself there, n
 from __future__ import annotations
 
 import mmap
-import socket
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from ferry.channel.rdma_channel import RdmaChannel
 from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Limits, Shape, obstacle
 from ferry.channel.rdma_pipe import Means
 from ferry.channel.tcp import TcpEndpoint
-from ferry.channel.tcp_channel import TcpChannel
+from ferry.channel.tcp_channel import Opening, TcpChannel
 from ferry.contract.errors import Exhausted
 
 if TYPE_CHECKING:
@@ -86,16 +85,12 @@ class RdmaEndpoint(TcpEndpoint):
         """Bytes that the links pin now."""
         return self._budget.used
 
-    def _channel(
-        self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int, carriers: int
-    ) -> TcpChannel:
-        given = (sock, peer, self._job, self._on_message, self._ended)
+    def _channel(self, opening: Opening, carriers: int) -> TcpChannel:
         if not carriers & RDMA:
-            reason = "the peer has no RDMA"
-            return TcpChannel(*given, initiator=initiator, life=life, number=number, reason=reason)
+            return TcpChannel(opening, "the peer has no RDMA")
         chosen = self._settings
         means = Means(self._device, chosen.shape, self.imm, self._budget, self._lent, chosen.fallback)
-        return RdmaChannel(*given, initiator=initiator, life=life, number=number, means=means)
+        return RdmaChannel(opening, means)
 
     def close(self) -> None:
         """See Endpoint.close."""

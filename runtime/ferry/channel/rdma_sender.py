@@ -5,15 +5,12 @@ A failure that a sender meets is kept for the thread that makes progress. It mus
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Callable
 
-from ferry.channel.base import Handler
 from ferry.channel.rdma_carriage import Carriage, Stage
 from ferry.channel.rdma_pipe import Intake, Means, Pipe
 from ferry.channel.rdma_wait import Bell, Pace
-from ferry.channel.tcp_channel import TcpChannel
+from ferry.channel.tcp_channel import Opening, TcpChannel
 from ferry.contract import limits
 from ferry.contract.errors import FerryError
 
@@ -23,22 +20,10 @@ class RdmaSender(TcpChannel):
 
     transport = "rdma"
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        peer: str,
-        job: str,
-        on_message: Handler,
-        on_end: Callable[[TcpChannel, str], None],
-        *,
-        initiator: str,
-        life: bytes,
-        number: int,
-        means: Means,
-    ) -> None:
-        super().__init__(sock, peer, job, on_message, on_end, initiator=initiator, life=life, number=number)
+    def __init__(self, opening: Opening, means: Means) -> None:
+        super().__init__(opening)
         self._fallback = means.fallback
-        self._carriage = Carriage(sock, peer, means, leads=initiator != peer)
+        self._carriage = Carriage(opening.sock, self.peer, means, leads=opening.initiator != self.peer)
         self._bell, self._pace, self._intake = Bell(), Pace(), Intake(means.shape)
         self._asleep = False
         self._listened = 0.0

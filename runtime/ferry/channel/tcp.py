@@ -32,7 +32,7 @@ from ferry.channel.base import (
     OnOpen,
 )
 from ferry.channel.handshake import LIFE_BYTES, Caller, greet, welcome
-from ferry.channel.tcp_channel import TcpChannel, tune
+from ferry.channel.tcp_channel import Opening, TcpChannel, tune
 from ferry.contract.errors import FerryError, Refusal, Unreachable
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,8 @@ class TcpEndpoint(Endpoint):
 
     def _welcome(self, sock: socket.socket) -> None:
         def decide(caller: Caller, answer: Callable[[bool], None]) -> None:
-            channel = self._channel(sock, caller.name, caller.name, caller.life, caller.number, caller.carriers)
+            opening = self._opening(sock, caller.name, caller.name, caller.life, caller.number)
+            channel = self._channel(opening, caller.carriers)
             self._admit(channel, answer)
 
         try:
@@ -155,7 +156,7 @@ class TcpEndpoint(Endpoint):
             me = Caller(self.name, self._life, number, self.carriers)
             admitted, life, carriers = greet(sock, me, peer, self._job, self._secret, seconds)
             if admitted:
-                channel = self._channel(sock, peer, self.name, life, number, carriers)
+                channel = self._channel(self._opening(sock, peer, self.name, life, number), carriers)
                 if self._admit(channel, None):
                     return channel
             sock.close()
@@ -166,18 +167,19 @@ class TcpEndpoint(Endpoint):
 
     # -- the one connection per peer ----------------------------------------------------------------------------------
 
-    def _channel(
-        self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int, carriers: int
-    ) -> TcpChannel:
-        return TcpChannel(
-            sock, peer, self._job, self._on_message, self._ended, initiator=initiator, life=life, number=number
-        )
+    def _channel(self, opening: Opening, carriers: int) -> TcpChannel:
+        return TcpChannel(opening)
+
+    def _opening(self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int) -> Opening:
+        return Opening(sock, peer, self._job, self._on_message, self._ended, initiator, life, number)
 
     def _admit(self, channel: TcpChannel, answer: Callable[[bool], None] | None) -> bool:
         """Make it the peer's connection, or not; the old one has ended, and was reported, before the new one opens."""
         with self._admission:
             old = self._channels.get(channel.peer)
-            stays = not self._closing and (old is None or old.closed is not None or not preferred(old, channel))
+            stays = not self._closing and (
+                old is None or old.closed is not None or not preferred(old.opening, channel.opening)
+            )
             if answer is not None:
                 answer(stays)
             if not stays:
@@ -232,7 +234,7 @@ class TcpEndpoint(Endpoint):
             channel.wait_end()
 
 
-def preferred(old: TcpChannel, new: TcpChannel) -> bool:
+def preferred(old: Opening, new: Opening) -> bool:
     """True when the old one of two connections of one pair stays; both ends come to the same answer."""
     if old.life != new.life:
         return False

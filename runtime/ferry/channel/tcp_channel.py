@@ -13,6 +13,7 @@ import socket
 import struct
 import termios
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ferry.channel.base import Handler
@@ -55,36 +56,40 @@ def tune(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A connection that has proved itself, and who is to hear of it."""
+
+    sock: socket.socket
+    peer: str
+    job: str
+    on_message: Handler
+    on_end: Callable[[TcpChannel, str], None]
+    initiator: str
+    """who dialled"""
+    life: bytes
+    """of the peer"""
+    number: int
+    """of the connections that the initiator opened"""
+
+
 class TcpChannel(FlowChannel):
     """One authenticated connection. `start` begins to receive; sending is possible before."""
 
     transport = "tcp"
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        peer: str,
-        job: str,
-        on_message: Handler,
-        on_end: Callable[[TcpChannel, str], None],
-        *,
-        initiator: str,
-        life: bytes,
-        number: int,
-        reason: str = "",
-    ) -> None:
-        super().__init__(peer, job, on_message, reason)
-        self.initiator, self.life, self.number = initiator, life, number
-        self._socket = sock
-        self._on_end = on_end
+    def __init__(self, opening: Opening, reason: str = "") -> None:
+        super().__init__(opening.peer, opening.job, opening.on_message, reason)
+        self.opening = opening
+        self._socket, self._on_end = opening.sock, opening.on_end
         self._wire = threading.Lock()
         self._rest: list[bytes | memoryview] = []
         self._stuck = False
         self._lost: str | None = None
         self._deaf = False
         self._shut_down = threading.Event()
-        self._reader = threading.Thread(target=self._read, name=f"channel-read-{peer}", daemon=True)
-        self._writer = threading.Thread(target=self._write, name=f"channel-write-{peer}", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=f"channel-read-{self.peer}", daemon=True)
+        self._writer = threading.Thread(target=self._write, name=f"channel-write-{self.peer}", daemon=True)
 
     def ready(self) -> None:
         """The handshake is over: no more deadline on the socket."""

@@ -243,7 +243,7 @@ def test_two_that_connect_to_each_other_at_one_time_agree_on_one_connection(net)
         # b has got a message on it, so it is b's connection as well now.
         b.endpoint.channel("a").send(Lane.DELTA, turn, 2, b"", timeout=WAIT)
         assert a.next().kind == turn
-        assert a.endpoint.channel("b").initiator == b.endpoint.channel("a").initiator
+        assert a.endpoint.channel("b").opening.initiator == b.endpoint.channel("a").opening.initiator
     for party in (a, b):
         assert party.events[0::2] == ["open"] * len(party.events[0::2]), "open and close alternate"
         assert "open" not in party.events[1::2]
