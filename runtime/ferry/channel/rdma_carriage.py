@@ -1,8 +1,8 @@
 """Which way the bytes of a connection go: through rings, or over the TCP connection on which the rings are agreed.
 
-    apart --hello--> offered --peer's hello, ready--> met --peer's ready, turn--> joined
-      ^                                                                             |
-      '------- peer's fall: what it did not read is sent again over TCP -------- fallen
+    apart --hello--> offered --peer's hello, ready--> met --peer's ready--> proving --its device has answered, turn--> joined
+      ^                                                                                                               |
+      '--------------- peer's fall: what it did not read is sent again over TCP ---------------------------------- fallen
 
 From any stage either side may fall, because its link broke or because it is told to: it takes the peer's rights away, reads
 what has arrived, says how many slots that was, and goes on over TCP when the peer has said the same. So no byte is lost or
@@ -26,7 +26,7 @@ from ferry.contract.errors import Refusal, Unreachable
 
 log = logging.getLogger(__name__)
 
-UNACKNOWLEDGED_SECONDS = 0.3
+UNACKNOWLEDGED_SECONDS = 0.2
 """A peer whose device does not answer has this long to acknowledge a TCP segment: its kernel does, however busy it is."""
 
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.25, 30.0
@@ -41,6 +41,7 @@ class Stage(Enum):
     APART = "apart"
     OFFERED = "offered"
     MET = "met"
+    PROVING = "proving"
     JOINED = "joined"
     FALLEN = "fallen"
 
@@ -102,10 +103,9 @@ class Carriage:
             self._say(READY)
             self._enter(Stage.MET)
         elif message == READY and self.stage is Stage.MET:
-            self._say(TURN)
-            self._out = True
-            self._enter(Stage.JOINED)
-        elif message == TURN and self.stage is Stage.JOINED and not self._in:
+            self._enter(Stage.PROVING)
+            self.probe()
+        elif message == TURN and self.stage in (Stage.PROVING, Stage.JOINED) and not self._in:
             self._in = True
             log.debug("the link to %s goes over RDMA", self._peer)
         else:
@@ -216,6 +216,10 @@ class Carriage:
     def progress(self, idle: bool) -> tuple[bool, bool]:
         """Notice credit and completions, give credit; returns whether there were any of each. Raises LinkLost."""
         pipe = self._pipe
+        if pipe is not None and self.stage is Stage.PROVING and self.answered():
+            self._say(TURN)
+            self._out = True
+            self._enter(Stage.JOINED)
         if pipe is None or not self._out:
             return False, False
         with about_the_link():
@@ -253,7 +257,7 @@ class Carriage:
         if self.stage is Stage.APART:
             due = self._retry_at if self._wanted and self._leads else now + 1.0
         else:
-            due = now + UNACKNOWLEDGED_SECONDS / 4
+            due = now + (0.002 if self.stage is Stage.PROVING else UNACKNOWLEDGED_SECONDS / 4)
         return max(1, min(1000, int((due - now) * 1000) + 1))
 
     @property

@@ -23,7 +23,9 @@ from ferry.contract.errors import Unreachable
 
 log = logging.getLogger(__name__)
 
-_FAREWELL_SECONDS = 0.02
+_FAREWELL_SECONDS = 0.5
+"""For the wire lock: making a queue pair takes tens of milliseconds."""
+
 _JOIN_SECONDS = 1.0
 
 

@@ -25,8 +25,8 @@ SGES = 8
 
 INLINE_BYTES = 32
 
-TIMEOUT, RETRIES = 14, 4
-"""4.096 us * 2**14 * (4 + 1) = 0.34 s until an unanswered request is an error. Seven retries would be for ever on some."""
+TIMEOUT, RETRIES = 14, 6
+"""4.096 us * 2**14 * (6 + 1) = 0.46 s until an unanswered request is an error. Seven retries would be for ever on some."""
 
 _BATCH = 16
 _RNR_TIMER = 12

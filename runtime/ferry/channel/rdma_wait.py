@@ -23,7 +23,7 @@ SLEEPY_SECONDS = 0.01
 """Nothing was done for this long: it is worth the effort to fall asleep."""
 
 PROBE_MILLISECONDS = 250
-"""Without a completion for this long the peer's device is asked; it has 0.34 s to answer (see rdma_link)."""
+"""Without a completion for this long the peer's device is asked; it has 0.46 s to answer (see rdma_link)."""
 
 ANSWER_MILLISECONDS = 2
 """A sleeper's look for the answer; later it looks again as one that is awake."""

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from channel_rig import WAIT, Rig, eventually
+from fake_verbs import FakeLink
 
 from ferry.channel import rdma_carriage
 from ferry.channel.base import Lane, LinkState
@@ -136,6 +137,16 @@ def test_what_was_not_read_is_sent_again_exactly(rig):
         assert not to_b.flush(0.01), "what may have to be sent again has not left"
     assert b.next().body == bytes(10_000)
     assert to_b.flush(WAIT) and not b.events[1:]
+    joined(to_b, to_a)
+
+
+def test_a_ring_is_not_used_before_the_devices_have_answered(rig, monkeypatch):
+    with monkeypatch.context() as silent:
+        silent.setattr(FakeLink, "reap", lambda link: 0)
+        _, b, to_b, to_a = rig.pair()
+        eventually(lambda: {c._carriage.stage for c in (to_b, to_a)} == {Stage.PROVING})
+        to_b.send(Lane.DELTA, 3, 0, b"")
+        assert b.next().kind == 3 and {c.link.kind for c in (to_b, to_a)} == {"tcp"}
     joined(to_b, to_a)
 
 
