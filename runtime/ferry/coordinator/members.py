@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from ferry.board import Board
-from ferry.channel.base import Channel, Endpoint
+from ferry.channel.base import REPLACED, Channel, Endpoint
 from ferry.contract import places
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Unreachable
@@ -53,9 +53,10 @@ class Members:
         return entry.flight if entry else None
 
     def closed(self, peer: str, reason: str) -> None:
-        """The channel to a peer closed."""
-        with self._lock:
-            self._known.pop(InstanceId(peer), None)
+        """The channel to a peer closed. When a newer one took over, to a successor say, that one is known already."""
+        if reason != REPLACED:
+            with self._lock:
+                self._known.pop(InstanceId(peer), None)
         self._post(core.Lost(InstanceId(peer), reason))
         self.on_lost(InstanceId(peer))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ferry.channel.tcp import TcpEndpoint
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.places import Registration
@@ -76,6 +77,35 @@ def test_instances_of_a_silent_worker_are_cut_off_as_soon_as_its_heartbeat_has_r
     board.beats[1] = False
     made._look()
     assert endpoint.closed == ["1.0"]
+
+
+def test_a_successor_that_comes_before_its_predecessor_has_gone_is_dialled_once() -> None:
+    board, posted = FakeBoard(), list[object]()
+    made = Members(SETTINGS, board, posted.append)  # type: ignore[arg-type]
+    driver, before, after = (
+        TcpEndpoint(
+            name, "job", b"secret", lambda m: None, *((made.opened, made.closed) if name == "d" else (ignore, ignore))
+        )
+        for name in ("d", "0.0", "0.0")
+    )
+    made.endpoint = driver
+    try:
+        for life, endpoint in (("first", before), ("second", after)):
+            host, port = endpoint.listen()
+            board.registrations = lambda life=life, host=host, port=port: [  # type: ignore[method-assign, misc]
+                Registration("0.0", life, host, port, "", 1)
+            ]
+            for _ in range(4):
+                made._look()
+        kinds = [type(event).__name__ for event in posted]
+        assert kinds == ["Connected", "Lost", "Connected"], "the second took over from the first, once"
+    finally:
+        for endpoint in (driver, before, after):
+            endpoint.close()
+
+
+def ignore(*_: object) -> None:
+    pass
 
 
 class OpenEndpoint:
