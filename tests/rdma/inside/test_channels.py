@@ -61,6 +61,14 @@ def child():
         process.wait()
 
 
+def joined(channel):
+    """The link of a channel, once its bytes go over it; the first ones go over TCP."""
+    deadline = time.monotonic() + WAIT
+    while channel._carriage.joined is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return channel._carriage.joined
+
+
 def notify_of(rig):
     return str(rig._settings.notify)
 
@@ -93,10 +101,11 @@ def test_a_killed_process_is_noticed_also_by_a_sender_without_credit(rig, child)
 def test_a_peer_that_only_verbs_can_see_dead_is_noticed_in_under_a_second(rig):
     """Its TCP connection stays open and silent, as when its machine lost power; nothing is outstanding."""
     a, b, to_b, to_a = rig.pair()
+    link = joined(to_a).link
+    assert joined(to_b)
     to_b.send(Lane.DELTA, 1, 0, b"")
     b.next()
     assert to_b.flush(WAIT)
-    link = to_a._carriage.joined.link
     broken = link._lib.QPAttr()
     broken.qp_state = link._lib.enums.IBV_QPS_ERR
     to_a._step = lambda: time.sleep(0.01) is None  # the peer's thread does nothing any more
@@ -117,7 +126,7 @@ def test_a_frozen_writer_that_wakes_after_the_end_writes_nothing(rig, child):
     a.opened.get(timeout=WAIT)
     a.take(50)
     channel = a.endpoint.channel("child")
-    ring = channel._carriage.joined.inbound.ring
+    ring = joined(channel).inbound.ring
     watched = memoryview(ring._map)  # keeps the memory when the channel is gone
     process.send_signal(signal.SIGSTOP)
     channel.close("fenced")
@@ -164,13 +173,14 @@ def test_bodies_in_lent_memory_are_sent_from_where_they_are(rig):
     log[:] = os.urandom(1 << 20)
     a.endpoint.lend(log)
     channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
+    assert joined(channel)
     view = memoryview(log)
     channel.send(Lane.BULK, 1, 0, b"head", (view[1000:300_000], b"between", view[500_000:]), timeout=WAIT)
     got = b.next()
     assert bytes(got.body) == log[1000:300_000] + b"between" + log[500_000:]
     assert channel.flush(WAIT)
     # What was copied into the stage is little: the rest of every slot is still the zeros of a fresh mapping.
-    copied = len(bytes(channel._carriage.joined.outbound._stage.view).replace(b"\0", b""))
+    copied = len(bytes(joined(channel).outbound._stage.view).replace(b"\0", b""))
     assert copied < 4096
     view.release()
 
