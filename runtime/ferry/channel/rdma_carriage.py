@@ -19,15 +19,18 @@ from enum import Enum
 
 from ferry.channel import rdma_wait
 from ferry.channel.base import HANDSHAKE_SECONDS
-from ferry.channel.rdma_hello import READY, TURN, Control, Fall, Hello, data, fall
+from ferry.channel.rdma_hello import PING, READY, TURN, Control, Fall, Hello, data, fall
 from ferry.channel.rdma_pipe import Intake, LinkLost, Means, Pipe, about_the_link
 from ferry.channel.tcp_channel import GATHER_MAX, behind, unacknowledged
 from ferry.contract.errors import Refusal, Unreachable
 
 log = logging.getLogger(__name__)
 
-UNACKNOWLEDGED_SECONDS = 0.2
+UNACKNOWLEDGED_SECONDS = 0.3
 """A peer whose device does not answer has this long to acknowledge a TCP segment: its kernel does, however busy it is."""
+
+PING_SECONDS = 0.1
+"""A device that has not answered for this long: the peer's kernel is asked, too, so that both are known dead at once."""
 
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.25, 30.0
 """From a fall until the next attempt; doubled by each that does not last STEADY_SECONDS."""
@@ -56,6 +59,7 @@ class Carriage:
         self._pipe: Pipe | None = None
         self._out = self._in = False
         self._wanted = True
+        self._pinged = False
         self.stage, self._since = Stage.APART, time.monotonic()
         self._retry_at = self._heard = self._since
         self._pause = RETRY_SECONDS / 2
@@ -83,19 +87,13 @@ class Carriage:
 
     def hear(self, message: Hello | bytes) -> None:
         """What the peer says on the way to a link. Raises LinkLost, or Refusal for what it may not say now."""
-        if self.stage is Stage.FALLEN:
-            return  # the peer said it before it knew
+        if self.stage is Stage.FALLEN or message == PING:
+            return  # the peer said it before it knew, or says nothing
         if isinstance(message, Hello):
             if self.stage is Stage.APART:
                 if not self._wanted:
                     raise LinkLost(self.reason)
                 self.offer()
-            shape = self._means.shape
-            if (message.slots, message.slot_bytes) != (shape.slots, shape.slot_bytes):
-                raise LinkLost(
-                    f"the peer's ring has {message.slots} x {message.slot_bytes} bytes, this side's "
-                    f"{shape.slots} x {shape.slot_bytes}: use the same setting everywhere"
-                )
             if self.stage is not Stage.OFFERED or self._pipe is None:
                 raise Refusal("the peer describes its RDMA link twice")
             with about_the_link():
@@ -113,12 +111,13 @@ class Carriage:
 
     def _enter(self, stage: Stage) -> None:
         self.stage, self._since = stage, time.monotonic()
-        self._heard = self._since
+        if stage is Stage.JOINED:
+            self._device_answers()
 
     # -- falling ------------------------------------------------------------------------------------------------------
 
     def revoke(self, reason: str) -> None:
-        """The fence: nothing of the peer's reaches this side's memory any more. What has arrived can still be read."""
+        """The fence; what has arrived can still be read. Raises Unreachable when TCP is known to be dead, too."""
         log.warning("the link to %s goes on over TCP: %s", self._peer, reason)
         steady = self.stage is Stage.JOINED and time.monotonic() - self._since > STEADY_SECONDS
         self._pause = RETRY_SECONDS if steady else min(2 * self._pause, RETRY_SECONDS_MAX)
@@ -126,6 +125,8 @@ class Carriage:
         self._enter(Stage.FALLEN)
         if self._pipe is not None:
             self._pipe.link.revoke()
+        if self._pinged and unacknowledged(self._socket):
+            raise Unreachable(f"{reason}, and its TCP connection does not answer either")
 
     def tell_fall(self) -> None:
         """Everything that had arrived was read: say so."""
@@ -227,7 +228,7 @@ class Carriage:
             more = pipe.outbound.look()
             pipe.inbound.report(idle=idle and not more)
         if reaped:
-            self._heard = time.monotonic()
+            self._device_answers()
         return more, reaped
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -238,8 +239,12 @@ class Carriage:
         if self.stage is Stage.JOINED and pipe is not None:
             with about_the_link():
                 pipe.outbound.nudge()
-                if pipe.answered and (now - self._heard) * 1000 >= rdma_wait.PROBE_MILLISECONDS:
+                silent = now - self._heard - rdma_wait.PROBE_MILLISECONDS / 1000
+                if pipe.answered and silent >= 0:
                     pipe.outbound.probe()
+                elif silent > PING_SECONDS and not self._pinged:
+                    self._pinged = True
+                    self._say(PING)
         elif self.stage is Stage.FALLEN:
             if waited > UNACKNOWLEDGED_SECONDS and unacknowledged(self._socket):
                 raise Unreachable(f"{self.reason}, and its TCP connection does not answer either")
@@ -247,18 +252,16 @@ class Carriage:
                 raise Unreachable(f"{self.reason}, and the peer does not go on over TCP")
         elif self.stage is Stage.APART:
             if self._wanted and self._leads and now >= self._retry_at:
-                self._retry_at = now
                 self.offer()
         elif waited > HANDSHAKE_SECONDS:
             raise LinkLost(f"the peer did not set up its side of the RDMA link within {HANDSHAKE_SECONDS} s")
 
     def patience(self, now: float) -> int:
         """Milliseconds until `mind` is due, when nothing happens before; only while not joined."""
-        if self.stage is Stage.APART:
-            due = self._retry_at if self._wanted and self._leads else now + 1.0
-        else:
-            due = now + (0.002 if self.stage is Stage.PROVING else UNACKNOWLEDGED_SECONDS / 4)
-        return max(1, min(1000, int((due - now) * 1000) + 1))
+        if self.stage is not Stage.APART:
+            return 2 if self.stage is Stage.PROVING else 50
+        due = self._retry_at - now if self._wanted and self._leads else 1.0
+        return max(1, min(1000, int(due * 1000) + 1))
 
     @property
     def unsent(self) -> bool:
@@ -290,5 +293,8 @@ class Carriage:
         with about_the_link():
             answered = self._pipe is not None and self._pipe.posts.reap()
         if answered:
-            self._heard = time.monotonic()
+            self._device_answers()
         return answered
+
+    def _device_answers(self) -> None:
+        self._heard, self._pinged = time.monotonic(), False

@@ -5,6 +5,7 @@
     turn    this side's stream goes on in the ring
     fall    this side has closed its ring after so many slots; the stream goes on here
     data    bytes of the stream
+    ping    nothing: the peer's kernel acknowledges it, however busy the peer is
     bye     why this side ends, and how many slots have reached the peer for certain
 
 Fixed layouts with bounds only; nothing that a peer says is used before it was judged. It must never know whose turn it is.
@@ -30,7 +31,7 @@ _MTUS = range(1, 6)
 _NUMBERS = 1 << 24
 _BUFFER_BYTES = 128 * 1024
 
-READY, TURN = b"R", b"T"
+READY, TURN, PING = b"R", b"T", b"P"
 
 
 class Hello(NamedTuple):
@@ -131,7 +132,7 @@ class Control:
         self._stream = 0
 
     def read(self) -> Hello | Fall | Bye | bytes | memoryview | None:
-        """The next message: READY or TURN as they are, a piece of the stream as a view (until the next call), or None.
+        """The next message: READY, TURN or PING as they are, a piece of the stream as a view (until the next call), or None.
 
         Raises Unreachable when the peer is gone, Refusal for what is no message.
         """
@@ -179,7 +180,7 @@ class Control:
 
     def _size(self, there: int) -> int | None:
         kind = bytes(self._buffer[self._start : self._start + 1])
-        if kind in (READY, TURN):
+        if kind in (READY, TURN, PING):
             return 1
         if kind == b"H":
             return 1 + _HELLO.size

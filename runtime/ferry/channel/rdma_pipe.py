@@ -92,7 +92,13 @@ class Pipe:
         )
 
     def attach(self, peer: Hello) -> None:
-        """Connect to the peer's side; a request that comes before costs the peer a retry. Raises DeviceUnusable."""
+        """Connect to the peer's side; what it posts before costs it a retry. Raises DeviceUnusable, LinkLost."""
+        mine = self.hello
+        if (peer.slots, peer.slot_bytes) != (mine.slots, mine.slot_bytes):
+            raise LinkLost(
+                f"the peer's ring has {peer.slots} x {peer.slot_bytes} bytes, this side's {mine.slots} x "
+                f"{mine.slot_bytes}: use the same setting everywhere"
+            )
         self.link.connect(peer.remote)
         self.inbound.attach(peer)
         self.outbound.attach(peer)

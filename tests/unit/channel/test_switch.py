@@ -16,6 +16,7 @@ from ferry.channel.base import Lane, LinkState
 from ferry.channel.rdma import Notify, Settings
 from ferry.channel.rdma_carriage import Carriage, Stage
 from ferry.channel.rdma_memory import Shape
+from ferry.channel.rdma_pipe import LinkLost
 from ferry.contract.errors import Refusal
 
 REFUSED = "connection lost: RDMA request failed: REM_ACCESS_ERR"
@@ -130,7 +131,7 @@ def test_what_was_not_read_is_sent_again_exactly(rig):
         to_b.post(Lane.DELTA, 1, 0, b"", [bytes(10_000)])
         eventually(lambda: to_b._carriage.outgoing.outbound.sent >= 3)
         to_a._carriage._pipe.link.failed = True
-        to_b._failure = rdma_carriage.LinkLost("for this test")
+        to_b._failure = LinkLost("for this test")
         to_b._bell.ring()
         eventually(lambda: to_b._carriage.stage is Stage.FALLEN)
         assert not any(r.live for r in to_b._carriage._pipe.link.regions), "the peer has no rights any more"
@@ -206,6 +207,24 @@ def test_a_peer_that_answers_neither_way_is_given_up(monkeypatch, rig):
     monkeypatch.setattr(Carriage, "tell_fall", lambda _: None)
     to_b._carriage._pipe.link.failed = True
     assert "and its TCP connection does not answer either" in a.reason() + b.reason()
+
+
+def test_a_device_that_does_not_answer_has_the_peers_kernel_asked_too(monkeypatch, rig):
+    _, b, to_b, to_a = rig.pair()
+    joined(to_b, to_a)
+    with monkeypatch.context() as silent:
+        silent.setattr(FakeLink, "reap", lambda link: 0)
+        eventually(lambda: to_b._carriage._pinged and to_a._carriage._pinged)
+        to_b.send(Lane.DELTA, 3, 0, b"")
+        assert b.next().kind == 3, "a late answer is no end"
+    eventually(lambda: not to_b._carriage._pinged)
+    joined(to_b, to_a)
+    monkeypatch.setattr(rdma_carriage, "unacknowledged", lambda _: True)
+    monkeypatch.setattr(rdma_carriage, "UNACKNOWLEDGED_SECONDS", 100.0)
+    to_b._carriage._pinged = True
+    to_b._failure = LinkLost("for this test")
+    to_b._bell.ring()
+    assert "for this test, and its TCP connection does not answer either" in b.reason()
 
 
 def test_a_link_that_must_be_rdma_ends_its_connection_when_the_peer_leaves_it():
