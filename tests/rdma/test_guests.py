@@ -20,8 +20,12 @@ CONTRACT = "/ferry/tests/unit/channel/test_contract.py"
 INSIDE = "/ferry/tests/rdma/inside"
 NODE = f"python3 {INSIDE}/node.py"
 
+MESSAGES = "FERRY_RDMA_MESSAGES=500000"
+"""Each way of notifying carries half of a million, at one time."""
+
 ALONE = {
-    "a long time": (f"{PYTEST} {INSIDE}/test_endurance.py", 7),
+    "a long time, with footers": (f"{MESSAGES} {PYTEST} {INSIDE}/test_endurance.py -k 'footer or requests'", 4),
+    "a long time, with notices": (f"{MESSAGES} {PYTEST} {INSIDE}/test_endurance.py -k imm", 3),
     "the contract of a channel, with footers": (f"FERRY_CHANNEL_CARRIERS=rdma-footer {PYTEST} {CONTRACT}", 44),
     "the contract of a channel, with notices": (f"FERRY_CHANNEL_CARRIERS=rdma-imm {PYTEST} {CONTRACT}", 44),
     "channels over real verbs, and a hostile peer": (f"{PYTEST} {INSIDE}/test_channels.py {INSIDE}/test_links.py", 38),

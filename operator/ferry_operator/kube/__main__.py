@@ -132,7 +132,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it would like to handle signals, too
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(3)}"
     release, token = release_of(os.environ, options.namespace), os.environ.get("FERRY_METRICS_TOKEN") or None

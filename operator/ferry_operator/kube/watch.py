@@ -33,6 +33,7 @@ class Watch:
 
     def start(self) -> None:
         """Begin to watch."""
+        logging.getLogger("kopf").setLevel(logging.WARNING)
         for kind in (JOBS, PODS):
             for verb in ("list", "watch"):
                 record(verb, kind)
@@ -50,6 +51,8 @@ class Watch:
 
     def close(self) -> None:
         """End the watches."""
+        # It closes its connections first, and then finds that requests fail, its very first ones, too.
+        logging.getLogger("kopf").setLevel(logging.CRITICAL)
         self._stop.set()
         self._thread.join(END_SECONDS)
 
