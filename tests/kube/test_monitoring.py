@@ -81,10 +81,12 @@ def story(ferry: Installation, lab: Lab) -> Iterator[Story]:
             job.until_workers(4)
             ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=2")
             job.until_workers(2)
+            before, _ = job.life_of("worker-1")
             ferry.kubectl.run("delete", "pod", f"{job.name}-worker-1", "--grace-period=0", "--force")
             wait_until(lambda: prometheus.number("ferry_recovery_seconds_count") >= 1, "recovery", 60.0)
+            wait_until(lambda: job.life_of("worker-1")[0] != before, "another pod", 60.0)
             job.until_workers(2)
-            job.until_epoch(2)
+            job.until_epoch(20)
             yield Story(prometheus, job, begin, time.time())
     finally:
         job.delete()
