@@ -10,6 +10,7 @@ import time
 from itertools import pairwise
 from statistics import median
 
+import pytest
 from channel_rig import WAIT
 
 from ferry.channel.base import Lane
@@ -60,6 +61,7 @@ def resident():
 MESSAGES = int(os.environ.get("FERRY_RDMA_MESSAGES", "100000"))
 
 
+@pytest.mark.timeout(450)
 def test_memory_stays_flat_over_many_messages(rig):
     a, b = rig.party("a"), rig.party("b")
     seen, goal, reached = 0, 0, threading.Event()
