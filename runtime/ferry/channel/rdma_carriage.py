@@ -117,7 +117,7 @@ class Carriage:
     # -- falling ------------------------------------------------------------------------------------------------------
 
     def revoke(self, reason: str) -> None:
-        """The fence; what has arrived can still be read. Raises Unreachable when TCP is known to be dead, too."""
+        """The fence; what has arrived can be read. Raises Unreachable when TCP is known to be dead, too."""
         log.warning("the link to %s goes on over TCP: %s", self._peer, reason)
         steady = self.stage is Stage.JOINED and time.monotonic() - self._since > STEADY_SECONDS
         self._pause = RETRY_SECONDS if steady else min(2 * self._pause, RETRY_SECONDS_MAX)
@@ -125,7 +125,8 @@ class Carriage:
         self._enter(Stage.FALLEN)
         if self._pipe is not None:
             self._pipe.link.revoke()
-        if self._pinged and unacknowledged(self._socket):
+        pinged, self._pinged = self._pinged, False
+        if pinged and unacknowledged(self._socket):
             raise Unreachable(f"{reason}, and its TCP connection does not answer either")
 
     def tell_fall(self) -> None:
@@ -153,10 +154,9 @@ class Carriage:
 
     def close(self) -> None:
         """Take all rights away and end the link, if there is one."""
-        pipe, self._pipe = self._pipe, None
         self._out = self._in = False
-        if pipe is not None:
-            pipe.close()
+        if self._pipe is not None:
+            self._pipe.close()
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,15 @@ A failure that a sender meets is kept for the thread that makes progress. It mus
 
 from __future__ import annotations
 
+import sys
 import time
 
 from ferry.channel.rdma_carriage import Carriage, Stage
-from ferry.channel.rdma_pipe import Intake, Means, Pipe
+from ferry.channel.rdma_pipe import Intake, LinkLost, Means, Pipe
 from ferry.channel.rdma_wait import Bell, Pace
 from ferry.channel.tcp_channel import Opening, TcpChannel
 from ferry.contract import limits
-from ferry.contract.errors import FerryError
+from ferry.contract.errors import FerryError, Unreachable
 
 
 class RdmaSender(TcpChannel):
@@ -85,7 +86,10 @@ class RdmaSender(TcpChannel):
                     continue  # the link fell meanwhile
                 if pipe is None:
                     return self._closed is None
-                target = pipe.settle()
+                try:
+                    target = pipe.settle()
+                except Unreachable as error:  # what was sent may go over TCP: see RdmaChannel
+                    self._failure, target = LinkLost(str(error)), sys.maxsize
             self._rouse()
             if self._landed(pipe, target, deadline):
                 return self._closed is None

@@ -38,6 +38,9 @@ SILENT_SECONDS = 15
 """Unacknowledged bytes for this long mean that the node is gone; a dead process is noticed at once. Generous, because
 the heartbeats of the membership are quicker and a process that is merely stopped must not look dead to TCP."""
 
+_SIOCOUTQNSD = 0x894B
+"""Bytes of the send queue that were not sent yet: of linux/sockios.h, Python has no name for it."""
+
 _JOIN_SECONDS = 1.0
 _FAREWELL_SECONDS = 0.02
 
@@ -223,8 +226,16 @@ def behind(gather: list[bytes | memoryview], count: int) -> list[bytes | memoryv
 
 
 def unacknowledged(sock: socket.socket) -> bool:
-    """The peer's kernel has not said that it has got everything; asked of Linux, elsewhere never known."""
+    """The peer's kernel has not said that it has got what was sent; asked of Linux, elsewhere never known.
+
+    What waits here because the peer does not read is not sent: a slow or frozen process is no dead machine.
+    """
     try:
-        return bool(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0])
+        queued, unsent = (_count(sock, request) for request in (termios.TIOCOUTQ, _SIOCOUTQNSD))
     except OSError:
         return False
+    return queued > unsent
+
+
+def _count(sock: socket.socket, request: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(sock, request, bytes(4)))[0])

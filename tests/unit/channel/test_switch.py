@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import socket
 import threading
 import time
 
@@ -17,7 +19,8 @@ from ferry.channel.rdma import Notify, Settings
 from ferry.channel.rdma_carriage import Carriage, Stage
 from ferry.channel.rdma_memory import Shape
 from ferry.channel.rdma_pipe import LinkLost
-from ferry.contract.errors import Refusal
+from ferry.channel.tcp_channel import unacknowledged
+from ferry.contract.errors import Refusal, Unreachable
 
 REFUSED = "connection lost: RDMA request failed: REM_ACCESS_ERR"
 
@@ -225,6 +228,45 @@ def test_a_device_that_does_not_answer_has_the_peers_kernel_asked_too(monkeypatc
     to_b._failure = LinkLost("for this test")
     to_b._bell.ring()
     assert "for this test, and its TCP connection does not answer either" in b.reason()
+
+
+def test_a_ping_of_one_link_says_nothing_of_the_next(monkeypatch, rig):
+    _, b, to_b, to_a = rig.pair()
+    joined(to_b, to_a)
+    monkeypatch.setattr(rdma_carriage, "unacknowledged", lambda _: False)  # the ping was answered long ago
+    to_b._carriage._pinged = True
+    to_b._failure = LinkLost("for this test")
+    to_b._bell.ring()
+    eventually(lambda: to_b._carriage.reason == "for this test")
+    eventually(lambda: not to_b._carriage._pinged)
+    joined(to_b, to_a)
+    assert not b.events[1:]
+
+
+def test_a_flush_outlives_its_link(rig):
+    _, b, to_b, to_a = rig.pair()
+    joined(to_b, to_a)
+    pipe = to_b._carriage.joined
+
+    def broken():
+        raise Unreachable("for this test")
+
+    pipe.settle = broken
+    to_b.post(Lane.DELTA, 1, 0, b"", [bytes(10_000)])
+    assert to_b.flush(WAIT) and b.next().body == bytes(10_000)
+    assert not b.events[1:]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_a_peer_does_not_read_is_not_unacknowledged(reads):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        theirs, _ = server.accept()
+        with theirs:
+            ours.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while not reads:
+                    ours.send(bytes(1 << 16))
+            eventually(lambda: not unacknowledged(ours))
 
 
 def test_a_link_that_must_be_rdma_ends_its_connection_when_the_peer_leaves_it():
