@@ -215,7 +215,7 @@ def node_names(kubectl: Kubectl) -> tuple[str, ...]:
 
 
 def restore(cluster: Cluster, lab: Lab) -> None:
-    """Every node up, connected, schedulable and ready."""
+    """Every node up, connected, ready, and taken by the scheduler, which is told a while after the node is ready."""
     for name in cluster.nodes:
         number = int(name.removeprefix("n"))
         if not lab.is_alive(number):
@@ -225,6 +225,9 @@ def restore(cluster: Cluster, lab: Lab) -> None:
         cluster.kubectl.run("uncordon", name)
     for name in cluster.nodes:
         cluster.kubectl.run("wait", "--for=condition=Ready", f"node/{name}", "--timeout=60s", timeout=90)
+        wait_until(
+            lambda name=name: not cluster.kubectl.get("node", name)["spec"].get("taints"), f"{name} for pods", 60.0
+        )
 
 
 def keep_logs(lab: Lab, to: Path) -> None:

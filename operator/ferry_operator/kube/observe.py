@@ -209,7 +209,9 @@ def _silence(pod: Pod, seen: Seen) -> tuple[float | None, str]:
     if seen.nodes is None:
         return pod.silent_since, f"node {pod.node} is not heard of"
     node = seen.nodes.get(pod.node or "")
-    if node is None:
-        # It may have joined after the nodes were last listed.
-        return (pod.created + UNKNOWN_SECONDS - SILENT_SECONDS), f"node {pod.node} is gone"
-    return node.silent_since, f"node {node.name} is not ready"
+    why = f"node {pod.node} is not ready" if node else f"node {pod.node} is gone"
+    since = node.silent_since if node else 0.0
+    if since is not None and since < pod.created:
+        # Nodes are listed now and then: it was put there because the node has joined, or is back.
+        since = pod.created + UNKNOWN_SECONDS - SILENT_SECONDS
+    return since, why

@@ -438,3 +438,32 @@ def test_no_fork_while_a_device_is_open():
     assert lines[0].startswith("refused: fork while an RDMA device is open")
     assert lines[1:] == [f"child ended with {rdma_fork.EXIT_CODE}", "given back 0"]
     assert issubclass(Bug, Exception)
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "fake-footer", "fake-imm"])
+def test_an_idle_pair_uses_less_than_a_hundredth_of_a_core(carrier):
+    """Processor time, not time: both sides together, in a process of their own, over memory instead of a device."""
+    done = subprocess.run(
+        [sys.executable, "-c", IDLE, carrier],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.01
+
+
+IDLE = """
+import sys, time, conftest
+from channel_rig import Rig, eventually
+rig = Rig(sys.argv[1])
+*_, ours, theirs = rig.pair()
+eventually(lambda: {ours.link.kind, theirs.link.kind} == {rig.carrier})
+time.sleep(0.5)
+began, used = time.monotonic(), time.process_time()
+time.sleep(3.0)
+print((time.process_time() - used) / (time.monotonic() - began))
+rig.end()
+"""
