@@ -162,10 +162,11 @@ WRITTEN: tuple[Rule, ...] = (
         "rdma-pinned",
         "spec.transport.rdma",
         "quantity(string(self.pinned)).asApproximateFloat() >= "
-        f"double(2 * ((self.slots * self.slotBytes + {PAGE - 1}) / {PAGE} * {PAGE} + {PAGE}))",
-        "pinned is less than what the rings of one link pin (2 x slots x slotBytes, in whole pages, and two more)",
-        broken=in_spec(transport={"rdma": {"pinned": "23Ki"}}),
-        valid=in_spec(transport={"rdma": {"slots": 2, "slotBytes": 4096, "pinned": "24Ki"}}),
+        f"double(2 * ((self.slots * self.slotBytes + {PAGE - 1}) / {PAGE} * {PAGE} + {PAGE})) + "
+        "quantity(string(self.lend)).asApproximateFloat()",
+        "pinned is less than what one link pins (2 x slots x slotBytes, in whole pages, two more, and lend)",
+        broken=in_spec(transport={"rdma": {"pinned": "31Ki"}}),
+        valid=in_spec(transport={"rdma": {"slots": 2, "slotBytes": 4096, "pinned": "32Ki", "lend": "8Ki"}}),
         field_path=".pinned",
     ),
     Rule(

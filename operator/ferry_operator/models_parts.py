@@ -208,6 +208,11 @@ class Rdma(Part):
         description="Memory that one instance may pin, two rings for each other instance; see docs/rdma.md for more "
         f"than {rings.LOCKED_BYTES >> 20}Mi.",
     )
+    lend: Quantity = Field(
+        default=Quantity("0"),
+        description="Bytes of the mapped delta log, in whole pages, that deltas are sent from where they lie; pinned once "
+        "for every other instance, so it needs a higher 'pinned'.",
+    )
 
     @model_validator(mode="after")
     def _has_its_resource(self) -> Rdma:
@@ -215,9 +220,9 @@ class Rdma(Part):
             raise ValueError(f"'resource' is needed for the mode {self.mode!r}")
         if self.networks is not None and self.mode != "sriov":
             raise ValueError(f"'networks' are for the mode 'sriov', not {self.mode!r}")
-        needed = rings.link_bytes(self.slots, self.slot_bytes)
+        needed = rings.link_bytes(self.slots, self.slot_bytes, self.lend.bytes)
         if self.pinned.bytes < needed:
-            raise ValueError(f"'pinned' is less than the {needed} bytes that the rings of one link pin")
+            raise ValueError(f"'pinned' is less than the {needed} bytes that one link pins, with what is lent")
         return self
 
 

@@ -155,6 +155,7 @@ def _transport(one: Transport) -> TransportSettings:
         slot_bytes=rdma.slot_bytes,
         notify=rdma.notify,
         pinned_bytes=rdma.pinned.bytes,
+        lend_bytes=rdma.lend.bytes,
     )
 
 

@@ -23,8 +23,10 @@ from tests.rdma.machines import HOST, Machine, Network, grown
 EVENTS = 600_000
 ARGS = {"seed": 43, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
 VNODES = 16
-AUTO = TransportSettings(mode="auto", expected=True)
-INSIST = TransportSettings(mode="rdma", expected=True)
+LEND = 512 << 10
+AUTO = TransportSettings(mode="auto", expected=True, lend_bytes=LEND)
+INSIST = TransportSettings(mode="rdma", expected=True, lend_bytes=LEND)
+COUNTS = "cat /tmp/job/workers/{0}/0/counts.json"
 COMMAND = "exec python3 /ferry/tests/rdma/inside/machine.py"
 KILL_SIDECAR = "kill -9 -- -$(cat /tmp/sidecar.pid)"
 NETEM = "tc qdisc add dev eth0 root netem loss 1% delay 2ms reorder 25% 50%"
@@ -100,6 +102,10 @@ class Job(Hosts):
         """rdma, tcp, mixed, or nothing: both ends of each link are counted."""
         found: dict[str, Any] = self.ask("status")["transport"]
         return "+".join(f"{found[k]} {k}" for k in ("rdma", "tcp") if found[k])
+
+    def lent_bytes(self) -> dict[int, int]:
+        """What each sidecar that runs sent from where it lies in its log."""
+        return {w: json.loads(one.ask(COUNTS.format(w)))["lent_bytes"] for w, one in self.machines.items()}
 
     def state_bytes(self) -> int:
         """Of one copy of the state."""
@@ -230,7 +236,8 @@ def test_a_job_on_machines_with_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyP
             job.start_driver(checkpoint)
             job.await_epochs(3, 200)
             job.await_links(BOTH_ENDS, 60)
-            job.note("the job runs")
+            await_that(lambda: any(job.lent_bytes().values()), "deltas sent from where they are logged", 60)
+            job.note(f"the job runs; sent from lent memory: {job.lent_bytes()}")
             for fault in FAULTS:
                 fault(job)
             # The rest of the input, in large epochs, by another driver.

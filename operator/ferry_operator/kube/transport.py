@@ -1,4 +1,4 @@
-"""How the links of a job are carried, and what their rings pin, for its status and its events. Pure.
+"""How the links of a job are carried, and what they pin, for its status and its events. Pure.
 
 Whether a link is RDMA is found out by the sidecars; it must never be guessed here.
 """
@@ -23,7 +23,7 @@ def carried(links: Links, spec: Spec) -> Carried | None:
 
 
 def pinned(spec: Spec) -> str | None:
-    """What is to be done when the rings of an instance pin more than it may by default or by the job; None: nothing.
+    """What is to be done when the links of an instance pin more than it may by default or by the job; None: nothing.
 
     Links to all other instances, and to those of a worker that stands in for another one.
     """
@@ -31,14 +31,15 @@ def pinned(spec: Spec) -> str | None:
     if rdma.mode == "off":
         return None
     links = (spec.workers + 1) * spec.instances_per_worker - 1
-    each = rings.link_bytes(rdma.slots, rdma.slot_bytes)
-    allowed, problem = rdma.pinned.bytes, rings.obstacle(links, rdma.slots, rdma.slot_bytes, rings.LOCKED_BYTES)
+    allowed, lend = rdma.pinned.bytes, rdma.lend.bytes
+    each = rings.link_bytes(rdma.slots, rdma.slot_bytes, lend)
+    problem = rings.obstacle(links, rdma.slots, rdma.slot_bytes, rings.LOCKED_BYTES, lend=lend)
     if links * each <= allowed:
         return problem and f"containers may not lock so much unless the nodes were told to: {problem}"
     rest = "the others are TCP" if spec.transport.mode == "auto" else "the others cannot open"
     text = (
         f"transport.rdma.pinned allows {allowed} bytes, which is {allowed // each} of the {links} links that an instance "
-        f"may have, {each} bytes each; {rest}: {rings.smaller(links, rdma.slots, rdma.slot_bytes, allowed)}, or allow "
-        f"{links * each}"
+        f"may have, {each} bytes each; {rest}: {rings.smaller(links, rdma.slots, rdma.slot_bytes, allowed, lend)}, or "
+        f"allow {links * each}"
     )
     return f"{text}. For that much: {problem}" if problem else text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -53,6 +54,18 @@ class Choice:
     """footer or imm"""
     reason: str = ""
     """why this side offers TCP only"""
+    lend_bytes: int = 0
+    """what `lend` may be given, at most"""
+
+    def lend(self, mapping: mmap.mmap) -> None:
+        """See RdmaEndpoint.lend; over TCP there is no device to lend to."""
+        if isinstance(self.endpoint, RdmaEndpoint):
+            self.endpoint.lend(mapping)
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that were sent from lent memory until now."""
+        return self.endpoint.lent_bytes if isinstance(self.endpoint, RdmaEndpoint) else 0
 
     @property
     def kind(self) -> str:
@@ -100,6 +113,7 @@ def _rdma(party: Party, device: Device, transport: TransportSettings, shape: Sha
         notify=Notify(transport.notify),
         pinned_bytes_max=transport.pinned_bytes,
         fallback=transport.mode != "rdma",
+        lend_bytes=transport.lend_bytes,
     )
     endpoint = RdmaEndpoint(
         party.name,
@@ -114,4 +128,4 @@ def _rdma(party: Party, device: Device, transport: TransportSettings, shape: Sha
     port, notify = device.port, "imm" if endpoint.imm else "footer"
     gid = str(port.gid.address.ipv4_mapped or port.gid.address)
     log.info("%s uses RDMA: %s, address %d %s, %s", party.name, port.device, port.gid.number, gid, notify)
-    return Choice(endpoint, True, port.device, gid, 128 << port.mtu, notify)
+    return Choice(endpoint, True, port.device, gid, 128 << port.mtu, notify, lend_bytes=transport.lend_bytes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ferry.channel.base import Handler, OnClose, OnOpen
 from ferry.channel.handshake import RDMA
 from ferry.channel.rdma_channel import RdmaChannel
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Limits, Shape, obstacle
+from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Lent, Limits, Shape, obstacle
 from ferry.channel.rdma_pipe import Means
 from ferry.channel.tcp import TcpEndpoint
 from ferry.channel.tcp_channel import Opening, TcpChannel
@@ -41,6 +41,8 @@ class Settings:
     pinned_bytes_max: int = PINNED_BYTES_MAX
     fallback: bool = False
     """a channel whose link cannot be had, or breaks, stays open over TCP, and tries again; False: it closes"""
+    lend_bytes: int = 0
+    """what `lend` will be given, at most"""
 
 
 class RdmaEndpoint(TcpEndpoint):
@@ -63,22 +65,28 @@ class RdmaEndpoint(TcpEndpoint):
     ) -> None:
         super().__init__(name, job, secret, on_message, on_open, on_close)
         self._settings = settings or Settings()
-        problem = obstacle(1, self._settings.shape, limits or Limits.here())
+        problem = obstacle(1, self._settings.shape, limits or Limits.here(), self._settings.lend_bytes)
         if problem is not None:
             raise Exhausted(problem)
         self._device = device
         self._budget = Budget(self._settings.pinned_bytes_max)
-        self._lent: tuple[mmap.mmap, ...] = ()
+        self._lent = Lent()
         notify = self._settings.notify
         self.imm = notify == Notify.IMM or (notify == Notify.AUTO and not device.in_order)
         """slots come with a notice; False: their footers are polled"""
 
     def lend(self, mapping: mmap.mmap) -> None:
-        """Bodies that lie in this shared mapping are sent from where they are; for connections that open from now on.
+        """Bodies that lie in this shared mapping are sent from where they are; for links that open from now on.
 
-        It is pinned once for each of them. What lies there must not change until it is flushed.
+        It is pinned once for each of them. A body must not change while the channel refers to its buffer, which it does
+        until the peer has read it, however the bytes go, or the channel is closed.
         """
-        self._lent = (*self._lent, mapping)
+        self._lent.mappings = (*self._lent.mappings, mapping)
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that were sent from lent memory until now."""
+        return self._lent.sent_bytes
 
     @property
     def pinned(self) -> int:

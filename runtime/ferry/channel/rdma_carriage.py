@@ -154,7 +154,7 @@ class Carriage:
 
     def close(self) -> None:
         """Take all rights away and end the link, if there is one."""
-        self._out = self._in = False
+        self._out, self._in, self._said = False, False, []
         if self._pipe is not None:
             self._pipe.close()
 

@@ -273,5 +273,6 @@ class RdmaChannel(RdmaSender):
                 self._carriage.close()
             except Exception:  # it must still be reported, and whoever reads the log must know
                 log.exception("the link to %s could not be closed", self.peer)
+            self._rest = []
             self._socket.close()
         self._bell.close()

@@ -1,10 +1,11 @@
-"""How much memory rings pin, whether this process may pin it, and what to change when it may not.
+"""How much memory links pin, whether this process may pin it, and what to change when it may not.
 
 Arithmetic and two reads of this process's own limits; it must never pin anything itself.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import threading
@@ -89,6 +90,30 @@ class Budget:
             self._used -= count
 
 
+class Lent:
+    """Memory of this process that its links send from where it lies, and how much they did."""
+
+    def __init__(self) -> None:
+        self.mappings: tuple[mmap.mmap, ...] = ()
+        self._lock = threading.Lock()
+        self._sent_bytes = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that each link pins for it."""
+        return sum(map(len, self.mappings))
+
+    @property
+    def sent_bytes(self) -> int:
+        """By all links until now."""
+        return self._sent_bytes
+
+    def sent(self, count: int) -> None:
+        """A link sent so many bytes."""
+        with self._lock:
+            self._sent_bytes += count
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the system allows this process to pin."""
@@ -109,8 +134,8 @@ class Limits:
         return cls(None if unlimited else soft, bool(effective >> _CAP_IPC_LOCK & 1), os.geteuid())
 
 
-def obstacle(links: int, shape: Shape, limits: Limits) -> str | None:
+def obstacle(links: int, shape: Shape, limits: Limits, lend: int = 0) -> str | None:
     """Why so many links cannot be pinned under these limits, with the three remedies in order of preference; or None."""
     if limits.may_lock or limits.locked_bytes is None:
         return None
-    return rings.obstacle(links, shape.slots, shape.slot_bytes, limits.locked_bytes, root=limits.uid == 0)
+    return rings.obstacle(links, shape.slots, shape.slot_bytes, limits.locked_bytes, limits.uid == 0, lend)

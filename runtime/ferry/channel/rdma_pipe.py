@@ -6,15 +6,14 @@ It must never outlive its connection: closing it revokes every right of the peer
 from __future__ import annotations
 
 import contextlib
-import mmap
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ferry.channel.frames import FRAME_BYTES
 from ferry.channel.rdma_hello import Hello
-from ferry.channel.rdma_memory import Budget, Shape
+from ferry.channel.rdma_memory import Budget, Lent, Shape
 from ferry.channel.rdma_posts import Posts
 from ferry.channel.rdma_ring import Inbound, Outbound
 from ferry.channel.tcp_channel import RECEIVE_BYTES
@@ -47,13 +46,13 @@ class Means:
     imm: bool
     """slots that arrive come with a notice; False: their footers are polled"""
     budget: Budget
-    lent: tuple[mmap.mmap, ...] = ()
+    lent: Lent = field(default_factory=Lent)
     fallback: bool = False
     """a link that cannot be had, or breaks, leaves its connection on TCP; False: it ends its connection"""
 
     def open(self, peer: str) -> Pipe:
         """A pipe within the budget. Raises DeviceUnusable or Exhausted."""
-        pinned = self.shape.pinned_bytes + sum(map(len, self.lent))
+        pinned = self.shape.pinned_bytes + self.lent.size
         self.budget.take(pinned, f"the link to {peer}")
         try:
             return Pipe(self, lambda: self.budget.give(pinned))
@@ -72,8 +71,7 @@ class Pipe:
         try:
             number = random.SystemRandom().getrandbits(32)
             self.posts = Posts(link, shape)
-            sources = [link.region(len(mapping), remote=False, mapping=mapping) for mapping in means.lent]
-            self.outbound = Outbound(link, self.posts, shape, sources)
+            self.outbound = Outbound(link, self.posts, shape, means.lent)
             self.inbound = Inbound(link, self.posts, shape, means.imm, number)
         except BaseException:
             link.close()
@@ -111,7 +109,7 @@ class Pipe:
     @property
     def calm(self) -> bool:
         """Nothing is under way in either direction: only the peer or this process can begin something."""
-        return self.outbound.settled and self.answered
+        return self.outbound.settled and self.answered and not self.outbound.keeps
 
     def fall_asleep(self) -> bool:
         """Arm the doorbell and tell the peer; False when it could not be told."""
@@ -135,6 +133,7 @@ class Pipe:
         try:
             self.link.close()
         finally:
+            self.outbound.let_go()
             self._on_close()
 
 

@@ -14,19 +14,20 @@ import ctypes
 import struct
 import time
 import zlib
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ferry.channel.rdma_link import SGES
-from ferry.channel.rdma_memory import FOOTER_BYTES, PAGE_BYTES, Shape
+from ferry.channel.rdma_memory import FOOTER_BYTES, PAGE_BYTES, Lent, Shape
 from ferry.channel.verbs import Piece
 from ferry.contract.errors import Refusal
 
 if TYPE_CHECKING:
     from ferry.channel.rdma_hello import Hello
-    from ferry.channel.rdma_link import Link, Region
+    from ferry.channel.rdma_link import Link
     from ferry.channel.rdma_posts import Posts
 
 DATA, DOORBELL = 0, 0xFFFFFFFF
@@ -56,8 +57,11 @@ def footer(length: int, link: int, sequence: int, pieces: Sequence[memoryview]) 
 class Outbound:
     """The slots of the peer's ring, seen by the side that writes them."""
 
-    def __init__(self, link: Link, posts: Posts, shape: Shape, sources: Sequence[Region] = ()) -> None:
-        self.shape, self._posts, self._sources = shape, posts, sources
+    def __init__(self, link: Link, posts: Posts, shape: Shape, lent: Lent) -> None:
+        self.shape, self._posts, self._lent = shape, posts, lent
+        self._sources = [link.region(len(one), remote=False, mapping=one) for one in lent.mappings]
+        self._kept: deque[tuple[int, int, list[memoryview]]] = deque()
+        """of slots with lent memory: how many had been sent with it, its request, and what keeps the memory as it is"""
         self._stage = link.region(shape.ring_bytes, remote=False)
         self._empty = Piece(self._stage.address, 0, self._stage.local_key)
         self.credit = link.region(PAGE_BYTES, remote=True)
@@ -103,7 +107,18 @@ class Outbound:
         self._word = word
         more = consumed > self.consumed
         self.consumed = consumed
+        while self._kept and self._kept[0][0] <= consumed and self._kept[0][1] <= self._posts.done:
+            self._kept.popleft()
         return more
+
+    @property
+    def keeps(self) -> bool:
+        """Lent memory may have to be read again: by the own device, or for a peer that did not get it."""
+        return bool(self._kept)
+
+    def let_go(self) -> None:
+        """The link is closed: nothing is read any more."""
+        self._kept.clear()
 
     @property
     def room(self) -> bool:
@@ -133,16 +148,20 @@ class Outbound:
         assert peer is not None
         slot = self.sent % shape.slots
         foot = footer(size, peer.link, self.sent + 1, pieces)
-        gather = self._gather(slot * shape.slot_bytes, [*pieces, memoryview(foot)])
+        gather, lent = self._gather(slot * shape.slot_bytes, [*pieces, memoryview(foot)])
         wake = bool(self._word & SLEEPING) and self._word != self._rung
         if wake:
             self._rung = self._word
         self.sent += 1
         self._gathers[slot] = gather
+        if lent:
+            self._kept.append((self.sent, self._posts.posted + 1, lent))
+            self._lent.sent(sum(map(len, lent)))
         self._numbers[slot] = self._posts.post(
             gather,
             peer.ring + (slot + 1) * shape.slot_bytes - FOOTER_BYTES - size,
             peer.ring_key,
+            signal=bool(lent),  # who owns the memory waits for it
             notice=DATA if peer.imm else DOORBELL if wake else None,
             wake=wake,
         )
@@ -157,23 +176,24 @@ class Outbound:
         slots = (self._gathers[n % self.shape.slots] for n in range(consumed, self.sent))
         return [b"".join(ctypes.string_at(p.address, p.length) for p in slot)[:-FOOTER_BYTES] for slot in slots]
 
-    def _gather(self, at: int, pieces: list[memoryview]) -> list[Piece]:
-        """Pieces of lent memory as they are, all others copied into the stage, in order."""
-        stage, out, start = self._stage, list[Piece](), at
+    def _gather(self, at: int, pieces: list[memoryview]) -> tuple[list[Piece], list[memoryview]]:
+        """Pieces of lent memory as they are, all others copied into the stage, in order; and those of lent memory."""
+        stage, out, start, lent = self._stage, list[Piece](), at, list[memoryview]()
         for piece in pieces:
-            lent = self._lent(piece, len(out))
-            if lent is None:
+            found = self._find(piece, len(out))
+            if found is None:
                 stage.view[at : at + len(piece)] = piece
                 at += len(piece)
                 continue
             if at > start:
                 out.append(Piece(stage.address + start, at - start, stage.local_key))
                 start = at
-            out.append(lent)
+            out.append(found)
+            lent.append(piece)
         out.append(Piece(stage.address + start, at - start, stage.local_key))
-        return out
+        return out, lent
 
-    def _lent(self, piece: memoryview, used: int) -> Piece | None:
+    def _find(self, piece: memoryview, used: int) -> Piece | None:
         """The piece where it is, if that is memory lent to the device and worth an entry of its own."""
         if not self._sources or len(piece) < LENT_BYTES_MIN or used > SGES - 3:
             return None

@@ -51,6 +51,8 @@ class TransportSettings:
     """auto, footer or imm"""
     pinned_bytes: int = rings.PINNED_BYTES_MAX
     """what one instance may pin"""
+    lend_bytes: int = 0
+    """of the log of deltas, lent to the device: each link pins them, and sends from there"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ class Counts:
     snapshot_sent_bytes: int = 0
     snapshot_received_bytes: int = 0
     links: tuple[Row, ...] = ()
+    lent_bytes: int = 0
+    """sent from where they lie in the log of deltas"""
 
     def write(self, directory: Path) -> None:
         """Replace the file."""
@@ -100,6 +102,7 @@ class InstancesCollector:
         sent = CounterMetricFamily("ferry_snapshot_sent_bytes", "Copied from it to learners", labels=label)
         received = CounterMetricFamily("ferry_snapshot_received_bytes", "Copied to it as a learner", labels=label)
         carried = GaugeMetricFamily("ferry_transport_info", "Links to other instances", labels=[*label, *LABELS])
+        lent = CounterMetricFamily("ferry_transport_lent_bytes", "Sent from the log without a copy", labels=label)
         for index, life in sorted(self._lives().items()):
             name, counts = [f"{self._worker}.{index}"], Counts.read(self._directory / str(index))
             up.add_metric(name, float(life.up))
@@ -107,6 +110,7 @@ class InstancesCollector:
             size.add_metric(name, counts.state_bytes)
             sent.add_metric(name, counts.snapshot_sent_bytes)
             received.add_metric(name, counts.snapshot_received_bytes)
+            lent.add_metric(name, counts.lent_bytes)
             for row in counts.links:
                 carried.add_metric([*name, *row.labels], row.links)
-        yield from (up, restarts, size, sent, received, carried)
+        yield from (up, restarts, size, sent, received, carried, lent)

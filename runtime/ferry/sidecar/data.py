@@ -28,7 +28,7 @@ from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
 from ferry.sidecar.counts import Tally
 from ferry.sidecar.marks import saved_from_wire, saved_to_wire
-from ferry.sidecar.scans import Scan, Scans
+from ferry.sidecar.scans import Scan, Scans, begun
 from ferry.sidecar.staging import Staging
 from ferry.store.aggregate import AggregateState
 from ferry.store.log import DeltaLog
@@ -51,6 +51,7 @@ class Data:
         shapes: list[Shape],
         send: Callable[[core.Send, Any], None],
         send_nowait: Callable[[core.Send, Any], bool],
+        lend_bytes: int = 0,
     ) -> None:
         self.me = me
         self.shapes = shapes
@@ -62,7 +63,9 @@ class Data:
         self._life = 0
         self._mark = Mark(directory / "mark")
         self._saved = self._load_saved(directory)
-        self._log = DeltaLog(directory / "log")
+        self._log = DeltaLog(directory / "log", lend_bytes)
+        self.arena = self._log.arena
+        """what may be lent to a device: logged deltas are sent from there"""
         self.staging = Staging(directory / "staged")
         self.states = [self._open(shape, directory, settings.memory_bytes // len(shapes)) for shape in shapes]
         self.scans = Scans(
@@ -161,7 +164,7 @@ class Data:
             case core.Load():
                 self._load(effect.chunk)
             case core.Scan():
-                chunks = self._chunks(np.array(effect.vnodes, dtype=np.int64))
+                chunks = begun(self.states, np.array(effect.vnodes, dtype=np.int64))
                 self.scans.begin(Scan(effect.learner, effect.session, effect.base, chunks))
             case core.StopScan():
                 self.scans.stop(effect.learner, effect.session)
@@ -210,12 +213,15 @@ class Data:
 
     def _send_delta(self, effect: core.SendDelta) -> None:
         delta = effect.delta
-        body = _body(self._delta_batch(delta)) if delta.leader == self.me else self._bodies[delta]
+        body = self._bodies[delta] if delta in self._bodies else _body(self._delta_batch(delta))
         self._send(core.Send(effect.to, delta), body)
 
     def _log_delta(self, delta: m.Delta) -> None:
         source = f"{delta.leader}-{'-'.join(delta.chain) or 'learner'}"
-        self._log.append(Label(delta.step, delta.attempt), source, {"delta": m.encode(delta)}, self._delta_batch(delta))
+        label, meta = Label(delta.step, delta.attempt), {"delta": m.encode(delta)}
+        body = self._log.append(label, source, meta, self._delta_batch(delta))
+        if delta.leader == self.me and len(delta.chain) > 1:
+            self._bodies[delta] = body
 
     def _put(self, label: Label) -> None:
         with self._lock:
@@ -239,16 +245,6 @@ class Data:
         self._mark.write({"boot": self._boot, "life": self._life, "saved": saved_to_wire(saved)})
 
     # ---- snapshots
-    def _chunks(self, vnodes: np.ndarray) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
-        # Begun here and now, for all operators: rows of a later step come to the learner as its delta, and only so.
-        return self._scanned([state.snapshot(vnodes, limits.CHUNK_BYTES) for state in self.states])
-
-    def _scanned(self, begun: list[Iterator[pa.RecordBatch]]) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
-        for operator, (state, snapshot) in enumerate(zip(self.states, begun, strict=True)):
-            for batch in snapshot:
-                yield operator, state.expired, batch
-        yield len(self.states) - 1, self.states[-1].expired, None
-
     def _load(self, chunk: m.Chunk) -> None:
         if chunk.last:
             return

@@ -28,9 +28,11 @@ class LinkWatch:
         self.links = Links(reason=chosen.reason if chosen.expected else "")
         self.rows: tuple[Row, ...] = (Row(self._labels(chosen.kind, chosen.reason), 0),)
         """The first is what this side offers, also when no link is of that kind."""
+        self.lent_bytes = 0
 
     def look(self) -> None:
         """Count the open links, and warn of those that are not what was asked for, once for each change."""
+        self.lent_bytes = self._chosen.lent_bytes
         found = [one for one in self._chosen.endpoint.links() if driver_generation(one.peer) is None]
         counts = Counter({self.rows[0].labels: 0})
         counts.update(self._labels(one.kind, one.reason) for one in found)

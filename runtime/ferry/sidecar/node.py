@@ -85,9 +85,9 @@ class Node:
         mine = (surroundings.host,) if surroundings.host else ()
         secret = settings.secret.encode()
         party = choice.Party(self.me, settings.run, secret, self._on_message, self._on_open, self._on_close)
-        chosen = choice.choose(settings.transport, mine, party)
-        self._endpoint = chosen.endpoint
-        self._link_watch = LinkWatch(chosen)
+        self._chosen = choice.choose(settings.transport, mine, party)
+        self._endpoint = self._chosen.endpoint
+        self._link_watch = LinkWatch(self._chosen)
 
     # ---- life
     def run(self) -> int:
@@ -97,7 +97,10 @@ class Node:
         shapes = self._wait_for_shapes()
         if shapes is None:
             return 0
-        data = self._data = Data(self.settings, self.me, self.dir, shapes, self._send, self._send_nowait)
+        lend = self._chosen.lend_bytes
+        data = self._data = Data(self.settings, self.me, self.dir, shapes, self._send, self._send_nowait, lend)
+        if data.arena is not None:
+            self._chosen.lend(data.arena)
         self._machine = core.Instance(self.me, len(shapes), data.saved(), data.logged())
         self._perform(self._machine.start())
         data.warm_up()
@@ -189,8 +192,8 @@ class Node:
         watch.look()
         sizes = np.sum([state.statistics()["bytes"] for state in data.states], axis=0)
         report = data.tally.report(self.me, self._life, sizes, watch.links)
-        counts = Counts(int(sizes.sum()), data.scans.sent_bytes, data.tally.received_bytes, watch.rows)
-        counts.write(self.dir)
+        sent, received = data.scans.sent_bytes, data.tally.received_bytes
+        Counts(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes).write(self.dir)
         self._send(core.Send(core.DRIVER, report), None)
 
     def _perform(self, effects: list[core.Effect]) -> None:

@@ -6,13 +6,33 @@ Moving S bytes needs chunks under credit, not S. Must never read state outside t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
+from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Label
+from ferry.store.aggregate import AggregateState
+from ferry.store.rows import RowState
+
+Chunks = Iterator[tuple[int, int, pa.RecordBatch | None]]
+"""(operator, floor, rows); the last one has no rows."""
+
+
+def begun(states: Sequence[AggregateState | RowState], vnodes: np.ndarray) -> Chunks:
+    """A snapshot of these virtual nodes as they are now, one state for each operator."""
+    # Begun here and now, for all operators: rows of a later step come to the learner as its delta, and only so.
+    return _scanned(states, [state.snapshot(vnodes, limits.CHUNK_BYTES) for state in states])
+
+
+def _scanned(states: Sequence[AggregateState | RowState], snapshots: list[Iterator[pa.RecordBatch]]) -> Chunks:
+    for operator, (state, snapshot) in enumerate(zip(states, snapshots, strict=True)):
+        for batch in snapshot:
+            yield operator, state.expired, batch
+    yield len(states) - 1, states[-1].expired, None
 
 
 @dataclass(slots=True)
@@ -22,8 +42,7 @@ class Scan:
     learner: InstanceId
     session: int
     base: Label | None
-    chunks: Iterator[tuple[int, int, pa.RecordBatch | None]]
-    """(operator, floor, rows); the last one has no rows."""
+    chunks: Chunks
     number: int = 0
     waiting: tuple[int, int, pa.RecordBatch | None] | None = None
 

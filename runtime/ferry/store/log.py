@@ -1,18 +1,25 @@
-"""The log of prepared deltas of one instance: one file per (label, source).
+"""The log of prepared deltas of one instance: one file per (label, source), and an arena that deltas may be sent from.
 
 What was prepared must survive the process, so that a commit can be finished after a restart: a delta is logged before it
 is acknowledged, and forgotten when a later step proves that it is final (design section 4). Files are written under
 another name and renamed; no fsync, replicas cover the loss of the machine. A file with a wrong checksum is absent.
+
+    own file      | header | meta | the delta as an Arrow stream |
+    in the arena  | header | meta | place | - - - - - - - - - - - > the delta as an Arrow stream
+
+The checksum of a delta in the arena covers its bytes there, too. They are written before the file, and are not used for
+anything else before the file is gone and nobody looks at them any more (see `arena`).
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgpack
@@ -21,63 +28,140 @@ import pyarrow as pa
 from ferry.contract.errors import Exhausted
 from ferry.contract.names import Attempt, Label, Step
 from ferry.store import mapped
+from ferry.store.arena import Arena, Block
 
 _HEADER = struct.Struct("<8sII")
 """magic, checksum of all that follows it, bytes of the meta document"""
-_MAGIC = b"FERRYLG1"
+_PLACE = struct.Struct("<QQ")
+"""offset and bytes in the arena"""
+_MAGIC, _MAGIC_PLACED = b"FERRYLG1", b"FERRYLGA"
 _NAME = re.compile(r"^(\d{20})-(\d{6})-(\d{10})-(\d{10})-(.*)\.delta$")
+_ARENA = "arena"
+_END_BYTES = 8
+"""of a stream, after its last message"""
+
+
+class _Entry(NamedTuple):
+    meta: dict[str, Any]
+    batch: pa.RecordBatch
+    block: pa.Buffer | None
+    """in the arena; as long as this is here, nothing else is written there"""
+
+
+class _Read(NamedTuple):
+    about: pa.Buffer
+    stream: pa.Buffer
+    offset: int | None
+    """in the arena; None: in the file itself"""
 
 
 class DeltaLog:
     """Prepared deltas as files below `directory`."""
 
-    def __init__(self, directory: Path) -> None:
-        """Open the log that is there; unfinished files are removed."""
+    def __init__(self, directory: Path, arena_bytes: int = 0) -> None:
+        """Open the log that is there; unfinished and torn files are removed.
+
+        `arena_bytes`: of the mapped file for deltas that fit, in whole pages; 0: none. Raises Exhausted without room for it.
+        """
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._sources: dict[Label, dict[str, Path]] = {}
-        self._fresh: dict[Path, tuple[dict[str, Any], pa.RecordBatch]] = {}
-        """What this life appended: not read again from its file. A delta lives for one epoch."""
+        self._fresh: dict[Path, _Entry] = {}
+        """What this life appended, or found in the arena: not read again from its file. A delta lives for one epoch."""
+        self._arena = self._open_arena(arena_bytes // mapped.PAGE_BYTES * mapped.PAGE_BYTES)
         for path in sorted(directory.iterdir()):
             if path.suffix == ".tmp":
                 path.unlink()
             elif found := _NAME.match(path.name):
                 epoch, operator, generation, number = (int(g) for g in found.groups()[:4])
                 label = Label(Step(epoch, operator), Attempt(generation, number))
-                if _read(path) is not None:
+                if self._find(path):
                     self._sources.setdefault(label, {})[unquote(found[5])] = path
+                else:
+                    path.unlink()
 
-    def append(self, label: Label, source: str, meta: dict[str, Any], batch: pa.RecordBatch) -> None:
-        """Keep one delta; the same label and source again replaces it. Raises Exhausted when there is no room."""
+    @property
+    def arena(self) -> mmap.mmap | None:
+        """What may be lent to a device."""
+        return None if self._arena is None else self._arena.mapping
+
+    def _open_arena(self, size: int) -> Arena | None:
+        """One of another size than asked for is given up, after its deltas have got files of their own."""
+        path = self.directory / _ARENA
+        there = path.stat().st_size if path.exists() else 0
+        if there != size:
+            if there:
+                old = mapped.open_mapped(path)
+                for delta in self.directory.glob("*.delta"):
+                    found = _read(delta, old)
+                    if found is not None and found.offset is not None:
+                        self._write(delta, found.about, found.stream, None)
+            path.unlink(missing_ok=True)
+        return Arena(path, size) if size else None
+
+    def _find(self, path: Path) -> bool:
+        """Whether a whole delta is there; in the arena its block is taken."""
+        found = _read(path, self.arena)
+        if found is None:
+            return False
+        if found.offset is not None:
+            assert self._arena is not None
+            block = self._arena.claim(found.offset, found.stream.size)
+            if block is None:
+                return False
+            self._fresh[path] = _Entry(*_decoded(found.about, block.buffer), block.buffer)
+        return True
+
+    def append(self, label: Label, source: str, meta: dict[str, Any], batch: pa.RecordBatch) -> pa.Buffer:
+        """Keep one delta; the same label and source again replaces it. Raises Exhausted when there is no room.
+
+        Returns the batch as `RecordBatch.serialize` makes it, where it lies: in the arena as long as anybody holds this.
+        """
         (epoch, operator), (generation, number) = label
         name = f"{epoch:020d}-{operator:06d}-{generation:010d}-{number:010d}-{quote(source, safe='')}.delta"
-        path, unfinished = self.directory / name, self.directory / f"{name}.tmp"
-        about = msgpack.packb(meta)
-        sink = pa.BufferOutputStream()
+        path = self.directory / name
+        block = self._block(batch)
+        sink = pa.BufferOutputStream() if block is None else pa.FixedSizeBufferWriter(block.buffer)
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        body = sink.getvalue()
-        checksum = zlib.crc32(body, zlib.crc32(about, zlib.crc32(len(about).to_bytes(4, "little"))))
-        mapped.require_room(self.directory, body.size + len(about))
+        stream = sink.getvalue() if block is None else block.buffer
+        self._write(path, msgpack.packb(meta), stream, None if block is None else block.offset)
+        self._sources.setdefault(label, {})[source] = path
+        self._fresh[path] = _Entry(meta, batch, None if block is None else stream)
+        schema_bytes = 8 + int.from_bytes(stream.slice(4, 4), "little")
+        return stream.slice(schema_bytes, stream.size - schema_bytes - _END_BYTES)
+
+    def _block(self, batch: pa.RecordBatch) -> Block | None:
+        """Of the arena, for the stream of this batch."""
+        if self._arena is None:
+            return None
+        return self._arena.take(batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_BYTES)
+
+    def _write(self, path: Path, about: bytes | pa.Buffer, stream: pa.Buffer, offset: int | None) -> None:
+        """`offset`: where in the arena the stream is already; None: it goes into the file."""
+        unfinished = path.with_name(f"{path.name}.tmp")
+        place = b"" if offset is None else _PLACE.pack(offset, stream.size)
+        checksum = _checksum(len(about).to_bytes(4, "little"), about, place, stream)
+        parts = [about, stream] if offset is None else [about, place]
+        mapped.require_room(self.directory, sum(map(len, parts)))
         try:
             with unfinished.open("wb") as f:
-                f.write(_HEADER.pack(_MAGIC, checksum, len(about)))
-                f.write(about)
-                f.write(body)
+                f.write(_HEADER.pack(_MAGIC if offset is None else _MAGIC_PLACED, checksum, len(about)))
+                f.writelines(parts)
         except OSError as e:
             unfinished.unlink(missing_ok=True)
-            raise Exhausted(f"{path}: delta of {body.size} bytes could not be written: {e}") from e
+            raise Exhausted(f"{path}: delta of {stream.size} bytes could not be written: {e}") from e
         os.replace(unfinished, path)
-        self._sources.setdefault(label, {})[source] = path
-        self._fresh[path] = (meta, batch)
 
     def entries(self, label: Label) -> list[tuple[str, dict[str, Any], pa.RecordBatch]]:
         """(source, meta, batch) of every delta of this label, by source; torn ones are left out."""
         out = []
         for source, path in sorted(self._sources.get(label, {}).items()):
-            found = self._fresh.get(path) or _read(path)
-            if found is not None:
-                out.append((source, *found))
+            entry = self._fresh.get(path)
+            if entry is not None:
+                out.append((source, entry.meta, entry.batch))
+            elif (found := _read(path, None)) is not None:
+                out.append((source, *_decoded(found.about, found.stream)))
         return out
 
     def labels(self, step: Step | None = None) -> list[Label]:
@@ -88,11 +172,19 @@ class DeltaLog:
         """Remove the deltas of all steps up to and including `upto`."""
         for label in [label for label in self._sources if label.step <= upto]:
             for path in self._sources.pop(label).values():
-                self._fresh.pop(path, None)
                 path.unlink(missing_ok=True)
+                self._fresh.pop(path, None)  # not before: then its block may be another delta's
 
 
-def _read(path: Path) -> tuple[dict[str, Any], pa.RecordBatch] | None:
+def _checksum(*parts: bytes | pa.Buffer) -> int:
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return checksum
+
+
+def _read(path: Path, arena: mmap.mmap | None) -> _Read | None:
+    """What the file says, with the bytes that it names; None when they are not what was written."""
     try:
         with pa.memory_map(str(path)) as source:
             content = source.read_buffer()
@@ -101,8 +193,17 @@ def _read(path: Path) -> tuple[dict[str, Any], pa.RecordBatch] | None:
     if content.size < _HEADER.size:
         return None
     magic, checksum, about_bytes = _HEADER.unpack(content.slice(0, _HEADER.size))
-    if magic != _MAGIC or zlib.crc32(content.slice(12)) != checksum:
+    about, rest = content.slice(_HEADER.size, about_bytes), content.slice(min(_HEADER.size + about_bytes, content.size))
+    if magic == _MAGIC:
+        return _Read(about, rest, None) if _checksum(content.slice(12)) == checksum else None
+    if magic != _MAGIC_PLACED or rest.size != _PLACE.size or arena is None:
         return None
-    about = msgpack.unpackb(content.slice(_HEADER.size, about_bytes))
-    batch = pa.ipc.open_stream(content.slice(_HEADER.size + about_bytes)).read_next_batch()
-    return about, batch
+    offset, size = _PLACE.unpack(rest)
+    if offset + size > len(arena):
+        return None
+    stream = pa.py_buffer(arena).slice(offset, size)
+    return _Read(about, stream, offset) if _checksum(content.slice(12), stream) == checksum else None
+
+
+def _decoded(about: pa.Buffer, stream: pa.Buffer) -> tuple[dict[str, Any], pa.RecordBatch]:
+    return msgpack.unpackb(about), pa.ipc.open_stream(stream).read_next_batch()

@@ -64,6 +64,25 @@ def _open(path: Path, size: int | None) -> mmap.mmap:
         os.close(descriptor)
 
 
+def reserved(path: Path, size: int) -> mmap.mmap:
+    """Map a file of `size` bytes that all have their room on the disk, so that a write to them never fails.
+
+    Raises Exhausted when there is no room.
+    """
+    missing = size - allocated_bytes(path)
+    if missing > 0:
+        require_room(path.parent, missing)
+    mapping = open_mapped(path, size)
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as e:
+        raise Exhausted(f"{path}: no room for {size} bytes: {e}") from e
+    finally:
+        os.close(descriptor)
+    return mapping
+
+
 def punch(path: Path, begin: int, end: int) -> bool:
     """Give the bytes [begin, end) back to the file system; they read as zeros. False if it cannot do that."""
     libc = ctypes.CDLL(None, use_errno=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 from ipaddress import IPv6Address
 
 import pytest
@@ -110,6 +111,24 @@ def test_only_auto_lets_a_link_go_on_over_tcp(monkeypatch: pytest.MonkeyPatch, m
     assert isinstance(found.endpoint, RdmaEndpoint)
     settings = found.endpoint._settings
     assert (settings.fallback, settings.pinned_bytes_max) == (fallback, 4 << 20)
+
+
+def test_only_a_device_is_lent_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = mmap.mmap(-1, 1 << 20)
+    found = machine(monkeypatch, Present()).choose(mode="rdma", lend_bytes=1 << 20)
+    found.lend(memory)
+    assert isinstance(found.endpoint, RdmaEndpoint) and found.endpoint._lent.mappings == (memory,)
+    assert found.lend_bytes == 1 << 20 and found.lent_bytes == 0
+    tcp = machine(monkeypatch, None).choose(expected=True, lend_bytes=1 << 20)
+    tcp.lend(memory)
+    assert (tcp.kind, tcp.lend_bytes, tcp.lent_bytes) == ("tcp", 0, 0)
+
+
+def test_what_will_be_lent_counts_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = machine(monkeypatch, Present(), Limits(2 << 20, False, 1000))
+    assert here.choose(expected=True).kind == "rdma"
+    found = here.choose(expected=True, lend_bytes=1 << 20)
+    assert found.kind == "tcp" and "that lend 1048576 bytes pin 2105344 bytes" in found.reason
 
 
 def test_memory_that_may_not_be_pinned_is_a_reason_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

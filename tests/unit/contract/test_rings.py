@@ -15,6 +15,19 @@ def test_a_link_pins_two_rings_in_whole_pages(slots: int, slot_bytes: int, pinne
     assert rings.link_bytes(slots, slot_bytes) == pinned
 
 
+def test_a_link_pins_what_is_lent_as_well() -> None:
+    assert rings.link_bytes(8, 65536, 1 << 20) == rings.link_bytes(8, 65536) + (1 << 20)
+    assert (
+        rings.fitting_slots(3, 8, 65536, 6 << 20, 1 << 20) == 7
+        and rings.fitting_slots(6, 8, 65536, 6 << 20, 1 << 20) == 0
+    )
+    text = rings.obstacle(4, 8, 65536, 8 << 20, lend=1 << 20)
+    assert text is not None and "8 x 65536 bytes that lend 1048576 bytes pin 8421376 bytes" in text
+    assert "(a) use 7 slots of 65536 bytes instead of 8, or lend less than 1048576 bytes; (b)" in text
+    assert rings.obstacle(3, 8, 65536, 8 << 20, lend=1 << 20) is None
+    assert rings.smaller(8, 8, 65536, 8 << 20, 1 << 20) == "lend less than 1048576 bytes"
+
+
 def test_the_defaults_need_no_privilege_for_five_links() -> None:
     each = rings.link_bytes(rings.SLOTS, rings.SLOT_BYTES)
     assert rings.PINNED_BYTES_MAX // each == 5 and rings.PINNED_BYTES_MAX < rings.LOCKED_BYTES

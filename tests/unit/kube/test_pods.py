@@ -248,9 +248,10 @@ def test_the_transport_of_a_run() -> None:
         "slotBytes": 4096,
         "notify": "imm",
         "pinned": "1Mi",
+        "lend": "64Ki",
     }
     settings = settings_of(made(transport={"mode": "rdma", "rdma": asked})[1], UID, RELEASE)
-    assert settings.transport == TransportSettings("rdma", True, "mlx5_1", 3, 4, 4096, "imm", 1 << 20)
+    assert settings.transport == TransportSettings("rdma", True, "mlx5_1", 3, 4, 4096, "imm", 1 << 20, 64 << 10)
 
 
 @pytest.mark.parametrize("field", ["output", "pipeline.file", "deadLetter.directory"])

@@ -145,6 +145,19 @@ def test_what_status_says(links: Links, kind: str | None, reason: str | None) ->
         pytest.param(spec_of(6, pinned="7Mi"), None, id="more is allowed"),
         pytest.param(spec_of(2, instances=4), ["5 of the 11 links", "(b) set LimitMEMLOCK"], id="instances count"),
         pytest.param(
+            spec_of(3, lend="1Mi"), ["which is 2 of the 3 links", "2105344 bytes each"], id="so does what is lent"
+        ),
+        pytest.param(spec_of(3, lend="960Ki"), None, id="a little less is lent"),
+        pytest.param(
+            spec_of(9, slots=1, lend="1Mi", pinned="16Mi"),
+            [
+                "may not lock so much",
+                "9 links of 1 x 65536 bytes that lend 1048576 bytes",
+                "(a) lend less than 1048576 bytes;",
+            ],
+            id="lent, allowed by the job, and not by default",
+        ),
+        pytest.param(
             spec_of(8, pinned="16Mi"),
             [
                 "containers may not lock so much unless",

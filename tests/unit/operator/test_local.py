@@ -181,10 +181,10 @@ def test_json_of_a_run_is_read_back(tmp_path: Path) -> None:
 
 def test_the_transport_of_a_run(tmp_path: Path) -> None:
     job = spec.load(
-        JOB + "  transport: {mode: rdma, rdma: {slots: 2, slotBytes: 4096, pinned: 24Ki, notify: footer}}\n"
+        JOB + "  transport: {mode: rdma, rdma: {slots: 2, slotBytes: 4096, pinned: 32Ki, notify: footer, lend: 8Ki}}\n"
     )
     directory = RunDirectory(job, tmp_path)
     settings = settings_for(job, Path("job.yaml"), directory, Options())
     directory.close(remove=True)
-    wanted = TransportSettings("rdma", False, None, None, 2, 4096, "footer", 24 << 10)
+    wanted = TransportSettings("rdma", False, None, None, 2, 4096, "footer", 32 << 10, 8 << 10)
     assert settings.transport == wanted

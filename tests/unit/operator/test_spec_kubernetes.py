@@ -96,6 +96,8 @@ RDMA: list[tuple[dict[str, Any], str]] = [
     ({"rdma": {"slotBytes": 4100}}, "spec.transport.rdma.slotBytes: 4100"),
     ({"rdma": {"notify": "poll"}}, "spec.transport.rdma.notify: 'poll' is not allowed"),
     ({"rdma": {"pinned": "1Mi"}}, "spec.transport.rdma: 'pinned' is less than the 1056768 bytes"),
+    ({"rdma": {"pinned": "2Mi", "lend": "1Mi"}}, "spec.transport.rdma: 'pinned' is less than the 2105344 bytes"),
+    ({"rdma": {"lend": -1}}, "spec.transport.rdma.lend: -1"),
     ({"rdma": {"gidIndex": 256}}, "spec.transport.rdma.gidIndex: 256: must be less than or equal to 255"),
     ({"rdma": {"device": "../x"}}, "spec.transport.rdma.device: '../x'"),
 ]

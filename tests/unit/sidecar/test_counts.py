@@ -19,7 +19,7 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
     registry.register(InstancesCollector(3, tmp_path, lambda: lives))
     (tmp_path / "0").mkdir()
     fast, slow = ("rdma", "mlx5_0", "10.1.2.3", "4096", "imm", ""), ("tcp", "", "", "", "", "the peer has no RDMA")
-    Counts(1000, 20, 30, (Row(fast, 0), Row(slow, 2))).write(tmp_path / "0")
+    Counts(1000, 20, 30, (Row(fast, 0), Row(slow, 2)), 40).write(tmp_path / "0")
 
     def value(name: str, instance: str) -> float | None:
         return registry.get_sample_value(f"ferry_{name}", {"instance": instance})
@@ -29,6 +29,7 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
     assert [value("instance_state_bytes", i) for i in ("3.0", "3.1")] == [1000, 0], "one has not counted yet"
     assert value("snapshot_sent_bytes_total", "3.0") == 20
     assert value("snapshot_received_bytes_total", "3.0") == 30
+    assert [value("transport_lent_bytes_total", i) for i in ("3.0", "3.1")] == [40, 0]
     for labels, links in ((fast, 0), (slow, 2)):
         told = dict(zip(LABELS, labels, strict=True))
         assert registry.get_sample_value("ferry_transport_info", {"instance": "3.0", **told}) == links

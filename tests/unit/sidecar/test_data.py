@@ -1,0 +1,144 @@
+"""What an instance's data sends of a delta: the bytes that are logged."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ferry.contract import limits
+from ferry.contract import messages as m
+from ferry.contract.documents import RunSettings
+from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.routing import Version
+from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.kernels.schemas import state_schema
+from ferry.protocol import instance as core
+from ferry.sidecar.data import Data
+from ferry.spark.fragment import Fragmenter
+
+ME, NEXT, LEARNER = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
+SHAPE = Shape("op", 0, "aggregate", (("k", "int"),), Window(1000, 1000), (Aggregate("n", "count"),))
+VNODES = 8
+STEP, ATTEMPT = Step(1, 0), Attempt(1, 1)
+
+
+def settings_of(directory: Path) -> RunSettings:
+    return RunSettings(
+        job="j", run="j-1", directory=str(directory), secret="", redis="", pipeline_module=None, pipeline_file=None,
+        pipeline_args={}, virtual_nodes=VNODES, replicas=1, workers=3, instances_per_worker=1, memory_bytes=16 << 20,
+        epoch_interval_ms=100, epoch_max_rows=100, cores=1,
+    )  # fmt: skip
+
+
+class One:
+    """The data of one instance, and what it sent."""
+
+    def __init__(self, directory: Path, me: InstanceId, lend_bytes: int) -> None:
+        self.sent: list[tuple[core.Send, Any]] = []
+        self.me, self.directory = me, directory
+        self.data = Data(
+            settings_of(directory), me, directory, [SHAPE], lambda *a: self.sent.append(a), lambda *a: True, lend_bytes
+        )
+        self.data.saved()
+
+    def compute(self) -> core.Computed:
+        """An epoch with some records; one chain, and a learner."""
+        f = Fragmenter(SHAPE, groups_max=10_000)
+        f.add(pa.record_batch({"k": list(range(3000)), "t": [1] * 3000}), ["k"], "t")
+        (part,) = f.drain()
+        merged = self.data.states[0].combine([part])
+        self.data.receive(m.Partials(STEP, ATTEMPT, ME), merged)
+        prepare = m.Prepare(STEP, ATTEMPT, Version(1, 1), ((ME, ()),), limits.WATERMARK_NONE, 0)
+        done = self.data.perform(core.Compute(prepare, (ME,), (((ME, NEXT), tuple(range(VNODES))),)))
+        assert isinstance(done, core.Computed)
+        return done
+
+    def bodies(self) -> list[Any]:
+        sent, self.sent = self.sent, []
+        return [body for send, body in sent if isinstance(send.message, m.Delta)]
+
+    def lies_in_arena(self, body: Any) -> bool:
+        arena = self.data.arena
+        if arena is None:
+            return False
+        start = ctypes.addressof(ctypes.c_char.from_buffer(arena))
+        return start <= body.address and body.address + body.size <= start + len(arena)
+
+
+def delta_of(chain: tuple[InstanceId, ...], vnodes: tuple[int, ...]) -> m.Delta:
+    return m.Delta(STEP, ATTEMPT, Version(1, 1), ME, chain, vnodes, 0, 0)
+
+
+ALL = tuple(range(VNODES))
+
+
+@pytest.mark.parametrize("lend_bytes", [0, 1 << 20])
+def test_what_is_sent_down_a_chain_is_what_is_logged(tmp_path: Path, lend_bytes: int) -> None:
+    one = One(tmp_path, ME, lend_bytes)
+    one.compute()
+    delta = delta_of((ME, NEXT), ALL)
+    one.data.perform(core.LogDelta(delta))
+    for _ in range(2):
+        one.data.perform(core.SendDelta(NEXT, delta))
+    first, second = one.bodies()
+    assert first is second, "it is made once"
+    assert one.lies_in_arena(first) == bool(lend_bytes)
+    ((_, _, logged),) = one.data._log.entries(Label(STEP, ATTEMPT))
+    assert logged.num_rows == 3000 and pa.ipc.read_record_batch(first, logged.schema) == logged
+
+    # The next of the chain logs what came, and puts it.
+    other = One(tmp_path / "other", NEXT, lend_bytes)
+    other.data.receive(delta, memoryview(bytes(first)))
+    other.data.perform(core.LogDelta(delta))
+    assert other.data._log.entries(Label(STEP, ATTEMPT))[0][2] == logged
+    other.data.perform(core.SendDelta(LEARNER, delta))
+    assert [bytes(body) for body in other.bodies()] == [bytes(first)], "it is forwarded as it came"
+
+
+def test_what_is_not_logged_here_is_made_when_it_is_sent(tmp_path: Path) -> None:
+    one = One(tmp_path, ME, 1 << 20)
+    one.compute()
+    one.data.perform(core.LogDelta(delta_of((ME, NEXT), ALL)))
+    one.data.perform(core.SendDelta(LEARNER, delta_of((), (1, 2))))
+    (body,) = one.bodies()
+    rows = pa.ipc.read_record_batch(body, state_schema(SHAPE))
+    assert not one.lies_in_arena(body) and 0 < rows.num_rows < 3000
+
+
+def test_a_delta_of_the_log_of_an_earlier_life_is_made_again(tmp_path: Path) -> None:
+    delta = delta_of((ME, NEXT), ALL)
+    one = One(tmp_path, ME, 1 << 20)
+    one.compute()
+    one.data.perform(core.LogDelta(delta))
+    again = One(tmp_path, ME, 1 << 20)
+    assert again.data.logged() == (delta,)
+    again.compute()
+    again.data.perform(core.SendDelta(NEXT, delta))
+    assert len(again.bodies()) == 1
+
+
+def test_what_is_forgotten_is_sent_from_no_more(tmp_path: Path) -> None:
+    one = One(tmp_path, ME, 256 << 10)
+    delta = delta_of((ME, NEXT), ALL)
+    places = set()
+    for _ in range(5):
+        one.compute()
+        one.data.perform(core.LogDelta(delta))
+        one.data.perform(core.SendDelta(NEXT, delta))
+        (body,) = one.bodies()
+        places.add(body.address)
+        assert one.lies_in_arena(body)
+        one.data.perform(core.ForgetLog(STEP))
+    del body
+    assert not one.data._bodies and len(places) <= 2, "a block is used again when what was sent from there is gone"
+
+
+def test_the_last_of_a_chain_keeps_no_body(tmp_path: Path) -> None:
+    one = One(tmp_path, ME, 0)
+    one.compute()
+    one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
+    assert not one.data._bodies
