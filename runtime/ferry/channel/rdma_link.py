@@ -38,7 +38,7 @@ _opening = threading.Lock()
 class Region:
     """A shared mapping (a fork never copies it) that the device may reach; the peer may write to it only if `remote`.
 
-    The device may only read a `mapping` that it is given: a file's pages can be pinned for reading, for writing not always.
+    A `mapping` that is given, and not `remote`, is only read: pages of files can be pinned so, for writing not always.
     """
 
     def __init__(self, lib: SimpleNamespace, domain: Any, size: int, remote: bool, mapping: mmap.mmap | None) -> None:
@@ -48,8 +48,7 @@ class Region:
         self.size = size
         self.address = ctypes.addressof(self._pin)
         self.view = memoryview(self._map)
-        assert self._own or not remote
-        access = lib.enums.IBV_ACCESS_LOCAL_WRITE if self._own else 0
+        access = lib.enums.IBV_ACCESS_LOCAL_WRITE if self._own or remote else 0
         access |= lib.enums.IBV_ACCESS_REMOTE_WRITE if remote else 0
         try:
             self._mr = lib.MR(domain, size, access, address=self.address)
