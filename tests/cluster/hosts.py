@@ -143,7 +143,7 @@ class Hosts:
         headers = {"Authorization": f"Bearer {SECRET}", "Content-Type": "application/json"}
         url = f"http://{self.drivers[-1].address}:7070/{path}"
         request = urllib.request.Request(url, body, headers, method="GET" if body is None else "PUT")
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return dict(json.loads(answer.read()))
 
     def records(self, kind: str) -> list[dict[str, Any]]:
@@ -190,9 +190,12 @@ class Hosts:
 
 
 def await_that(true: Callable[[], bool], what: str, seconds: float) -> None:
-    """Return when `true` is; raises TimeoutError."""
+    """Return when `true` is; raises TimeoutError. Who does not answer is asked again."""
     deadline = time.monotonic() + seconds
-    while not true():
+    while True:
+        with contextlib.suppress(OSError):
+            if true():
+                return
         if time.monotonic() > deadline:
             raise TimeoutError(f"no {what} after {seconds:g} s")
         time.sleep(0.05)

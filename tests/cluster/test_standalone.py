@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from pathlib import Path
@@ -54,9 +55,10 @@ def listening(host: Host) -> set[str]:
     """Addresses at which a host can be reached from others."""
     found = set()
     for process in host.tree():
-        for one in process.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN:
-                found.add(one.laddr.ip.removeprefix("::ffff:"))
+        with contextlib.suppress(psutil.Error):  # some processes are short
+            for one in process.net_connections("tcp"):
+                if one.status == psutil.CONN_LISTEN:
+                    found.add(one.laddr.ip.removeprefix("::ffff:"))
     return found - {"127.0.0.1"}
 
 
@@ -147,9 +149,8 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     silent.signal(signal.SIGCONT)
     # The driver dies, and another one starts on another host with nothing but the checkpoint.
     before = {i.instance: (i.pid, i.incarnation) for i in hosts.board.registrations()}
-    epoch = hosts.epoch()
     hosts.drivers[0].kill()
-    killed = time.monotonic()
+    killed, epoch = time.monotonic(), hosts.epoch()
     hosts.start_driver(checkpoint, epoch_max_rows=60_000, epoch_interval_ms=50)
     hosts.await_epochs(1)
     print(f"driver back after {time.monotonic() - killed:.1f} s")

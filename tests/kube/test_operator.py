@@ -226,6 +226,7 @@ def test_the_other_operator_finishes_a_scale_that_the_leader_did_not(running: Ru
     second = running.operators.start()
     first = running.operators.leader()
     assert first is not second
+    wait_until(lambda: "ok" in second.get("/healthz"), "second process", 60)
     running.driver.stride = 0
     running.kubectl.run("scale", "sj/a", "--replicas=4")
     wait_until(lambda: running.status().get("moving", 0) > 0, "handover", 30)
@@ -249,7 +250,7 @@ def test_an_operator_that_ends_hands_over_at_once(running: Running) -> None:
     assert first.process.wait(20) == 0
     assert running.operators.leader() is second
     print(f"handed over after {time.monotonic() - began:.1f} s")
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 20
 
 
 def test_a_leader_that_slept_does_nothing_when_it_wakes(running: Running) -> None:

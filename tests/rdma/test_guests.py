@@ -53,11 +53,11 @@ def alone(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[str]]]:
     calls = (getattr(item, "callspec", None) for item in request.session.items)
     wanted = {call.params["what"] for call in calls if call is not None and "what" in call.params}
     with ThreadPoolExecutor(2) as pool:
-        yield {what: pool.submit(boot, "run", 500, command) for what, (command, _) in ALONE.items() if what in wanted}
+        yield {what: pool.submit(boot, "run", 1300, command) for what, (command, _) in ALONE.items() if what in wanted}
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("what", ALONE)
 def test_in_a_guest(what: str, alone: dict[str, Future[str]]) -> None:
     output = alone[what].result()

@@ -155,16 +155,16 @@ def packets_get_lost(job: Job) -> None:
 
 
 def the_rdma_card_is_unplugged(job: Job) -> None:
-    """For 3 s, with the other card left: the link goes on over TCP, and comes back; nobody is lost."""
+    """For 3 s or more, with the other card left: the link goes on over TCP, and comes back; nobody is lost."""
     before, lost, epoch = job.counters(), len(job.records("lost")), job.epoch()
     job.machines[1].link("rdma", "down")
-    seen, until = set(), time.monotonic() + 3.0
-    while time.monotonic() < until:
+    seen, began, went = set(), time.monotonic(), 0
+    while (passed := time.monotonic() - began) < 3.0 or (passed < 60.0 and not (went and seen - {BOTH_ENDS})):
         seen.add(job.links())
+        went = job.epoch() - epoch
         time.sleep(0.05)
-    went = job.epoch() - epoch
     job.machines[1].link("rdma", "up")
-    job.note(f"RDMA's card was down for 3 s: {went} epochs meanwhile, links were {sorted(seen)}")
+    job.note(f"RDMA's card was down for {passed:.1f} s: {went} epochs meanwhile, links were {sorted(seen)}")
     assert went > 0 and seen - {BOTH_ENDS}, "the job stood still, or nobody said that a link is not RDMA any more"
     job.await_links(BOTH_ENDS, 60)
     more = job.noted("link down", before)
@@ -224,7 +224,7 @@ FAULTS: tuple[Callable[[Job], None], ...] = (
 )
 
 
-@pytest.mark.timeout(540)
+@pytest.mark.timeout(1300)
 def test_a_job_on_machines_with_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -236,7 +236,7 @@ def test_a_job_on_machines_with_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyP
             job.start_machine(1, 12)
             checkpoint = tmp_path / "shared-checkpoint"
             job.start_driver(checkpoint)
-            job.await_epochs(3, 200)
+            job.await_epochs(3, 400)
             job.await_links(BOTH_ENDS, 60)
             job.note("the job runs")
             for fault in FAULTS:
@@ -244,7 +244,7 @@ def test_a_job_on_machines_with_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyP
             # The rest of the input, in large epochs, by another driver.
             job.drivers[0].kill()
             job.start_driver(checkpoint, epoch_max_rows=100_000, epoch_interval_ms=50)
-            await_that(lambda: job.ended() is not None, "end of the input", 150)
+            await_that(lambda: job.ended() is not None, "end of the input", 400)
             assert job.ended() == 0
             job.note(f"the job has ended; lost: {[r['text'] for r in job.records('lost')]}")
         except (AssertionError, TimeoutError) as failed:

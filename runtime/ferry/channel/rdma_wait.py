@@ -22,7 +22,7 @@ STALL_SECONDS = 0.2
 SLEEPY_SECONDS = 0.01
 """Nothing was done for this long: it is worth the effort to fall asleep."""
 
-PROBE_MILLISECONDS = 250
+PROBE_MILLISECONDS = 150
 """Without a completion for this long the peer's device is asked; it has 0.46 s to answer (see rdma_link)."""
 
 ANSWER_MILLISECONDS = 2

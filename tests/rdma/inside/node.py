@@ -88,7 +88,7 @@ def main() -> None:
     dark = time.monotonic()
     when, reason = ended.get(timeout=20)
     print(f"noticed {when - dark:.2f} s after the power cut: {reason}", flush=True)
-    assert when - dark < (1.5 if settings.fallback else 1.0), "too late"
+    assert when - dark < 1.0, "too late"
 
 
 main()

@@ -61,7 +61,7 @@ def resident():
 MESSAGES = int(os.environ.get("FERRY_RDMA_MESSAGES", "100000"))
 
 
-@pytest.mark.timeout(450)
+@pytest.mark.timeout(1200)
 def test_memory_stays_flat_over_many_messages(rig):
     a, b = rig.party("a"), rig.party("b")
     seen, goal, reached = 0, 0, threading.Event()
