@@ -105,7 +105,7 @@ def test_pods_with_a_native_sidecar_run_on_three_nodes(pods: Kubectl, lab: Lab, 
     for name in names:
         assert pods.run("logs", name, "-c", "main").strip() == "sidecar was first"
     seconds = elapsed(lambda: pods.run("delete", "pod", *names))
-    assert seconds < 20, "main ends on TERM at once, then the sidecar after a second"
+    assert seconds < 9, "main ends on TERM at once, then the sidecar after a second"
     times("deleted", seconds)
 
 
