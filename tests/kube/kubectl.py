@@ -36,8 +36,8 @@ class Kubectl:
     user: tuple[str, ...] = ()
     """further flags, such as `--as=...`"""
 
-    def within(self, namespace: str) -> Kubectl:
-        """The same, in a namespace."""
+    def within(self, namespace: str | None) -> Kubectl:
+        """The same, in a namespace; None: that of the kubeconfig."""
         return replace(self, namespace=namespace)
 
     def impersonating(self, service_account: str) -> Kubectl:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,14 +91,28 @@ def runs_of_the_query(job: Job) -> list[str]:
     return [run for run, _ in begun]
 
 
-def test_the_commands_of_the_readme_run_as_they_stand(ferry: Installation) -> None:
-    section = (ROOT / "README.md").read_text("utf-8").split("## On Kubernetes")[1].split("```")[1]
-    commands = [shlex.split(line, comments=True)[1:] for line in section.splitlines() if line.startswith("kubectl ")]
-    assert [words[2] for words in commands] == ["apply", "wait", "scale", "get", "delete"], commands
-    for words in commands:
-        assert words[:2] == ["-n", "streams"], words
-        own = [str(ROOT / word) if word.startswith("examples/") else word for word in words[2:] if word != "-w"]
-        ferry.kubectl.run(*own, timeout=320)
+def kubectl_commands(text: str) -> list[list[str]]:
+    """Their words without `kubectl` and the README's namespace."""
+    found = [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith("kubectl ")]
+    for words in found:
+        at = words.index("-n")
+        assert words.pop(at) and words.pop(at) == "streams", words
+    return found
+
+
+def test_the_commands_of_the_readme_run_as_they_stand(ferry: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, first, _, _, _, second, *_ = (ROOT / "README.md").read_text("utf-8").split("## On Kubernetes")[1].split("```")
+    commands, plugin = kubectl_commands(first), kubectl_commands(second)
+    assert [words[0] for words in commands] == ["apply", "wait", "scale", "get", "delete"], commands
+    assert [words[1] for words in plugin] == ["plan", "scale", "watch"], plugin
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # kubectl finds its plugins there
+    for words in [*commands[:-1], *plugin, commands[-1]]:
+        own = [str(ROOT / word) if word.startswith("examples/") else word for word in words if word != "-w"]
+        if own[0] == "streamjob":  # a plugin is looked for by the first words, and gets all of them
+            own = ["streamjob", "--namespace", str(ferry.kubectl.namespace), *own[1:]]
+            print(ferry.kubectl.within(None).run(*own, timeout=320))
+        else:
+            ferry.kubectl.run(*own, timeout=320)
     left = "pods,secrets,poddisruptionbudgets"
     wait_until(lambda: not ferry.kubectl.items(left, "-l", "ferry.dev/job=nbq5"), "end of the job", 60.0)
 

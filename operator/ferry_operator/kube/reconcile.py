@@ -173,20 +173,26 @@ class Reconciler:
                 return
         except ApiError as error:
             if error.status != CONFLICT:
-                ending = "being terminated" in str(error)  # the namespace goes, and the job with it
-                log.log(
-                    logging.INFO if ending else logging.WARNING,
-                    "%s: the event %s was not written: %s",
-                    view.seen.name,
-                    notice.reason,
-                    error,
-                )
+                level = logging.INFO if self._ends(error) else logging.WARNING
+                log.log(level, "%s: the event %s was not written: %s", view.seen.name, notice.reason, error)
                 return
             memory.told[name] = (now, 2)
         try:
             self.api.patch(EVENTS, name, {"count": memory.told[name][1], "lastTimestamp": document["lastTimestamp"]})
         except ApiError as error:
             tolerate(error, NOT_FOUND, FORBIDDEN)
+
+    def _ends(self, error: ApiError) -> bool:
+        """The namespace goes, and the job with it; with it go the operator's rights, in whatever order."""
+        if "being terminated" in str(error):
+            return True
+        if error.status != FORBIDDEN:
+            return False
+        try:
+            self.api.find(JOBS)
+        except ApiError:
+            return True
+        return False
 
     # ---- act
     def _act(self, view: View, steps: Sequence[Step], memory: Memory) -> list[ApiError]:

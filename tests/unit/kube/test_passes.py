@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
 from ferry_operator.kube import names
-from ferry_operator.kube.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS
+from ferry_operator.kube.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from tests.unit.kube.fakes.fake_world import World, job, settled, writes
 
 
@@ -346,6 +347,24 @@ def test_a_user_drains_a_worker_and_moves_a_virtual_node() -> None:
     assert "nbq5-worker-1" in world.pods()
     world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.DRAIN: None, names.PINS: "3=1.0"}}})
     world.until(lambda w: settled(w) and w.driver is not None and w.driver.groups[3][0] == "1.0")
+
+
+@pytest.mark.parametrize(("listed", "level"), [(True, logging.WARNING), (False, logging.INFO)])
+def test_an_event_that_is_refused_is_worth_a_warning_unless_all_rights_are_gone(
+    listed: bool, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = running()
+
+    def refuse(verb: str, kind: Kind, name: str) -> None:
+        if (verb, kind) == ("create", EVENTS) or ((verb, kind) == ("list", JOBS) and not listed):
+            raise ApiError(403, "Forbidden", 'RBAC: role "operator" not found')
+
+    world.api.before = refuse
+    with caplog.at_level(logging.INFO, "ferry.operator"):
+        world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+        world.rounds(10)
+    said = [record.levelno for record in caplog.records if "was not written" in record.getMessage()]
+    assert said and set(said) == {level}
 
 
 def test_what_is_left_of_a_deleted_job_goes_also_from_a_silent_node() -> None:
