@@ -92,7 +92,7 @@ class DeltaLog:
         if there != size:
             if there:
                 old = mapped.open_mapped(path)
-                for delta in self.directory.glob("*.delta"):
+                for delta in sorted(self.directory.glob("*.delta")):  # each is replaced meanwhile
                     found = _read(delta, old)
                     if found is not None and found.offset is not None:
                         self._write(delta, found.about, found.stream, None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import resource
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -53,9 +56,21 @@ def test_other_threads_run_while_a_channel_is_busy(rig):
 
 
 def resident():
-    """Bytes of this process's own: pages of files come and go as the machine likes."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon:"))
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def allocated():
+    """Bytes that C has allocated, and objects of Python: exact, where pages come in steps of a megabyte and more."""
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = MallInfo
+    return libc.mallinfo2().numbers[7], sys.getallocatedblocks()
+
+
+class MallInfo(ctypes.Structure):
+    """mallinfo2 of glibc; the eighth number is what is in use."""
+
+    _fields_ = (("numbers", ctypes.c_size_t * 10),)
 
 
 MESSAGES = int(os.environ.get("FERRY_RDMA_MESSAGES", "100000"))
@@ -120,10 +135,11 @@ def test_requests_leave_nothing_behind(device):
                 pass
         gc.collect()
 
-    sizes = []
-    for _ in range(6):
-        run(6000)
-        sizes.append(resident())
-    print(f"{6 * 6000} requests, resident {sizes}")
+    run(2000)
+    before = allocated()
+    run(30_000)
+    bytes_more, objects_more = (after - was for after, was in zip(allocated(), before, strict=True))
+    print(f"30000 requests, {bytes_more} bytes and {objects_more} objects more")
     link.close()
-    assert median(after - before for before, after in pairwise(sizes)) < 75_000
+    assert bytes_more < 400_000
+    assert objects_more < 3000
