@@ -161,6 +161,7 @@ def test_new_jobs_that_cannot_run(ferry: Installation, good: Job, times: Times) 
             ferry.kubectl.run("delete", "streamjob", name, "--wait=false")
         for word in words.values():
             word.seconds()
+        time.sleep(0.5)
     for job in jobs.values():
         job.delete()
 

@@ -15,7 +15,6 @@ Truth = Literal["True", "False", "Unknown"]
 TROUBLES_MAX = 3
 """Troubles that one message tells of; the others are counted."""
 
-
 STUCK_SECONDS = 45.0
 """A pod whose containers are not there so long after it was made waits for something, such as a volume."""
 
@@ -30,14 +29,20 @@ class Claimed:
     message: str = ""
 
 
-def conditions(view: View, steps: Sequence[Step]) -> list[Claimed]:
-    """All five, in their order."""
-    troubles = list(all_troubles(view))
+def conditions(view: View, steps: Sequence[Step], troubles: Sequence[Trouble]) -> list[Claimed]:
+    """All five, in their order. `troubles`: all of them."""
     return [_ready(view, troubles), _progressing(view, steps), _handover(view), _degraded(troubles), _in_sync(view)]
 
 
-def all_troubles(view: View) -> Iterable[Trouble]:
-    """Everything that keeps the job from what its user wants, the gravest first."""
+def all_troubles(view: View) -> list[Trouble]:
+    """Everything that keeps the job from what its user wants, the gravest first, each once."""
+    found: dict[str, Trouble] = {}
+    for one in _troubles(view):
+        found.setdefault(one.message, one)
+    return list(found.values())
+
+
+def _troubles(view: View) -> Iterable[Trouble]:
     if view.life.trouble is not None:
         yield view.life.trouble
     if view.force.trouble is not None:
@@ -115,9 +120,9 @@ def _handover(view: View) -> Claimed:
 def _degraded(troubles: Sequence[Trouble]) -> Claimed:
     if not troubles:
         return Claimed("Degraded", "False", "AllWell")
-    lines = list(dict.fromkeys(one.message for one in troubles))
-    more = [f"and {len(lines) - TROUBLES_MAX} more"] if len(lines) > TROUBLES_MAX else []
-    return Claimed("Degraded", "True", troubles[0].reason, "; ".join([*lines[:TROUBLES_MAX], *more]))
+    lines = [one.message for one in troubles[:TROUBLES_MAX]]
+    more = [f"and {len(troubles) - TROUBLES_MAX} more"] if len(troubles) > TROUBLES_MAX else []
+    return Claimed("Degraded", "True", troubles[0].reason, "; ".join([*lines, *more]))
 
 
 def _in_sync(view: View) -> Claimed:

@@ -6,13 +6,13 @@ An event has a name made of what it says: saying it again counts up the one that
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ferry_operator import decide as d
 from ferry_operator.kube import names
-from ferry_operator.kube.facts import stamp
+from ferry_operator.kube.facts import Trouble, stamp
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.plan import DeletePod, DropPod, EndDriver, Refuse, Step, told
 from ferry_operator.kube.status import Report
@@ -49,8 +49,6 @@ def changes(report: Report) -> Iterator[Notice]:
                 yield Notice("Normal", "HandoverStarted", condition.message)
             case "Handover", "False" if old is not None and old.status == "True" and condition.reason == "Settled":
                 yield Notice("Normal", "HandoverFinished", f"after {now.last_handover}")
-            case "Degraded", "True":
-                yield Notice("Warning", condition.reason, condition.message)
             case "ReplicasInSync", "False" if condition.reason == "TooFewWorkers":
                 yield Notice("Warning", condition.reason, condition.message)
             case "Progressing", "False" if condition.reason == "Paused":
@@ -58,6 +56,13 @@ def changes(report: Report) -> Iterator[Notice]:
     yield from _carriage(now.transport, before.transport)
     if now.phase != before.phase and now.phase == "Finished":
         yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
+
+
+def news(troubles: Sequence[Trouble], before: Sequence[Trouble]) -> Iterator[Notice]:
+    """Troubles that were not there before, each by itself: one that lasts hides no other one of the same reason."""
+    for one in troubles:
+        if one not in before:
+            yield Notice("Warning", one.reason, one.message)
 
 
 def _carriage(now: Carried | None, before: Carried | None) -> Iterator[Notice]:

@@ -59,6 +59,8 @@ class Memory:
     """when the counters of the status were last written"""
     redis: tuple[float, str | None] = (0.0, None)
     """when Redis was last asked, and its trouble"""
+    troubles: tuple[Trouble, ...] = ()
+    """that were told of"""
     told: dict[str, tuple[float, int]] = field(default_factory=dict)
     """events by name: when last, how often"""
 
@@ -140,11 +142,11 @@ class Reconciler:
         if not written.material:
             if not written.changed or view.seen.now - memory.counted_at < COUNTERS_SECONDS:
                 return
-        for notice in events.changes(written):
+        for notice in (*events.changes(written), *events.news(written.troubles, memory.troubles)):
             self._tell(view, notice, memory)
             if notice.reason == "HandoverFinished" and written.handover_seconds is not None:
                 self.metrics.count_handover(written.handover_seconds)
-        memory.counted_at = view.seen.now
+        memory.counted_at, memory.troubles = view.seen.now, written.troubles
         wire = written.status.to_wire()
         try:
             patched = self.api.patch(

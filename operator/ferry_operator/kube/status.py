@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.kube import names
-from ferry_operator.kube.conditions import Claimed, conditions, intended, moving
-from ferry_operator.kube.facts import stamp, when
+from ferry_operator.kube.conditions import TROUBLES_MAX, Claimed, all_troubles, conditions, intended, moving
+from ferry_operator.kube.facts import Trouble, stamp, when
 from ferry_operator.kube.observe import View
 from ferry_operator.kube.plan import Step, ready
 from ferry_operator.kube.transport import carried
@@ -32,6 +32,8 @@ class Report:
     before: JobStatus
     handover_seconds: float | None = None
     """how long the handover took that ended with this look"""
+    troubles: tuple[Trouble, ...] = ()
+    """those that `Degraded` tells of"""
 
     @property
     def material(self) -> bool:
@@ -48,7 +50,8 @@ class Report:
 def report(view: View, steps: Sequence[Step], token: int) -> Report:
     """The status after this look, before its steps are done."""
     seen, before = view.seen, view.seen.before
-    claimed = conditions(view, steps)
+    troubles = all_troubles(view)
+    claimed = conditions(view, steps, troubles)
     generation = int(seen.job["metadata"].get("generation") or 0)
     found = tuple(_with_times(one, before, generation, seen.now) for one in claimed)
     status, job, took = seen.status, view.force.job, _handover_seconds(claimed, before, seen.now)
@@ -72,7 +75,7 @@ def report(view: View, steps: Sequence[Step], token: int) -> Report:
         transport=carried(status.transport, job.spec) if status is not None and job is not None else before.transport,
         conditions=found,
     )
-    return Report(new, before, took)
+    return Report(new, before, took, tuple(troubles[:TROUBLES_MAX]))
 
 
 def _with_times(one: Claimed, before: JobStatus, generation: int, now: float) -> Condition:

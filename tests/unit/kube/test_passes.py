@@ -284,6 +284,23 @@ def test_room_for_a_worker_is_missing_and_the_others_go_on() -> None:
     world.until(lambda w: settled(w) and len(w.pods()) == 3)
 
 
+def test_a_trouble_that_lasts_hides_no_other_one_of_the_same_reason_from_the_events() -> None:
+    world = running(nodes=1)
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: unschedulable(w) == {"nbq5-worker-2"}, 20)
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 4}})
+    world.until(lambda w: unschedulable(w) == {"nbq5-worker-2", "nbq5-worker-3"}, 20)
+    told = writes(world, EVENTS)
+    world.rounds(30)
+    assert writes(world, EVENTS) == told, "once each"
+
+
+def unschedulable(world: World) -> set[str]:
+    """Pods that events call so."""
+    events = [event for (kind, _), event in world.api.objects.items() if kind == EVENTS]
+    return {event["message"].split(":")[0] for event in events if event["reason"] == "Unschedulable"}
+
+
 def test_a_pod_of_somebody_else_is_in_the_way_and_is_left_alone() -> None:
     world = World()
     foreign = {"metadata": {"name": "nbq5-driver", "labels": {}}, "spec": {"nodeName": "n0"}}
