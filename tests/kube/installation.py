@@ -43,7 +43,7 @@ PACE: Document = {"interval": "500ms", "maxRows": 10_000}
 
 INSTALL_SECONDS = 180.0
 
-UNEXPECTED = ("Traceback", "ERROR", "CRITICAL")
+UNEXPECTED = ("Traceback", "WARNING", "ERROR", "CRITICAL")
 """In the log of an operator."""
 
 
@@ -117,7 +117,7 @@ def installed_ferry(kubectl: Kubectl, *values: str, documents: Sequence[Document
         volume = mine.get("pv", mine.get("pvc", CLAIM)["spec"]["volumeName"])
         files = Path(volume["spec"]["hostPath"]["path"])
         files.chmod(0o777)
-        made = Installation(mine, files, ("nodes.read=true", "redis.persistence.enabled=false", *values))
+        made = Installation(mine, files, ("nodes.read=true", *values))
         made.install()
         yield made
         made.assert_clean()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.kube.clusters import Cluster, Lab
-from tests.kube.installation import DISORDER, PACE, ROOT, Installation, Job, installed_ferry
-from tests.kube.kubectl import wait_until
+from tests.kube.conftest import NODES
+from tests.kube.installation import DISORDER, PACE, Installation, Job, installed_ferry
+from tests.kube.kubectl import Document, wait_until
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
 
 Times = Callable[[str, float], None]
+
+IN_MEMORY = {"stateVolume": {"medium": "memory", "size": "128Mi"}}
 
 BEGINS = re.compile(r"query (\S+) \(id (\S+)\) begins")
 """In the driver's log: Spark's id of this run of the query, and of the query."""
@@ -56,10 +56,9 @@ def leader(ferry: Installation) -> str:
     return str(leases[0]["spec"]["holderIdentity"]).rsplit("-", 1)[0]
 
 
-def redis(ferry: Installation) -> str:
-    """The node of the board."""
-    pods = ferry.kubectl.items("pods", "-l", "app.kubernetes.io/component=redis")
-    return str(pods[0]["spec"]["nodeName"])
+def redis(ferry: Installation) -> Document:
+    """The pod of the board."""
+    return ferry.kubectl.items("pods", "-l", "app.kubernetes.io/component=redis")[0]
 
 
 def number(node: str) -> int:
@@ -69,7 +68,7 @@ def number(node: str) -> int:
 
 def apart(ferry: Installation, start: Callable[..., Job], name: str, **spec: object) -> Job:
     """A job of two workers on two nodes, and its driver on one of them; the board is on neither, so each may be lost."""
-    node = redis(ferry)
+    node = redis(ferry)["spec"]["nodeName"]
     ferry.kubectl.run("cordon", node)
     try:
         job = start(name, workers=2, **spec)
@@ -91,32 +90,6 @@ def runs_of_the_query(job: Job) -> list[str]:
     return [run for run, _ in begun]
 
 
-def kubectl_commands(text: str) -> list[list[str]]:
-    """Their words without `kubectl` and the README's namespace."""
-    found = [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith("kubectl ")]
-    for words in found:
-        at = words.index("-n")
-        assert words.pop(at) and words.pop(at) == "streams", words
-    return found
-
-
-def test_the_commands_of_the_readme_run_as_they_stand(ferry: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, first, _, _, _, second, *_ = (ROOT / "README.md").read_text("utf-8").split("## On Kubernetes")[1].split("```")
-    commands, plugin = kubectl_commands(first), kubectl_commands(second)
-    assert [words[0] for words in commands] == ["apply", "wait", "scale", "get", "delete"], commands
-    assert [words[1] for words in plugin] == ["plan", "scale", "watch"], plugin
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # kubectl finds its plugins there
-    for words in [*commands[:-1], *plugin, commands[-1]]:
-        own = [str(ROOT / word) if word.startswith("examples/") else word for word in words if word != "-w"]
-        if own[0] == "streamjob":  # a plugin is looked for by the first words, and gets all of them
-            own = ["streamjob", "--namespace", str(ferry.kubectl.namespace), *own[1:]]
-            print(ferry.kubectl.within(None).run(*own, timeout=320))
-        else:
-            ferry.kubectl.run(*own, timeout=320)
-    left = "pods,secrets,poddisruptionbudgets"
-    wait_until(lambda: not ferry.kubectl.items(left, "-l", "ferry.dev/job=nbq5"), "end of the job", 60.0)
-
-
 def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     ferry: Installation, start: Callable[..., Job], times: Times, tmp_path: Path
 ) -> None:
@@ -128,6 +101,7 @@ def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     assert len(query) == 1
     ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=4")
     job.until(lambda s: s.get("moving") or s.get("workers", 0) > 2, "begin of the scale")
+    ferry.assert_clean()  # what the leader has said goes with it
     ferry.kubectl.run("delete", "pod", leader(ferry), "--grace-period=0", "--force")
     times("2 to 4 workers, with the operator's leader killed", job.until_workers(4))
     begin = time.monotonic()
@@ -135,6 +109,9 @@ def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     job.until_workers(2)
     times("4 to 2 workers", time.monotonic() - begin)
     wait_until(lambda: len(job.pods("worker")) == 2, "end of the pods that hold nothing", 60.0)
+    ferry.kubectl.run("delete", "pod", redis(ferry)["metadata"]["name"], "--grace-period=0", "--force")
+    ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=3")
+    times("2 to 3 workers, with the board killed", job.until_workers(3))
     after = job.driver()
     assert after["metadata"]["uid"] == driver["metadata"]["uid"]
     assert not after["status"]["containerStatuses"][0]["restartCount"]
@@ -150,7 +127,7 @@ def test_a_node_dies_and_the_driver_is_deleted(
     job = start("kill", workers=3)
     job.until_workers(3, 240.0)
     job.until_epoch(3)
-    kept = {job.node_of("driver"), redis(ferry)}
+    kept = {job.node_of("driver"), redis(ferry)["spec"]["nodeName"]}
     victim = next(pod for pod in (f"worker-{k}" for k in range(3)) if job.node_of(pod) not in kept)
     node, life = job.node_of(victim), job.life_of(victim)
     epoch, begin = job.status()["epoch"], time.monotonic()
@@ -175,7 +152,7 @@ def test_a_node_dies_and_the_driver_is_deleted(
 def test_the_node_of_the_driver_dies(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:
-    job = apart(ferry, start, "pilot")
+    job = apart(ferry, start, "pilot", kubernetes=IN_MEMORY)
     where = job.nodes()
     lost = where["driver"]
     kept = next(pod for pod, node in where.items() if node != lost)
@@ -217,6 +194,34 @@ def test_a_node_is_silent_and_comes_back_and_another_is_drained(
     assert node not in {pod["spec"]["nodeName"] for pod in job.pods("worker")}
     job.finish()
     job.right(tmp_path)
+
+
+def test_pods_on_the_network_of_their_node_find_their_state_in_its_directory(
+    ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
+) -> None:
+    kept = f"/var/lib/{ferry.kubectl.namespace}"
+    own = {
+        "network": "host",
+        "nodeSelector": {"kubernetes.io/hostname": f"n{NODES}"},
+        "stateVolume": {"medium": "hostPath", "path": kept},
+    }
+    names = ("mine", "yours")
+    jobs = {name: start(name, events=1_000_000, state={"replicas": 0}, kubernetes=own) for name in names}
+    for job in jobs.values():
+        job.until_workers(2, 240.0)
+        job.until_epoch(3)
+    job = jobs["mine"]
+    assert {pod["status"]["podIP"] == pod["status"]["hostIP"] for pod in job.pods()} == {True}
+    life, begin = job.life_of("worker-1"), time.monotonic()
+    ferry.kubectl.run("delete", "pod", f"{job.name}-worker-1", "--grace-period=0", "--force")
+    job.until_replaced("worker-1", life)
+    job.until_epoch(2)
+    times("the only copy lost its pod, and the next one found its files: next epochs", time.monotonic() - begin)
+    for job in jobs.values():
+        job.finish()
+        (tmp_path / job.name).mkdir()
+        job.right(tmp_path / job.name)
+    lab.on(NODES, "rm", "-r", kept)
 
 
 @pytest.mark.parametrize("phase", ["at once", "starting", "running", "moving", "driver gone", "paused"])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 GUEST = Path(__file__).with_name("guest")
-PYTEST = "python3 -m pytest -q -p no:cacheprovider -rA --show-capture=no --no-header --durations=5"
+PYTEST = "python3 -m pytest -q -p no:cacheprovider -rfE --show-capture=no --no-header --durations=5"
 CONTRACT = "/ferry/tests/unit/channel/test_contract.py"
 INSIDE = "/ferry/tests/rdma/inside"
 NODE = f"python3 {INSIDE}/node.py"

@@ -42,18 +42,20 @@ def all_troubles(view: View) -> list[Trouble]:
     return list(found.values())
 
 
+def worth_telling(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
+    """The first few of every reason."""
+    found: dict[str, list[Trouble]] = {}
+    for one in troubles:
+        found.setdefault(one.reason, []).append(one)
+    return tuple(one for same in found.values() for one in same[:TROUBLES_MAX])
+
+
 def _troubles(view: View) -> Iterable[Trouble]:
     if view.life.trouble is not None:
         yield view.life.trouble
     if view.force.trouble is not None:
         yield view.force.trouble
     yield from view.seen.troubles
-    for name, why in view.lost.items():
-        yield Trouble("PodLost", f"{name}: {why}")
-    for pod in view.seen.pods:
-        yield from pod.troubles
-        if pod.phase == "Pending" and pod.node and not pod.troubles and view.seen.now - pod.created > STUCK_SECONDS:
-            yield Trouble("PodStuck", f"{pod.name}: its containers do not start: see the events of the pod")
     if view.turnover.stuck:
         yield Trouble("NoRoom", "a worker has to leave its pod, and no other one can take its state")
     status = view.seen.status
@@ -63,6 +65,12 @@ def _troubles(view: View) -> Iterable[Trouble]:
         yield Trouble("DriverDegraded", status.degraded)
     if status is not None and not status.journal_up:
         yield Trouble("JournalDown", "the driver does not reach Redis: groups cannot change, epochs go on")
+    for name, why in view.lost.items():
+        yield Trouble("PodLost", f"{name}: {why}")
+    for pod in view.seen.pods:
+        yield from pod.troubles
+        if pod.phase == "Pending" and pod.node and not pod.troubles and view.seen.now - pod.created > STUCK_SECONDS:
+            yield Trouble("PodStuck", f"{pod.name}: its containers do not start: see the events of the pod")
 
 
 def _ready(view: View, troubles: Sequence[Trouble]) -> Claimed:
@@ -147,11 +155,12 @@ def moving(view: View) -> int:
     if status is None:
         return 0
     planned = submitted.placements if submitted is not None and submitted.generation == status.generation else ()
-    count = 0
+    settled = status.settled and submitted is not None and submitted.number == status.desired
+    alive, count = frozenset(status.alive), 0
     for vnode, (in_step, learners) in enumerate(status.groups):
-        wanted = planned[vnode] if vnode < len(planned) else None
-        elsewhere = wanted is not None and not status.settled and list(in_step[:1]) != list(wanted[:1])
-        count += bool(learners) or elsewhere
+        wanted = [i for i in planned[vnode] if i in alive] if vnode < len(planned) else []
+        elsewhere = bool(wanted) and (in_step[:1] != wanted[:1] or not frozenset(wanted) <= frozenset(in_step))
+        count += bool(learners) or (elsewhere and not settled)
     return count
 
 

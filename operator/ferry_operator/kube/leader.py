@@ -32,6 +32,9 @@ RESYNC_SECONDS = 30.0
 NODES_SECONDS = 4.0
 """Between two listings of the nodes, which are not watched: their heartbeats are many, and few of them matter."""
 
+REFUSED_SECONDS = 60.0
+"""Between two tries to list nodes that may not be read."""
+
 STALE_SECONDS = 90.0
 """A leader whose last listing is older is not well."""
 
@@ -46,7 +49,7 @@ class Leader:
         self.queue, self.store, self.token = WorkQueue(), Store(), token
         self._api, self._release, self._held, self._metrics = api, release, held, metrics
         self._link = DriverLink()
-        self._read_nodes = release.read_nodes
+        self._nodes_at = 0.0
         fenced = Fenced(api, held)
         self._reconciler = Reconciler(fenced, self.store, release, self._link, metrics, token)
         self._watch = Watch(release.namespace, self.store, self.queue)
@@ -114,16 +117,18 @@ class Leader:
 
     def _list_nodes(self) -> None:
         """Nodes; jobs come to their turn when one of them was cordoned, lost or found again."""
-        if not self._read_nodes:
+        if not self._release.read_nodes or time.monotonic() < self._nodes_at:
             return
         try:
             found = [facts.node(document) for document in self._api.find(NODES)]
         except ApiError as error:
             if error.status != FORBIDDEN:
                 raise
-            log.info("nodes may not be read: those that are cordoned or drained are not seen")
-            self._read_nodes, self.store.nodes = False, None
+            if not self._nodes_at:
+                log.info("nodes may not be read: those that are cordoned or drained are not seen")
+            self._nodes_at, self.store.nodes = time.monotonic() + REFUSED_SECONDS, None
             return
+        self._nodes_at = 0.0
         new, old = {node.name: node for node in found}, self.store.nodes
         self.store.nodes = new
         if old != new:

@@ -57,8 +57,10 @@ def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, n
         return Life(False, end="Failed", trouble=Trouble(reason, said))
     began = int(pod.annotations.get(names.EPOCH) or -1)
     worked = epoch is not None and epoch > began
+    if changed:
+        return Life(False, may_start=True)
     failures = 1 if worked else pod.number(names.FAILURES) + 1
-    retry_at = 0.0 if changed else pod.ended.at + back_off(failures)
+    retry_at = pod.ended.at + back_off(failures)
     how = f"exit code {pod.ended.code}" if pod.ended.code is not None else "ended from outside"
     text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {said}"
     trouble = Trouble("DriverCrashes", text) if failures > 1 else None

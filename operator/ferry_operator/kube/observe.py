@@ -136,21 +136,29 @@ def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sight
     if force.job is None or revisions is None:
         return View(seen, force, None, life, Turnover(0), None, lost)
     one = force.job.spec
-    workers = [pod for pod in seen.workers if _runs(pod, lost)]
-    crew = crew_of(one.workers, workers, revisions.worker, seen.status)
+    workers, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
+    crew = crew_of(one.workers, workers, revisions.worker, status)
     turn = turnover(crew, seen.nodes, asked_drains(seen.annotations.get(names.DRAIN)))
     observed = d.Observed(
         wanted=d.Wanted(turn.workers, one.instances_per_worker, one.state.replicas),
         workers=tuple(_worker(pod, lost, seen, one.state.replicas) for pod in seen.workers),
         driver=life.running,
         driver_may_start=life.may_start and not seen.deleting,
-        status=seen.status,
+        status=status,
         submitted=seen.submitted,
         drains=turn.drains,
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
     )
     observed = replace(observed, missing=sightings.missing(observed, seen.now))
     return View(seen, force, revisions, life, turn, observed, lost, sightings.stalled(seen.status, seen.now))
+
+
+def _stays(seen: Seen) -> Status | None:
+    """What the driver says, without the instances whose pods are ending: they are alive, and no place for state any more."""
+    ending = {pod.worker for pod in seen.workers if pod.deleting is not None}
+    if seen.status is None or not ending:
+        return seen.status
+    return replace(seen.status, alive=[i for i in seen.status.alive if worker_of(InstanceId(i)) not in ending])
 
 
 def _runs(pod: Pod, lost: Mapping[str, str]) -> bool:

@@ -45,6 +45,11 @@ class ApiError(Fault):
         """the API's one word for it"""
         super().__init__(text)
 
+    @property
+    def passes(self) -> bool:
+        """Whether the API server is away or busy: the same request may do better later."""
+        return self.status in (0, 429) or self.status >= 500
+
 
 class Deposed(Fault):
     """The Lease may be another's by now: nothing more is written."""

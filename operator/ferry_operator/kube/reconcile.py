@@ -21,11 +21,11 @@ from ferry_operator.kube.facts import OVERDUE_SECONDS, Trouble
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.observe import Seen, Sightings, View, look
-from ferry_operator.kube.plan import Step, plan, told
+from ferry_operator.kube.plan import Step, WriteSettings, plan, told
 from ferry_operator.kube.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.release import Release, run_key
 from ferry_operator.kube.status import COUNTERS_SECONDS, Report, report
-from ferry_operator.kube.store import Store
+from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")
 
@@ -95,9 +95,12 @@ class Reconciler:
         self._write(view, report(view, steps, self.token), memory)
         errors = self._act(view, steps, memory)
         memory.errors = tuple(Trouble("ApiRefused", str(error)) for error in errors)
-        if errors:
-            raise errors[0]
-        return SOON_SECONDS if steps else _pause(view)
+        for error in errors:
+            if error.passes:
+                raise error
+        if changed(job, self.store.job(name) or job):
+            return 0.0  # while the pass went on; its own patch may have brought the news before the watch
+        return CALM_SECONDS if errors else SOON_SECONDS if steps else _pause(view)
 
     # ---- observe
     def _look(self, job: Doc, memory: Memory) -> View:
@@ -167,22 +170,30 @@ class Reconciler:
             return
         if len(memory.told) >= TOLD_MAX:
             memory.told.clear()
-        memory.told[name] = (now, count + 1)
         log.info("%s: %s: %s", view.seen.name, notice.reason, notice.message)
         try:
-            if count == 0:
+            memory.told[name] = (now, self._count_up(document, count))
+        except ApiError as error:
+            level = logging.INFO if error.passes or self._ends(error) else logging.WARNING
+            log.log(level, "%s: the event %s was not written: %s", view.seen.name, notice.reason, error)
+
+    def _count_up(self, document: Doc, count: int) -> int:
+        """Say an event that was said `count` times, as far as is known; how often it was said now."""
+        if count == 0:
+            try:
                 self.api.create(EVENTS, document)
-                return
-        except ApiError as error:
-            if error.status != CONFLICT:
-                level = logging.INFO if self._ends(error) else logging.WARNING
-                log.log(level, "%s: the event %s was not written: %s", view.seen.name, notice.reason, error)
-                return
-            memory.told[name] = (now, 2)
+                return 1
+            except ApiError as error:
+                tolerate(error, CONFLICT)
+                count = 1
+        more = {"count": count + 1, "lastTimestamp": document["lastTimestamp"]}
         try:
-            self.api.patch(EVENTS, name, {"count": memory.told[name][1], "lastTimestamp": document["lastTimestamp"]})
+            self.api.patch(EVENTS, document["metadata"]["name"], more)
+            return count + 1
         except ApiError as error:
-            tolerate(error, NOT_FOUND, FORBIDDEN)
+            tolerate(error, NOT_FOUND)
+        self.api.create(EVENTS, document)  # the cluster forgets events after an hour
+        return 1
 
     def _ends(self, error: ApiError) -> bool:
         """The namespace goes, and the job with it; with it go the operator's rights, in whatever order."""
@@ -202,6 +213,8 @@ class Reconciler:
         cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view)
         errors = []
         for step in steps:
+            if isinstance(step, d.SubmitDesired):
+                _expect(step, memory)
             try:
                 cluster.do(step)
             except ApiError as error:
@@ -209,6 +222,8 @@ class Reconciler:
                     raise
                 errors.append(error)
                 log.info("%s: %s: %s", view.seen.name, told(step), error)
+                if isinstance(step, WriteSettings):
+                    break  # what is started reads them
                 continue
             notice = events.step_notice(step)
             if notice is not None:
@@ -236,6 +251,14 @@ class Reconciler:
         if trouble is not None:
             log.info("%s: what its run left in Redis stays: %s", name, trouble)
         return True
+
+
+def _expect(step: d.SubmitDesired, memory: Memory) -> None:
+    """From here on the driver may follow this placement: what it said before tells no more which workers are empty."""
+    if memory.answer is not None:
+        pod, status, _, at = memory.answer
+        mine = d.Submitted(step.number, step.generation, step.basis, step.placements)
+        memory.answer = (pod, status, mine, at)
 
 
 def _pause(view: View) -> float | None:

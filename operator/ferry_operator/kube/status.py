@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.kube import names
-from ferry_operator.kube.conditions import TROUBLES_MAX, Claimed, all_troubles, conditions, intended, moving
+from ferry_operator.kube.conditions import Claimed, all_troubles, conditions, intended, moving, worth_telling
 from ferry_operator.kube.facts import Trouble, stamp, when
 from ferry_operator.kube.observe import View
 from ferry_operator.kube.plan import Step, ready
@@ -33,7 +33,7 @@ class Report:
     handover_seconds: float | None = None
     """how long the handover took that ended with this look"""
     troubles: tuple[Trouble, ...] = ()
-    """those that `Degraded` tells of"""
+    """worth an event each"""
 
     @property
     def material(self) -> bool:
@@ -75,7 +75,7 @@ def report(view: View, steps: Sequence[Step], token: int) -> Report:
         transport=carried(status.transport, job.spec) if status is not None and job is not None else before.transport,
         conditions=found,
     )
-    return Report(new, before, took, tuple(troubles[:TROUBLES_MAX]))
+    return Report(new, before, took, worth_telling(troubles))
 
 
 def _with_times(one: Claimed, before: JobStatus, generation: int, now: float) -> Condition:

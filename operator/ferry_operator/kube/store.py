@@ -99,3 +99,11 @@ def _version(document: Doc) -> int:
     """Versions of one kind of objects count up; what does not look like a number counts as the oldest."""
     text = str(document["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdigit() else -1
+
+
+def changed(old: Doc | None, new: Doc) -> bool:
+    """Whether more than the status of a StreamJob changed, which only the operator writes."""
+    if old is None:
+        return True
+    keys = ("uid", "generation", "annotations", "labels", "deletionTimestamp")
+    return any(old["metadata"].get(key) != new["metadata"].get(key) for key in keys)

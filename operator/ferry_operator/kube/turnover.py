@@ -85,11 +85,15 @@ def turnover(crew: Crew, nodes: Mapping[str, Node] | None, asked: Sequence[int] 
 
 
 def cordoned(crew: Crew, nodes: Mapping[str, Node] | None) -> list[int]:
-    """Workers on nodes that take no new pods, when there is another node that does."""
+    """Workers on nodes that take no new pods, when there is another node that does.
+
+    A pod that does not run yet was put there by a scheduler that knows better than a list of nodes made before; and if not,
+    its eviction is not held up by anything.
+    """
     if nodes is None or all(node.cordoned or node.silent_since is not None for node in nodes.values()):
         return []
     closed = [node.name for node in nodes.values() if node.cordoned]
-    return [k for k in sorted(crew.pods) if crew.pods[k].node in closed]
+    return [k for k in sorted(crew.pods) if crew.pods[k].node in closed and crew.pods[k].phase == "Running"]
 
 
 def _next_old(crew: Crew) -> int | None:

@@ -13,10 +13,9 @@ import kopf
 
 from ferry_operator.kube import names
 from ferry_operator.kube.api import record
-from ferry_operator.kube.names import Doc
 from ferry_operator.kube.port import JOBS, PODS
 from ferry_operator.kube.queue import WorkQueue
-from ferry_operator.kube.store import Store
+from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")
 
@@ -34,6 +33,7 @@ class Watch:
     def start(self) -> None:
         """Begin to watch."""
         logging.getLogger("kopf").setLevel(logging.WARNING)
+        logging.getLogger("kopf._cogs.clients.watching").addFilter(is_final)
         for kind in (JOBS, PODS):
             for verb in ("list", "watch"):
                 record(verb, kind)
@@ -81,12 +81,14 @@ class Watch:
         @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
         async def job(event: Any, **_: Any) -> None:
             document = dict(event["object"])
-            if changed(self._store.job(document["metadata"]["name"]), document) or event["type"] == "DELETED":
-                self._queue.add(document["metadata"]["name"])
-            if event["type"] == "DELETED":
+            name, ends = document["metadata"]["name"], event["type"] == "DELETED"
+            news = ends or changed(self._store.job(name), document)
+            if ends:
                 self._store.gone(JOBS, document)
             else:
                 self._store.put(JOBS, document)
+            if news:
+                self._queue.add(name)
 
         @kopf.on.event(
             "", "v1", "pods", labels={names.MANAGED: names.MANAGER, names.JOB: kopf.PRESENT}, registry=registry
@@ -102,6 +104,11 @@ class Watch:
         return registry
 
 
+def is_final(record: logging.LogRecord) -> bool:
+    """Whether a message of kopf's is of more than a request that is tried again."""
+    return "; will retry: " not in record.getMessage()
+
+
 def settings() -> kopf.OperatorSettings:
     """kopf's, for a namespace without rights beyond it, and with nothing written by kopf itself."""
     made = kopf.OperatorSettings()
@@ -114,11 +121,3 @@ def settings() -> kopf.OperatorSettings:
     # Other people's pods are never sent here, however many there are.
     made.watching.label_selectors["", "v1", "pods"] = f"{names.MANAGED}={names.MANAGER}"
     return made
-
-
-def changed(old: Doc | None, new: Doc) -> bool:
-    """Whether more than the status changed, which only the operator writes."""
-    if old is None:
-        return True
-    keys = ("uid", "generation", "annotations", "labels", "deletionTimestamp")
-    return any(old["metadata"].get(key) != new["metadata"].get(key) for key in keys)

@@ -136,10 +136,15 @@ class World:
         self.token = 0
         self.silent: list[str] = []
         self.refuses_image = ""
+        self.lingers = 0.0
+        """seconds for which a pod lives on after it was deleted"""
+        self.old_nodes: dict[str, facts.Node] | None = None
+        """what the operator takes for the nodes, as if they had been listed before"""
         self.lacks_device = ""
         """a resource that is given out, and nothing is behind it"""
         self.links = Links()
         self.ends_with: tuple[int, str] | None = None
+        self.ending: dict[str, float] = {}
         for i in range(nodes):
             self.api.add_node(f"n{i}")
         self.begin_operator()
@@ -154,7 +159,7 @@ class World:
         )  # fmt: skip
 
     def look(self) -> None:
-        self.store.nodes = {
+        self.store.nodes = self.old_nodes or {
             d["metadata"]["name"]: facts.node(d) for (k, _), d in self.api.objects.items() if k == NODES
         }
         for kind in (JOBS, PODS, BUDGETS):
@@ -186,7 +191,8 @@ class World:
             if not self.hears(pod):
                 continue
             if pod["metadata"].get("deletionTimestamp"):
-                self.end(name)
+                if self.now >= self.ending.setdefault(pod["metadata"]["uid"], self.now + self.lingers):
+                    self.end(name)
             elif pod["status"]["phase"] == "Pending":
                 self.start(name, pod)
 
