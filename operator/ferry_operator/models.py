@@ -33,14 +33,14 @@ NAME_MAX = 52
 
 SPARK_OWNED: dict[str, str] = {
     "spark.master": "Ferry chooses where Spark runs",
-    "spark.submit.deployMode": "the driver is a pod of its own, in client mode",
-    "spark.app.name": "it is the name of the job",
+    "spark.submit.deployMode": "Ferry starts the driver, in client mode",
+    "spark.app.name": "it is made of the name of the job",
     "spark.executor.instances": "set spec.workers",
-    "spark.dynamicAllocation.enabled": "Ferry requests and releases executors itself; set spec.workers",
-    "spark.kubernetes.namespace": "it is the namespace of the job",
-    "spark.kubernetes.executor.podTemplateFile": "Ferry adds the sidecar by its own template",
-    "spark.kubernetes.executor.podNamePrefix": "worker pods are named after the job",
-    "spark.sql.streaming.checkpointLocation": "offsets belong to the state of the job; set spec.state.directory",
+    "spark.dynamicAllocation.enabled": "executors come and go with the workers; set spec.workers",
+    "spark.kubernetes.namespace": "the operator makes the pods, in the namespace of the job",
+    "spark.kubernetes.executor.podTemplateFile": "the operator makes the pods; see spec.kubernetes",
+    "spark.kubernetes.executor.podNamePrefix": "the operator makes the pods, and names them after the job",
+    "spark.sql.streaming.checkpointLocation": "set spec.state.directory, or on Kubernetes spec.kubernetes.checkpoint",
 }
 """Keys of Spark's configuration that a job may not set, each with its reason."""
 
@@ -60,7 +60,11 @@ class Metadata(Part):
     name: DnsLabel = Field(min_length=1, max_length=NAME_MAX, description="Name of the job, a DNS label.")
     namespace: str | None = Field(default=None, description="Namespace of the job; not used on one machine.")
     labels: dict[str, str] = Field(default_factory=dict, description="Labels, also put on the pods of the job.")
-    annotations: dict[str, str] = Field(default_factory=dict, description="Annotations; Ferry does not read them.")
+    annotations: dict[str, str] = Field(
+        default_factory=dict,
+        description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain and ferry.dev/pins, and keeps "
+        "notes of its own below ferry.dev/.",
+    )
 
 
 class Spec(Part):

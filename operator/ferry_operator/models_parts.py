@@ -67,8 +67,8 @@ class Pipeline(Part):
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Version shown in status; null: the content's hash.",
-        json_schema_extra=live("It is shown."),
+        description="Version shown in status; null: a digest of `module` or `file`, `args` and the image's name.",
+        json_schema_extra=live("It is shown.", "kubernetes"),
     )
 
     @model_validator(mode="after")

@@ -98,7 +98,11 @@ class JobStatus(_Report):
         default=None, ge=0, description="Fencing token of the operator that wrote this: transitions of its lease."
     )
     run: str | None = Field(default=None, max_length=63, description="Name of the run.")
-    version: str | None = Field(default=None, max_length=1024, description="`spec.pipeline.version` of what runs.")
+    version: str | None = Field(
+        default=None,
+        max_length=1024,
+        description="`spec.pipeline.version` of the spec in force; without one, a digest of module or file, args and image.",
+    )
     transport: Carried | None = Field(default=None, description="What carries the links between the sidecars.")
     conditions: tuple[Condition, ...] = Field(
         default=(), max_length=16, description="Ready, Progressing, Handover, Degraded, ReplicasInSync."

@@ -46,6 +46,12 @@ BROKEN = {
 
 NO_TRANSPORT_REASON = "TransportUnavailable"
 
+OUT_OF_MEMORY = "OOMKilled"
+"""What a kubelet calls the end of a container that needed more than its limit."""
+
+SIZED = ("driver", "executor", "sidecar")
+"""Containers whose memory a job sets, by the fields of the same names below `spec.kubernetes`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -124,6 +130,15 @@ def when(text: Any) -> float | None:
 def stamp(seconds: float) -> str:
     """The inverse of `when`, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def why_ended(container: str, reason: str) -> str:
+    """What a kubelet says of a container's end beyond the exit code, and what to do about it; '' when it says no more."""
+    if reason in ("Error", "Completed"):
+        return ""
+    if reason == OUT_OF_MEMORY and container in SIZED:
+        return f"{reason}: raise spec.kubernetes.{container}.memory"
+    return reason
 
 
 def pod(document: Doc) -> Pod:
@@ -222,5 +237,6 @@ def _troubles(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Co
         if kind is not None:
             text = str(one.waiting.get("message") or one.waiting["reason"])
             if kind == "CrashLoop":
-                text = f"ends with {one.before.get('exitCode', '?')}: {one.before.get('message') or 'no log'}"
+                said = (why_ended(one.name, str(one.before.get("reason") or "")), one.before.get("message"))
+                text = f"ends with {one.before.get('exitCode', '?')}: {'; '.join(filter(None, said)) or 'no log'}"
             yield Trouble(kind, f"{name}, {one.name}: {text.strip()}")

@@ -106,6 +106,13 @@ def revisions(job: StreamJob, uid: str, release: Release) -> Revisions:
     )
 
 
+def version_of(job: StreamJob, image: str) -> str:
+    """What status shows as the version: the job's own, else a digest of its program; `image`: of jobs that name none."""
+    image = job.spec.kubernetes.image or image
+    program = _told(job.spec, lambda entry: entry.path.startswith("spec.pipeline."))
+    return job.spec.pipeline.version or _digest(f"{image} {program}")
+
+
 def _told(one: Spec, counts: Callable[[changes.Entry], bool]) -> str:
     found = {}
     for entry in changes.TABLE:

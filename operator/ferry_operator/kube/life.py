@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ferry_operator.care import BACK_OFF_SECONDS, FINISHED, HALTED, REFUSED
 from ferry_operator.kube import names
-from ferry_operator.kube.facts import Pod, Trouble
+from ferry_operator.kube.facts import Pod, Trouble, why_ended
 from ferry_operator.status_model import Phase
 
 BACK_OFF_SECONDS_MAX = 60.0
@@ -78,4 +78,4 @@ def said_by(pod: Pod) -> str:
     lines = [line.rstrip() for line in pod.ended.message.splitlines() if line.strip()]
     refusal = next((i for i, line in enumerate(lines) if re.match(r"refused: ", line)), None)
     text = "\n".join(lines if refusal is None else lines[refusal:])[-MESSAGE_MAX:]
-    return "; ".join(part for part in (pod.ended.reason if pod.ended.reason != "Error" else "", text) if part) or "?"
+    return "; ".join(part for part in (why_ended("driver", pod.ended.reason), text) if part) or "?"

@@ -92,7 +92,7 @@ class Reconciler:
             memory = self._memories.setdefault(name, Memory(job["metadata"]["uid"]))
         view = self._look(job, memory)
         steps = plan(view, self.token)
-        self._write(view, report(view, steps, self.token), memory)
+        self._write(view, report(view, steps, self.token, self.release.image), memory)
         errors = self._act(view, steps, memory)
         memory.errors = tuple(Trouble("ApiRefused", str(error)) for error in errors)
         for error in errors:

@@ -12,6 +12,7 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.kube import names
 from ferry_operator.kube.conditions import Claimed, all_troubles, conditions, intended, moving, worth_telling
 from ferry_operator.kube.facts import Trouble, stamp, when
+from ferry_operator.kube.inforce import version_of
 from ferry_operator.kube.observe import View
 from ferry_operator.kube.plan import Step, ready
 from ferry_operator.kube.transport import carried
@@ -47,8 +48,8 @@ class Report:
         return self.status != self.before
 
 
-def report(view: View, steps: Sequence[Step], token: int) -> Report:
-    """The status after this look, before its steps are done."""
+def report(view: View, steps: Sequence[Step], token: int, image: str) -> Report:
+    """The status after this look, before its steps are done; `image`: of jobs that name none."""
     seen, before = view.seen, view.seen.before
     troubles = all_troubles(view)
     claimed = conditions(view, steps, troubles)
@@ -72,6 +73,7 @@ def report(view: View, steps: Sequence[Step], token: int) -> Report:
         generation=status.generation if status is not None else before.generation,
         token=token,
         run=names.run_name(seen.name, seen.uid),
+        version=version_of(job, image) if job is not None else None,
         transport=carried(status.transport, job.spec) if status is not None and job is not None else before.transport,
         conditions=found,
     )

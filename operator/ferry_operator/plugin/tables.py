@@ -128,6 +128,7 @@ def job_table(document: Record) -> Table:
     status, spec = document["status"], document["spec"]
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(document["job"], style="bold"), _title(document))
+    _add(table, "version", _or_dash(status.get("version")))
     _add(table, "workers", _workers_text(document))
     _add(table, "moving", f"{status['moving']} of {spec['virtualNodes']} virtual nodes")
     _add(table, "last handover", _or_dash(status.get("lastHandover")))

@@ -96,7 +96,9 @@ def test_back_off_doubles_up_to_a_minute() -> None:
     [
         ("a\nrefused: no module x\n", "Error", "refused: no module x"),
         ("Traceback\nValueError: y\n", "Error", "Traceback\nValueError: y"),
-        ("", "OOMKilled", "OOMKilled"),
+        ("", "OOMKilled", "OOMKilled: raise spec.kubernetes.driver.memory"),
+        ("2026 INFO up\n", "OOMKilled", "OOMKilled: raise spec.kubernetes.driver.memory; 2026 INFO up"),
+        ("", "DeadlineExceeded", "DeadlineExceeded"),
         ("", "Error", "?"),
     ],
 )
@@ -193,6 +195,22 @@ def test_revisions_follow_the_installation_but_tell_nothing_of_its_secrets() -> 
     one = spec.check(document())
     other = inforce.revisions(one, "u", replace(RELEASE, redis="redis://:secret@r:6379/0"))
     assert other.driver != revise(one).driver and "secret" not in str(other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"workers": 5, "restartNonce": 3, "epoch": {"interval": "1s"}}, True),
+        ({"kubernetes": {"image": RELEASE.image}}, True),
+        ({"kubernetes": {"image": "other"}}, False),
+        ({"pipeline": {"module": "jobs.other"}}, False),
+        ({"pipeline": {"file": "/jobs.nbq5"}}, False),
+        ({"pipeline": {"module": "jobs.nbq5", "args": {"seed": 1}}}, False),
+    ],
+)
+def test_a_version_that_is_not_given_is_a_digest_of_the_program(changes: dict[str, Any], same: bool) -> None:
+    before, after = (inforce.version_of(spec.check(one), RELEASE.image) for one in (document(), document(**changes)))
+    assert (before == after) == same
 
 
 # --- workers that leave

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ferry_operator.kube import facts, names
 from ferry_operator.kube.names import Doc
+from ferry_operator.models_kubernetes import Kubernetes
 
 T0 = "2026-01-01T00:00:00Z"
 T1 = "2026-01-01T00:01:00Z"
@@ -25,6 +27,19 @@ def container(state: Doc, ready: bool = False, **more: Any) -> Doc:
 
 def sidecar(state: Doc, ready: bool = False, **more: Any) -> Doc:
     return {**container(state, ready, **more), "name": "sidecar"}
+
+
+def owner_of_state(state: Doc, ready: bool = False, **more: Any) -> Doc:
+    return {**container(state, ready, **more), "name": "state-owner"}
+
+
+def crashing(made: Callable[..., Doc], **ended: Any) -> Doc:
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    return {"containerStatuses": [made(waiting, lastState={"terminated": ended})]}
+
+
+def test_the_containers_whose_memory_a_job_sets() -> None:
+    assert all("memory" in Kubernetes.model_fields[one].annotation.model_fields for one in facts.SIZED)  # type: ignore[union-attr]
 
 
 def test_a_pod() -> None:
@@ -86,6 +101,32 @@ def test_how_a_pod_ended(status: Doc, code: int | None, reason: str) -> None:
                 {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
                 lastState={"terminated": {"exitCode": 1, "message": "Redis says no"}})]},
             ("CrashLoop", "a-worker-3, executor: ends with 1: Redis says no"), id="a sidecar that crashes",
+        ),
+        pytest.param(
+            crashing(sidecar, exitCode=137, reason="OOMKilled", message="2026 INFO up"),
+            ("CrashLoop", "a-worker-3, sidecar: ends with 137: OOMKilled: raise spec.kubernetes.sidecar.memory; 2026 INFO up"),
+            id="a sidecar without enough memory",
+        ),
+        pytest.param(
+            crashing(container, exitCode=137, reason="OOMKilled"),
+            ("CrashLoop", "a-worker-3, executor: ends with 137: OOMKilled: raise spec.kubernetes.executor.memory"),
+            id="an executor without enough memory",
+        ),
+        pytest.param(
+            crashing(owner_of_state, exitCode=137, reason="OOMKilled"),
+            ("CrashLoop", "a-worker-3, state-owner: ends with 137: OOMKilled"), id="no field sets its memory",
+        ),
+        pytest.param(
+            crashing(sidecar, exitCode=128, reason="StartError", message="exec: no such file"),
+            ("CrashLoop", "a-worker-3, sidecar: ends with 128: StartError; exec: no such file"), id="it cannot start",
+        ),
+        pytest.param(
+            crashing(sidecar, exitCode=137, reason="Error"),
+            ("CrashLoop", "a-worker-3, sidecar: ends with 137: no log"), id="killed by somebody else",
+        ),
+        pytest.param(
+            crashing(sidecar, exitCode=0, reason="Completed"),
+            ("CrashLoop", "a-worker-3, sidecar: ends with 0: no log"), id="it ends without a reason",
         ),
         pytest.param(
             {"containerStatuses": [container({"waiting": {"reason": "CreateContainerConfigError", "message": "secret"}})]},

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from ferry_operator.kube import names
 from ferry_operator.kube.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
+from ferry_operator.plugin import tables
 from tests.unit.kube.fakes.fake_world import World, job, settled, writes
 
 
@@ -225,6 +228,51 @@ def test_a_restart_nonce_restarts_the_driver_and_nothing_else() -> None:
     world.until(lambda w: w.lives == 2 and settled(w))
     now = {name: world.pod(name)["metadata"]["uid"] for name in world.pods()}
     assert [name for name in uids if uids[name] != now[name]] == ["nbq5-driver"]
+
+
+def test_a_new_version_is_shown_and_restarts_nothing() -> None:
+    world = running(pipeline={"module": "jobs.nbq5", "version": "1"})
+    world.rounds(5)
+    kinds = (PODS, SECRETS, EVENTS, BUDGETS)
+    before = [writes(world, kind) for kind in kinds]
+    assert world.status["version"] == "1"
+    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"version": "2"}}})
+    world.rounds(20)
+    assert world.status["version"] == "2" and settled(world)
+    assert [writes(world, kind) for kind in kinds] == before and world.lives == 1
+
+
+def test_the_version_is_that_of_the_spec_in_force() -> None:
+    world = running(pipeline={"module": "jobs.nbq5", "version": "1"})
+    world.rounds(5)
+    world.api.edit(JOBS, "nbq5", {"spec": {"pipeline": {"version": "2"}, "epoch": {"interval": "soon"}}})
+    world.rounds(5)
+    assert world.condition("Degraded")["reason"] == "SpecRefused" and world.status["version"] == "1"
+    world.ends_with = (2, "refused: there is no module 'jobs.gone'")
+    gone = {"pipeline": {"module": "jobs.gone", "version": "3"}, "epoch": {"interval": None}}
+    world.api.edit(JOBS, "nbq5", {"spec": gone})
+    world.until(lambda w: w.status["version"] == "3")
+    world.until(lambda w: "jobs.gone" in w.condition("Degraded").get("message", "") and w.status["version"] == "1")
+
+
+def test_a_job_without_a_version_is_shown_with_a_digest_of_its_program() -> None:
+    world = running()
+    world.rounds(5)
+    first = world.status["version"]
+    assert re.fullmatch("[0-9a-f]{12}", first)
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: settled(w) and w.status["workers"] == 3)
+    assert world.status["version"] == first
+    world.api.edit(JOBS, "nbq5", {"spec": {"kubernetes": {"image": "ferry:2"}}})
+    world.until(lambda w: w.status["version"] != first)
+
+
+def test_the_command_shows_the_version() -> None:
+    world = running(pipeline={"module": "jobs.nbq5", "version": "green-7"})
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(tables.job_table(tables.described("here", world.api.objects[JOBS, "nbq5"], [], [], [])))
+    assert ["version", "green-7"] in [line.split() for line in capture.get().splitlines()]
 
 
 @pytest.mark.parametrize("capacity", [pytest.param(2, id="room for one more"), pytest.param(1, id="no room")])

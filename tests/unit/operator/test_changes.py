@@ -180,7 +180,12 @@ def changes_of(*paths: str) -> list[Change]:
 
 
 def test_only_kubernetes_uses_its_section() -> None:
-    more = {"spec.restartNonce", "spec.transport.rdma.resource", "spec.transport.rdma.networks"}
+    more = {
+        "spec.pipeline.version",
+        "spec.restartNonce",
+        "spec.transport.rdma.resource",
+        "spec.transport.rdma.networks",
+    }
     for entry in TABLE:
         assert (entry.used == "kubernetes") == (entry.path.startswith("spec.kubernetes.") or entry.path in more)
 

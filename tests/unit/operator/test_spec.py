@@ -8,7 +8,8 @@ import pytest
 
 from ferry.contract.errors import SpecRefused
 from ferry_operator import spec
-from ferry_operator.models import SPARK_OWNED, StreamJob
+from ferry_operator.kube import names
+from ferry_operator.models import SPARK_OWNED, Metadata, StreamJob
 from ferry_operator.quantities import Duration, Quantity
 
 JOB = """
@@ -232,6 +233,11 @@ def test_one_worker_is_allowed_with_replicas_but_warned_of() -> None:
     assert "1 copies need 2 workers" in spec.warnings(spec.load(JOB, ["workers=1"]))[0]
     many = spec.warnings(spec.load(JOB, ["workers=4", "instancesPerWorker=32"]))
     assert "128 instances share 64 virtual nodes; 64 of them will lead nothing" in many[0]
+
+
+def test_annotations_that_ferry_obeys_are_named() -> None:
+    said = Metadata.model_fields["annotations"].description or ""
+    assert all(name in said for name in (names.PAUSED, names.DRAIN, names.PINS))
 
 
 def test_keys_that_belong_to_ferry_have_reasons() -> None:
