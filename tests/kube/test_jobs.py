@@ -204,9 +204,10 @@ def test_pods_on_the_network_of_their_node_find_their_state_in_its_directory(
         "network": "host",
         "nodeSelector": {"kubernetes.io/hostname": f"n{NODES}"},
         "stateVolume": {"medium": "hostPath", "path": kept},
+        **{part: {"cpu": "50m"} for part in ("driver", "executor", "sidecar")},
     }
     names = ("mine", "yours")
-    jobs = {name: start(name, events=1_000_000, state={"replicas": 0}, kubernetes=own) for name in names}
+    jobs = {name: start(name, events=600_000, state={"replicas": 0}, kubernetes=own) for name in names}
     for job in jobs.values():
         job.until_workers(2, 240.0)
         job.until_epoch(3)
