@@ -14,7 +14,7 @@ help:
 	@echo 'make lint | unit | cluster'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
 	@echo 'make test-kube-api     CRD and operator on a real API server without nodes'
-	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root), or on that of KUBECONFIG'
+	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root); with FERRY_KUBE_EXISTING=1 on yours, of KUBECONFIG'
 	@echo 'make test-rdma         channels and a job over real verbs, in virtual machines (root)'
 	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'

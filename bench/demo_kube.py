@@ -37,9 +37,6 @@ from tests.kube.prometheus import Prometheus, PrometheusFailed, filled
 
 RESULTS = ROOT / "bench" / "results"
 NAMESPACE = "ferry-demo"
-NOWHERE = Path()
-"""Files of a volume that this machine does not see."""
-
 JOB = "nbq5"
 UP_SECONDS = 400.0
 ACT_SECONDS = 180.0
@@ -157,20 +154,16 @@ class Demo:
         if stays:
             self._stack.callback(self._leave, kubectl)
         mine = kubectl.within(NAMESPACE)
-        files = self._volume(mine) if claims else NOWHERE
-        ferry = Installation(mine, files)
+        if claims:
+            mine.apply(CLAIMED)
+            wait_until(lambda: mine.get("pvc", CLAIM)["status"].get("phase") == "Bound", "volume", 60.0)
+        ferry = Installation(mine)
         self.tell.command(f"helm install ferry charts/ferry --namespace {NAMESPACE} --wait")
         self.tell.line.update("the chart is installed: two operators, and a Redis")
         ferry.install()
         for pod in mine.items("pods"):
             self.tell.say(f"pod {pod['metadata']['name']} is ready on {pod['spec']['nodeName']}")
         return ferry
-
-    def _volume(self, mine: Kubectl) -> Path:
-        mine.apply(CLAIMED)
-        wait_until(lambda: mine.get("pvc", CLAIM)["status"].get("phase") == "Bound", "volume", 60.0)
-        volume = mine.get("pv", mine.get("pvc", CLAIM)["spec"]["volumeName"])
-        return Path(volume["spec"]["hostPath"]["path"])
 
     def _leave(self, kubectl: Kubectl) -> None:
         """Nothing of the demo stays on a cluster that does, but for the definition of StreamJob."""
@@ -184,7 +177,7 @@ class Demo:
     def _acts(self, ferry: Installation, prometheus: Prometheus | None) -> Job:
         document = ferry.job(JOB, events=self.events, epoch=PACE, pipeline={"args": DISORDER})
         where = "and its output on a volume"
-        if ferry.files == NOWHERE:
+        if prometheus is None:
             del document["spec"]["kubernetes"], document["spec"]["output"]
             where = "and its output in the driver's pod"
         self.tell.command(f"kubectl -n {NAMESPACE} apply -f examples/{JOB}.yaml")
@@ -244,7 +237,7 @@ class Demo:
 
     def _compare(self, job: Job, work: Path) -> bool:
         self.tell.line.update("the oracle computes the same result in one pass, without any failure")
-        args, output = job.document["spec"]["pipeline"]["args"], job.ferry.files / JOB / "out"
+        args, output = job.document["spec"]["pipeline"]["args"], job.ferry.fetch(f"{JOB}/out", work / "out")
         rows = sum(pq.read_metadata(file).num_rows for file in output.glob(f"{JOB}/*/*.parquet"))
         missing, extra = runner.difference(JOB, self.events, args, output, work)
         self.tell.say(f"missing {len(missing)}, unexpected {len(extra)} (of {rows:,} rows)")

@@ -1,6 +1,7 @@
 """The cluster that tests run on: a lab of this machine (`tests/kube/lab`), or one that KUBECONFIG names.
 
-    FERRY_KUBE_EXISTING=1 KUBECONFIG=...   any cluster; tests that need a lab's nodes are skipped
+    FERRY_KUBE_EXISTING=1 KUBECONFIG=...   any cluster; tests that need a lab's nodes are skipped. Its nodes have the images of
+                                           `make images`, its default storage class gives volumes that many nodes can mount
     FERRY_LAB=NAME                         the lab of this name if it is up, and it stays up
     neither                                a lab of the tests' own, which ends with them, however they end
 

@@ -5,10 +5,13 @@ Knows kubectl and helm; of Ferry only what a user sees: the chart, the resource,
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +39,21 @@ CLAIMED: Document = {
     "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
 }
 
+READER: Document = {
+    "containers": [
+        {
+            "name": "reader",
+            "image": "localhost/ferry/runtime:dev",
+            "args": ["sleep", "600"],
+            "volumeMounts": [{"name": "data", "mountPath": MOUNT, "readOnly": True}],
+        }
+    ],
+    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}],
+}
+"""A pod that sees the shared volume."""
+
+PACK = "import sys, tarfile; tarfile.open(fileobj=sys.stdout.buffer, mode='w|').add(sys.argv[1], arcname='.')"
+
 DISORDER: Document = {"seed": 7, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
 """Arguments of a pipeline: records that are late and out of order, and keys of which some are frequent."""
 
@@ -53,8 +71,6 @@ class Installation:
 
     kubectl: Kubectl
     """in the namespace"""
-    files: Path
-    """where the shared volume is on this machine"""
     values: tuple[str, ...] = ()
 
     def helm(self, *arguments: str) -> str:
@@ -95,6 +111,26 @@ class Installation:
         self.kubectl.apply(job)
         return Job(self, job, time.monotonic())
 
+    def fetch(self, path: str, to: Path) -> Path:
+        """Copy a directory of the shared volume, as a pod sees it."""
+        pod = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {"name": f"reader-{uuid.uuid4().hex[:8]}"},
+            "spec": READER,
+        }
+        self.kubectl.apply(pod)
+        name = pod["metadata"]["name"]
+        try:
+            self.kubectl.run("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s", timeout=150)
+            command = self.kubectl.command("exec", name, "--", "python3", "-c", PACK, f"{MOUNT}/{path}")
+            packed = subprocess.check_output(command, timeout=120, env=self.kubectl.environment())
+        finally:
+            self.kubectl.run("delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
+        with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+            files.extractall(to, filter="data")
+        return to
+
     def assert_clean(self) -> None:
         """The operators' logs hold no unexpected line. One that has just been made again has to start before it can be read."""
         logs: list[str] = []
@@ -114,10 +150,7 @@ def installed_ferry(kubectl: Kubectl, *values: str, documents: Sequence[Document
     with contextmanager(installed_crd)(kubectl) as known, contextmanager(own_namespace)(known) as mine:
         mine.apply(CLAIMED, *documents)
         wait_until(lambda: mine.get("pvc", CLAIM)["status"].get("phase") == "Bound", "volume", 60.0)
-        volume = mine.get("pv", mine.get("pvc", CLAIM)["spec"]["volumeName"])
-        files = Path(volume["spec"]["hostPath"]["path"])
-        files.chmod(0o777)
-        made = Installation(mine, files, ("nodes.read=true", *values))
+        made = Installation(mine, ("nodes.read=true", *values))
         made.install()
         yield made
         made.assert_clean()
@@ -208,7 +241,7 @@ class Job:
     def right(self, work: Path, example: str = "nbq5") -> None:
         """What it wrote is what the oracle says."""
         args = self.document["spec"]["pipeline"]["args"]
-        output = self.ferry.files / self.name / "out"
+        output = self.ferry.fetch(f"{self.name}/out", work / "out")
         missing, extra = runner.difference(example, self.document["spec"]["events"], args, output, work)
         assert not missing and not extra, (
             f"missing {len(missing)} {missing[:5]}, unexpected {len(extra)} {extra[:5]}\n{self.story()}"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kube.clusters import Cluster, Lab
 from tests.kube.conftest import NODES
-from tests.kube.installation import DISORDER, PACE, Installation, Job, installed_ferry
+from tests.kube.installation import DISORDER, MOUNT, PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
@@ -20,6 +20,9 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
 Times = Callable[[str, float], None]
 
 IN_MEMORY = {"stateVolume": {"medium": "memory", "size": "128Mi"}}
+
+CUT, PROMOTED = " cut", " promoted"
+"""In the driver's log: an orderly handover, and a copy that leads because the leader was lost."""
 
 BEGINS = re.compile(r"query (\S+) \(id (\S+)\) begins")
 """In the driver's log: Spark's id of this run of the query, and of the query."""
@@ -82,10 +85,16 @@ def apart(ferry: Installation, start: Callable[..., Job], name: str, **spec: obj
     return job
 
 
+def said_by_driver(job: Job) -> str:
+    """The log of the driver's pod."""
+    return job.kubectl.run("logs", f"{job.name}-driver")
+
+
 def runs_of_the_query(job: Job) -> list[str]:
     """Spark's ids of all runs of the query that the driver's pod has begun; all are of the query of the checkpoint."""
-    begun = BEGINS.findall(job.kubectl.run("logs", f"{job.name}-driver"))
-    query = json.loads((job.ferry.files / job.name / "checkpoint" / "metadata").read_text())["id"]
+    begun = BEGINS.findall(said_by_driver(job))
+    metadata = f"{MOUNT}/{job.name}/checkpoint/metadata"
+    query = json.loads(job.kubectl.run("exec", f"{job.name}-driver", "--", "cat", metadata))["id"]
     assert {one for _, one in begun} <= {query}, begun
     return [run for run, _ in begun]
 
@@ -115,6 +124,7 @@ def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     after = job.driver()
     assert after["metadata"]["uid"] == driver["metadata"]["uid"]
     assert not after["status"]["containerStatuses"][0]["restartCount"]
+    assert PROMOTED not in said_by_driver(job), "every worker was emptied before its pod went"
     assert runs_of_the_query(job) == query, "Spark's query went on, and was never begun again"
     job.finish()
     job.right(tmp_path)
@@ -184,7 +194,7 @@ def test_a_node_is_silent_and_comes_back_and_another_is_drained(
     lab.heal(number(node))
     ferry.kubectl.run("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s", timeout=90)
     node = next(n for k in range(2) if (n := job.node_of(f"worker-{k}")) != job.node_of("driver"))
-    begin = time.monotonic()
+    said, begin = said_by_driver(job), time.monotonic()
     ferry.kubectl.run(
         "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s",
         f"--pod-selector=ferry.dev/job={job.name}", timeout=260,
@@ -192,6 +202,8 @@ def test_a_node_is_silent_and_comes_back_and_another_is_drained(
     times("drain of a node", time.monotonic() - begin)
     job.until_workers(2, 240.0)
     assert node not in {pod["spec"]["nodeName"] for pod in job.pods("worker")}
+    news = said_by_driver(job).removeprefix(said)
+    assert CUT in news and PROMOTED not in news, f"it was emptied before its pod went\n{news}"
     job.finish()
     job.right(tmp_path)
 
@@ -199,7 +211,7 @@ def test_a_node_is_silent_and_comes_back_and_another_is_drained(
 def test_pods_on_the_network_of_their_node_find_their_state_in_its_directory(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:
-    kept = f"/var/lib/{ferry.kubectl.namespace}"
+    kept = f"/mnt/{ferry.kubectl.namespace}"
     own = {
         "network": "host",
         "nodeSelector": {"kubernetes.io/hostname": f"n{NODES}"},

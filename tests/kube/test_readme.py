@@ -58,15 +58,13 @@ def environment(cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, str]]:
         if kubectl.find("namespace", NAMESPACE):
             kubectl.run("label", "namespace", NAMESPACE, TEST_LABEL)
             kubectl.run("delete", "streamjobs", "--all", "-n", NAMESPACE, timeout=90)
-            Installation(kubectl.within(NAMESPACE), tmp_path).helm("uninstall", "ferry", "--wait", "--timeout=60s")
+            Installation(kubectl.within(NAMESPACE)).helm("uninstall", "ferry", "--wait", "--timeout=60s")
             kubectl.run("delete", "namespace", NAMESPACE, "--wait=false")
         if had is None:
             kubectl.run("delete", definition, "--wait=false", "--ignore-not-found")
 
 
-def test_every_command_of_the_quick_start_runs_as_it_stands(
-    cluster: Cluster, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_every_command_of_the_quick_start_runs_as_it_stands(cluster: Cluster, environment: dict[str, str]) -> None:
     kubectl, lines = cluster.kubectl.within(NAMESPACE), commands()
     assert {line.split()[0] for line in lines} == {"make", "kind", "helm", "kubectl"} and len(lines) == 12, lines
     for line in lines:
@@ -84,4 +82,4 @@ def test_every_command_of_the_quick_start_runs_as_it_stands(
     left = "pods,secrets,poddisruptionbudgets"
     wait_until(lambda: not kubectl.items(left, "-l", "ferry.dev/job=nbq5"), "end of the job", 60.0)
     assert kubectl.items("pvc"), "the board of a default installation outlives its pod"
-    Installation(kubectl, tmp_path).assert_clean()
+    Installation(kubectl).assert_clean()
