@@ -1,13 +1,16 @@
-"""Streaming DataFrames of Spark, SQL before and after operators, two operators, keys of two columns, every aggregate."""
+"""The steps of the API in jobs: Spark's frames, Ferry's splits, SQL, batch functions, every aggregate, printed rows."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import urllib.request
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -81,3 +84,43 @@ def test_frames_sql_and_two_operators_under_faults(tmp_path: Path) -> None:
     actual = duckdb.sql(f"SELECT {columns} FROM read_parquet('{result.output}/frames/*/*.parquet')").fetchall()
     assert len(actual) > 6, result.story()
     assert sorted(actual) == sorted(expected)
+
+
+def test_batch_functions_around_sql_on_splits_and_printed_rows(tmp_path: Path) -> None:
+    files, draw = 6, random.Random(5)
+    sales, regions = tmp_path / "sales", {0: "north", 1: "south", 2: "south", 3: "west"}
+    sales.mkdir()
+    expected: dict[tuple[int, str], list[int]] = {}
+    for number in range(files):
+        rows = [
+            (draw.randint(0, 5), number * 10_000 + draw.randrange(10_000), draw.randint(-50, 999)) for _ in range(5000)
+        ]
+        table = pa.table({n: [row[i] for row in rows] for i, n in enumerate(("shop", "ts", "cents"))})
+        pq.write_table(table, sales / f"{number}.parquet", row_group_size=1000)
+        os.utime(sales / f"{number}.parquet", (1_700_000_000 + number, 1_700_000_000 + number))
+        for shop, ts, cents in rows:
+            if cents > 0 and shop in regions:
+                entry = expected.setdefault((ts // 10_000 * 10_000 + 10_000, regions[shop]), [0, 0, 0])
+                for i, value in enumerate((1, cents // 5, cents)):
+                    entry[i] += value
+    job = tmp_path / "job.yaml"
+    spec = {
+        "apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "sales"},
+        "spec": {
+            "pipeline": {"file": str(HERE / "pipelines" / "sales.py"), "args": {"sales": str(sales)}},
+            "workers": 2, "state": {"virtualNodes": 8}, "epoch": {"maxRows": 5000},
+        },
+    }  # fmt: skip
+    job.write_text(json.dumps(spec))
+    result = runner.run(job, tmp_path, at=["epoch=2:commit kill-instance=0.0", "epoch=3:ingest kill-worker=1"])
+    assert result.code == 0 and not result.left, result.story()
+    assert result.directory is not None
+    printed = (result.directory / "logs" / "driver.log").read_text()
+    rows = re.findall(r"^   region=(\w+), window_end=(\d+), num=(\d+), tax=(\d+), mean=(\d+)$", printed, re.MULTILINE)
+    shown = {(int(end), region): [int(num), int(tax), int(mean)] for region, end, num, tax, mean in rows}
+    right = {key: [num, tax, total // num] for key, (num, tax, total) in expected.items()}
+    assert len(rows) == len(shown) and shown.items() <= right.items()
+    # Of the three regions of each window two are printed, and how many there are.
+    epochs = [(int(e), int(n)) for e, n in re.findall(r"^-- epoch (\d+): (\d+) rows$", printed, re.MULTILINE)]
+    assert sum(n for _, n in epochs) == len(right) and len(shown) == sum(min(n, 2) for _, n in epochs)
+    assert len({epoch for epoch, _ in epochs}) == len(epochs) > 3

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
 import ferry
@@ -71,14 +71,50 @@ def transformed(function: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda streams, args: counted(streams["bid"].transform(function)).sink(ferry.console())
 
 
+def table(frame: Any) -> Any:
+    """A table of its own, beside the stream."""
+    return frame.sparkSession.createDataFrame([(3, 1, 5), (3, 2, 6)], "auction long, ts long, price long")
+
+
+def pairs(frame: Any) -> Any:
+    return frame.groupBy("auction").cogroup(frame.groupBy("auction"))
+
+
+def query(frame: Any, text: str) -> Any:
+    """Spark SQL on the views `bids` and `beside`."""
+    frame.createOrReplaceTempView("bids")
+    table(frame).createOrReplaceTempView("beside")
+    return frame.sparkSession.sql(text)
+
+
+BIDS = "ts long, auction long, price long"
+
+STATEFUL: dict[str, Callable[[Any], Any]] = {
+    "Aggregate": lambda f: f.groupBy("auction", "ts").count(),
+    "Deduplicate": lambda f: f.distinct(),
+    "Distinct": lambda f: query(f, "WITH dear AS (SELECT * FROM bids WHERE price > 5) SELECT DISTINCT * FROM dear"),
+    "Except": lambda f: f.exceptAll(table(f)),
+    "FlatMapCoGroupsInArrow": lambda f: pairs(f).applyInArrow(lambda a, b: a, BIDS),
+    "FlatMapCoGroupsInPandas": lambda f: pairs(f).applyInPandas(lambda a, b: a, BIDS),
+    "FlatMapGroupsInArrow": lambda f: f.groupBy("auction").applyInArrow(lambda a: a, BIDS),
+    "FlatMapGroupsInPandas": lambda f: f.groupBy("auction").applyInPandas(lambda a: a, BIDS),
+    "LocalLimit": lambda f: f.limit(3),
+    "Intersect": lambda f: f.intersect(table(f).select(*f.columns)),
+    "Join of two streams": lambda f: f.join(f.select("auction"), "auction"),
+    "Filter of two streams": lambda f: f.where(f.ts.isin(3) | f.select("ts").where("ts > 3").exists()),
+    "Offset": lambda f: f.offset(1),
+    "Window": lambda f: f.withColumn("n", F.count("*").over(Window.partitionBy("auction"))),
+}
+"""By the plan node that is named: what a transform upstream must not do."""
+
+
 REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
-    ("aggregate upstream", splits, transformed(lambda f: f.groupBy("auction", "ts").count()), "Spark's Aggregate is stateful"),
-    ("distinct upstream", splits, transformed(lambda f: f.distinct()), "transform on source 'bid': Spark's Deduplicate is stateful"),
-    ("limit upstream", splits, transformed(lambda f: f.limit(3)), "Limit is stateful"),
+    *((n, splits, transformed(f), f"transform on source 'bid': Spark's {n} is stateful") for n, f in STATEFUL.items()),
     ("no DataFrame", splits, transformed(lambda f: 3), "must return a DataFrame, it returned 3"),
     ("fails", splits, transformed(lambda f: f.select("actuion")), "transform on source 'bid':"),
     ("loses the time", splits, transformed(lambda f: f.select("auction")), "event_time on source 'bid': no column 'ts'"),
     ("stateful source", lambda s, a: streaming(s, a, lambda f: f.dropDuplicates(["ts"])), plain, "source 'bid': Spark's Deduplicate"),
+    ("joined source", lambda s, a: streaming(s, a, lambda f: f.join(f.select("ts"), "ts")), plain, "'bid': Spark's Join of two"),
     ("malformed behind SQL", json_lines, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': malformed records"),
     ("batch source", lambda s, a: {"bid": s.read.parquet(a["files"])}, plain, "source 'bid': a batch DataFrame"),
     ("odd source", lambda s, a: {"bid": 3}, plain, "source 'bid': int is neither a streaming DataFrame nor"),
@@ -120,6 +156,44 @@ def test_what_is_right_is_built(spark: SparkSession, files: str) -> None:
     plan = compile.build(spark, module(streaming, pipeline), {"files": files})
     assert [o.shape.name for o in plan.operators] == ["counts"]
     assert plan.outputs[0].input.schema.names == ["window_start", "top"]
+
+
+BESIDE: dict[str, Callable[[Any], Any]] = {
+    "join": lambda f: f.join(table(f).select("auction"), "auction", "left"),
+    "join with what is aggregated": lambda f: f.join(table(f).groupBy("auction").count(), "auction"),
+    "greater than an aggregate": lambda f: f.where(f.price > table(f).agg(F.max("price")).scalar()),
+    "join in SQL": lambda f: query(
+        f,
+        "WITH top AS (SELECT auction, max(ts) FROM beside GROUP BY 1) SELECT bids.* FROM bids JOIN top USING (auction)",
+    ),
+    "union": lambda f: f.where("price > 5").unionByName(f.where("price < 5")),
+}
+
+
+@pytest.mark.parametrize("function", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize("upstream", [True, False], ids=["transform", "source"])
+def test_a_table_beside_the_stream_may_be_anything(
+    spark: SparkSession, files: str, function: Callable[[Any], Any], upstream: bool
+) -> None:
+    if upstream:
+        compile.build(spark, module(splits, transformed(function)), {"files": files})
+    else:
+        compile.build(spark, module(lambda s, a: streaming(s, a, function), plain), {"files": files})
+
+
+def test_after_an_operator_a_transform_may_be_anything(spark: SparkSession, files: str) -> None:
+    def pipeline(streams: Any, args: dict[str, Any]) -> Any:
+        fired = counted(streams["bid"]).transform(lambda f: f.join(f.agg(F.max("n").alias("top"))).offset(1))
+        again = fired.transform(lambda f: f.groupBy("auction").applyInPandas(lambda rows: rows, f.schema))
+        last = again.key_by("auction").window(ferry.tumbling("9s")).aggregate("last", m=ferry.max("n"))
+        return last.transform(lambda f: f.distinct()).sink(ferry.console())
+
+    assert len(compile.build(spark, module(splits, pipeline), {"files": files}).operators) == 2
+
+
+@pytest.mark.parametrize("name", [*compile.STATEFUL, *compile.UNIONS])
+def test_spark_has_a_plan_node_of_this_name(spark: SparkSession, name: str) -> None:
+    spark._jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.plans.logical.{name}")
 
 
 def test_a_missing_module_and_file_are_named(tmp_path: Path) -> None:

@@ -65,13 +65,15 @@ def test_without_replicas_everything_comes_back_to_its_own_files(tmp_path: Path)
 def test_joined_rows_move_while_drivers_die(tmp_path: Path) -> None:
     args = {"seed": 13, **DISORDER, "window_ms": 40_000, "proportions": "10,30,10"}
     at = [
-        "epoch=2:begin workers=4", "epoch=4:emit kill-driver", "epoch=6:prepare kill-driver", "epoch=7:begin workers=2",
-        "epoch=9:commit kill-instance=0.0", "epoch=11:sink kill-driver",
+        "epoch=2:begin workers=4", "epoch=4:emit kill-driver", "epoch=5:begin instances=2", "epoch=6:prepare kill-driver",
+        "epoch=7:begin workers=2", "epoch=9:commit kill-instance=0.0", "epoch=10:begin instances=1", "epoch=11:sink kill-driver",
     ]  # fmt: skip
     sets = [*runner.sets_of(args), "epoch.maxRows=20000", "handover.strategy=batched", "epoch.interval=300ms"]
     result = runner.run("nbq8", tmp_path, 280_000, sets, at)
     right(result, "nbq8", 280_000, args, tmp_path)
     assert len(result.kinds("ready")) == 4
+    led = {i for r in result.kinds("groups") for _, what, i in r["changes"] if what == "cut"}
+    assert led & {"0.1", "1.1"}, "the second instances of the workers have led something"
     assert result.summary["rows"] == 280_000 * 40 // 50
 
 

@@ -266,7 +266,7 @@ class World(Links):
             self.checks.journaled(before, effect.table)
         elif now != effect.table.version or self.writer != driver.name:
             assert now is not None
-            self.after(self.rnd.randint(1, 5), driver.take, dcore.JournalRefused(now.generation))
+            self.after(self.rnd.randint(1, 5), driver.take, dcore.JournalRefused(str(now)))
             return
         self.after(self.rnd.randint(1, 5), driver.take, dcore.Journaled(effect.table.version))
 

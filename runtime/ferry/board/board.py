@@ -174,7 +174,7 @@ class Board:
         if answer == "lost":
             raise Superseded("the journal is gone: a removed member could pass for a current one; restore the job")
         if answer != "done":
-            raise Superseded(f"generation {json.loads(answer)['version'][0]}")
+            raise Superseded(f"generation {json.loads(answer)['version'][0]} has taken over the journal")
 
     @staticmethod
     def _text(value: Any) -> str | None:

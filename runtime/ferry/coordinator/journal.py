@@ -19,6 +19,7 @@ from ferry.protocol import coordinator as core
 log = logging.getLogger("ferry.coordinator")
 
 RETRY_SECONDS = 0.3
+LOOK_SECONDS = 0.5
 
 
 class JournalWriter:
@@ -54,14 +55,14 @@ class JournalWriter:
             while not self._written(effect):
                 self._post(core.JournalReachable(False))
                 time.sleep(RETRY_SECONDS)
+            # The watch looks now and then: what was away for a moment is back without its seeing either.
+            self._post(core.JournalReachable(True))
 
     def _written(self, effect: core.Journal) -> bool:
         try:
             self._board.swap_journal(effect.table, effect.expected)
         except Superseded as refused:
-            log.error("the journal refuses: %s", refused)
-            found = str(refused).rpartition(" ")[2]
-            self._post(core.JournalRefused(int(found) if found.isdigit() else -1))
+            self._post(core.JournalRefused(str(refused)))
             return True
         except Unreachable as error:
             log.warning("group changes wait: %s", error)
@@ -78,4 +79,4 @@ class JournalWriter:
                 log.warning("the journal is %s", "back" if now else "away: group changes wait, epochs go on")
                 self._post(core.JournalReachable(now))
             up = now
-            time.sleep(0.5)
+            time.sleep(LOOK_SECONDS)

@@ -65,9 +65,9 @@ class Journaled:
 
 @dataclass(frozen=True, slots=True)
 class JournalRefused:
-    """The journal is of another generation: this driver is superseded."""
+    """The journal is another driver's, or gone: this driver is superseded."""
 
-    generation: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class Membership:
         raise NotImplementedError
 
     def _on_journal_refused(self, event: JournalRefused) -> None:
-        self._halt("superseded", f"generation {event.generation} has taken over from {self.generation}")
+        self._halt("superseded", f"{event.reason} (this driver is generation {self.generation})")
 
     def _on_journal_reachable(self, event: JournalReachable) -> None:
         self.journal_up = event.up

@@ -30,12 +30,14 @@ class Moves(Adoption):
         if not self.rules.between_epochs and self.phase not in (Phase.JOURNAL, Phase.ASK):
             self._regroup()
 
-    def _wanted(self) -> tuple[list[Group], list[g.Change]]:
-        placements = self.desired.placements if self.desired else ()
+    def _pace(self) -> g.Pace:
+        """Nothing new begins in the gap after a cut."""
         epoch = self.committed.step.epoch if self.committed else -1
-        pace = self.settings.pace
-        if self.cut_at is not None and epoch - self.cut_at < pace.gap:
-            pace = g.Pace(batch=0)
+        in_gap = self.cut_at is not None and epoch - self.cut_at < self.settings.pace.gap
+        return g.Pace(batch=0) if in_gap else self.settings.pace
+
+    def _wanted(self, pace: g.Pace) -> tuple[list[Group], list[g.Change]]:
+        placements = self.desired.placements if self.desired else ()
         return g.regroup(
             self.table, placements, self.alive, self.warm, self.committed, self.refused, pace, self.generation,
             self.rules,
@@ -50,14 +52,14 @@ class Moves(Adoption):
                 del self.joined[key]
             elif self.now - since > self.settings.warm_ms:
                 self.refused[key] = True
-        groups, changes = self._wanted()
+        groups, changes = self._wanted(self._pace())
         if changes:
             if any(c.kind == "cut" for c in changes):
                 self.cut_at = self.committed.step.epoch if self.committed else -1
             self._journal(self._next(groups), tuple(changes))
 
     def pending(self) -> bool:
-        """Whether group changes wait for an epoch: without data, a tick has to make one."""
+        """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""
         if self.phase is not Phase.IDLE or self.writing is not None or not self.journal_up:
             return False
-        return bool(self.view.learned) or bool(self.desired and self._wanted()[1])
+        return bool(self.view.learned) or bool(self.desired and self._wanted(self.settings.pace)[1])

@@ -27,11 +27,18 @@ from ferry.spark.splits import Splits
 from ferry.spark.stream import Build, Frames, Input, Operator, Output, Stream, Transform, name_of
 
 STATEFUL = (
-    "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "FlatMapGroupsInPandasWithState",
-    "FlatMapGroupsWithState", "GlobalLimit", "LocalLimit", "TransformWithState", "TransformWithStateInPySpark",
-    "TransformWithStateInPandas", "UpdateEventTimeWatermarkColumn", "Window",
+    "Aggregate", "CoGroup", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "FlatMapCoGroupsInArrow",
+    "FlatMapCoGroupsInPandas", "FlatMapGroupsInArrow", "FlatMapGroupsInPandas", "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState", "GlobalLimit", "Intersect", "LocalLimit", "MapGroups", "Offset", "TransformWithState",
+    "TransformWithStateInPySpark", "UpdateEventTimeWatermarkColumn", "Window",
 )  # fmt: skip
-"""Spark's plan nodes that would keep or need state across records upstream of Ferry's operators."""
+"""Classes of Spark's plan nodes that would keep or need state across records upstream of Ferry's operators."""
+
+UNIONS = ("SequentialStreamingUnion", "Union")
+"""The only ones that may take in more than one stream: they look at no record."""
+
+RECORDS = "__ferry_records"
+"""Alias of what a transform is tried with, by which its plan shows what comes from the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,7 @@ def _source_schema(name: str, source: Any) -> pa.Schema:
 
 
 def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, where: str) -> pa.Schema:
-    empty = spark.createDataFrame([], from_arrow_schema(schema))
+    empty = spark.createDataFrame([], from_arrow_schema(schema)).alias(RECORDS)
     try:
         made = function(empty)
     except Exception as error:
@@ -152,24 +159,21 @@ def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, wher
 
 
 def refuse_stateful(frame: DataFrame, where: str) -> None:
-    """Refuse Spark operators whose result depends on more than one record."""
-    todo = [frame._jdf.queryExecution().analyzed()]
-    while todo:
-        node = todo.pop()
-        if node.nodeName() in STATEFUL:
-            raise SpecRefused(
-                f"{where}: Spark's {node.nodeName()} is stateful and would be applied to each epoch apart; "
-                "use Ferry's .window(...).aggregate(...) or .join(...), or move it behind the operator"
-            )
-        children = node.children()
-        todo.extend(children.apply(i) for i in range(children.size()))
+    """Refuse Spark operators whose result depends on more than one record; tables beside the stream may have any."""
+    inline = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
+    _streams(inline.apply(frame._jdf.queryExecution().analyzed()), where)
 
 
-def frame_steps(frame: DataFrame, steps: tuple[Any, ...]) -> DataFrame:
-    """Apply steps to a DataFrame: transforms as they are, batch functions by mapInArrow."""
-    for step in steps:
-        if isinstance(step, Transform):
-            frame = step.function(frame)
-        else:
-            raise SpecRefused("map_batches after transform is not possible yet: call map_batches first")
-    return frame
+def _streams(node: Any, where: str) -> bool:
+    """Whether records of the stream come out of this plan node; refuses it when they would need state in it."""
+    inputs = [some.apply(i) for some in (node.children(), node.subqueries()) for i in range(some.size())]
+    streams = [_streams(one, where) for one in inputs].count(True)
+    name = node.getClass().getSimpleName()
+    if streams > 1 and name not in (*STATEFUL, *UNIONS):
+        name = f"{name} of two streams"
+    elif not streams or name not in STATEFUL:
+        return streams > 0 or node.isStreaming() or (name == "SubqueryAlias" and node.alias() == RECORDS)
+    raise SpecRefused(
+        f"{where}: Spark's {name} is stateful and would be applied to each epoch apart; "
+        "use Ferry's .window(...).aggregate(...) or .join(...), or move it behind the operator"
+    )

@@ -1,7 +1,7 @@
-"""Every step of the API at once: Spark's own source beside Ferry's splits, SQL before and after operators, a second operator.
+"""A streaming DataFrame of Spark, SQL before and between operators, two operators, keys of one and two columns.
 
-Bids (a streaming DataFrame of Spark, changed by SQL) are aggregated per (auction, channel); what fires is changed by SQL
-and counted again per channel and minute. Auctions (splits, changed by SQL) join the people of the same file generator.
+Bids (changed by SQL) are aggregated per (auction, channel) in windows of 10 s, with every aggregate there is; what fires is
+changed by SQL and aggregated again per channel in windows of 20 s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The protocol told by example: one coordinator and some instances on a perfect table top, no clock, no network.
-
-`Table` top: messages are delivered at once, in order; the reader sees only what each story is about.
-"""
+"""The protocol told by example: one coordinator and some instances on a perfect table top, no clock, no network."""
 
 from __future__ import annotations
 
@@ -11,104 +8,12 @@ from typing import Any
 import pytest
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, InstanceId, Label, Step, Term
+from ferry.contract.names import Attempt, InstanceId, Step, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
 from ferry.protocol import instance as i
-
-A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
-
-
-class Top:
-    """Delivers everything at once; `stop` names message types that are kept back."""
-
-    def __init__(self, groups: list[tuple[InstanceId, ...]], instances: tuple[InstanceId, ...]) -> None:
-        self.initial = Table(Version(0, 0), tuple(Group(Term(0, 0), g) for g in groups), initial=True)
-        self.journal: Table | None = None
-        self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, 1, i.Saved()) for x in instances}
-        self.done: list[Any] = []
-        self.stop: tuple[type, ...] = ()
-        self.driver = self.new_driver()
-
-    def new_driver(self) -> c.Coordinator:
-        self.driver = c.Coordinator(c.Settings(), self.initial, self.journal)
-        self.obey(self.driver.start())
-        for x in self.members:
-            self.tell(c.Connected(x))
-        return self.driver
-
-    def tell(self, event: c.Event) -> None:
-        self.obey(self.driver.step(event))
-
-    def give(self, to: InstanceId, event: i.Event) -> None:
-        if to in self.members:
-            self.follow(to, self.members[to].step(event))
-
-    def obey(self, effects: list[c.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case c.Send(to, message):
-                    self.done.append((to, message))
-                    if not isinstance(message, self.stop):
-                        self.give(to, message)
-                case c.Journal(table, _):
-                    self.journal = table
-                    self.tell(c.Journaled(table.version))
-                case _:
-                    self.done.append(effect)
-
-    def follow(self, me: InstanceId, effects: list[i.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case i.Send(to, message) if to == i.DRIVER:
-                    self.tell(message)
-                case i.Send(to, message) | i.SendDelta(to, message):
-                    self.give(to, message)
-                case i.Contribute(prepare, _, leaders):
-                    for leader, _ in leaders:
-                        self.give(leader, m.Partials(prepare.step, prepare.attempt, me))
-                case i.Compute(prepare, _, chains):
-                    self.give(me, i.Computed(prepare.step, prepare.attempt, tuple((x, v, 0, 1) for x, v in chains)))
-                case i.Scan(learner, session, _, base):
-                    self.give(learner, m.Chunk(me, session, 0, base, True, 0, 0))
-                case _:
-                    self.done.append((me, effect))
-
-    def crash(self, x: InstanceId) -> i.Instance:
-        """Ends an instance; its mark and its log stay."""
-        gone = self.members.pop(x)
-        self.tell(c.Lost(x, "it crashed"))
-        return gone
-
-    def back(self, x: InstanceId, files: i.Instance) -> None:
-        deltas = tuple(d for entries in files.log.values() for d in entries)
-        self.members[x] = i.Instance(x, 1, files.saved, deltas)
-        self.follow(x, self.members[x].start())
-        self.tell(c.Connected(x))
-
-    def ingest(self, epoch: int, helper: InstanceId = A) -> None:
-        """Spark begins an epoch and runs its ingest job once."""
-        self.tell(c.EpochBegun(epoch))
-        self.ingested(helper)
-
-    def ingested(self, helper: InstanceId) -> None:
-        run = self.last(c.StartIngest)
-        fragment = m.Fragment(run.step, self.driver.generation, run.run, 0)
-        self.give(helper, i.Staged(fragment))
-        self.tell(c.Ingested(run.step, run.run, ((helper, (fragment,)),), 10 * run.step.epoch, b"notes"))
-
-    def epoch(self, epoch: int) -> None:
-        self.ingest(epoch)
-        self.tell(c.EpochEnded(epoch))
-
-    def last(self, kind: type) -> Any:
-        return next(x for x in reversed(self.done) if isinstance(x, kind))
-
-    def kinds(self) -> list[str]:
-        return [type(x).__name__ for x in self.done if not isinstance(x, tuple)]
-
-    def committed(self) -> dict[InstanceId, Label | None]:
-        return {x: member.saved.committed for x, member in self.members.items()}
+from ferry.protocol.groups import Change
+from tests.unit.protocol.table_top import A, B, C, Top
 
 
 def test_a_normal_epoch() -> None:
@@ -280,6 +185,32 @@ def test_a_learner_whose_delta_comes_after_the_commit_is_in_step_all_the_same() 
         top.epoch(epoch)
     assert top.driver.table.groups[0].in_step == (A, B)
     assert loads == 2, "one that was ahead of a learner without any epoch, and one that is enough"
+
+
+@pytest.mark.parametrize(("groups", "tries"), [([(A, B), (C, A)], 2), ([(A, B)], 3)], ids=["one waits", "all wait"])
+def test_a_slow_replica_is_demoted_and_comes_back_when_it_keeps_up(groups: list[Any], tries: int) -> None:
+    top = Top(groups, (A, B, C))
+    top.epoch(0)
+    top.deaf = {(B, m.Delta)}
+    top.ingest(1)
+    for number in range(tries):
+        assert top.journal is not None and [g.in_step for g in top.journal.groups] == groups, (
+            "once more with all of them"
+        )
+        assert top.driver.phase is c.Phase.PREPARE
+        top.tell(c.Tick(top.driver.now + (10_000 << number)))
+        assert top.driver.deadlines == number, "not before its time is up"
+        top.tell(c.Tick(top.driver.now + 1))
+    assert [(g.in_step, g.learners) for g in top.journal.groups] == [((A,), (B,)), *((g, ()) for g in groups[1:])]
+    assert top.last(c.Note).changes == (Change(0, "demoted", B),)
+    assert top.last(c.Emit).rows.label.step == Step(1, 0), "the epoch ends without it"
+    top.tell(c.EpochEnded(1))
+    top.epoch(2)
+    assert top.driver.table.groups[0].learners == (B,)
+    top.deaf = set()
+    for epoch in range(3, 6):
+        top.epoch(epoch)
+    assert [g.in_step for g in top.driver.table.groups] == groups
 
 
 def test_a_read_is_refused_for_what_is_not_there() -> None:

@@ -1,0 +1,118 @@
+"""A table top: one coordinator and some instances, no clock, no network; messages are delivered at once, in order.
+
+Each story says what it is about; `Top` only plays it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Label, Term
+from ferry.contract.routing import Group, Table, Version
+from ferry.protocol import coordinator as c
+from ferry.protocol import instance as i
+
+A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
+
+
+class Top:
+    """Delivers everything at once; `stop` names types of the driver's messages that are kept back.
+
+    `deaf` holds (instance, type): messages of members and driver that never arrive there.
+    """
+
+    def __init__(
+        self,
+        groups: list[tuple[InstanceId, ...]],
+        instances: tuple[InstanceId, ...],
+        settings: c.Settings | None = None,
+    ) -> None:
+        self.settings = settings or c.Settings()
+        self.initial = Table(Version(0, 0), tuple(Group(Term(0, 0), g) for g in groups), initial=True)
+        self.journal: Table | None = None
+        self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, 1, i.Saved()) for x in instances}
+        self.done: list[Any] = []
+        self.stop: tuple[type, ...] = ()
+        self.deaf: set[tuple[InstanceId, type]] = set()
+        self.driver = self.new_driver()
+
+    def new_driver(self) -> c.Coordinator:
+        self.driver = c.Coordinator(self.settings, self.initial, self.journal)
+        self.obey(self.driver.start())
+        for x in self.members:
+            self.tell(c.Connected(x))
+        return self.driver
+
+    def tell(self, event: c.Event) -> None:
+        self.obey(self.driver.step(event))
+
+    def give(self, to: InstanceId, event: i.Event) -> None:
+        if to in self.members and (to, type(event)) not in self.deaf:
+            self.follow(to, self.members[to].step(event))
+
+    def obey(self, effects: list[c.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case c.Send(to, message):
+                    self.done.append((to, message))
+                    if not isinstance(message, self.stop):
+                        self.give(to, message)
+                case c.Journal(table, _):
+                    self.journal = table
+                    self.tell(c.Journaled(table.version))
+                case _:
+                    self.done.append(effect)
+
+    def follow(self, me: InstanceId, effects: list[i.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case i.Send(to, message) if to == i.DRIVER:
+                    self.tell(message)
+                case i.Send(to, message) | i.SendDelta(to, message):
+                    self.give(to, message)
+                case i.Contribute(prepare, _, leaders):
+                    for leader, _ in leaders:
+                        self.give(leader, m.Partials(prepare.step, prepare.attempt, me))
+                case i.Compute(prepare, _, chains):
+                    self.give(me, i.Computed(prepare.step, prepare.attempt, tuple((x, v, 0, 1) for x, v in chains)))
+                case i.Scan(learner, session, _, base):
+                    self.give(learner, m.Chunk(me, session, 0, base, True, 0, 0))
+                case _:
+                    self.done.append((me, effect))
+
+    def crash(self, x: InstanceId) -> i.Instance:
+        """Ends an instance; its mark and its log stay."""
+        gone = self.members.pop(x)
+        self.tell(c.Lost(x, "it crashed"))
+        return gone
+
+    def back(self, x: InstanceId, files: i.Instance) -> None:
+        deltas = tuple(d for entries in files.log.values() for d in entries)
+        self.members[x] = i.Instance(x, 1, files.saved, deltas)
+        self.follow(x, self.members[x].start())
+        self.tell(c.Connected(x))
+
+    def ingest(self, epoch: int, helper: InstanceId = A) -> None:
+        """Spark begins an epoch and runs its ingest job once."""
+        self.tell(c.EpochBegun(epoch))
+        self.ingested(helper)
+
+    def ingested(self, helper: InstanceId) -> None:
+        run = self.last(c.StartIngest)
+        fragment = m.Fragment(run.step, self.driver.generation, run.run, 0)
+        self.give(helper, i.Staged(fragment))
+        self.tell(c.Ingested(run.step, run.run, ((helper, (fragment,)),), 10 * run.step.epoch, b"notes"))
+
+    def epoch(self, epoch: int) -> None:
+        self.ingest(epoch)
+        self.tell(c.EpochEnded(epoch))
+
+    def last(self, kind: type) -> Any:
+        return next(x for x in reversed(self.done) if isinstance(x, kind))
+
+    def kinds(self) -> list[str]:
+        return [type(x).__name__ for x in self.done if not isinstance(x, tuple)]
+
+    def committed(self) -> dict[InstanceId, Label | None]:
+        return {x: member.saved.committed for x, member in self.members.items()}

@@ -1,0 +1,149 @@
+"""Snapshots on their way to learners: in order, under credit, and no faster than the bandwidth limit says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ferry.contract import messages as m
+from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.sidecar import scans
+from ferry.sidecar.scans import Scan, Scans, begun
+
+ME, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
+BASE = Label(Step(4, 0), Attempt(1, 9))
+BYTES = 800
+
+
+def batch(first: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": np.arange(first, first + BYTES // 8)})
+
+
+def chunks(count: int) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
+    for number in range(count):
+        yield 0, 10 + number, batch(number)
+    yield 1, 99, None
+
+
+class Sender:
+    """What one instance sends; who is in `full` has no credit."""
+
+    def __init__(self, rate: int | None = None) -> None:
+        self.sent: list[tuple[InstanceId, m.Chunk, pa.RecordBatch | None]] = []
+        self.full: set[InstanceId] = set()
+        self.scans = Scans(ME, self.send, rate)
+
+    def send(self, to: InstanceId, chunk: m.Chunk, body: pa.RecordBatch | None) -> bool:
+        if to in self.full:
+            return False
+        self.sent.append((to, chunk, body))
+        return True
+
+    def begin(self, learner: InstanceId, count: int, session: int = 1) -> None:
+        self.scans.begin(Scan(learner, session, BASE, chunks(count)))
+
+    def numbers(self, learner: InstanceId, session: int = 1) -> list[int]:
+        return [c.number for to, c, _ in self.sent if (to, c.session) == (learner, session)]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(scans.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_snapshot_is_sent_in_order_and_ends_with_a_chunk_without_rows() -> None:
+    sender = Sender()
+    assert not sender.scans and not sender.scans.pump(2)
+    sender.begin(B, 3)
+    assert sender.scans.pump(2) and sender.numbers(B) == [0, 1]
+    assert sender.scans.pump(2) and not sender.scans
+    said = [(c.leader, c.base, c.number, c.last, c.operator, c.floor) for _, c, _ in sender.sent]
+    assert said == [(ME, BASE, n, False, 0, 10 + n) for n in range(3)] + [(ME, BASE, 3, True, 1, 99)]
+    assert [body for _, _, body in sender.sent] == [batch(0), batch(1), batch(2), None]
+    assert sender.scans.sent_bytes == 3 * BYTES
+    assert not sender.scans.pump(2)
+
+
+def test_a_chunk_without_credit_is_kept_and_holds_nobody_else_up() -> None:
+    sender = Sender()
+    sender.begin(B, 2)
+    sender.begin(C, 2)
+    sender.full = {B}
+    assert sender.scans.pump(1) and (sender.numbers(B), sender.numbers(C)) == ([], [0])
+    sender.full = {B, C}
+    assert not sender.scans.pump(1), "nothing could be sent"
+    assert sender.scans.sent_bytes == BYTES
+    sender.full = set()
+    while sender.scans:
+        sender.scans.pump(1)
+    assert sender.numbers(B) == sender.numbers(C) == [0, 1, 2]
+    assert [body for to, _, body in sender.sent if to == B] == [batch(0), batch(1), None]
+
+
+def test_a_snapshot_that_nobody_wants_any_more_is_forgotten() -> None:
+    sender = Sender()
+    sender.begin(B, 9)
+    sender.begin(B, 9, session=2)
+    sender.scans.pump(1)
+    sender.scans.stop(B, 1)
+    sender.scans.stop(C, 1)
+    sender.scans.pump(1)
+    assert sender.numbers(B) == [0] and sender.numbers(B, 2) == [0, 1]
+
+
+@pytest.mark.parametrize("step", [0.0005, 0.003, 0.5])
+def test_the_limit_holds_over_all_snapshots_and_is_made_use_of(clock: list[float], step: float) -> None:
+    rate, seconds = 100_000, 10.0
+    sender = Sender(rate)
+    sender.begin(B, 4000)
+    sender.begin(C, 4000)
+    clock[0] += 60.0  # What was not sent while there was nothing to send is not saved up.
+    for _ in range(int(seconds / step)):
+        sender.scans.pump(2)
+        clock[0] += step
+    burst = rate / 20 + BYTES
+    assert sender.scans.sent_bytes <= rate * seconds + burst
+    often = rate * seconds if step < 0.05 else burst * seconds / step
+    assert sender.scans.sent_bytes > often * 0.5
+
+
+def test_over_the_limit_nothing_is_sent_until_time_has_passed(clock: list[float]) -> None:
+    sender = Sender(rate=20 * BYTES)
+    sender.begin(B, 100)
+    sender.begin(C, 100)
+    assert sender.scans.pump(2)
+    assert sender.numbers(B) == [0] and not sender.numbers(C), "one chunk is what a twentieth of a second allows"
+    assert not sender.scans.pump(2)
+    clock[0] += 0.025
+    assert sender.scans.pump(2) and sender.numbers(B) == [0, 1], "half a chunk is left, and the next one is begun"
+    clock[0] += 0.02
+    assert not sender.scans.pump(2), "and has to be paid for"
+    clock[0] += 0.01
+    assert sender.scans.pump(2)
+
+
+class Kept:
+    """State of one operator: chunks of what it holds when it is asked."""
+
+    def __init__(self, *firsts: int) -> None:
+        self.firsts, self.expired, self.asked = list(firsts), 0, list[Any]()
+
+    def snapshot(self, vnodes: np.ndarray, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
+        self.asked.append(vnodes.tolist())
+        return iter([batch(first) for first in self.firsts])
+
+
+def test_a_snapshot_is_of_all_operators_at_one_time_and_says_what_has_expired_since() -> None:
+    first, second = Kept(1, 2), Kept(3)
+    scan = begun([first, second], np.array([4, 7]))  # type: ignore[list-item]
+    assert first.asked == second.asked == [[4, 7]], "asked before the first chunk is taken"
+    second.firsts.append(4)
+    assert next(scan) == (0, 0, batch(1))
+    first.expired, second.expired = 50, 60
+    assert list(scan) == [(0, 50, batch(2)), (1, 60, batch(3)), (1, 60, None)]
