@@ -107,9 +107,17 @@ STATEFUL: dict[str, Callable[[Any], Any]] = {
 }
 """By the plan node that is named: what a transform upstream must not do."""
 
+REPEATED: dict[str, Callable[[Any], Any]] = {
+    "Join that keeps the table": lambda f: table(f).join(f.select("auction"), "auction", "left"),
+    "Join that keeps both": lambda f: f.join(table(f).select("auction"), "auction", "full"),
+    "Join that keeps what is not found": lambda f: table(f).join(f.select("auction"), "auction", "anti"),
+    "Union with the table": lambda f: f.unionByName(table(f)),
+}
+
 
 REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     *((n, splits, transformed(f), f"transform on source 'bid': Spark's {n} is stateful") for n, f in STATEFUL.items()),
+    *((n, splits, transformed(f), f"Spark's {n.split()[0]} would give rows of the table") for n, f in REPEATED.items()),
     ("no DataFrame", splits, transformed(lambda f: 3), "must return a DataFrame, it returned 3"),
     ("fails", splits, transformed(lambda f: f.select("actuion")), "transform on source 'bid':"),
     ("loses the time", splits, transformed(lambda f: f.select("auction")), "event_time on source 'bid': no column 'ts'"),
@@ -160,6 +168,8 @@ def test_what_is_right_is_built(spark: SparkSession, files: str) -> None:
 
 BESIDE: dict[str, Callable[[Any], Any]] = {
     "join": lambda f: f.join(table(f).select("auction"), "auction", "left"),
+    "join from the other side": lambda f: table(f).select("auction").join(f, "auction", "right"),
+    "join for its own columns": lambda f: f.join(table(f), "auction", "semi"),
     "join with what is aggregated": lambda f: f.join(table(f).groupBy("auction").count(), "auction"),
     "greater than an aggregate": lambda f: f.where(f.price > table(f).agg(F.max("price")).scalar()),
     "join in SQL": lambda f: query(

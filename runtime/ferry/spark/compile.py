@@ -37,6 +37,9 @@ STATEFUL = (
 UNIONS = ("SequentialStreamingUnion", "Union")
 """The only ones that may take in more than one stream: they look at no record."""
 
+KEEP = {True: ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"), False: ("Inner", "Cross", "RightOuter")}
+"""Joins that keep no row of the table beside the stream for its own sake; True: the stream is on the left."""
+
 RECORDS = "__ferry_records"
 """Alias of what a transform is tried with, by which its plan shows what comes from the stream."""
 
@@ -164,11 +167,23 @@ def refuse_stateful(frame: DataFrame, where: str) -> None:
     _streams(inline.apply(frame._jdf.queryExecution().analyzed()), where)
 
 
+def _repeats(node: Any, name: str, found: list[bool]) -> bool:
+    """Whether rows come out that no record of the stream has asked for; `found`: which inputs have records of it."""
+    if name in UNIONS:
+        return not all(found)
+    return name == "Join" and found[0] != found[1] and node.joinType().toString() not in KEEP[found[0]]
+
+
 def _streams(node: Any, where: str) -> bool:
     """Whether records of the stream come out of this plan node; refuses it when they would need state in it."""
     inputs = [some.apply(i) for some in (node.children(), node.subqueries()) for i in range(some.size())]
-    streams = [_streams(one, where) for one in inputs].count(True)
-    name = node.getClass().getSimpleName()
+    found = [_streams(one, where) for one in inputs]
+    streams, name = found.count(True), node.getClass().getSimpleName()
+    if streams and _repeats(node, name, found):
+        raise SpecRefused(
+            f"{where}: Spark's {name} would give rows of the table beside the stream anew in every epoch; "
+            "keep only the side of the stream, or do it behind the operator"
+        )
     if streams > 1 and name not in (*STATEFUL, *UNIONS):
         name = f"{name} of two streams"
     elif not streams or name not in STATEFUL:
