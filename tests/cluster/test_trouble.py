@@ -56,6 +56,8 @@ def test_a_sink_that_fails_stops_the_job_and_a_later_run_goes_on(tmp_path: Path)
     first = runner.run(job, tmp_path, sets=sets)
     assert first.code == 1 and not first.left, first.story()
     assert "sink of epoch 3" in first.summary["reason"] and "the database is away" in first.summary["reason"]
+    *_, last = (tmp_path / "state" / "logs" / "driver.log").read_text().strip().splitlines()
+    assert "the database is away; nothing is lost" in last, "whoever looks for the reason looks there"
     assert len(first.summary["degraded"]) >= 3 + 1, first.summary["degraded"]  # a hiccup in every epoch before
     (sink / "broken").unlink()
     second = runner.run(job, tmp_path, sets=[*sets, "workers=3"])

@@ -14,6 +14,7 @@ import threading
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, SpecRefused
+from ferry.driver import session
 from ferry.driver.job import Job
 
 OURS = ("coordinator", "members", "journal", "journal-watch", "control", "tick")
@@ -33,11 +34,12 @@ def main() -> int:
     try:
         return Job(settings).run()
     except SpecRefused as refused:
-        print(f"refused: {refused}", file=sys.stderr)
-        return 2
+        code, why = 2, f"refused: {refused}"
     except FerryError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 3
+        code, why = 3, f"{type(error).__name__}: {error}"
+    session.kill()  # the reason is the last line of the log: whoever looks for it looks there
+    print(why, file=sys.stderr)
+    return code
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
@@ -53,6 +55,7 @@ if __name__ == "__main__":
     try:
         code = main()
     except Exception:
+        session.kill()
         logging.getLogger("ferry.driver").critical("ends", exc_info=True)
     finally:
         # Not sys.exit: Spark's callback thread may wait in an epoch for ever.

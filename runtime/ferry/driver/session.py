@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from ferry import environment
@@ -65,3 +67,12 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def kill() -> None:
+    """End Spark's JVM at once, if there is one. It would complain of a driver that is gone, after its last words."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.proc.kill()
+        gateway.proc.wait()
