@@ -22,6 +22,9 @@ UNKNOWN_SECONDS = 60.0
 STALLED_SECONDS = 60.0
 """An epoch that lasts longer is worth a warning."""
 
+EVICTION_SECONDS = 6.0
+"""`kubectl drain` asks every 5 s for the eviction of a pod by its name alone, wherever a pod of that name is by then."""
+
 NEVER_SECONDS = 1e9
 """Age of a worker that is not waited for: it is held up by something that does not pass by itself."""
 
@@ -100,6 +103,8 @@ class View:
     """pods that will not come back, by name, and why"""
     stalled: bool = False
     """an epoch does not come to its end"""
+    resting: frozenset[int] = frozenset()
+    """workers that had to leave a node a moment ago"""
 
 
 @dataclass(slots=True)
@@ -109,6 +114,8 @@ class Sightings:
     since: dict[InstanceId, float] = field(default_factory=dict)
     epoch: tuple[int, int, float] = (0, 0, 0.0)
     """(generation, last finished epoch, when it was first seen or the query last was idle)"""
+    closed: dict[int, float] = field(default_factory=dict)
+    """when the pod of a worker was last seen on a node that takes no new pods"""
 
     def missing(self, observed: d.Observed, now: float) -> dict[InstanceId, float]:
         """Seconds since each instance that should be usable was last alive."""
@@ -116,6 +123,13 @@ class Sightings:
         absent = [i for i in d.expected(observed) if i not in status.alive] if status is not None else []
         self.since = {i: self.since.get(i, now) for i in absent}
         return {i: now - since for i, since in self.since.items()}
+
+    def resting(self, seen: Seen) -> frozenset[int]:
+        """Workers that had to leave a node a moment ago."""
+        shut = [node.name for node in (seen.nodes or {}).values() if node.cordoned]
+        self.closed |= {pod.worker: seen.now for pod in seen.workers if pod.worker is not None and pod.node in shut}
+        self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
+        return frozenset(self.closed)
 
     def stalled(self, status: Status | None, now: float) -> bool:
         """Whether an epoch has been under way for too long."""
@@ -150,15 +164,19 @@ def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sight
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
     )
     observed = replace(observed, missing=sightings.missing(observed, seen.now))
-    return View(seen, force, revisions, life, turn, observed, lost, sightings.stalled(seen.status, seen.now))
+    stalled, resting = sightings.stalled(seen.status, seen.now), sightings.resting(seen)
+    return View(seen, force, revisions, life, turn, observed, lost, stalled, resting)
 
 
 def _stays(seen: Seen) -> Status | None:
-    """What the driver says, without the instances whose pods are ending: they are alive, and no place for state any more."""
-    ending = {pod.worker for pod in seen.workers if pod.deleting is not None}
-    if seen.status is None or not ending:
+    """What the driver says, without the instances that are alive, and yet no place for state.
+
+    Their pods are ending; or do not run as a whole yet, so that a drain may evict them whatever the budget says.
+    """
+    passing = {pod.worker for pod in seen.workers if pod.deleting is not None or pod.phase == "Pending"}
+    if seen.status is None or not passing:
         return seen.status
-    return replace(seen.status, alive=[i for i in seen.status.alive if worker_of(InstanceId(i)) not in ending])
+    return replace(seen.status, alive=[i for i in seen.status.alive if worker_of(InstanceId(i)) not in passing])
 
 
 def _runs(pod: Pod, lost: Mapping[str, str]) -> bool:

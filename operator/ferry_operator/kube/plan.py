@@ -146,12 +146,12 @@ def _books(view: View) -> Iterator[Step]:
 
 
 def _actions(view: View) -> Iterator[Step]:
-    """What `decide` says, without starts of pods whose predecessor is still ending, or for a job that has failed."""
+    """What `decide` says, without starts of pods whose predecessor has hardly gone, or for a job that has failed."""
     assert view.observed is not None
     ending = {pod.worker for pod in view.seen.workers if pod.deleting is not None and pod.name not in view.lost}
     for action in d.decide(view.observed):
         match action:
-            case d.StartWorker(index, _) if index in ending or view.life.end == "Failed":
+            case d.StartWorker(index, _) if index in ending or index in view.resting or view.life.end == "Failed":
                 continue
             case d.StopWorker(index) if index in ending or index not in {pod.worker for pod in view.seen.workers}:
                 continue

@@ -34,6 +34,7 @@ class Members:
         self._known: dict[InstanceId, places.Registration] = {}
         self._beating: set[int] = set()
         self._silent: set[int] = set()
+        self._trusted_at = 0.0
         self._lock = threading.Lock()
         self.endpoint: Endpoint | None = None
         self.on_lost: Callable[[InstanceId], None] = lambda instance: None
@@ -69,10 +70,15 @@ class Members:
             try:
                 self._look()
             except Unreachable:
-                self._beating.clear()
-                self._silent.clear()
+                self._forget()
                 time.sleep(0.5)
             time.sleep(LOOK_SECONDS)
+
+    def _forget(self) -> None:
+        """Nobody can be heard. A Redis that comes back has old heartbeats: they may run out before workers are back."""
+        self._beating.clear()
+        self._silent.clear()
+        self._trusted_at = time.monotonic() + self._settings.timeout_ms / 1000
 
     def _look(self) -> None:
         assert self.endpoint is not None
@@ -81,7 +87,8 @@ class Members:
         beats = self._board.beating(workers)
         for worker, beat in zip(workers, beats, strict=True):
             if beat:
-                self._beating.add(worker)
+                if time.monotonic() >= self._trusted_at:
+                    self._beating.add(worker)
                 self._silent.discard(worker)
             elif worker in self._beating:
                 self._beating.discard(worker)

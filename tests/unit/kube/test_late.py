@@ -60,6 +60,34 @@ def deleted(world: World, name: str) -> bool:
     return bool(world.pod(name)["metadata"].get("deletionTimestamp"))
 
 
+def test_nothing_is_planned_onto_a_worker_whose_pod_may_still_be_evicted() -> None:
+    world = running(nodes=3)
+    world.early = True
+    wrong: list[str] = []
+
+    def watch(verb: str, kind: Kind, name: str) -> None:
+        if verb == "submit" and world.driver is not None and world.driver.desired is not None:
+            used = {worker_of(InstanceId(i)) for placed in world.driver.desired["placements"] for i in placed}
+            wrong.extend(
+                n for n in workers(world) if int(n[-1]) in used and world.pod(n)["status"]["phase"] == "Pending"
+            )
+
+    world.api.after = watch
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 4}})
+    world.until(lambda w: settled(w) and w.used() == [0, 1, 2, 3])
+    assert not wrong
+
+
+def test_a_drain_that_asks_again_finds_no_other_pod_of_the_name() -> None:
+    world = running(nodes=3)
+    node = world.pod("nbq5-worker-1")["spec"]["nodeName"]
+    world.api.edit(NODES, node, {"spec": {"unschedulable": True}})
+    world.until(lambda w: "nbq5-worker-1" not in w.pods())
+    gone = world.now
+    world.until(lambda w: "nbq5-worker-1" in w.pods())
+    assert world.now - gone > 5.0
+
+
 def test_what_a_driver_said_before_it_was_told_to_move_empties_no_worker() -> None:
     world = running(nodes=4)
     world.api.edit(JOBS, "nbq5", {"spec": {"workers": 4}})

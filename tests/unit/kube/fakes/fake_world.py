@@ -56,7 +56,7 @@ class FakeDriver:
         found = []
         for (kind, _), pod in self.world.api.objects.items():
             index = pod["metadata"].get("labels", {}).get(names.WORKER) if kind == PODS else None
-            if index is not None and pod["status"]["phase"] == "Running" and self.world.hears(pod):
+            if index is not None and self.world.obeys(pod) and self.world.hears(pod):
                 count = int(pod["metadata"]["annotations"].get(names.INSTANCES, "1"))
                 found += [f"{index}.{i}" for i in range(count)]
         return sorted(found)
@@ -136,6 +136,8 @@ class World:
         self.token = 0
         self.silent: list[str] = []
         self.refuses_image = ""
+        self.early = False
+        """sidecars obey the driver before their pods run as a whole"""
         self.lingers = 0.0
         """seconds for which a pod lives on after it was deleted"""
         self.old_nodes: dict[str, facts.Node] | None = None
@@ -177,6 +179,9 @@ class World:
             self.begin_operator()
 
     # ---- the cluster
+    def obeys(self, pod: Doc) -> bool:
+        return pod["status"]["phase"] == "Running" or (self.early and bool(pod["spec"].get("nodeName")))
+
     def hears(self, pod: Doc) -> bool:
         return (pod.get("spec") or {}).get("nodeName") not in self.silent
 
