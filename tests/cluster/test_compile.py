@@ -112,6 +112,7 @@ REPEATED: dict[str, Callable[[Any], Any]] = {
     "Join that keeps both": lambda f: f.join(table(f).select("auction"), "auction", "full"),
     "Join that keeps what is not found": lambda f: table(f).join(f.select("auction"), "auction", "anti"),
     "Union with the table": lambda f: f.unionByName(table(f)),
+    "Filter of the table": lambda f: query(f, "SELECT * FROM beside WHERE auction NOT IN (SELECT auction FROM bids)"),
 }
 
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from tests.kube.clusters import LAB, Cluster
 from tests.kube.conftest import TEST_LABEL
 from tests.kube.installation import ROOT, Installation
-from tests.kube.kubectl import wait_until
+from tests.kube.kubectl import Kubectl, wait_until
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
 
@@ -52,16 +53,20 @@ def environment(cluster: Cluster, tmp_path: Path) -> Iterator[dict[str, str]]:
     kind.write_text(KIND)
     kind.chmod(0o755)
     programs = (str(tmp_path), str(Path(kubectl.program).parent), str(Path(sys.executable).parent), os.environ["PATH"])
-    try:
-        yield {**kubectl.environment(), "FERRY_LAB": cluster.lab.name, "PATH": ":".join(programs)}
-    finally:
-        if kubectl.find("namespace", NAMESPACE):
-            kubectl.run("label", "namespace", NAMESPACE, TEST_LABEL)
-            kubectl.run("delete", "streamjobs", "--all", "-n", NAMESPACE, timeout=90)
-            Installation(kubectl.within(NAMESPACE)).helm("uninstall", "ferry", "--wait", "--timeout=60s")
-            kubectl.run("delete", "namespace", NAMESPACE, "--wait=false")
+    with ExitStack() as left:
         if had is None:
-            kubectl.run("delete", definition, "--wait=false", "--ignore-not-found")
+            left.callback(kubectl.run, "delete", definition, "--wait=false", "--ignore-not-found")
+        left.callback(kubectl.run, "delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
+        left.callback(remove, kubectl)
+        yield {**kubectl.environment(), "FERRY_LAB": cluster.lab.name, "PATH": ":".join(programs)}
+
+
+def remove(kubectl: Kubectl) -> None:
+    """The jobs and the chart, if they are there."""
+    if kubectl.find("namespace", NAMESPACE):
+        kubectl.run("label", "namespace", NAMESPACE, TEST_LABEL)
+        kubectl.run("delete", "streamjobs", "--all", "-n", NAMESPACE, timeout=90)
+        Installation(kubectl.within(NAMESPACE)).helm("uninstall", "ferry", "--wait", "--timeout=60s")
 
 
 def test_every_command_of_the_quick_start_runs_as_it_stands(cluster: Cluster, environment: dict[str, str]) -> None:

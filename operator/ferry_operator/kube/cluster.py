@@ -137,10 +137,10 @@ class KubeCluster:
         job = self.view.seen.job
         document = objects.secret(job, settings_of(self._job(), self.view.seen.uid, self.release))
         try:
-            self.api.create(SECRETS, document)
-        except ApiError as error:
-            tolerate(error, CONFLICT)
             self.api.replace(SECRETS, names.run_secret(self.view.seen.name), document)
+        except ApiError as error:
+            tolerate(error, NOT_FOUND)
+            self.api.create(SECRETS, document)
         driver = self.view.seen.driver
         if driver is not None and self.view.life.running:
             self._annotate(driver, {names.SETTINGS: fingerprint})

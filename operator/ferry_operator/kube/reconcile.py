@@ -211,10 +211,12 @@ class Reconciler:
     def _act(self, view: View, steps: Sequence[Step], memory: Memory) -> list[ApiError]:
         """Do what can be done; what was refused is tried again in a later pass."""
         cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view)
-        errors = []
+        errors, unwritten = list[ApiError](), False
         for step in steps:
             if isinstance(step, d.SubmitDesired):
                 _expect(step, memory)
+            elif unwritten and isinstance(step, d.StartDriver | d.StartWorker):
+                continue  # what is started reads the settings
             try:
                 cluster.do(step)
             except ApiError as error:
@@ -222,8 +224,7 @@ class Reconciler:
                     raise
                 errors.append(error)
                 log.info("%s: %s: %s", view.seen.name, told(step), error)
-                if isinstance(step, WriteSettings):
-                    break  # what is started reads them
+                unwritten |= isinstance(step, WriteSettings)
                 continue
             notice = events.step_notice(step)
             if notice is not None:

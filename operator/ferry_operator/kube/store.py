@@ -106,4 +106,4 @@ def changed(old: Doc | None, new: Doc) -> bool:
     if old is None:
         return True
     keys = ("uid", "generation", "annotations", "labels", "deletionTimestamp")
-    return any(old["metadata"].get(key) != new["metadata"].get(key) for key in keys)
+    return any((old["metadata"].get(key) or None) != (new["metadata"].get(key) or None) for key in keys)

@@ -169,8 +169,9 @@ def refuse_stateful(frame: DataFrame, where: str) -> None:
 
 def _repeats(node: Any, name: str, found: list[bool]) -> bool:
     """Whether rows come out that no record of the stream has asked for; `found`: which inputs have records of it."""
-    if name in UNIONS:
-        return not all(found)
+    beside = node.children().size()
+    if name in UNIONS or not any(found[:beside]):
+        return not all(found[:beside])
     return name == "Join" and found[0] != found[1] and node.joinType().toString() not in KEEP[found[0]]
 
 
