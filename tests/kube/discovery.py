@@ -76,7 +76,7 @@ def of_services(services: Sequence[Document], pods: Sequence[Document]) -> Itera
     for service in services:
         selector = service["spec"].get("selector")
         for pod in pods if selector else ():
-            if selector.items() <= pod["metadata"]["labels"].items():
+            if selector.items() <= pod["metadata"].get("labels", {}).items():
                 numbers = {one.get("name"): one["containerPort"] for one in _ports(pod)}
                 for port in service["spec"]["ports"]:
                     labels = _labels("service", service) | {"endpoint_port_name": port.get("name", "")}
