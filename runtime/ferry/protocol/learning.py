@@ -51,9 +51,11 @@ class Learning:
     """The learner's side: one session per leader and occasion."""
 
     def __init__(
-        self, me: InstanceId, operators: int, rules: Rules, stall_ms: int, do: Callable[[Effect], None]
-    ) -> None:
+        self, me: InstanceId, operators: int, rules: Rules, stall_ms: int, do: Callable[[Effect], None],
+        whole: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.me, self.operators, self.rules, self.stall_ms, self.do = me, operators, rules, stall_ms, do
+        self.whole = whole
         self.sessions: list[Session] = []
         self.version = Version(0, 0)
         self.count = 0
@@ -138,11 +140,16 @@ class Learning:
             s.put = step
 
     def wants(self, late: m.Delta) -> bool:
-        """Whether the delta of the committed step is still missing here; a snapshot begun after that step has it."""
+        """Whether the delta of the committed step is still missing here, for all that it brings.
+
+        A snapshot begun after that step has it. It is put as a whole or not at all: since it was sent, one of its virtual
+        nodes may have another leader, and come by another snapshot, or be held.
+        """
         mine = [s for s in self.sessions if s.leader == late.leader and not set(s.vnodes).isdisjoint(late.vnodes)]
         if self.rules.once and any(s.next_chunk and step_of(s.base, self.operators) >= late.step for s in mine):
             return False
-        return any(s.put != late.step and _covers(late.vnodes, s.vnodes) for s in mine)
+        missing = [s for s in mine if s.put != late.step and _covers(late.vnodes, s.vnodes)]
+        return bool(missing) and _covers(tuple(v for s in missing for v in s.vnodes), late.vnodes)
 
     def report(self, committed: Label | None) -> None:
         """Tell the driver which snapshots are whole as of the committed step; begin those again that never will be."""
@@ -160,6 +167,7 @@ class Learning:
                     self._again(s)
                 continue  # Else the delta of the committed step is on its way.
             s.warm = True
+            self.whole()
             self.do(Send(DRIVER, m.Warm(self.me, committed, s.vnodes, s.version)))
 
     def peer_lost(self, peer: InstanceId) -> None:
@@ -180,13 +188,23 @@ class Teaching:
     def __init__(self, do: Callable[[Effect], None]) -> None:
         self.do = do
         self.scans: dict[tuple[InstanceId, int], tuple[int, ...]] = {}
+        self.heard: dict[InstanceId, int] = {}
+        """The last session that a learner has asked for, while it is connected."""
 
     def begin(self, fetch: m.Fetch, base: Label | None) -> None:
-        """A new request replaces those for the same virtual nodes."""
+        """A new request replaces those for the same virtual nodes; one that came twice would mix two scans in a session."""
+        if fetch.session <= self.heard.get(fetch.learner, 0):
+            return
+        self.heard[fetch.learner] = fetch.session
         wanted = dict.fromkeys(fetch.vnodes, True)
         self.stop(lambda learner, vnodes: learner == fetch.learner and any(v in wanted for v in vnodes))
         self.scans[(fetch.learner, fetch.session)] = fetch.vnodes
         self.do(Scan(fetch.learner, fetch.session, fetch.vnodes, base))
+
+    def peer_lost(self, peer: InstanceId) -> None:
+        """Its next life counts its sessions anew."""
+        self.heard.pop(peer, None)
+        self.stop(lambda learner, _: learner == peer)
 
     def stop(self, unwanted: Callable[[InstanceId, tuple[int, ...]], bool]) -> None:
         """End the scans for which `unwanted` (learner, vnodes) holds."""

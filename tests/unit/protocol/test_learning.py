@@ -131,3 +131,14 @@ def test_nothing_is_dropped_when_nothing_was_put() -> None:
     learner.put(6, 1, 2)
     learner.chunk(base=5, committed=6, number=1)
     assert learner.said() == ["Load", "Load", "Warm"]
+
+
+def test_a_late_delta_is_put_as_a_whole_or_not_at_all() -> None:
+    learner, other = Learner(), InstanceId("2.0")
+    learner.chunk(base=5, committed=5)
+    learner.put(6)
+    learner.learning.keep({1: A, 2: other}, Version(1, 2))
+    learner.learning.begin(other, (2,))
+    learner.learning.on_chunk(m.Chunk(other, 2, 0, label(6), True, 0, 0), label(6))
+    assert not learner.learning.wants(delta(6, (1, 2))), "the snapshot of 2 from its new leader has it"
+    assert learner.learning.wants(delta(6, (1,)))
