@@ -79,7 +79,7 @@ class Checks:
         if now.generation < before.generation:
             self.fail(f"{host.name}: generation went back")
         if now.holds != before.holds:
-            host.stale = False
+            host.stale, host.lost_at = False, -1
         if now.committed != before.committed:
             if now.high < before.high and self.in_step(host.name):
                 self.fail(f"{host.name}: watermark went back from {before.high} to {now.high}")
@@ -142,8 +142,9 @@ class Checks:
                 if name in old:
                     continue
                 host = self.world.hosts[name]
-                # A member that lost its files meanwhile says so when it answers; it is no copy and is treated as none.
-                if host.lost_at < 0 or host.files.saved.committed is not None:
+                # A member that lost its files meanwhile, or found older ones, says so when it answers; it is no copy and
+                # is treated as none.
+                if not host.stale and (host.lost_at < 0 or host.files.saved.committed is not None):
                     self.contents(host, (v,))
 
     def installed(self, table: Table) -> None:

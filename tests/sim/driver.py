@@ -5,6 +5,7 @@ A zombie is the same object, left running after another one was started.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
@@ -25,9 +26,10 @@ class Driver:
         self.alive = True
         self.pending_lost: dict[str, bool] = {}
         self.ready = False
-        self.core = core.Coordinator(world.settings, world.initial, world.journal, world.rules)
+        settings = replace(world.settings, ended=max(world.spark_commits, default=-1))
+        self.core = core.Coordinator(settings, world.initial, world.journal, world.rules)
         self.generation = self.core.generation
-        # What a process of the cluster would know at its start: the members that are there.
+        self.execute(self.core.step(core.Tick(world.clock.now)))  # as the real loop: patience is counted from now on
         self.execute(self.core.start())
         if self.alive:
             world.after(world.rnd.randint(1, 40), self.tick)

@@ -62,6 +62,12 @@ class Net:
         self.links: dict[tuple[str, str], Link] = {}
         self.last: dict[tuple[str, str, str], int] = {}
         self.fair = False
+        self.held: dict[tuple[str, str], list[tuple[str, Any, Any]]] = {}
+        """What an instance has for another one while their link is down: it goes first when the link is up again."""
+
+    def flush(self, source: str, target: str) -> None:
+        for lane, message, body in self.held.pop((source, target), []):
+            self.send(source, target, lane, message, body)
 
     def link(self, a: str, b: str) -> Link:
         key = (a, b) if a < b else (b, a)
@@ -82,6 +88,8 @@ class Net:
             return
         link = self.link(source, target)
         if not link.up:
+            if "." in source and "." in target and type(message).__name__ != "Chunk":
+                self.held.setdefault((source, target), []).append((lane, message, body))
             return
         if not self.fair and self.weather.drop and self.rnd.random() < self.weather.drop:
             return

@@ -66,6 +66,8 @@ class Links:
         link = self.net.link(a, b)
         if not link.up:
             link.life, link.up = link.life + 1, True
+            self.net.flush(a, b)
+            self.net.flush(b, a)
 
     def connect(self, driver: Driver, host: Host) -> None:
         if not driver.alive or not host.alive:

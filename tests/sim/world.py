@@ -199,6 +199,7 @@ class World(Links):
         if not host.alive:
             return
         host.alive = False
+        self.net.held = {k: x for k, x in self.net.held.items() if k[0] != host.name}
         if host.lost_at == self.clock.now:
             host.files = Files()
         self.note(host.name, "is down")
@@ -236,10 +237,10 @@ class World(Links):
     def halted(self, driver: Driver, kind: str, reason: str) -> None:
         if kind == "superseded":
             self.kill_driver(driver)
-        elif kind == "unavailable" and self.no_copy():
+        elif kind in ("unavailable", "lost-epoch") and self.no_copy():
             self.kill_driver(driver)
             if driver is self.driver or self.driver is None:
-                self.done = "unavailable"
+                self.done = kind
         elif driver is self.driver or kind == "failed":
             raise checks.Violation(f"{driver.name} halts: {kind}: {reason}")
         else:

@@ -38,7 +38,7 @@ Hook = Callable[[int, str], None]
 class Loop:
     """Runs one Coordinator. `hook(epoch, stage)` is called right after Prepare and Commit were sent."""
 
-    def __init__(self, settings: RunSettings, board: Board, operators: int, hook: Hook) -> None:
+    def __init__(self, settings: RunSettings, board: Board, operators: int, hook: Hook, ended: int = -1) -> None:
         self.settings = settings
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
@@ -50,6 +50,7 @@ class Loop:
             return_ms=settings.return_deadline_ms,
             warm_ms=settings.handover_deadline_ms,
             pace=Pace(settings.handover_batch or 1 << 30, settings.handover_gap),
+            ended=ended,
         )
         journaled = self._journal.read()
         self.machine = core.Coordinator(patience, initial_table(settings), journaled)

@@ -56,7 +56,7 @@ class Job:
         plan = compile.build(spark, module, args)
         self._publish(board, plan)
         progress = Progress(self.settings.job, self.settings.directory)
-        loop = Loop(self.settings, board, len(plan.operators), self._stage)
+        loop = Loop(self.settings, board, len(plan.operators), self._stage, self._spark_committed())
         self._warm_up(spark, plan, loop)
         loop.start()
         where = self._surroundings.address, self._surroundings.control_port

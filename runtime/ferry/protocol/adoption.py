@@ -24,6 +24,9 @@ class Adoption(Membership):
         found = recovery.survey(
             self.table, self.view, self.answers, self.settings.operators, self.generation, self.rules
         )
+        epochs = found.best.step.epoch if found.best is not None else -1
+        if silent and epochs < self.settings.ended and waited < self.settings.return_ms:
+            return  # Files of an older day only: who is silent may have what Spark has seen the end of.
         if found.dead:
             self._halt(
                 "unavailable",

@@ -40,6 +40,8 @@ class Settings:
     warm_ms: int = 600_000
     """A learner that is not in step by then is dropped, its move aborted."""
     pace: g.Pace = field(default_factory=g.Pace)
+    ended: int = -1
+    """The last epoch in Spark's commit log when this driver began: state as of an older one is of an older day."""
 
 
 # ---- events besides messages ---------------------------------------------------------------------------------------

@@ -223,9 +223,11 @@ class Instance(Member):
         self.learning.put(label.step, self.log.get(label, []))
         self._save(
             committed=label, low=commit.low, high=commit.high, meta=commit.meta, late=commit.late, fired=commit.fired,
-            committing=None,
+            committing=None, learned=(),
         )  # fmt: skip
         self.log = {lb: d for lb, d in self.log.items() if lb.step > label.step}
+        # Their bodies are forgotten with the log: a learner's copy that still waits for its table comes as a gap.
+        self.waiting = [w for w in self.waiting if not isinstance(w, m.Delta) or w.step > label.step]
         self._do(ForgetLog(label.step))
         if self.trial is not None and self.trial.prepare.step <= label.step:
             self.trial = None
@@ -245,7 +247,8 @@ class Instance(Member):
         self.learning.on_chunk(chunk, self.saved.committed)
 
     def _on_peer_lost(self, event: PeerLost) -> None:
-        self.teaching.stop(lambda learner, _: learner == event.peer)
+        self.waiting = [w for w in self.waiting if not isinstance(w, m.Fetch) or w.learner != event.peer]
+        self.teaching.peer_lost(event.peer)
         self.learning.peer_lost(event.peer)
 
     def _on_tick(self, tick: Tick) -> None:

@@ -178,3 +178,5 @@ class Saved:
     late: int = 0
     fired: int = 0
     """Late records and (upper bound of) fired rows of the committed step, over all chains."""
+    learned: tuple[int, ...] = ()
+    """Learned whole as of `committed`: the journal may have this instance in step for them before it is told."""

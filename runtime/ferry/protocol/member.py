@@ -51,7 +51,7 @@ class Member:
         self.early: dict[tuple[Step, Attempt], dict[InstanceId, bool]] = {}
         self.waiting: list[m.Prepare | m.Delta | m.Fetch] = []
         self._out: list[Effect] = []
-        self.learning = Learning(me, operators, self.rules, learn_stall_ms, self._do)
+        self.learning = Learning(me, operators, self.rules, learn_stall_ms, self._do, self._save_learned)
         self.teaching = Teaching(self._do)
 
     def _drain(self) -> list[Effect]:
@@ -65,6 +65,12 @@ class Member:
     def _save(self, **changes: Any) -> None:
         self.saved = replace(self.saved, **changes)
         self._do(Save(self.saved))
+
+    def _save_learned(self) -> None:
+        """Before the driver hears of it: this instance may be made a member, and crash, before it is told."""
+        learned = tuple(sorted(self.learning.warm))
+        if learned != self.saved.learned:
+            self._save(learned=learned)
 
     # ---- fences
     def _superseded(self, generation: int) -> bool:
@@ -111,11 +117,16 @@ class Member:
         s = self.saved
         # A learner may have become in step by the journal before it is told.
         learned = self.learning.warm if self.rules.whole_flag else self.learning.vnodes()
-        holds = tuple(sorted({**dict.fromkeys(s.holds), **learned}))
+        holds = tuple(sorted({**dict.fromkeys((*s.holds, *s.learned)), **learned}))
         answer = m.Answer(
-            self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, tuple(sorted(self.log)), s.late, s.fired
+            self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, self._prepared(), s.late, s.fired
         )
         self._do(Send(DRIVER, answer))
+
+    def _prepared(self) -> tuple[Label, ...]:
+        """Labels with a delta here for everything that is held: files of an older day may have some chains' only."""
+        logged = {lb: {v: True for d in deltas for v in d.vnodes} for lb, deltas in self.log.items()}
+        return tuple(sorted(lb for lb, has in logged.items() if all(v in has for v in self.saved.holds)))
 
     # ---- the routing table
     def _on_install(self, install: m.Install) -> None:
@@ -130,7 +141,7 @@ class Member:
         taught = {i: dict.fromkeys(v) for i, v in view.taught.get(self.me, {}).items()}
         self.teaching.stop(lambda learner, vnodes: not all(v in taught.get(learner, {}) for v in vnodes))
         mine = view.held.get(self.me, ())
-        whole = {**dict.fromkeys(self.saved.holds), **self.learning.vnodes(complete=True)}
+        whole = {**dict.fromkeys((*self.saved.holds, *self.saved.learned)), **self.learning.vnodes(complete=True)}
         lacking = [v for v in mine if v not in whole]
         if lacking and not table.initial and self.rules.warm_label and self.rules.whole_flag:
             self._do(Send(DRIVER, m.Failed(self.me, f"in step for virtual nodes {lacking[:8]} without holding them")))
@@ -143,11 +154,12 @@ class Member:
     def _leave_and_learn(self, mine: tuple[int, ...], view: View) -> None:
         """Drop what is not held any more, so that it is never found later; begin to learn what is new."""
         wanted = view.learned.get(self.me, {})
-        before = {**dict.fromkeys(self.saved.holds), **self.learning.vnodes()}
+        before = {**dict.fromkeys((*self.saved.holds, *self.saved.learned)), **self.learning.vnodes()}
         fresh = self.learning.keep(wanted, view.version)
         keep = {**dict.fromkeys(mine), **self.learning.vnodes()}
-        if mine != self.saved.holds:
-            self._save(holds=mine)
+        learned = tuple(sorted(self.learning.warm))
+        if (mine, learned) != (self.saved.holds, self.saved.learned):
+            self._save(holds=mine, learned=learned)
         stale = tuple(sorted({**dict.fromkeys(v for v in before if v not in keep), **dict.fromkeys(fresh)}))
         if stale and self.rules.drop_stale:
             self._do(Drop(stale))

@@ -99,7 +99,8 @@ class Data:
     def saved(self) -> core.Saved:
         """What the mark said when this life began. A new life has another number in its chunk labels."""
         self._life += 1
-        stale = np.setdiff1d(np.arange(self.virtual_nodes), np.array(self._saved.holds, dtype=np.int64))
+        whole = np.array((*self._saved.holds, *self._saved.learned), dtype=np.int64)
+        stale = np.setdiff1d(np.arange(self.virtual_nodes), whole)
         for state in self.states:
             state.drop(stale)
             # Not stored with the state: what was final before the committed step is over.

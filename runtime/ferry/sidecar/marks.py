@@ -27,6 +27,7 @@ def saved_from_wire(doc: dict[str, Any]) -> core.Saved:
             **doc,
             "committed": Label(Step(*label[0]), Attempt(*label[1])) if label else None,
             "holds": tuple(doc["holds"]),
+            "learned": tuple(doc.get("learned", ())),
             "committing": committing,
         }
     )
