@@ -1,5 +1,8 @@
 """Documents that processes hand each other as files or over HTTP: settings of a run, status, timeline.
 
+Settings and status are read by programs of other releases than their writers', for jobs keep the image they have: a field
+that is new has a default, one that was released is never taken away, and what is not known is left out.
+
 A run lives in one directory:
 
 | file | written by | what |
@@ -133,10 +136,10 @@ class RunSettings:
 
     @staticmethod
     def read(file: str | Path) -> RunSettings:
-        """Inverse of write."""
-        doc = json.loads(Path(file).read_text())
-        doc["stops"] = tuple((int(e), str(s)) for e, s in doc["stops"])
-        doc["transport"] = TransportSettings(**doc.get("transport", {}))
+        """Inverse of write; what another version says besides is left out."""
+        doc = _known(RunSettings, json.loads(Path(file).read_text()))
+        doc["stops"] = tuple((int(e), str(s)) for e, s in doc.get("stops", ()))
+        doc["transport"] = TransportSettings(**_known(TransportSettings, doc.get("transport", {})))
         return RunSettings(**doc)
 
 
@@ -182,16 +185,20 @@ class Status:
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Status:
         """Inverse of to_wire; what another version says besides is left out."""
-        known = {f.name for f in fields(Status)}
-        plain = {key: value for key, value in doc.items() if key in known}
         return Status(
             **{
-                **plain,
+                **_known(Status, doc),
                 "version": tuple(doc["version"]),
                 "groups": [(a, b) for a, b in doc["groups"]],
-                "transport": Links(**doc.get("transport", {})),
+                "transport": Links(**_known(Links, doc.get("transport", {}))),
             }
         )
+
+
+def _known(kind: type[Any], doc: dict[str, Any]) -> dict[str, Any]:
+    """What a class has a field for. The operator and the images of its jobs are released, and updated, apart."""
+    names = {f.name for f in fields(kind)}
+    return {key: value for key, value in doc.items() if key in names}
 
 
 def append_record(directory: str | Path, record: dict[str, Any]) -> None:
