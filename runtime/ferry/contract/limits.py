@@ -29,7 +29,10 @@ HEARTBEAT_TTL_SECONDS = 2.5
 """A member whose key in Redis ran out, and whose connection is silent, is gone."""
 
 HANG_SECONDS = 60.0
-"""An instance whose loop did not come round for this long is killed by its parent, and comes back to its files."""
+"""An instance whose loop did not come round for this long is killed by its parent, and comes back to its files.
+
+A driver whose loop did not is not well either: `GET /healthz` says so, and whoever looks after it ends it.
+"""
 
 RETURN_DEADLINE_SECONDS = 60.0
 """How long a job waits for the only holder of a virtual node before it stops with StateUnavailable."""

@@ -1,4 +1,4 @@
-"""The control endpoint of the driver: status, the desired placement, stop, metrics. A token on every call.
+"""The control endpoint of the driver: status, the desired placement, stop, metrics. A token on every call but /healthz.
 
 Must never change groups itself: it hands the loop events.
 """
@@ -17,9 +17,10 @@ from typing import Annotated, Any
 
 import prometheus_client as prom
 import uvicorn
-from fastapi import Depends, FastAPI, Header, HTTPException, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from ferry.contract import limits
 from ferry.contract.names import InstanceId
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.meters import Load, StateCollector
@@ -48,9 +49,14 @@ def app(
         if not hmac.compare_digest(authorization.encode(), f"Bearer {secret}".encode()):
             raise HTTPException(401, "a valid bearer token is needed")
 
-    api = FastAPI(
-        title="Ferry coordinator", dependencies=[Depends(authenticate)], docs_url=None, redoc_url=None, openapi_url=None
-    )
+    served = FastAPI(title="Ferry coordinator", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @served.get("/healthz")
+    def healthz() -> Response:
+        stands = loop.stands_for()
+        return Response(f"the loop came round {stands:.1f} s ago\n", 200 if stands < limits.HANG_SECONDS else 503)
+
+    api = APIRouter(dependencies=[Depends(authenticate)])
     last: list[DesiredDocument] = []
     one_at_a_time = threading.Lock()
 
@@ -88,7 +94,8 @@ def app(
     def scrape() -> Response:
         return Response(prom.generate_latest(registry), media_type=prom.CONTENT_TYPE_LATEST)
 
-    return api
+    served.include_router(api)
+    return served
 
 
 def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:

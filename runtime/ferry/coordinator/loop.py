@@ -62,6 +62,7 @@ class Loop:
         self.meters = Meters()
         self.stages: dict[str, float] = {}
         """When the step under way reached a stage (monotonic seconds)."""
+        self._round_at = time.monotonic()
 
     def start(self) -> None:
         """Claim the generation and begin."""
@@ -72,6 +73,10 @@ class Loop:
     def post(self, event: core.Event) -> None:
         """Hand the loop an event; callable from any thread."""
         self._inbox.put(event)
+
+    def stands_for(self) -> float:
+        """Seconds since it last came round; callable from any thread."""
+        return time.monotonic() - self._round_at
 
     def begins(self, epoch: int) -> None:
         """Ask the instances to let an epoch pass before they go on copying; callable from any thread."""
@@ -91,7 +96,7 @@ class Loop:
                     self._perform(self.machine.step(event))
                 except queue.Empty:
                     pass
-                now = time.monotonic()
+                now = self._round_at = time.monotonic()
                 if now >= tick_at:
                     tick_at = now + TICK_SECONDS
                     self._perform(self.machine.step(Tick(int(now * 1000))))

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import prometheus_client as prom
 
+from ferry.contract.limits import HANG_SECONDS
 from ferry.coordinator.control import app
 from ferry.coordinator.progress import Progress
 from ferry.protocol.coordinator import Desired
@@ -53,3 +54,18 @@ def test_what_was_accepted_last_can_be_read_again_with_what_it_was_planned_for()
     before, after = asyncio.run(ask())
     assert before.status_code == 404
     assert after.json() == document
+
+
+def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:
+    stands = 0.0
+    loop: Any = SimpleNamespace(stands_for=lambda: stands)
+    api = app(loop, Progress("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
+
+    async def ask(path: str) -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://driver") as client:
+            return (await client.get(path)).status_code
+
+    assert asyncio.run(ask("/healthz")) == 200
+    stands = HANG_SECONDS + 1
+    assert asyncio.run(ask("/healthz")) == 503
+    assert asyncio.run(ask("/status")) == asyncio.run(ask("/metrics")) == 401
