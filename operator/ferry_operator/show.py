@@ -94,8 +94,7 @@ def progress_line(view: View) -> str:
         parts.append("moving")
     if not status.journal_up:
         parts.append("journal down")
-    if status.degraded:
-        parts.append(f"degraded: {status.degraded}")
+    parts += [f"degraded: {one.text}" for one in status.troubles]
     return "  ".join(part for part in parts if part)
 
 
@@ -136,7 +135,7 @@ def event_text(record: Record) -> str | None:
             return f"driver ready: {text}"
         case "finished":
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
-        case "lost" | "halt" | "degraded":
+        case "lost" | "halt" | "degraded" | "mended":
             return f"{record['kind']}: {record.get('text', '')}"
     return None
 
@@ -209,7 +208,7 @@ def _state_text(status: Status) -> str:
     size = sum(load[1] for load in status.loads)
     text += f", {size / 1e6:,.1f} MB" if size else ""
     text += "" if status.journal_up else ", journal down"
-    return text + (f", degraded: {status.degraded}" if status.degraded else "")
+    return text + "".join(f", degraded: {one.text}" for one in status.troubles)
 
 
 def _worker_text(worker: Record, drains: list[int], status: Status | None) -> str:

@@ -88,7 +88,7 @@ class Driver:
             "settled": bool(wanted) and all(g == [i for i in w if i in self.alive] for g, w in zip(self.groups, wanted)),
             "desired": self.desired["number"] if self.desired else 0, "alive": self.alive,
             "loads": [[1.0, 1024.0]] * VNODES, "rows": self.epoch * 10, "late": 0, "malformed": 0,
-            "rows_per_second": 1.0, "epoch_seconds": 0.1, "journal_up": True, "finished": False, "degraded": None,
+            "rows_per_second": 1.0, "epoch_seconds": 0.1, "journal_up": True, "finished": False,
         }  # fmt: skip
 
     def begin(self) -> None:

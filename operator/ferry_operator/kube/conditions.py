@@ -61,8 +61,8 @@ def _troubles(view: View) -> Iterable[Trouble]:
     status = view.seen.status
     if status is not None and view.stalled:
         yield Trouble("Stalled", f"the epoch after {status.epoch} does not come to its end")
-    if status is not None and status.degraded:
-        yield Trouble("DriverDegraded", status.degraded)
+    if status is not None:
+        yield from (Trouble(one.reason, one.text) for one in status.troubles)
     if status is not None and not status.journal_up:
         yield Trouble("JournalDown", "the driver does not reach Redis: groups cannot change, epochs go on")
     for name, why in view.lost.items():

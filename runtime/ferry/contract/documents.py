@@ -16,11 +16,14 @@ A run lives in one directory:
 
 Control endpoint of the driver (header `Authorization: Bearer SECRET`): `GET /status` -> Status, `GET, PUT /desired` <->
 {"number", "placements": [[leader, replica...], ...]}, `POST /stop` (after the epoch under way), `GET /metrics`.
+`GET /healthz` asks for no secret: 503 when the coordinator's loop has not come round for `limits.HANG_SECONDS`; a driver
+that hangs has to be replaced from outside.
 
 Timeline records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
 (seconds), watermark}, `groups` {changes: [[vnode, what, instance], ...]}, `lost` {text}, `ready` {generation, epoch},
-`action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {rows}, `degraded` {text}.
+`action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {text}, `degraded` {text}
+(a trouble begins; once, however often it is tried again), `mended` {text}.
 """
 
 from __future__ import annotations
@@ -143,6 +146,17 @@ class RunSettings:
         return RunSettings(**doc)
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that the driver tries again and again, and that may pass by itself."""
+
+    reason: str
+    """In CamelCase, such as SinkFailing; one of each at a time."""
+    text: str
+    since: float
+    """Seconds since 1970."""
+
+
 @dataclass(slots=True)
 class Status:
     """What the driver says of itself. Plain values only: it travels as JSON."""
@@ -173,23 +187,26 @@ class Status:
     """Median of the last epochs."""
     journal_up: bool
     finished: bool
-    degraded: str | None
+    troubles: tuple[Trouble, ...] = ()
+    """What keeps the job from going on at present, the oldest first; it goes on trying."""
     replica_lag: int = 0
     """Epochs since the oldest copy that is not in step yet was begun."""
     transport: Links = Links()
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain lists and maps."""
-        return asdict(self)
+        """Plain lists and maps. `degraded` is what version 0.1.0 reads of the troubles."""
+        return {**asdict(self), "degraded": "; ".join(one.text for one in self.troubles) or None}
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Status:
         """Inverse of to_wire; what another version says besides is left out."""
+        told = [{"reason": "DriverDegraded", "text": doc["degraded"], "since": 0.0}] if doc.get("degraded") else []
         return Status(
             **{
                 **_known(Status, doc),
                 "version": tuple(doc["version"]),
                 "groups": [(a, b) for a, b in doc["groups"]],
+                "troubles": tuple(Trouble(**_known(Trouble, one)) for one in doc.get("troubles", told)),
                 "transport": Links(**_known(Links, doc.get("transport", {}))),
             }
         )

@@ -10,10 +10,10 @@ import statistics
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ferry.contract.documents import Status, append_record
+from ferry.contract.documents import Status, Trouble, append_record
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.coordinator.meters import Meters
 from ferry.protocol.coordinator import Coordinator
@@ -21,6 +21,9 @@ from ferry.protocol.groups import settled
 
 EPOCH_STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 """Parts of an epoch, in their order."""
+
+TROUBLE_TEXT_MAX = 1000
+"""Characters of what is said of a trouble: it travels with every status."""
 
 
 def is_settled(machine: Coordinator) -> bool:
@@ -60,7 +63,8 @@ class Progress:
         self.rows = self.late = self.malformed = self.fired = 0
         self.epoch = -1
         self.finished = False
-        self.degraded: str | None = None
+        self.troubles: tuple[Trouble, ...] = ()
+        """What fails and is tried again."""
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
 
@@ -99,6 +103,23 @@ class Progress:
     def note(self, kind: str, text: str) -> None:
         """A fact for the timeline."""
         append_record(self.directory, {"t": time.time(), "kind": kind, "text": text})
+
+    def troubled(self, reason: str, text: str) -> None:
+        """Something fails and is tried again. The timeline hears of it once, the status has its latest text."""
+        text = text[:TROUBLE_TEXT_MAX]
+        known = next((t for t in self.troubles if t.reason == reason), None)
+        if known is None:
+            self.troubles = (*self.troubles, Trouble(reason, text, time.time()))
+            self.note("degraded", text)
+        else:
+            self.troubles = tuple(replace(t, text=text) if t is known else t for t in self.troubles)
+
+    def mended(self, reason: str) -> None:
+        """It works (again)."""
+        for over in self.troubles:
+            if over.reason == reason:
+                self.troubles = tuple(t for t in self.troubles if t is not over)
+                self.note("mended", f"{reason}, after {time.time() - over.since:.1f} s")
 
     def rates(self) -> tuple[float, float]:
         """(records per second, median epoch seconds) over the last epochs."""
@@ -143,6 +164,6 @@ class Progress:
             epoch_seconds=seconds,
             journal_up=machine.journal_up,
             finished=self.finished,
-            degraded=self.degraded,
+            troubles=self.troubles,
             transport=meters.links(),
         )

@@ -85,15 +85,14 @@ class Publisher:
                 return False
             record.fired = fired
         self._publish_dead_letters(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
-        self.progress.degraded = None
+        self.progress.mended("SinkFailing")
         self._patience.succeeded()
         return True
 
     def _sink_failed(self, epoch: int, attempts: int, error: Exception) -> None:
         """Back off and try again; after some attempts the job is degraded and stops."""
         text = f"sink of epoch {epoch} failed (attempt {attempts} of {self.settings.sink_attempts}): {error}"
-        self.progress.degraded = text
-        self.progress.note("degraded", text)
+        self.progress.troubled("SinkFailing", text)
         log.warning("%s", text)
         if attempts >= self.settings.sink_attempts:
             raise Exhausted(f"{text}; nothing is lost: mend the sink and start the job again") from error

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from ferry.contract import documents
-from ferry.contract.documents import Links, RunSettings, Status, TransportSettings
+from ferry.contract.documents import Links, RunSettings, Status, TransportSettings, Trouble
 from tests.unit.contract.released import v0_1_0
 
 RELEASED = Path(__file__).parent / "released"
 
 STATUS = Status(
     "j", 1, "idle", 5, None, (1, 1), [(["0.0"], ["1.0"])], True, 1, ["0.0"], [[1.0, 1.0]], 0, 0, 0, 0.0, 0.1, True, False,
-    None, 2, Links(1, 2, "why"),
+    (Trouble("SinkFailing", "no room", 12.5),), 2, Links(1, 2, "why"),
 )  # fmt: skip
 
 
@@ -47,8 +47,9 @@ def test_a_status_of_another_version_is_understood() -> None:
     wire = json.loads(json.dumps(STATUS.to_wire()))
     assert Status.from_wire(wire) == STATUS
     assert Status.from_wire({**wire, "novelty": 1}) == STATUS
-    del wire["transport"]
-    assert Status.from_wire(wire) == replace(STATUS, transport=Links())
+    del wire["transport"], wire["troubles"]
+    told = (Trouble("DriverDegraded", "no room", 0.0),)
+    assert Status.from_wire(wire) == replace(STATUS, transport=Links(), troubles=told)
 
 
 @pytest.mark.parametrize(("rdma", "tcp", "kind"), [(0, 0, ""), (2, 0, "rdma"), (0, 2, "tcp"), (1, 1, "mixed")])
@@ -98,6 +99,7 @@ def test_what_the_present_writes_is_read_by_what_was_released(tmp_path: Path) ->
     }
     assert asdict(read.transport).items() <= asdict(mine.transport).items()
     status = v0_1_0.Status.from_wire(json.loads(json.dumps(STATUS.to_wire())))
-    known = {f.name for f in fields(status)} - {"transport"}
+    assert status.degraded == "no room"
+    known = {f.name for f in fields(status)} - {"transport", "degraded"}
     assert {name: getattr(status, name) for name in known} == {name: getattr(STATUS, name) for name in known}
     assert asdict(status.transport).items() <= asdict(STATUS.transport).items()

@@ -11,7 +11,7 @@ import pytest
 
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest, is_settled
+from ferry.coordinator.progress import TROUBLE_TEXT_MAX, EpochRecord, Progress, is_at_rest, is_settled
 from ferry.protocol.coordinator_io import Desired
 
 NOTES = {"rows": 100, "malformed": 7, "late": 3, "epoch": (40, 2, 1)}
@@ -42,3 +42,19 @@ def test_a_job_is_at_rest_when_former_members_are_gone(in_step: tuple[str, ...],
     desired = Desired(1, ((InstanceId("1.0"), InstanceId("0.0")),))
     machine: Any = SimpleNamespace(table=table, desired=desired, alive=dict.fromkeys(("0.0", "1.0", "2.0"), True))
     assert (is_settled(machine), is_at_rest(machine)) == (settled, at_rest)
+
+
+def test_a_trouble_is_told_once_and_stays_in_the_status_with_its_latest_text_until_it_is_mended(tmp_path: Path) -> None:
+    progress = Progress("job", str(tmp_path))
+    progress.troubled("SinkFailing", "try 1")
+    (first,) = progress.troubles
+    progress.troubled("SinkFailing", "try 2" + "x" * 5000)
+    progress.troubled("IngestFailing", "rows are away")
+    sink, ingest = progress.troubles
+    assert (sink.reason, sink.since, ingest.reason) == ("SinkFailing", first.since, "IngestFailing")
+    assert sink.text.startswith("try 2") and len(sink.text) <= TROUBLE_TEXT_MAX
+    progress.mended("SinkFailing")
+    progress.mended("SinkFailing")
+    assert progress.troubles == (ingest,)
+    told = [json.loads(line)["kind"] for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
+    assert told == ["degraded", "degraded", "mended"]

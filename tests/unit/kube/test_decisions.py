@@ -40,7 +40,7 @@ def status(*alive: int, groups: Any = None) -> Status:
     instances = [f"{k}.0" for k in alive]
     return Status(
         "nbq5", 1, "idle", 5, None, (1, 1), groups or [(instances or ["0.0"], [])], True, 1, instances, [(1.0, 1.0)], 0,
-        0, 0, 0.0, 0.1, True, False, None,
+        0, 0, 0.0, 0.1, True, False,
     )  # fmt: skip
 
 

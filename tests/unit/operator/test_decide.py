@@ -19,7 +19,6 @@ def status(groups: Groups, alive: list[str], **changes: Any) -> Status:
         "job": "counts", "generation": 1, "phase": "idle", "epoch": 5, "watermark": 0, "version": (1, 1),
         "groups": groups, "settled": True, "desired": 1, "alive": alive, "loads": [(1.0, 1.0)] * len(groups), "rows": 0,
         "late": 0, "malformed": 0, "rows_per_second": 0.0, "epoch_seconds": 0.1, "journal_up": True, "finished": False,
-        "degraded": None,
     }  # fmt: skip
     return Status(**{**values, **changes})
 

@@ -86,7 +86,7 @@ class FakeDriver:
             groups=[(list(g), []) for g in self.groups], settled=self.settled(),
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
             loads=[(1.0, 1.0)] * len(self.groups), rows=10, late=0, malformed=0, rows_per_second=1.0,
-            epoch_seconds=0.1, journal_up=True, finished=False, degraded=None, transport=self.world.links,
+            epoch_seconds=0.1, journal_up=True, finished=False, transport=self.world.links,
         )  # fmt: skip
 
 

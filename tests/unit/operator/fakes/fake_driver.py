@@ -69,7 +69,7 @@ def status():
         "version": [State.generation, 1], "groups": State.groups or [], "settled": settled, "desired": State.desired[0],
         "alive": living, "loads": [[100.0, 1000.0]] * RUN["virtual_nodes"], "rows": State.rows, "late": 0,
         "malformed": 0, "rows_per_second": 1000.0, "epoch_seconds": 0.02, "journal_up": True,
-        "finished": State.finished, "degraded": None,
+        "finished": State.finished,
     }  # fmt: skip
 
 
