@@ -16,13 +16,16 @@ DRIVER_PLACES = ("DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmi
                  "DAsk")  # fmt: skip
 
 
+FOR_GOOD = 1 << 40
+
+
 @dataclass(slots=True)
 class Fault:
     """`what` happens to whoever performs the effect (or to a random one of `who`), possibly more than one thing."""
 
     what: str
-    """crash | lose | rollback (files of an older day) | driver | zombie | partition | suspect | journal | cut (partition of
-    two instances)"""
+    """crash | lose | rollback (files of an older day) | full (no room on its disk) | driver | zombie | partition | suspect |
+    journal | cut (partition of two instances)"""
     place: str = ""
     count: int = 0
     time: int = 0
@@ -55,13 +58,16 @@ class Scenario:
     """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
 
 
+KINDS = 9
+
+
 def draw(seed: int) -> Scenario:
-    """The scenario of a seed; its class (seed % 8) says which kinds of faults are frequent."""
+    """The scenario of a seed; its class (seed % KINDS) says which kinds of faults are frequent."""
     rnd = random.Random(f"scenario/{seed}")
-    kind = seed % 8
+    kind = seed % KINDS
     operators = rnd.choice((1, 1, 2))
     workers = rnd.choice((2, 3, 3, 4))
-    spare = rnd.choice((0, 1, 1, 2)) if kind in (0, 5, 7) else rnd.choice((0, 0, 1))
+    spare = rnd.choice((0, 1, 1, 2)) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1))
     weather = Weather()
     if kind in (4, 5):
         weather = Weather(rnd.choice((0, 0.01, 0.03)), rnd.choice((0, 0.05, 0.2)), rnd.choice((0.02, 0.1, 0.3)))
@@ -74,11 +80,12 @@ def draw(seed: int) -> Scenario:
         5: ["crash", "lose", "driver", "zombie", "partition", "cut", "suspect", "journal"],
         6: ["driver+crash", "crash+driver", "zombie+crash", "driver+lose", "zombie+partition", "driver", "crash"],
         7: ["crash", "lose", "rollback", "driver", "zombie", "suspect", "zombie+journal", "crash+suspect"],
+        8: ["full", "full", "full", "full+driver", "crash", "suspect"],
     }[kind]
     faults = [
         fault(rnd, rnd.choice(kinds)) for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.randint(1, 6))
     ]
-    moves = rnd.randint(1, 5) if kind in (0, 5, 7) else rnd.choice((0, 0, 1, 2))
+    moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
         operators=operators,
         vnodes=rnd.choice((2, 2, 4, 8)),
@@ -104,6 +111,8 @@ def fault(rnd: random.Random, what: str) -> Fault:
     out = Fault(first, time=rnd.randint(5, 500), length=rnd.choice((3, 20, 60, 150, 400)))
     if second:
         out.also = [second]
+    if first == "full":
+        out.length = rnd.choice((20, 150, 600, FOR_GOOD))
     if first in ("crash", "lose") and rnd.random() < 0.75:
         out.place, out.count = rnd.choice(INSTANCE_PLACES), rnd.randint(1, 40)
     elif first in ("driver", "zombie") and rnd.random() < 0.75:

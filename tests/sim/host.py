@@ -42,18 +42,20 @@ class Host:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.files = Files()
-        self.alive = False
+        self.alive = self.failed = False
         self.life = 0
         self.lost_at = -1
         """When files were lost last."""
         self.stale = False
         """The disk came back as it was earlier, and the groups do not know yet."""
+        self.full_until = 0
+        """There is no room on its disk until then."""
         self.driver = ""
 
     # ---- life and death
     def start(self) -> None:
         self.life += 1
-        self.alive = True
+        self.alive, self.failed = True, False
         self.staged: dict[m.Fragment, dict[int, data.Partial]] = {}
         self.partials: dict[tuple[Any, ...], dict[int, list[data.Partial]]] = {}
         self.bodies: dict[m.Delta, Body] = {}
@@ -73,11 +75,11 @@ class Host:
             self.world.after(100, self.tick, life)
 
     def take(self, event: core.Event, origin: str = "") -> None:
-        if self.alive:
+        if self.alive and not self.failed:
             self.execute(self.core.step(event), origin)
 
     def receive(self, source: str, message: m.Message, body: Any) -> None:
-        if not self.alive:
+        if not self.alive or self.failed:
             return
         if isinstance(message, m.Partials):
             self.partials[(message.step, message.attempt, message.helper)] = body
@@ -91,14 +93,19 @@ class Host:
     def execute(self, effects: list[core.Effect], origin: str) -> None:
         for effect in effects:
             fate = self.world.before(type(effect).__name__, self)
-            if fate == "torn" and isinstance(effect, core.Put):
+            if fate in ("torn", "fails") and isinstance(effect, core.Put):
                 self.put(effect.label, torn=True)
+            if fate == "fails":
+                # It has told the driver, and does nothing more.
+                self.life, self.failed = self.life + 1, True
+                self.world.after(20, self.world.crash, self)
+                return
             if fate:
                 self.world.crash(self)
                 return
             self.world.note(self.name, effect)
             self.perform(effect, origin)
-            if not self.alive:
+            if not self.alive or self.failed:
                 return
 
     def perform(self, effect: core.Effect, origin: str) -> None:

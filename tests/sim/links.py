@@ -94,6 +94,8 @@ class Links:
 
     def to_driver(self, host: Host, origin: str, message: Any) -> None:
         """Answers go to who asked, acknowledgements to the driver of the attempt, the rest to the newest."""
+        if isinstance(message, m.Failed) and host.full_until <= self.clock.now:
+            self.checks.fail(f"{host.name} fails: {message.reason}")
         target = origin if origin in self.drivers else host.driver
         if isinstance(message, m.Prepared | m.FragmentsGone):
             of = [d.name for d in self.drivers.values() if d.generation == message.attempt.generation]

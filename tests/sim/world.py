@@ -25,6 +25,9 @@ HEALED = 1_200
 PATIENCE = 25_000
 """How long a healed world may take to finish."""
 
+NEED_ROOM = ("LogDelta", "Put", "Load")
+"""What an instance cannot do on a full disk."""
+
 
 class World(Links):
     """One seed."""
@@ -37,7 +40,7 @@ class World(Links):
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.Settings(
             operators=s.operators, attempt_ms=s.attempt_ms, commit_ms=80, return_ms=3_000, start_ms=300, warm_ms=3_000,
-            pace=g.Pace(s.batch),
+            bar_ms=100, bar_max_ms=800, pace=g.Pace(s.batch),
         )  # fmt: skip
         self.clock = Clock()
         self.net = Net(self.clock, self.rnd, s.weather, self.deliver)
@@ -114,6 +117,9 @@ class World(Links):
     # ---- faults
     def before(self, kind: str, who: Any) -> str:
         """Called before every effect; says how the one who performs it ends, if it does."""
+        if kind in NEED_ROOM and isinstance(who, Host) and who.full_until > self.clock.now:
+            self.to_driver(who, "", m.Failed(InstanceId(who.name), "its disk is full"))
+            return "fails"
         n = self.counts[kind] = self.counts.get(kind, 0) + 1
         f = self.planned.pop((kind, n), None) if self.planned else None
         if f is None:
@@ -140,6 +146,8 @@ class World(Links):
             if host is who:
                 return "torn"
             self.crash(host)
+        elif what == "full":
+            host.full_until = self.clock.now + f.length
         elif what == "rollback" and host.alive and self.may_lose(host):
             self.after(rnd.randint(20, 200), self.roll_back, host, copy.deepcopy(host.files))
         elif what in ("driver", "zombie") and driver is not None and driver.alive:
@@ -237,7 +245,7 @@ class World(Links):
     def halted(self, driver: Driver, kind: str, reason: str) -> None:
         if kind == "superseded":
             self.kill_driver(driver)
-        elif kind in ("unavailable", "lost-epoch") and self.no_copy():
+        elif kind in ("unavailable", "lost-epoch", "failed") and self.no_copy():
             self.kill_driver(driver)
             if driver is self.driver or self.driver is None:
                 self.done = kind
@@ -247,10 +255,15 @@ class World(Links):
             self.kill_driver(driver)
 
     def no_copy(self) -> bool:
-        """Whether a virtual node has no in-step member left that lives, could be reached and has its files."""
+        """Whether a virtual node has no in-step member left that lives, could be reached, has its files and room for more."""
         assert self.journal is not None
         return any(
-            all(self.hosts[i].lost_at >= 0 or not self.hosts[i].alive for i in x.in_step) for x in self.journal.groups
+            all(
+                h.lost_at >= 0 or h.full_until > self.clock.now or not h.alive
+                for h in map(self.hosts.get, x.in_step)
+                if h
+            )
+            for x in self.journal.groups
         )
 
     # ---- the journal

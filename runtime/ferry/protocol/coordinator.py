@@ -9,6 +9,7 @@ journal -> ask -> finish -> idle -> ingest -> prepare -> commit -> read -> idle 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ferry.contract import messages as m
@@ -222,6 +223,8 @@ class Coordinator(Moves):
     def _on_committed(self, event: m.Committed) -> None:
         if self.commit is not None and event.label == self.commit.label and event.instance in self.alive:
             self.put[event.instance] = True
+            if (failure := self.failed.get(event.instance)) is not None:
+                self.failed[event.instance] = replace(failure, since=None)
 
     def _all_put(self) -> bool:
         if self.commit is None:

@@ -35,6 +35,11 @@ class Settings:
     """Commit is sent again to members that have not answered."""
     return_ms: int = 60_000
     """How long a job waits for the only holder of a virtual node."""
+    bar_ms: int = 1_000
+    """How long an instance that failed is left out, so that a full disk does not end every other attempt; doubled each
+    time that it fails again."""
+    bar_max_ms: int = 60_000
+    """No longer than this; one that has not failed for as long begins anew."""
     start_ms: int = 15_000
     """How long a new driver waits for members of the journaled groups before it removes them."""
     warm_ms: int = 600_000

@@ -9,7 +9,7 @@ One writer of the journal at a time: while a changed table is on its way there (
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ferry.contract import messages as m
@@ -35,6 +35,19 @@ from ferry.protocol.coordinator_io import (
 )  # fmt: skip
 from ferry.protocol.rules import Rules
 from ferry.protocol.view import Chain, View
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an instance said when it could not go on."""
+
+    reason: str
+    since: int | None
+    """The first time in a row; None when it has put a Commit since."""
+    until: int
+    """Not admitted again before, unless it has what nobody else has."""
+    bar: int
+    """How long that was."""
 
 
 class Membership:
@@ -65,6 +78,8 @@ class Membership:
         """Those of them that were told to end: they help no more."""
         self.gone: dict[InstanceId, int] = {}
         """Instances that were lost, and since when."""
+        self.failed: dict[InstanceId, Failure] = {}
+        """Instances that could not go on, be they back or not."""
         self.committed: Label | None = None
         self.low = self.high = WATERMARK_NONE
         self.meta = b""
@@ -193,7 +208,23 @@ class Membership:
             self._halt("superseded", f"{event.instance} obeys generation {event.generation}, this is {self.generation}")
 
     def _on_failed(self, event: m.Failed) -> None:
-        self._halt("failed", f"instance {event.instance}: {event.reason}")
+        """An instance that cannot go on is a lost one; it stays away for a while, the longer the oftener it fails."""
+        i, before = event.instance, self.failed.get(event.instance)
+        again = before is not None and self.now < before.until + self.settings.bar_max_ms
+        bar = min(2 * before.bar, self.settings.bar_max_ms) if before and again else self.settings.bar_ms
+        since = before.since if before is not None and before.since is not None else self.now
+        self.failed[i] = Failure(event.reason, since, self.now + bar, bar)
+        self._do(Note("failed", self.step_now, text=f"{i}: {event.reason}; it is left out for {bar / 1000:g} s"))
+        connected = i in self.asked
+        self._forget(i)
+        if connected:
+            self.asked[i] = self.now  # One that does not end after all is asked again.
+        self.gone[i] = since
+
+    def _barred(self, instance: InstanceId) -> bool:
+        """Whether an instance that answered is left out, because it failed: it is no member of any group any more."""
+        failure = self.failed.get(instance)
+        return failure is not None and self.now < failure.until and instance not in self.view.held
 
     def _on_answer(self, answer: m.Answer) -> None:
         if answer.generation == self.generation and answer.instance in self.asked:
@@ -214,7 +245,7 @@ class Membership:
         if strangers:
             self._remove_strangers(strangers)
             return False
-        held = [i for i in sorted(self.answers) if self._admit(self.answers.pop(i))]
+        held = [i for i in sorted(self.answers) if not self._barred(i) and self._admit(self.answers.pop(i))]
         if held:
             self._member_returned()
         return not self._close_groups()
@@ -276,13 +307,19 @@ class Membership:
         if changes:
             self._journal(self._next(groups), tuple(changes))
             return True
-        overdue = [i for i in sorted(lost) if self.now - self.gone[i] >= self.settings.return_ms]
-        if any(i in overdue for v in orphans for i in self.table.groups[v].in_step):
-            self._halt(
-                "unavailable",
-                f"virtual nodes {orphans[:8]} (of {len(orphans)}) were held only by {overdue[:4]}, gone for "
-                f"{self.settings.return_ms / 1000:.0f} s: start the worker again with its state directory",
-            )
+        holders = {i: True for v in orphans for i in self.table.groups[v].in_step if i in lost}
+        overdue = [i for i in sorted(holders) if self.now - self.gone[i] >= self.settings.return_ms]
+        if overdue:
+            seconds = f"{self.settings.return_ms / 1000:.0f} s"
+            what = f"virtual nodes {orphans[:8]} (of {len(orphans)})"
+            if failing := [f"{i} ({f.reason})" for i in overdue if (f := self.failed.get(i)) and f.since is not None]:
+                self._halt("failed", f"{what} are held only by {', '.join(failing[:4])}, which failed for {seconds}")
+            else:
+                self._halt(
+                    "unavailable",
+                    f"{what} were held only by {overdue[:4]}, gone for {seconds}: start the worker again with its state "
+                    "directory",
+                )
         return False
 
 

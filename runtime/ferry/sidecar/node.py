@@ -28,7 +28,7 @@ from ferry.channel.base import Channel, Held, Lane, Message
 from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError, Unreachable
+from ferry.contract.errors import Unreachable
 from ferry.contract.names import InstanceId
 from ferry.contract.shapes import Shape
 from ferry.environment import Environment
@@ -59,6 +59,9 @@ LEAVE_SECONDS, LEAVE_EPOCHS = 2.0, 2
 TICK_SECONDS = 0.05
 
 REPORT_SECONDS = 1.0
+
+LAST_WORDS_SECONDS = 1.0
+"""So long an instance that cannot go on waits for its reason to reach the driver."""
 
 
 class Node:
@@ -112,12 +115,16 @@ class Node:
         entry = places.Registration(self.me, self._life, host, port, flight, os.getpid())
         self._peers.start(self._endpoint, entry)
         log.info("instance %s is up: %s", self.me, self._machine.saved)
+        return self._live()
+
+    def _live(self) -> int:
+        """Serve until SIGTERM; whatever ends it before, the driver is told: this instance is as good as gone."""
         try:
             self._loop()
-        except FerryError as error:
-            log.error("instance %s stops: %s", self.me, error)
+        except Exception as error:
+            log.exception("instance %s stops", self.me)
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
-            time.sleep(1.0)
+            time.sleep(LAST_WORDS_SECONDS)
             return 3
         self._peers.leave()
         return 0
