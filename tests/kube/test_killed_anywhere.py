@@ -6,7 +6,7 @@ Right after a call is as good as right before the next one: between the two only
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -69,6 +69,9 @@ class Mortal:
 
     def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
         return self._survive(self._api.patch(kind, name, document, subresource))
+
+    def amend(self, kind: Kind, name: str, steps: Sequence[dict[str, Any]]) -> Doc:
+        return self._survive(self._api.amend(kind, name, steps))
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         self._survive(self._api.delete(kind, name, uid, version, grace))

@@ -136,7 +136,7 @@ def test_a_pod_that_is_not_restricted_is_seen() -> None:
 def test_rights_are_few_and_of_the_namespace(rendered: dict[str, list[Document]], name: str) -> None:
     documents = rendered[name]
     assert rights(documents) == listed(RIGHTS)
-    assert {verb for verb, _, what in rights(documents) if what == "secrets"} == {"create", "update"}, (
+    assert {verb for verb, _, what in rights(documents) if what == "secrets"} == {"create", "patch"}, (
         "nobody reads a Secret"
     )
     cluster = listed(NODE_RIGHTS) if name == "everything" else set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,10 @@ class KubeApi:
         """See `port.Api`."""
         return self._call("PATCH", kind, name, subresource, document)
 
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+        """See `port.Api`."""
+        return self._call("PATCH", kind, name, body=list(steps))
+
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """See `port.Api`."""
         conditions = {**({"uid": uid} if uid else {}), **({"resourceVersion": version} if version else {})}
@@ -88,7 +92,7 @@ class KubeApi:
         kind: Kind,
         name: str = "",
         subresource: str = "",
-        body: Doc | None = None,
+        body: Doc | list[Doc] | None = None,
         verb: str = "",
         query: list[tuple[str, str]] | None = None,
     ) -> Doc:
@@ -96,7 +100,7 @@ class KubeApi:
         record(verb, kind, subresource)
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if method == "PATCH":
-            headers["Content-Type"] = "application/merge-patch+json"
+            headers["Content-Type"] = f"application/{'json' if isinstance(body, list) else 'merge'}-patch+json"
         path = "/".join(part for part in (self._base(kind), name, subresource) if part)
         request = self._client.param_serialize(
             method, path, query_params=query, header_params=headers, body=body, auth_settings=["BearerToken"]
@@ -212,6 +216,10 @@ class Fenced:
     def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
         """See `port.Api`."""
         return self._mine().patch(kind, name, document, subresource)
+
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+        """See `port.Api`."""
+        return self._mine().amend(kind, name, steps)
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """See `port.Api`."""

@@ -29,7 +29,19 @@ from ferry_operator.kube.plan import (
     Step,
     WriteSettings,
 )
-from ferry_operator.kube.port import BUDGETS, CONFLICT, JOBS, NOT_FOUND, PODS, SECRETS, Api, ApiError, Kind, tolerate
+from ferry_operator.kube.port import (
+    BUDGETS,
+    CONFLICT,
+    JOBS,
+    NOT_FOUND,
+    PODS,
+    SECRETS,
+    UNFIT,
+    Api,
+    ApiError,
+    Kind,
+    tolerate,
+)
 from ferry_operator.kube.release import Release, run_key, settings_of
 from ferry_operator.kube.store import Store
 from ferry_operator.models import StreamJob
@@ -134,15 +146,17 @@ class KubeCluster:
 
     # ---- the rest
     def _write_settings(self, fingerprint: str) -> None:
-        job = self.view.seen.job
+        job, name = self.view.seen.job, names.run_secret(self.view.seen.name)
         document = objects.secret(job, settings_of(self._job(), self.view.seen.uid, self.release))
         try:
-            self.api.replace(SECRETS, names.run_secret(self.view.seen.name), document)
+            self.api.amend(SECRETS, name, objects.renewed(job, document))
         except ApiError as error:
+            if error.status == UNFIT:
+                raise _foreign(SECRETS, name) from None
             tolerate(error, NOT_FOUND)
             self.api.create(SECRETS, document)
         driver = self.view.seen.driver
-        if driver is not None and self.view.life.running:
+        if driver is not None:
             self._annotate(driver, {names.SETTINGS: fingerprint})
 
     def _submit(self, action: d.SubmitDesired) -> None:
@@ -167,12 +181,10 @@ class KubeCluster:
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-            if kind is not PODS:
-                return
             selector = f"{names.MANAGED}={names.MANAGER},{names.JOB}={self.view.seen.name}"
-            there = [one for one in self.api.find(PODS, selector) if one["metadata"]["name"] == name]
-            if not there or facts.pod(there[0]).owner != self.view.seen.uid:
-                raise ApiError(CONFLICT, "Foreign", f"pod {name} is there and belongs to something else") from None
+            there = [one for one in self.api.find(kind, selector) if one["metadata"]["name"] == name]
+            if not there or facts.owner(there[0]["metadata"]) != self.view.seen.uid:
+                raise _foreign(kind, name) from None
             made = there[0]
         self.store.put(kind, made)
 
@@ -197,3 +209,9 @@ class KubeCluster:
     def _annotate_job(self, notes: dict[str, str | None]) -> None:
         metadata = {"uid": self.view.seen.uid, "annotations": notes}
         self.store.put(JOBS, self.api.patch(JOBS, self.view.seen.name, {"metadata": metadata}))
+
+
+def _foreign(kind: Kind, name: str) -> ApiError:
+    return ApiError(
+        CONFLICT, "Foreign", f"{kind.kind} {name} is there and belongs to something else: remove it, or rename the job"
+    )

@@ -171,8 +171,13 @@ def pod(document: Doc) -> Pod:
         ended=_ended(metadata, status, main),
         troubles=tuple(_troubles(metadata["name"], conditions, every)),
         annotations=metadata.get("annotations") or {},
-        owner=next((str(one.get("uid")) for one in metadata.get("ownerReferences") or [] if one.get("controller")), ""),
+        owner=owner(metadata),
     )
+
+
+def owner(metadata: Doc) -> str:
+    """The uid of what an object belongs to; '' when it belongs to nothing."""
+    return next((str(one.get("uid")) for one in metadata.get("ownerReferences") or [] if one.get("controller")), "")
 
 
 def node(document: Doc) -> Node:

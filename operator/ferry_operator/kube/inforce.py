@@ -19,7 +19,7 @@ from ferry_operator import changes, spec
 from ferry_operator.kube import names
 from ferry_operator.kube.facts import Trouble
 from ferry_operator.kube.names import Doc
-from ferry_operator.kube.release import Release, fingerprint, seal, settings_of
+from ferry_operator.kube.release import Release, run_key, seal, settings_of
 from ferry_operator.models import Spec, StreamJob
 from ferry_operator.quantities import Cpus, Duration, Quantity, amount
 
@@ -46,7 +46,7 @@ class Revisions:
     driver: str
     worker: str
     settings: str
-    """of run.json"""
+    """of run.json, as far as processes do not follow it anyway"""
 
     @property
     def both(self) -> str:
@@ -99,10 +99,12 @@ def revisions(job: StreamJob, uid: str, release: Release) -> Revisions:
     image = job.spec.kubernetes.image or release.image
     account = job.spec.kubernetes.service_account or release.service_account
     common = f"{image} {account} {seal(release, release.redis)} "
+    settings_of(job, uid, release)  # says no to what means nothing in a pod
+    read = _told(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
     return Revisions(
         driver=_digest(common + _told(job.spec, lambda entry: entry.driver)),
         worker=_digest(common + _told(job.spec, lambda entry: entry.workers)),
-        settings=fingerprint(settings_of(job, uid, release), release),
+        settings=seal(release, f"{run_key(release, uid)} {release.redis} {read}"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from dataclasses import asdict
 
 from ferry.contract.documents import RunSettings
@@ -16,13 +17,22 @@ the workers on it were emptied and have moved."""
 
 def secret(job: Doc, settings: RunSettings) -> Doc:
     """The Secret with run.json."""
+    text = json.dumps(asdict(settings), indent=1)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _metadata(job, names.run_secret(job["metadata"]["name"])),
         "type": "Opaque",
-        "stringData": {"run.json": json.dumps(asdict(settings), indent=1)},
+        "data": {"run.json": b64encode(text.encode()).decode()},
     }
+
+
+def renewed(job: Doc, document: Doc) -> list[Doc]:
+    """The steps that put the data of a Secret into the one that is there, if that one is this job's: none is ever read."""
+    return [
+        {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": job["metadata"]["uid"]},
+        {"op": "add", "path": "/data", "value": document["data"]},
+    ]
 
 
 def budget(job: Doc) -> Doc:

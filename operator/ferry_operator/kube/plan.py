@@ -7,7 +7,7 @@
 | DeletePod | a worker that leaves its pod is empty, an outdated pod never ran, or the job is over |
 | Refuse | the driver, or a worker, cannot run under a new spec: the last good one is in force from the next pass |
 | KeepSpec | the driver is ready under a spec that is not recorded as good |
-| WriteSettings | the driver is about to be started, or run.json is not what it should be |
+| WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
 | MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
 | EndDriver | its pod is out of date, and no worker's is |
 | NoteAlone | a worker is replaced without another one to stand in, for lack of room |
@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ferry.contract.names import InstanceId
@@ -124,19 +124,21 @@ def plan(view: View, token: int) -> list[Step]:
     refused = _refusal(view)
     if refused is not None:
         return [*steps, refused]
-    steps += _books(view)
-    steps += _actions(view)
+    actions = list(_actions(view))
+    steps += _books(view, actions)
+    steps += actions
     steps += _turnover(view)
     return steps
 
 
-def _books(view: View) -> Iterator[Step]:
+def _books(view: View, actions: Sequence[d.Action]) -> Iterator[Step]:
     seen, force, revisions, driver = view.seen, view.force, view.revisions, view.seen.driver
     assert revisions is not None and force.job is not None and view.observed is not None
     noted = driver.annotations.get(names.SETTINGS) if driver is not None else None
-    starts = not view.life.running and view.observed.driver_may_start
-    if starts or (view.life.running and noted != revisions.settings):
-        yield WriteSettings(revisions.settings)
+    for action in actions:
+        if isinstance(action, d.StartDriver) or (isinstance(action, d.StartWorker) and noted != revisions.settings):
+            yield WriteSettings(revisions.settings)
+            break
     if not seen.budget:
         yield MakeBudget()
     if not force.good and driver is not None and ready(view):
@@ -145,7 +147,7 @@ def _books(view: View) -> Iterator[Step]:
             yield KeepSpec(last_good(force.job))
 
 
-def _actions(view: View) -> Iterator[Step]:
+def _actions(view: View) -> Iterator[d.Action]:
     """What `decide` says, without starts of pods whose predecessor has hardly gone, or for a job that has failed."""
     assert view.observed is not None
     ending = {pod.worker for pod in view.seen.workers if pod.deleting is not None and pod.name not in view.lost}

@@ -1,10 +1,11 @@
-"""The port through which the operator sees and changes the cluster: six verbs on plain documents, and how they fail.
+"""The port through which the operator sees and changes the cluster: seven verbs on plain documents, and how they fail.
 
 `api` implements it with an API server; tests with one in memory. It retries nothing and decides nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,7 +33,7 @@ NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
 BUDGETS = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
-NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
+NOT_FOUND, CONFLICT, FORBIDDEN, UNFIT = 404, 409, 403, 422
 
 
 class ApiError(Fault):
@@ -72,6 +73,9 @@ class Api(Protocol):
 
     def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
         """Merge into an object; CONFLICT as in `replace`."""
+
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+        """Do the steps of a JSON patch, all or none; UNFIT when a test among them fails."""
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         """Delete the object if it is this one, in this version; `grace` seconds, 0: now, None: as it says itself."""

@@ -63,6 +63,10 @@ class Memory:
     """that were told of"""
     told: dict[str, tuple[float, int]] = field(default_factory=dict)
     """events by name: when last, how often"""
+    steps: tuple[str, ...] = ()
+    """of the last pass, in words"""
+    repeats: int = 0
+    """passes in a row that had the same steps"""
 
 
 @dataclass(slots=True)
@@ -100,7 +104,9 @@ class Reconciler:
                 raise error
         if changed(job, self.store.job(name) or job):
             return 0.0  # while the pass went on; its own patch may have brought the news before the watch
-        return CALM_SECONDS if errors else SOON_SECONDS if steps else _pause(view)
+        memory.steps, before = tuple(told(step) for step in steps), memory.steps
+        memory.repeats = memory.repeats + 1 if steps and memory.steps == before else 0
+        return CALM_SECONDS if errors else again_after(memory.repeats) if steps else _pause(view)
 
     # ---- observe
     def _look(self, job: Doc, memory: Memory) -> View:
@@ -112,7 +118,7 @@ class Reconciler:
             revisions = None  # the last good spec of another version of the operator
         # Pods of a job of the same name that is gone may still be there: they are not ours.
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
-        seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name), None, None, now, memory.errors)
+        seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
         status, submitted = self._ask_driver(driver_url(seen, force.job), seen, memory)
         seen = replace(seen, status=status, submitted=submitted)
         if status is None and not seen.deleting and seen.before.phase != "Finished":
@@ -260,6 +266,11 @@ def _expect(step: d.SubmitDesired, memory: Memory) -> None:
         pod, status, _, at = memory.answer
         mine = d.Submitted(step.number, step.generation, step.basis, step.placements)
         memory.answer = (pod, status, mine, at)
+
+
+def again_after(repeats: int) -> float:
+    """Until the next pass, when something was done: steps that change nothing are taken less and less often."""
+    return min(SOON_SECONDS * 2.0 ** min(repeats, 10), CALM_SECONDS)
 
 
 def _pause(view: View) -> float | None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -20,9 +19,6 @@ from ferry_operator.rundir import Options, settings_for
 
 DIRECTORY = Path("/var/lib/ferry")
 """Directory of the run in every pod of it."""
-
-FOLLOWED = ("workers", "instances_per_worker", "replicas")
-"""Settings that count at the first start only; later the driver is told the placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +80,6 @@ def _output(job: StreamJob) -> str:
     """Where Parquet goes when the job does not say: to its first volume, else into the driver's pod, with which it goes."""
     shared = [volume.mount_path for volume in job.spec.kubernetes.volumes if not volume.read_only]
     return f"{shared[0]}/{job.metadata.name}/out" if shared else str(DIRECTORY / "out")
-
-
-def fingerprint(settings: RunSettings, release: Release) -> str:
-    """Short text that differs when settings differ that processes read; says nothing of the secrets in them."""
-    known = {key: value for key, value in asdict(settings).items() if key not in FOLLOWED}
-    return seal(release, json.dumps(known, sort_keys=True))
 
 
 def seal(release: Release, text: str) -> str:

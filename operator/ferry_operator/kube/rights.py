@@ -11,7 +11,7 @@ RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
     (GROUP, PLURAL): ("list", "watch", "patch"),
     (GROUP, f"{PLURAL}/status"): ("patch",),
     ("", "pods"): ("list", "watch", "create", "patch", "delete"),
-    ("", "secrets"): ("create", "update"),
+    ("", "secrets"): ("create", "patch"),
     ("", "events"): ("create", "patch"),
     ("policy", "poddisruptionbudgets"): ("list", "create"),
     ("coordination.k8s.io", "leases"): ("get", "create", "update"),

@@ -77,10 +77,11 @@ class Store:
             documents = [d for d in self._objects[PODS].values() if d["metadata"]["labels"].get(names.JOB) == job]
         return tuple(facts.pod(document) for document in sorted(documents, key=lambda d: str(d["metadata"]["name"])))
 
-    def has_budget(self, job: str) -> bool:
-        """Whether the PodDisruptionBudget of a job is there."""
+    def has_budget(self, job: str, uid: str) -> bool:
+        """Whether the PodDisruptionBudget of this job is there, and no other's."""
         with self._lock:
-            return names.budget(job) in self._objects[BUDGETS]
+            found = self._objects[BUDGETS].get(names.budget(job))
+        return found is not None and facts.owner(found["metadata"]) == uid
 
     def _put(self, kind: Kind, document: Doc) -> None:
         metadata = document["metadata"]

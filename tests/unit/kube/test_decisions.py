@@ -197,6 +197,13 @@ def test_revisions_follow_the_installation_but_tell_nothing_of_its_secrets() -> 
     assert other.driver != revise(one).driver and "secret" not in str(other)
 
 
+def test_settings_differ_by_what_the_spec_says_not_by_what_the_operator_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of the operator that writes one more field changes nothing for jobs that do not use it."""
+    before = revise(spec.check(document()))
+    monkeypatch.setattr(inforce, "settings_of", lambda *_: {"novelty": 1})
+    assert revise(spec.check(document())) == before
+
+
 @pytest.mark.parametrize(
     ("changes", "same"),
     [

@@ -133,6 +133,7 @@ def test_nothing_is_written_without_the_lease() -> None:
         lambda: fenced.create(JOBS, job("b")),
         lambda: fenced.patch(JOBS, "nbq5", {}),
         lambda: fenced.replace(JOBS, "nbq5", job()),
+        lambda: fenced.amend(JOBS, "nbq5", []),
         lambda: fenced.delete(JOBS, "nbq5"),
     ):
         with pytest.raises(Deposed):

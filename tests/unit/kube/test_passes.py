@@ -302,7 +302,7 @@ def test_settings_of_sidecars_are_in_place_before_the_first_one_reads_them() -> 
     order: list[str] = []
 
     def watch(verb: str, kind: object, name: str) -> None:
-        if (verb, kind) == ("update", SECRETS) or (verb == "create" and kind == PODS):
+        if (verb, kind) == ("amend", SECRETS) or (verb == "create" and kind == PODS):
             order.append(name)
 
     world.api.before = watch
@@ -369,8 +369,64 @@ def test_what_is_left_of_a_job_of_the_same_name_is_not_taken_for_its_own() -> No
     world.api.create(JOBS, job())
     world.rounds(5)
     assert world.status["phase"] != "Finished" and world.condition("Degraded")["reason"] == "ApiRefused"
-    world.api.remove(PODS, "nbq5-driver")
+    for kind, name in ((PODS, "nbq5-driver"), (SECRETS, "nbq5-run"), (BUDGETS, "nbq5-workers")):
+        world.api.remove(kind, name)
     world.until(lambda w: w.status["phase"] == "Running")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(SECRETS, "nbq5-run"), (BUDGETS, "nbq5-workers")])
+def test_a_secret_or_a_budget_of_somebody_else_is_never_written_over(kind: Kind, name: str) -> None:
+    world = World()
+    theirs = {"metadata": {"name": name, "labels": {}}, "data": {"password": "x"}}
+    world.api.create(kind, theirs)
+    world.api.create(JOBS, job())
+    world.until(lambda w: w.condition("Degraded").get("reason") == "ApiRefused", 20)
+    assert f"{kind.kind} {name} is there and belongs to something else" in world.condition("Degraded")["message"]
+    assert world.api.objects[kind, name]["data"] == {"password": "x"}
+    world.rounds(5)
+    world.look()
+    assert world.operator.reconcile("nbq5") == 5.0, "it is not asked for again and again"
+    if kind == SECRETS:
+        assert world.pods() == [], "what is started reads the settings"
+    world.api.remove(kind, name)
+    world.until(lambda w: settled(w) and name in w.api.names(kind))
+    assert world.api.objects[kind, name]["metadata"]["ownerReferences"]
+
+
+def test_settings_of_a_running_job_are_not_written_until_a_pod_is_made() -> None:
+    world = running()
+    world.rounds(5)
+    for name in world.pods():  # as another version of the operator has left them
+        world.api.edit(PODS, name, {"metadata": {"annotations": {names.SETTINGS: "of another version"}}})
+    before = writes(world, SECRETS)
+    world.rounds(20)
+    assert writes(world, SECRETS) == before and world.lives == 1
+    order: list[tuple[str, str]] = []
+    world.api.before = lambda verb, kind, name: order.append((verb, name)) if kind in (SECRETS, PODS) else None
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: settled(w) and w.status["workers"] == 3)
+    made = order.index(("create", "nbq5-worker-2"))
+    assert order.count(("amend", "nbq5-run")) == 1 and order.index(("amend", "nbq5-run")) < made
+
+
+def test_steps_that_change_nothing_are_taken_less_and_less_often() -> None:
+    world = running()
+    world.api.before = lambda verb, kind, name: None
+    pod = world.pod("nbq5-worker-1")
+
+    def forget(verb: str, kind: Kind, name: str) -> None:
+        """The API server says yes, and the note is not there at the next look."""
+        if (verb, kind) == ("patch", PODS):
+            world.api.edit(PODS, name, {"metadata": {"annotations": {names.TOKEN: "0"}}})
+
+    world.api.edit(PODS, "nbq5-worker-1", {"metadata": {"annotations": {names.TOKEN: "0"}}})
+    world.api.after = forget
+    waits = []
+    for _ in range(8):
+        world.look()
+        waits.append(world.operator.reconcile("nbq5"))
+    assert pod["metadata"]["name"] == "nbq5-worker-1"
+    assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
 
 
 def test_an_evicted_worker_is_made_again_and_one_that_is_always_evicted_waits_longer() -> None:

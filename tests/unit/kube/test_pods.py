@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from dataclasses import replace
 from typing import Any
 
@@ -236,7 +237,9 @@ def test_the_settings_of_a_run() -> None:
     assert settings.transport == TransportSettings()
     assert settings.secret == run_key(RELEASE, UID) != run_key(RELEASE, "another") and len(settings.secret) == 48
     secret = objects.secret(document, settings)
-    assert secret["metadata"]["name"] == "nbq5-run" and settings.secret in secret["stringData"]["run.json"]
+    assert (
+        secret["metadata"]["name"] == "nbq5-run" and settings.secret in b64decode(secret["data"]["run.json"]).decode()
+    )
 
 
 def test_the_transport_of_a_run() -> None:

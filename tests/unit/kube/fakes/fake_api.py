@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ferry_operator.kube.facts import stamp
@@ -82,6 +82,25 @@ class FakeApi:
             return self._store(kind, new)
 
         return self._call(f"patch {subresource}".strip(), kind, name, patch)
+
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+        def amend() -> Doc:
+            new = copied(self._known(kind, name))
+            for step in steps:
+                *above, last = step["path"].strip("/").split("/")
+                at = new
+                try:
+                    for part in above:
+                        at = at[int(part)] if isinstance(at, list) else at[part]
+                    if step["op"] == "test" and at[last] != step["value"]:
+                        raise KeyError(last)
+                except LookupError:
+                    raise ApiError(422, "Invalid", "the server rejected our request due to an error in it") from None
+                if step["op"] == "add":
+                    at[last] = step["value"]
+            return self._store(kind, new)
+
+        return self._call("amend", kind, name, amend)
 
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         def delete() -> Doc:
