@@ -2,23 +2,50 @@
 
 Every case has to end with exit code 0, the oracle's rows, and no process left: whatever is killed here comes back to its
 own files, so no schedule may lose state. A failure prints its seed and keeps all files of the run.
+
+With `--minutes M`, cases are begun for so long, two at a time; without `--from`, they begin where the commit says.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import math
+import os
 import random
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import moving
 from tests.cluster import runner
+from tests.cluster.wires import Wires
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What no schedule of `ferry run` can do, begun when an epoch has ended."""
+
+    epoch: int
+    kind: str
+    """cut (a wire between two instances), stand (an instance stands still), full (a worker's disk), sink (it refuses)"""
+    what: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        lasting = "for good" if math.isinf(self.seconds) else f"for {self.seconds:g} s"
+        return " ".join([f"epoch={self.epoch}", self.kind, *self.what, lasting])
 
 
 @dataclass(frozen=True)
@@ -31,12 +58,14 @@ class Case:
     args: dict[str, Any]
     sets: tuple[str, ...]
     at: tuple[str, ...]
+    troubles: tuple[Trouble, ...]
 
     def command(self) -> str:
         """As a user would type it."""
         words = [f"ferry run examples/{self.workload}.yaml --events {self.events}"]
         words += [f"--set {one}" for one in (*runner.sets_of(self.args), *self.sets)]
         words += [f"--at '{one}'" for one in self.at]
+        words += [f"({one})" for one in self.troubles]
         return " ".join(words)
 
 
@@ -78,7 +107,82 @@ def case_of(seed: int) -> Case:
     if draw.random() < 0.3:
         sets.append("epoch.interval=" + draw.choice(["500ms", "1s"]))
     at = _schedule(draw, epochs, workers, instances, vnodes)
-    return Case(seed, workload, events, args, tuple(sets), tuple(at))
+    troubles = _troubles(draw, epochs, workers, replicas)
+    if troubles:
+        sets.append("epoch.interval=1s")
+    return Case(seed, workload, events, args, tuple(sets), tuple(at), tuple(troubles))
+
+
+def _troubles(draw: random.Random, epochs: int, workers: int, replicas: int) -> list[Trouble]:
+    """At most one of a kind. A cut for good only where a third instance reaches both, and each has a copy elsewhere."""
+    found = []
+    for kind in draw.choices(["cut", "stand", "full", "sink", ""], [2, 2, 1, 2, 3], k=2):
+        what: tuple[str, ...] = ()
+        seconds = float(draw.choice([3, 10, 25]))
+        if kind == "cut":
+            if workers < 2:
+                continue
+            what = tuple(f"{k}.0" for k in draw.sample(range(workers), 2))
+            seconds = math.inf if workers > 2 and replicas and draw.random() < 0.5 else seconds
+        elif kind == "stand":
+            what = (f"{draw.randrange(workers)}.0",)
+        elif kind == "full":
+            if os.geteuid() != 0:
+                continue
+            what = (str(draw.randrange(workers)),)
+        if kind and kind not in {t.kind for t in found}:
+            found.append(Trouble(draw.randrange(epochs), kind, what, seconds))
+    return sorted(found, key=lambda t: t.epoch)
+
+
+class Troubles:
+    """Makes the troubles of one run."""
+
+    def __init__(self, case: Case, base: Path, wires: Wires) -> None:
+        self.case, self.base, self.wires = case, base, wires
+
+    def __call__(self, running: runner.Running) -> None:
+        """Until the last one is over, or the run."""
+        for trouble in self.case.troubles:
+            with contextlib.suppress(TimeoutError):
+                running.await_epoch(trouble.epoch)
+                getattr(self, f"_{trouble.kind}")(running, trouble)
+
+    def _wait(self, running: runner.Running, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.process.wait(seconds)
+
+    def _cut(self, running: runner.Running, trouble: Trouble) -> None:
+        self.wires.cut(*trouble.what)
+        if not math.isinf(trouble.seconds):
+            self._wait(running, trouble.seconds)
+            self.wires.heal()
+
+    def _stand(self, running: runner.Running, trouble: Trouble) -> None:
+        with contextlib.suppress(AssertionError, ProcessLookupError):  # it was just killed, or its worker released
+            pid = running.instance(trouble.what[0])
+            os.kill(pid, signal.SIGSTOP)
+            self._wait(running, trouble.seconds)
+            os.kill(pid, signal.SIGCONT)
+
+    def _full(self, running: runner.Running, trouble: Trouble) -> None:
+        ballast = self.base / "state" / "workers" / trouble.what[0] / "ballast"
+        free = shutil.disk_usage(ballast.parent).free
+        with contextlib.suppress(OSError), open(ballast, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(free - (1 << 20), 1))
+        self._wait(running, trouble.seconds)
+        ballast.unlink()
+
+    def _sink(self, running: runner.Running, trouble: Trouble) -> None:
+        """Where the folder of the sink was, something else stands in the way."""
+        folder = running.output / self.case.workload
+        aside = running.output / ".aside"
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(aside)
+            folder.write_text("in the way")
+            self._wait(running, trouble.seconds)
+            folder.unlink()
+            aside.rename(folder)
 
 
 def _schedule(draw: random.Random, epochs: int, workers: int, instances: int, vnodes: int) -> list[str]:
@@ -106,7 +210,15 @@ def _schedule(draw: random.Random, epochs: int, workers: int, instances: int, vn
 def check(case: Case, base: Path) -> str | None:
     """Run a case; what is wrong, or None."""
     sets = [*runner.sets_of(case.args), *case.sets]
-    result = runner.run(case.workload, base, case.events, sets, case.at)
+    wires = Wires()
+    with contextlib.ExitStack() as stack:
+        stack.callback(wires.close)
+        full = [t.what[0] for t in case.troubles if t.kind == "full"]
+        for worker in full:
+            stack.enter_context(runner.disk(base / "state" / "workers" / worker, "1g"))
+        sets += [f"state.directory={base / 'state'}"] if full else []
+        meanwhile = Troubles(case, base, wires)
+        result = runner.run(case.workload, base, case.events, sets, case.at, meanwhile, wires=wires)
     wrong = []
     if result.code != 0:
         wrong.append(f"exit code {result.code}")
@@ -120,33 +232,51 @@ def check(case: Case, base: Path) -> str | None:
     return f"{'; '.join(wrong)}\n{result.story(25)}" if wrong else None
 
 
+def attempt(seed: int, directory: Path) -> bool:
+    """Run the case of a seed; tells about it, and whether it was right."""
+    case, base = case_of(seed), directory / str(seed)
+    shutil.rmtree(base, ignore_errors=True)
+    base.mkdir(parents=True)
+    print(f"seed {seed}: {case.command()}", flush=True)
+    began = time.monotonic()
+    try:
+        wrong = check(case, base)
+    except Exception:
+        wrong = traceback.format_exc()
+    if wrong is None:
+        shutil.rmtree(base)
+        print(f"seed {seed}: right, {time.monotonic() - began:.0f} s", flush=True)
+        return True
+    print(f"seed {seed}: WRONG: {wrong}\nfiles: {base}", flush=True)
+    print(f"again: python -m tests.cluster.fuzz --seeds 1 --from {seed}", flush=True)
+    return False
+
+
 def main() -> int:
-    """Run the seeds one after another."""
+    """Run the seeds, and say which ones were not right."""
     parser = argparse.ArgumentParser(prog="tests.cluster.fuzz", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--minutes", type=float, default=None, help="begin cases for so long, two at a time")
+    parser.add_argument("--from", type=int, default=None, dest="first", help="the first seed; else the commit says it")
     parser.add_argument("--directory", type=Path, default=None, help="where the files of failed runs are kept")
     asked = parser.parse_args()
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="ferry-fuzz-"))
-    failed = []
-    for seed in range(asked.first, asked.first + asked.seeds):
-        case, base = case_of(seed), directory / str(seed)
-        shutil.rmtree(base, ignore_errors=True)
-        base.mkdir(parents=True)
-        print(f"seed {seed}: {case.command()}", flush=True)
-        try:
-            wrong = check(case, base)
-        except Exception:
-            wrong = traceback.format_exc()
-        if wrong is None:
-            shutil.rmtree(base)
-            print(f"seed {seed}: right", flush=True)
-            continue
-        failed.append(seed)
-        print(f"seed {seed}: WRONG: {wrong}\nfiles: {base}", flush=True)
-        print(f"again: python -m tests.cluster.fuzz --seeds 1 --from {seed}", flush=True)
-    print(f"{asked.seeds - len(failed)} of {asked.seeds} right" + (f"; wrong: {failed}" if failed else ""))
-    return 1 if failed else 0
+    first = moving.first_seed() if asked.first is None else asked.first
+    print(f"seeds from {first}", flush=True)
+    until = time.monotonic() + 60 * asked.minutes if asked.minutes else math.inf
+    seeds = itertools.count(first) if asked.minutes else iter(range(first, first + asked.seeds))
+    done: dict[int, bool] = {}
+
+    def work() -> None:
+        while time.monotonic() < until and (seed := next(seeds, None)) is not None:
+            done[seed] = attempt(seed, directory)
+
+    with ThreadPoolExecutor(2 if asked.minutes else 1) as pool:
+        for one in [pool.submit(work) for _ in range(2 if asked.minutes else 1)]:
+            one.result()
+    failed = sorted(seed for seed, right in done.items() if not right)
+    print(f"{len(done) - len(failed)} of {len(done)} right" + (f"; wrong: {failed}" if failed else ""))
+    return 1 if failed or not done else 0
 
 
 if __name__ == "__main__":

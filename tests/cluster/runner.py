@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+
+from tests.cluster.wires import THROUGH, Wires
 
 ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT / "tests" / "oracle"
@@ -42,6 +45,8 @@ GENERATOR = (
 QUERY = ("scale", "window_ms", "slide_ms")
 
 TIMEOUT_SECONDS = 400.0
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 
 
 @dataclass
@@ -118,6 +123,16 @@ class Running:
             return [p.pid for p in psutil.process_iter() if any(socket in part for part in _command(p))]
         return [p.pid for p in processes_of(self.home) if (_mark(p) or "").endswith(f"/{role}")]
 
+    def instance(self, name: str) -> int:
+        """Process of an instance "K.I", without its parent."""
+        worker, index = name.split(".")
+        for pid in self.pids(f"worker-{worker}"):
+            with contextlib.suppress(psutil.Error, ValueError):
+                words = psutil.Process(pid).cmdline()
+                if words[words.index("--instance") + 1] == index:
+                    return pid
+        raise AssertionError(f"no process of instance {name}")
+
     def signal(self, role: str, number: int) -> None:
         """Send a signal to all processes of a role."""
         found = self.pids(role)
@@ -128,9 +143,14 @@ class Running:
 
 
 def start(
-    job: Path, base: Path, events: int | None = None, sets: Sequence[str] = (), at: Sequence[str] = ()
+    job: Path,
+    base: Path,
+    events: int | None = None,
+    sets: Sequence[str] = (),
+    at: Sequence[str] = (),
+    wires: Wires | None = None,
 ) -> Running:
-    """Start `ferry run` with a home and an output of its own below `base`."""
+    """Start `ferry run` with a home and an output of its own below `base`; instances reach each other over `wires`."""
     home, output = base / "home", base / "out"
     home.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "ferry_operator.cli", "run", str(job), "--json", "--keep", "--output", str(output)]
@@ -140,6 +160,8 @@ def start(
     for one in at:
         command += ["--at", one]
     environment = {**os.environ, "FERRY_HOME": str(home), "PYTHONPATH": f"{ROOT / 'runtime'}:{ROOT / 'operator'}"}
+    if wires is not None:
+        environment |= {**wires.variables, "PYTHONPATH": f"{THROUGH}:{environment['PYTHONPATH']}"}
     with open(base / "stdout", "w") as out, open(base / "stderr", "w") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, text=True, env=environment, cwd=base)
     return Running(home, output, process)
@@ -184,10 +206,11 @@ def run(
     at: Sequence[str] = (),
     meanwhile: Callable[[Running], None] | None = None,
     timeout: float = TIMEOUT_SECONDS,
+    wires: Wires | None = None,
 ) -> Result:
     """One run from start to end; `meanwhile` is called while it runs. `job`: a file, or a name of `examples/`."""
     file = job if isinstance(job, Path) else ROOT / "examples" / f"{job}.yaml"
-    running = start(file, base, events, sets, at)
+    running = start(file, base, events, sets, at, wires)
     if meanwhile is not None:
         try:
             meanwhile(running)
@@ -230,6 +253,18 @@ def oracle_input(workload: str, events: int, options: dict[str, Any], work: Path
     from oracle.gen import Config, generate
 
     generate(Config(workload=workload, events=events, **options), str(work))
+
+
+@contextlib.contextmanager
+def disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of this size ("80m") at `folder`; raises PermissionError without the right to mount."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True).returncode:
+        raise PermissionError("mounting a file system needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder])
 
 
 def sets_of(args: dict[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -131,12 +130,9 @@ def test_a_frozen_worker_is_passed_over_and_taken_back_when_it_thaws(tmp_path: P
     assert result.changes("in-step"), result.story()
 
 
+@runner.needs_root
 def test_a_full_disk_stops_the_job_with_a_reason_and_room_lets_it_go_on(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk]).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with runner.disk(tmp_path / "disk", "40m") as disk:
         args = {"seed": 23, "keys": "uniform", "domain": 10_000_000}
         sets = [*runner.sets_of(args), f"state.directory={disk / 'state'}", "epoch.maxRows=60000"]
         first = runner.run("nbq5", tmp_path, 900_000, sets)
@@ -147,5 +143,3 @@ def test_a_full_disk_stops_the_job_with_a_reason_and_room_lets_it_go_on(tmp_path
         assert second.code == 0 and not second.left, second.story()
         missing, extra = runner.difference("nbq5", 900_000, args, second.output, tmp_path)
         assert not missing and not extra
-    finally:
-        subprocess.run(["umount", "-l", disk])
