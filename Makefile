@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster test-kube-api test-kube test-rdma images demo demo-kube crds bench-handover bench-channel bench-throughput clean
+.PHONY: help setup test lint unit sim cluster fuzz test-kube-api test-kube test-rdma images demo demo-kube crds bench-handover bench-channel bench-throughput clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -12,6 +12,7 @@ help:
 	@echo 'make demo-kube         a Kubernetes of three nodes on this machine (root), Ferry on it, and a job that is scaled there'
 	@echo 'make test              lint, unit, sim and cluster tests, those in virtual machines, and those on Kubernetes'
 	@echo 'make lint | unit | cluster'
+	@echo 'make fuzz MINUTES=6          random jobs with random faults, on seeds that move with the commit'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
 	@echo 'make test-kube-api     CRD and operator on a real API server without nodes'
 	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root); with FERRY_KUBE_EXISTING=1 on yours, of KUBECONFIG'
@@ -25,9 +26,9 @@ setup:
 	@scripts/setup
 
 test: setup
-	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster rdma kube-api kube
+	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster fuzz rdma kube-api kube
 
-lint unit cluster: setup
+lint unit cluster fuzz: setup
 	@scripts/test $@
 
 sim: setup

@@ -19,7 +19,7 @@ import ferry
 from ferry.contract.errors import SpecRefused
 from ferry.spark import compile
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120), pytest.mark.xdist_group("one session of Spark")]
 
 
 @pytest.fixture(scope="module")

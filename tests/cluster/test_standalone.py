@@ -15,7 +15,7 @@ from ferry.contract.places import DriverPlace, Registration
 from tests.cluster import runner
 from tests.cluster.hosts import Host, Hosts, await_that
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.xdist_group("addresses of hosts")]
 
 EVENTS = 1_600_000
 ARGS = {"seed": 41, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
