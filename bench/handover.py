@@ -24,7 +24,9 @@ virtual nodes, 1 replica. move: 2 workers become 4 (32 virtual nodes get a new l
 again; pause = the longest time between ends of epochs that touches the time from the first copy that begins to be \
 warmed to the last cut or clean-up; 'pause since asked' counts from the request, so the start of the new processes \
 is in it. usual = median of the last 20 distances of epochs before. recovery: from kill -9 of a worker, with all its \
-processes, to the end of the next epoch. extra memory: anonymous memory (RssAnon, 5 looks a second) of all \
+processes, to the end of the next epoch. Epochs follow each other, so \
+a pause makes no backlog: the latency of records offered at a fixed rate would show more. extra memory: \
+anonymous memory (RssAnon, 5 looks a second) of all \
 sidecars, its peak during the move above the greater of the medians before and after; pages of mapped state files \
 are the kernel's cache and not in it. Spark: no chmod processes, RocksDB state store with changelog checkpointing, \
 update mode, noop sink, local disk; pause = from the last committed batch before to the first one after. \

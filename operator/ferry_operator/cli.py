@@ -47,7 +47,7 @@ def where(
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the job.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(metavar="FILE", help="Instead of KUBECONFIG.")] = None,
 ) -> None:
-    """Stateful stream jobs on Spark whose state is replicated, moved, rescaled and reprogrammed while they run.
+    """Stateful stream jobs on Spark whose state is replicated, moved and rescaled while they run.
 
     A JOB is a run of this machine of that name, or else a StreamJob on the cluster of your kubeconfig. With one of the
     options below, which may stand anywhere on the line, and as `kubectl streamjob`, it is always on the cluster.

@@ -1,8 +1,8 @@
 """Where every virtual node should be led and copied: bin packing with least movement.
 
-Rhino section 4.3 builds replica groups by bin packing and leaves other heuristics open; the model for changing a
-placement that runs, and for its tests, is the assignor of Kafka Streams. Pure and deterministic: the same arguments
-give the same placement, whatever the order of the slots; no clock, no randomness, no set is iterated.
+Rhino (sections 3.3 and 4.2.2) builds replica groups by bin packing and leaves other heuristics open; the model for
+changing a placement that runs, and for its tests, is the assignor of Kafka Streams. Pure and deterministic: the same
+arguments give the same placement, whatever the order of the slots; no clock, no randomness, no set is iterated.
 
 In this order: a group whose leader is gone is led by one of its copies; leaders are levelled by rate (bytes second);
 copies that may stay stay; missing ones are added on other workers, and on other nodes when there are enough; copies

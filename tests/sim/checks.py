@@ -1,4 +1,4 @@
-"""What must always hold (design section 10), checked after every step, apart from the world that moves.
+"""What must always hold, checked after every step, apart from the world that moves.
 
 `Violation` is damage: rows lost, doubled or of two attempts; members that disagree; a watermark that went back.
 """

@@ -172,7 +172,10 @@ class Board:
         with _reaching("writing the journal"):
             answer = str(self._swap(keys=[places.journal(self._run)], args=args))
         if answer == "lost":
-            raise Superseded("the journal is gone: a removed member could pass for a current one; restore the job")
+            raise Superseded(
+                "the journal is gone: a removed member could pass for a current one; "
+                "bring back what Redis held, or make a new job"
+            )
         if answer != "done":
             raise Superseded(f"generation {json.loads(answer)['version'][0]} has taken over the journal")
 

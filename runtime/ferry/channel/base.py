@@ -5,7 +5,7 @@ It defines types and bounds only. It must never open a socket, start a thread or
 What a carrier promises:
 
 * messages of one lane of one connection arrive in order, whole, at most once; lanes are independent of each other;
-* a lane without credit never delays another lane, nor the credit that flows back (Slash section 7: channel credits);
+* a lane without credit never delays another lane, nor the credit that flows back (Slash section 6.2: credits of a channel);
 * a peer that is gone is reported exactly once by ``on_close``, and every blocked or later send raises ``Unreachable``;
 * nothing is delivered for a connection after its ``on_close``; nothing queued is kept: a new connection starts empty.
 """

@@ -1,7 +1,7 @@
-"""Every bound of the system, with its name and its reason (design section 10, invariant 7)."""
+"""Bounds that several rooms share, each with its name and its reason; what one room needs alone stands there."""
 
 KEY_GROUP_BITS = 15
-"""2**15 slices of the key hash, fixed for ever (Rhino section 4.2 uses the same number)."""
+"""2**15 slices of the key hash, fixed for ever (the number that Rhino uses, section 5.1.3)."""
 
 VIRTUAL_NODES_MAX = 1 << KEY_GROUP_BITS
 """A virtual node holds at least one key group."""

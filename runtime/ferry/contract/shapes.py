@@ -1,7 +1,7 @@
 """Shapes of stateful operators: what the task, the instance and the driver must agree on about one operator's state.
 
-A shape is derived from the pipeline in the driver and travels as plain maps; it is also the operator's fingerprint
-(design section 8). Windows are kept as panes of gcd(size, slide) milliseconds; a pane is named by its start, the `slice`.
+A shape is derived from the pipeline in the driver and travels as plain maps; it is also the operator's fingerprint.
+Windows are kept as panes of gcd(size, slide) milliseconds; a pane is named by its start, the `slice`.
 
 Arrow schemas that follow from a shape (column order is part of the contract):
 

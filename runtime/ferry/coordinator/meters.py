@@ -178,7 +178,9 @@ class StateCollector:
         """Two gauges, one sample of each for a virtual node."""
         size = GaugeMetricFamily("ferry_state_bytes", "State of a virtual node", labels=["vnode", "instance"])
         rate = GaugeMetricFamily(
-            "ferry_state_rows_per_second", "Records per second of a virtual node", labels=["vnode"]
+            "ferry_state_rows_per_second",
+            "Share of the records per second that a virtual node is charged with, by its rows",
+            labels=["vnode"],
         )
         table = self._table()
         for vnode, (group, (rows, used)) in enumerate(zip(table.groups, self._loads(), strict=True)):

@@ -1,4 +1,4 @@
-"""The 64-bit key hash and the byte encoding of keys (design section 4, step 1).
+"""The 64-bit key hash and the byte encoding of keys.
 
 Both are fixed for ever: they decide which key group, and so which virtual node, a key belongs to, and they are written to
 disk and sent between versions. The test vectors in the tests must never change.

@@ -10,7 +10,7 @@ May import `ferry.contract` only. Holds no clock, socket, thread, randomness or 
 and positions, the processes hold the data and execute the effects in order. Time is an integer of milliseconds that
 comes in with `Tick`.
 
-Invariants (design section 10; checked after every step of the simulation in tests/sim): one leader per virtual node and
+Invariants (checked after every step of the simulation in tests/sim): one leader per virtual node and
 term; one committed attempt per step; an in-step member is at most one step behind its leader; the watermark never goes
 back; rows are read only when every in-step member has committed them.
 """

@@ -31,7 +31,7 @@ class Adoption(Membership):
             self._halt(
                 "unavailable",
                 f"no copy of virtual nodes {found.dead[:8]} (of {len(found.dead)}) as of {found.best} is left: "
-                "restore the job from a checkpoint",
+                "bring back the workers that held it, with their files, or make a new job",
             )
         elif found.missing:
             # Before the first epoch nobody holds anything: the first workers may take as long as they need.

@@ -32,7 +32,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much of a plan is done at once (Megaphone section 4.4: all-at-once, batched, fluid)."""
+    """How much of a plan is done at once (Megaphone section 3.3: all-at-once, batched, fluid; the gap: section 4.4)."""
 
     batch: int = 1 << 30
     """Virtual nodes that may be warming or waiting for their cut at one time."""

@@ -272,7 +272,8 @@ class Membership:
             self._halt(
                 "unavailable",
                 f"virtual nodes {orphans[:8]} (of {len(orphans)}) were held only by {who}, which came back without the "
-                f"state as of {self.commit.label if self.commit else self.committed}: restore the job from a checkpoint",
+                f"state as of {self.commit.label if self.commit else self.committed}: "
+                "bring back workers with those files, or make a new job",
             )
             return
         self._journal(self._next(groups), tuple(changes))

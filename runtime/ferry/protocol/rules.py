@@ -1,6 +1,6 @@
 """The rules of the protocol by name, each a guard in the code that can be removed in a test.
 
-They come from an exhaustive search of a small model (design section 4); the simulation removes each one and has to find
+They come from an exhaustive search of a small model; the simulation removes each one and has to find
 the damage. Production code never passes anything but ``Rules()``.
 """
 

@@ -54,7 +54,7 @@ class Plan:
 
 
 def load(module: str | None, file: str | None) -> ModuleType:
-    """Import the user's module; a file is loaded under a name that contains its content's hash (design section 8)."""
+    """Import the user's module; a file is loaded under a name that contains its content's hash."""
     try:
         if module is not None:
             return importlib.import_module(module)

@@ -2,6 +2,6 @@
 
 Imports contract and kernels. Everything lives in files below one directory per instance and operator. State changes by
 `put` alone, and a put done twice is a put done once. The room must never decide anything about epochs, terms or groups:
-it does what it is told, and never calls fsync (replicas cover the loss of a node, checkpoints the loss of all).
+it does what it is told, and never calls fsync (replicas cover the loss of a node; nothing covers the loss of all copies).
 One object is used by one thread at a time.
 """

@@ -1,4 +1,4 @@
-"""State of one windowed aggregate in one instance, for all its virtual nodes (design section 5, kind `aggregate`).
+"""State of one windowed aggregate in one instance, for all its virtual nodes.
 
 One `SliceTable` per slice. State changes by `put` (and `put_absent`, `expire`, `drop`); `delta` only computes what a put
 would change. Iterators look at the state anew at every step, so puts may happen between two `next()`.

@@ -1,4 +1,4 @@
-"""One process per state directory, for the life of the process (design section 5, recovery order)."""
+"""One process per state directory, for the life of the process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The log of prepared deltas of one instance: one file per (label, source), and an arena that deltas may be sent from.
 
 What was prepared must survive the process, so that a commit can be finished after a restart: a delta is logged before it
-is acknowledged, and forgotten when a later step proves that it is final (design section 4). Files are written under
+is acknowledged, and forgotten when a later step proves that it is final. Files are written under
 another name and renamed; no fsync, replicas cover the loss of the machine. A file with a wrong checksum is absent.
 
     own file      | header | meta | the delta as an Arrow stream |

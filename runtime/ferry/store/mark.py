@@ -1,6 +1,6 @@
 """A small document that is replaced as a whole: the committed label and watermark of an instance.
 
-Written last (design section 4, rule `whole`): what it does not name is not there. Two slots of one preallocated file are
+Written last (rule `whole_flag` of the protocol): what it does not name is not there. Two slots of one preallocated file are
 written in turn, so that a torn write leaves the document before it, and no write creates or renames a file: an epoch
 writes the mark twice.
 """

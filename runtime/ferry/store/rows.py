@@ -1,4 +1,4 @@
-"""State of one windowed join in one instance, for all its virtual nodes (design section 5, kind `rows`).
+"""State of one windowed join in one instance, for all its virtual nodes.
 
 Rows are only added (`put`, once per label) and forgotten (`expire`, `drop`), so the state is a set of immutable segments,
 merged in tiers. Rows of a join are joined when their window fires, while they are read: a merge join over the hash order,
