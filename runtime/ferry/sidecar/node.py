@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import signal
 import tempfile
 import threading
@@ -38,6 +37,7 @@ from ferry.sidecar.counts import Counts
 from ferry.sidecar.data import Data
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
+from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.peers import Peers
 from ferry.store.lock import DirectoryLock
@@ -76,7 +76,7 @@ class Node:
         self._lock = DirectoryLock(self.dir)
         self._yield_until = 0.0
         self._life = uuid.uuid4().hex
-        self._inbox: queue.SimpleQueue[tuple[core.Event, Any]] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._board = Board(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
         self._begun = 0
@@ -159,14 +159,13 @@ class Node:
         alive = self.dir / ALIVE
         alive.touch()
         while not self._may_end():
-            try:
-                event, body = self._inbox.get(timeout=idle)
-                self._data.receive(event, body)
-                self._perform(self._machine.step(event))
-                if isinstance(event, m.Commit):
+            item = self._inbox.take(idle)
+            if item is not None:
+                self._data.receive(item.event, item.body)
+                self._perform(self._machine.step(item.event))
+                item.done()
+                if isinstance(item.event, m.Commit):
                     self._yield_until = time.monotonic() + AFTER_COMMIT_SECONDS
-            except queue.Empty:
-                pass
             now = time.monotonic()
             if now >= tick_at:
                 tick_at = now + TICK_SECONDS
@@ -177,7 +176,7 @@ class Node:
                 self._report()
             idle = TICK_SECONDS
             may_pump = now >= self._yield_until or now - pumped_at > STARVED_SECONDS
-            if self._data.scans and self._inbox.empty() and may_pump:
+            if self._data.scans and self._inbox.empty and may_pump:
                 idle = 0.0005
                 if not self._data.scans.pump(2):
                     idle, pumped_at = 0.002, now
@@ -216,9 +215,8 @@ class Node:
         if isinstance(said, m.Begins):
             self._yield_until = time.monotonic() + YIELD_SECONDS
             self._begun += 1
-        else:
-            self._inbox.put((said, message.body))
-        return None
+            return None
+        return self._inbox.arrived(message.lane, said, message.body)
 
     def _on_open(self, peer: str, channel: Channel) -> None:
         self._drivers.opened(peer)
@@ -227,11 +225,11 @@ class Node:
     def _on_close(self, peer: str, reason: str) -> None:
         self._peers.closed(peer)
         if not self._drivers.closed(peer):
-            self._inbox.put((core.PeerLost(InstanceId(peer)), None))
+            self._inbox.put(core.PeerLost(InstanceId(peer)))
 
     def _stage(self, fragment: m.Fragment, batches: list[Any]) -> None:
         self._data.staging.add(fragment, batches)
-        self._inbox.put((core.Staged(fragment), None))
+        self._inbox.put(core.Staged(fragment))
 
     def _read(self, ticket: places.ReadTicket, label: Any) -> Any:
         return self._data.read(ticket, lambda: self._machine.may_read(ticket.generation, label, ticket.vnodes))
@@ -240,7 +238,7 @@ class Node:
     def _send(self, send: core.Send, body: Any) -> None:
         """Queue a message for a peer; to this instance itself it goes through the inbox."""
         if send.to == self.me:
-            self._inbox.put((send.message, body))
+            self._inbox.put(send.message, body)
             return
         peers = self._drivers.for_message(send.message) if send.to == core.DRIVER else [send.to]
         lane = Lane.FRAGMENT if isinstance(send.message, m.Partials) else Lane.DELTA
