@@ -1,4 +1,4 @@
-"""Where processes find each other: names in Redis and tickets for Flight. Data never goes through Redis; writes are few.
+"""Where processes find each other: names in Redis. Data never goes through Redis; writes are few.
 
 | key | type | written by | what |
 |---|---|---|---|
@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 
@@ -39,11 +38,6 @@ def beat(run: str, worker: int) -> str:
 def driver(run: str) -> str:
     """Where the driver is."""
     return f"ferry:{run}:driver"
-
-
-def spark_secret(secret: str) -> str:
-    """What Spark's processes show each other: it cannot be turned back into the run's secret."""
-    return hashlib.sha256(f"spark {secret}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,48 +89,3 @@ class Registration:
     def load(text: str | bytes) -> Registration:
         """Inverse of dump."""
         return Registration(**json.loads(text))
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTicket:
-    """What a reader of fired rows shows the Flight server; JSON."""
-
-    secret: str
-    generation: int
-    epoch: int
-    operator: int
-    attempt: tuple[int, int]
-    low: int
-    high: int
-    vnodes: tuple[int, ...]
-
-    def dump(self) -> bytes:
-        """JSON bytes."""
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def load(data: bytes) -> ReadTicket:
-        """Inverse of dump."""
-        doc = json.loads(data)
-        return ReadTicket(**{**doc, "attempt": tuple(doc["attempt"]), "vnodes": tuple(doc["vnodes"])})
-
-
-@dataclass(frozen=True, slots=True)
-class StageTicket:
-    """What a task shows when it streams a fragment; JSON, the command of the Flight descriptor."""
-
-    secret: str
-    epoch: int
-    operator: int
-    generation: int
-    run: int
-    task: int
-
-    def dump(self) -> bytes:
-        """JSON bytes."""
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def load(data: bytes) -> StageTicket:
-        """Inverse of dump."""
-        return StageTicket(**json.loads(data))

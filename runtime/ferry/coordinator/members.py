@@ -47,11 +47,10 @@ class Members:
         self.endpoint = endpoint
         threading.Thread(target=self._run, name="members", daemon=True).start()
 
-    def flight(self, instance: InstanceId) -> str | None:
-        """Where the tasks reach an instance."""
+    def registration(self, instance: InstanceId) -> places.Registration | None:
+        """Where the tasks reach an instance, and which life of it; None when it is lost."""
         with self._lock:
-            entry = self._known.get(instance)
-        return entry.flight if entry else None
+            return self._known.get(instance)
 
     def closed(self, peer: str, reason: str) -> None:
         """The channel to a peer closed. When a newer one took over, to a successor say, that one is known already."""

@@ -21,6 +21,7 @@ from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId, Step
+from ferry.contract.tickets import Right, stage_right
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest
 from ferry.driver.orders import next_order
@@ -46,6 +47,7 @@ class Epochs:
         self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
             settings, spark, plan, loop, progress, hook,
         )  # fmt: skip
+        self._root = Right.root(settings.secret)
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
@@ -123,13 +125,14 @@ class Epochs:
     def _receipts(self, order: core.StartIngest, batch: DataFrame) -> list[dict[str, Any]]:
         """Run the ingest job; one receipt a task."""
         operator = self.plan.operators[order.step.operator]
-        helpers = tuple((i, uri) for i in order.helpers if (uri := self.loop.members.flight(i)))
+        helpers = tuple(one for i in order.helpers if (one := self.loop.members.registration(i)))
         rows = self.publisher.splits(order.rows) if order.rows else None
         feeds = feeds_of(operator, self.plan, rows is not None)
+        generation = self.loop.machine.generation
+        right = stage_right(self._root, order.step, generation, order.run, time.time())
         work = Work(
-            operator.shape, feeds, helpers, self.settings.secret, order.step.epoch, self.loop.machine.generation,
-            order.run, self._dead_letter_of_tasks,
-        )  # fmt: skip
+            operator.shape, feeds, helpers, right, order.step.epoch, generation, order.run, self._dead_letter_of_tasks
+        )
         try:
             return [json.loads(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, rows)]
         except Exception as error:

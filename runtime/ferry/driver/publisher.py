@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Exhausted, FerryError
+from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress
 from ferry.driver.patience import Patience
@@ -55,6 +56,7 @@ class Publisher:
         self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
             settings, spark, plan, loop, progress, hook,
         )  # fmt: skip
+        self._root = Right.root(settings.secret)
         self._watch = watch
         self._dead_letter = dead_letter
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
@@ -64,15 +66,23 @@ class Publisher:
 
     def splits(self, rows: core.Rows) -> list[dict[str, Any]]:
         """Where the fired rows are: one split an instance."""
-        label = rows.label
-        ticket = {
-            "secret": "", "generation": rows.generation, "epoch": label.step.epoch, "operator": label.step.operator,
-            "attempt": list(label.attempt), "low": rows.low, "high": rows.high,
-        }  # fmt: skip
-        return [
-            {"flight": self.loop.members.flight(i) or "", "ticket": {**ticket, "vnodes": list(vnodes)}}
-            for i, vnodes in rows.readers
-        ]
+        step, attempt = rows.label
+        made = []
+        for i, vnodes in rows.readers:
+            one = self.loop.members.registration(i)
+            ask = ReadTicket(
+                rows.generation,
+                step.epoch,
+                step.operator,
+                (attempt.generation, attempt.number),
+                rows.low,
+                rows.high,
+                tuple(vnodes),
+            )
+            right = read_right(self._root, ask, i, one.incarnation if one else "", time.time())
+            # Of one that is lost: whoever reads finds nobody there, and says so.
+            made.append({"flight": one.flight if one else "", "ticket": right.dump().decode()})
+        return made
 
     def publish(self, rows: core.Rows, record: EpochRecord) -> bool:
         """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
@@ -127,7 +137,7 @@ class Publisher:
         with self._watch.on(i for i, _ in rows.readers):
             # Looked up while they are watched: who is lost earlier has no address any more.
             splits = self.splits(rows)
-            return emit.fetch(self._readers, splits, self.settings.secret, self._fired_schema(rows), self._watch.gone)
+            return emit.fetch(self._readers, splits, self._fired_schema(rows), self._watch.gone)
 
     def _fired_schema(self, rows: core.Rows) -> pa.Schema:
         return fired_schema(self.plan.operators[rows.label.step.operator].shape)
@@ -140,12 +150,10 @@ class Publisher:
     def _write(self, rows: core.Rows, table: pa.Table | None, epoch: int) -> None:
         if table is not None and table.num_rows == 0:
             return
-        secret, schema = self.settings.secret, self._fired_schema(rows)
+        schema = self._fired_schema(rows)
         for output in self.plan.outputs:
             with self._watch.on(i for i, _ in rows.readers if table is None):
-                made = emit.result(
-                    self.spark, output, table, lambda: rows_frame(self.spark, self.splits(rows), secret, schema)
-                )
+                made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, self.splits(rows), schema))
                 output.sink.write(epoch, rows.generation, made)
 
     def keep_dead_letters(self, letters: dict[str, list[str]]) -> None:

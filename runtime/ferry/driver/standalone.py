@@ -12,7 +12,7 @@ from pyspark import SparkConf, SparkContext
 
 from ferry import environment
 from ferry.contract.documents import RunSettings
-from ferry.contract.places import spark_secret
+from ferry.contract.tickets import derived
 from ferry.environment import Environment
 
 log = logging.getLogger("ferry.driver")
@@ -50,7 +50,7 @@ def fixed(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
         "spark.driver.host": surroundings.address,
         "spark.driver.bindAddress": surroundings.address,
         "spark.authenticate": "true",
-        "spark.authenticate.secret": spark_secret(settings.secret),
+        "spark.authenticate.secret": derived(settings.secret, "spark"),
     }
     if surroundings.fixed_ports:
         conf["spark.driver.port"] = str(environment.SPARK_DRIVER_PORT)

@@ -21,8 +21,8 @@ from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, RowsGone
 from ferry.contract.names import Attempt, InstanceId, Label, Step
-from ferry.contract.places import ReadTicket
 from ferry.contract.shapes import Shape
+from ferry.contract.tickets import ReadTicket
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core

@@ -30,6 +30,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.names import InstanceId
 from ferry.contract.shapes import Shape
+from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
 from ferry.protocol import instance as core
 from ferry.sidecar import ALIVE
@@ -107,7 +108,8 @@ class Node:
         self._machine = core.Instance(self.me, len(shapes), data.saved(), data.logged())
         self._perform(self._machine.start())
         data.warm_up()
-        door = Door(self._flight_location(), self.settings.secret, self._stage, self._read)
+        judge = Judge(Right.root(self.settings.secret), self.me, self._life)
+        door = Door(self._flight_location(), judge, data.staging.claim, self._stage, self._read)
         serve(door)
         around = self._surroundings
         host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
@@ -231,8 +233,8 @@ class Node:
         self._data.staging.add(fragment, batches)
         self._inbox.put(core.Staged(fragment))
 
-    def _read(self, ticket: places.ReadTicket, label: Any) -> Any:
-        return self._data.read(ticket, lambda: self._machine.may_read(ticket.generation, label, ticket.vnodes))
+    def _read(self, ticket: ReadTicket) -> Any:
+        return self._data.read(ticket, lambda: self._machine.may_read(ticket.generation, ticket.label, ticket.vnodes))
 
     # ---- out
     def _send(self, send: core.Send, body: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ferry.contract import limits
+from ferry.contract.errors import Refusal
 from ferry.contract.messages import Fragment
 
 
@@ -24,10 +25,24 @@ class Staging:
         self._lock = threading.Lock()
         self._held: dict[Fragment, list[pa.RecordBatch]] = {}
         self._files: dict[Fragment, Path] = {}
+        self._claimed: set[Fragment] = set()
+        self._released = -1
         self._bytes = 0
         directory.mkdir(parents=True, exist_ok=True)
         for left in directory.iterdir():
             left.unlink()
+
+    def claim(self, fragment: Fragment) -> None:
+        """Whoever wants to add a fragment says so once, before the first byte of it; raises Refusal the second time.
+
+        Nothing is ever added again: a task that could not finish its fragment fails, and the next run has other names.
+        """
+        with self._lock:
+            if fragment.step.epoch <= self._released:
+                raise Refusal(f"epoch {fragment.step.epoch} is over: the ticket has ended with it")
+            if fragment in self._claimed:
+                raise Refusal(f"{fragment} was begun before: a ticket to stage is good for one use")
+            self._claimed.add(fragment)
 
     def add(self, fragment: Fragment, batches: list[pa.RecordBatch]) -> None:
         """Keep a whole fragment; the same name again replaces it."""
@@ -61,6 +76,8 @@ class Staging:
     def release(self, epoch: int) -> None:
         """Forget fragments of epochs up to this one."""
         with self._lock:
+            self._released = max(self._released, epoch)
+            self._claimed = {f for f in self._claimed if f.step.epoch > epoch}
             for fragment in [f for f in self._held if f.step.epoch <= epoch]:
                 self._bytes -= sum(b.nbytes for b in self._held.pop(fragment))
             for fragment in [f for f in self._files if f.step.epoch <= epoch]:

@@ -11,23 +11,20 @@ import pyarrow as pa
 import pyarrow.flight as fl
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.spark.ingest import Reader
+from ferry.spark.ingest import read_rows
 from ferry.spark.stream import MapBatches, Output, Transform
 
 LOOK_SECONDS = 0.05
 
 
-def fetch(
-    pool: ThreadPoolExecutor, splits: list[dict[str, Any]], secret: str, schema: pa.Schema, gone: Event
-) -> pa.Table:
+def fetch(pool: ThreadPoolExecutor, splits: list[dict[str, Any]], schema: pa.Schema, gone: Event) -> pa.Table:
     """All rows of an epoch as one table.
 
     Raises a Flight error when an instance does not have them, or when `gone` is set meanwhile: one of them was lost.
     """
-    reader = Reader(secret)
 
     def read(split: dict[str, Any]) -> list[pa.RecordBatch]:
-        return list(reader.read(split))
+        return list(read_rows(split))
 
     parts = [pool.submit(read, split) for split in splits]
     while wait(parts, LOOK_SECONDS, FIRST_EXCEPTION).not_done:

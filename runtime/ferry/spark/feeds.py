@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ferry.spark.compile import Plan
 from ferry.spark.emit import map_frame
-from ferry.spark.ingest import RECEIPT, Feed, Reader, Work, ingest, ingest_shares
+from ferry.spark.ingest import RECEIPT, Feed, Work, ingest, ingest_shares, read_rows
 from ferry.spark.source import planned
 from ferry.spark.splits import Malformed, Splits
 from ferry.spark.stream import Input, MapBatches, Operator, Transform
@@ -90,7 +90,7 @@ def _frame(spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan
             one = replace(work, feeds={name: tuple(f for f in work.feeds[name] if f.side == side)})
             receipts = receipts.unionByName(mine.mapInArrow(ingest(one), RECEIPT))
             continue
-        frame = _records(spark, mine, name, plan, work.secret, source)
+        frame = _records(spark, mine, name, plan, source)
         for step in source.steps:
             frame = step.function(frame) if isinstance(step, Transform) else map_frame(frame, step)
         key = f"{name}#{side}"
@@ -99,7 +99,7 @@ def _frame(spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan
     return receipts
 
 
-def _records(spark: SparkSession, mine: DataFrame, name: str, plan: Plan, secret: str, source: Input) -> DataFrame:
+def _records(spark: SparkSession, mine: DataFrame, name: str, plan: Plan, source: Input) -> DataFrame:
     """The records of one input as a DataFrame."""
     origin = plan.sources.get(name)
     if isinstance(origin, DataFrame):
@@ -111,7 +111,7 @@ def _records(spark: SparkSession, mine: DataFrame, name: str, plan: Plan, secret
         for batch in batches:
             for split in batch.column("split").to_pylist():
                 doc = json.loads(split)
-                for records in splits.read(doc, None) if splits else Reader(secret).read(doc):
+                for records in splits.read(doc, None) if splits else read_rows(doc):
                     if isinstance(records, Malformed):
                         # Rows alone go through Spark: nobody would count these, so they must not vanish.
                         raise ValueError(
@@ -129,14 +129,14 @@ def _fired(plan: Plan, source: Input) -> pa.Schema:
     return fired_schema(plan.operators[source.origin].shape)
 
 
-def rows_frame(spark: SparkSession, splits: list[dict[str, Any]], secret: str, schema: pa.Schema) -> DataFrame:
+def rows_frame(spark: SparkSession, splits: list[dict[str, Any]], schema: pa.Schema) -> DataFrame:
     """Fired rows as a DataFrame whose partitions are read by tasks."""
     texts = [json.dumps(s) for s in splits]
 
     def read(batches: Any) -> Any:
         for batch in batches:
             for i in batch.column(0).to_pylist():
-                yield from Reader(secret).read(json.loads(texts[i]))
+                yield from read_rows(json.loads(texts[i]))
 
     frame = spark.range(0, len(texts), 1, len(texts))
     return frame.mapInArrow(read, from_arrow_schema(schema))

@@ -19,8 +19,9 @@ import pyarrow.flight as fl
 from ferry import environment
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId, worker_of
-from ferry.contract.places import ReadTicket, StageTicket
+from ferry.contract.places import Registration
 from ferry.contract.shapes import Shape
+from ferry.contract.tickets import Right, stage_ticket
 from ferry.kernels.schemas import state_schema
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.source import FLUSH
@@ -57,9 +58,9 @@ class Work:
     shape: Shape
     feeds: dict[str, tuple[Feed, ...]]
     """By source name."""
-    helpers: tuple[tuple[str, str], ...]
-    """(instance, Flight URI)"""
-    secret: str
+    helpers: tuple[Registration, ...]
+    right: Right
+    """to stage fragments of this run"""
     epoch: int
     generation: int
     run: int
@@ -67,18 +68,11 @@ class Work:
     """Directory for malformed records, for tasks and driver alike; None: there is none, some go with the receipt."""
 
 
-class Reader:
-    """Rows that an operator fired, read from the instances that lead them; a split names one of them."""
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-
-    def read(self, split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        """Stream the rows. Raises a Flight error when they are not there."""
-        ticket = ReadTicket.load(json.dumps({**split["ticket"], "secret": self._secret}).encode())
-        with fl.connect(split["flight"]) as client:
-            for chunk in client.do_get(fl.Ticket(ticket.dump())):
-                yield chunk.data
+def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Rows that an operator fired, from the instance that leads them. Raises a Flight error when they are not there."""
+    with fl.connect(split["flight"]) as client:
+        for chunk in client.do_get(fl.Ticket(split["ticket"])):
+            yield chunk.data
 
 
 def ingest(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -166,7 +160,7 @@ class _Task:
 
     def _expand(self, feed: Feed, split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         if feed.splits is None:
-            yield from Reader(self.work.secret).read(split)
+            yield from read_rows(split)
             return
         for records in feed.splits.read(split, feed.columns):
             if isinstance(records, Malformed):
@@ -217,10 +211,10 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def in_turn(helpers: tuple[tuple[str, str], ...], turn: int, worker: int | None) -> list[tuple[str, str]]:
+def in_turn(helpers: tuple[Registration, ...], turn: int, worker: int | None) -> list[Registration]:
     """Helpers in the order in which to try them: those of the task's own worker first, each group as turns go."""
-    near = [h for h in helpers if worker_of(InstanceId(h[0])) == worker]
-    far = [h for h in helpers if worker_of(InstanceId(h[0])) != worker]
+    near = [h for h in helpers if worker_of(InstanceId(h.instance)) == worker]
+    far = [h for h in helpers if worker_of(InstanceId(h.instance)) != worker]
     return [group[(turn + i) % len(group)] for group in (near, far) for i in range(len(group))]
 
 
@@ -246,14 +240,14 @@ class _Sender:
     def _open(self) -> None:
         """Take the helper whose turn it is, or the next one that answers."""
         w = self._work
-        ticket = StageTicket(w.secret, w.epoch, w.shape.index, w.generation, w.run, self._attempt)
         failed: Exception = ConnectionError("no helper is alive")
-        for instance, uri in in_turn(w.helpers, self._partition + w.epoch, environment.read().worker):
+        for one in in_turn(w.helpers, self._partition + w.epoch, environment.read().worker):
             try:
-                client = fl.connect(uri)
-                descriptor = fl.FlightDescriptor.for_command(ticket.dump())
+                client = fl.connect(one.flight)
+                ticket = stage_ticket(w.right, self._attempt, one.instance, one.incarnation)
+                descriptor = fl.FlightDescriptor.for_command(ticket)
                 self._writer, _ = client.do_put(descriptor, state_schema(w.shape))
-                self._client, self.helper = client, instance
+                self._client, self.helper = client, one.instance
                 return
             except (fl.FlightError, pa.ArrowException, OSError) as error:
                 failed = error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
-from ferry.contract.places import spark_secret
+from ferry.contract.tickets import derived
 from ferry.environment import SPARK_WORKER_PORT, Environment
 
 CONFIGURATION = """\
@@ -95,7 +95,7 @@ def variables(settings: RunSettings, worker: int, files: Files, home: Path) -> d
         "SPARK_SCALA_VERSION": scala_version(home),
         "SPARK_LOCAL_IP": "127.0.0.1",  # of the web interface; all else listens where `--host` says
         "SPARK_LOCAL_DIRS": str(files.local),
-        "_SPARK_AUTH_SECRET": spark_secret(settings.secret),
+        "_SPARK_AUTH_SECRET": derived(settings.secret, "spark"),
         "PYSPARK_PYTHON": sys.executable,
         "FERRY_WORKER": str(worker),
         "SPARK_EXECUTOR_ATTRIBUTE_FERRY_WORKER": str(worker),

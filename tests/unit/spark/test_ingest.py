@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ferry.contract.shapes import Aggregate, Shape, Window
-from ferry.spark.ingest import LETTERS_MAX, Work, _Task, in_turn
+from pyspark import cloudpickle
 
-HELPERS = tuple((i, f"grpc+tcp://{i}") for i in ("0.0", "1.0", "1.1", "12.0"))
+from ferry.contract.names import Step
+from ferry.contract.places import Registration
+from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.tickets import Right, derived, stage_right
+from ferry.spark.ingest import LETTERS_MAX, Work, _Task, in_turn, ingest_shares
+
+HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
+
+RIGHT = stage_right(Right.root("a-secret-of-the-run"), Step(5, 0), 2, 3, 0.0)
 
 
 def tried(turn: int, worker: int | None) -> list[str]:
-    return [instance for instance, _ in in_turn(HELPERS, turn, worker)]
+    return [helper.instance for helper in in_turn(HELPERS, turn, worker)]
 
 
 def test_helpers_take_turns_where_tasks_are_beside_all_of_them() -> None:
@@ -33,9 +40,18 @@ def test_a_worker_without_helpers_uses_any() -> None:
 def task(dead_letter: str | None) -> _Task:
     shape = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     made = object.__new__(_Task)  # outside of Spark there is no task context
-    made.work, made.attempt = Work(shape, {}, (), "secret", 5, 2, 3, dead_letter), 77
+    made.work, made.attempt = Work(shape, {}, (), RIGHT, 5, 2, 3, dead_letter), 77
     made.malformed, made.letters = 0, []
     return made
+
+
+def test_what_goes_through_spark_holds_neither_the_secret_nor_the_key_of_tickets() -> None:
+    shape = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    data = cloudpickle.dumps(ingest_shares(Work(shape, {}, HELPERS, RIGHT, 5, 2, 3, None)))
+    assert RIGHT.seal in data, "the right of this run goes along"
+    for secret in ("a-secret-of-the-run", derived("a-secret-of-the-run", "tickets")):
+        assert secret.encode() not in data
+    assert bytes.fromhex(derived("a-secret-of-the-run", "tickets")) not in data
 
 
 def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) -> None:

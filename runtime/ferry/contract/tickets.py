@@ -1,0 +1,169 @@
+"""What is shown instead of the run's secret: keys derived from it, one for each purpose, and tickets for Flight.
+
+A ticket is lines of JSON and a seal. The first seal is keyed with what is derived for tickets, each further one with the
+seal before: who holds a sealed *right* can narrow it by a further line, and nobody can widen it or make another one. The
+driver seals what one read asks for, and gives the tasks of one ingest run the right to stage its fragments; a task narrows
+that to itself and to the instance that it talks to. So neither tasks nor the network ever see the secret, and a ticket that
+somebody has copied is of no use anywhere else, nor later: an instance serves reads of the committed step only, takes every
+fragment once, and none of an epoch that is over.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ferry.contract.errors import Refusal
+from ferry.contract.limits import VIRTUAL_NODES_MAX
+from ferry.contract.messages import Fragment
+from ferry.contract.names import Attempt, Label, Step
+
+TICKET_SECONDS = 86_400
+"""How long a ticket lives at most, by the clocks of two hosts. It ends with its epoch, mostly after a second; this must
+only never be shorter than an epoch: the first one of a job may work for hours through what its sources have kept."""
+
+TICKET_BYTES_MAX = 1 << 20
+
+_NUMBER_MAX = 1 << 62
+
+
+def derived(secret: str, purpose: str) -> str:
+    """What is shown for one purpose. It cannot be turned back into the run's secret, nor into that of another purpose."""
+    return hmac.new(secret.encode(), f"ferry {purpose}".encode(), "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Sealed lines. Whoever has one can show it, or narrow it."""
+
+    seal: bytes = field(repr=False)
+    lines: tuple[str, ...] = ()
+
+    @staticmethod
+    def root(secret: str) -> Right:
+        """The right to everything; it must never leave a process that knows the secret."""
+        return Right(bytes.fromhex(derived(secret, "tickets")))
+
+    def narrowed(self, fields: Mapping[str, Any]) -> Right:
+        """This right, with what is not in `fields` taken away."""
+        line = json.dumps(fields, separators=(",", ":"))
+        return Right(hmac.digest(self.seal, line.encode(), "sha256"), (*self.lines, line))
+
+    def dump(self) -> bytes:
+        """As it is shown."""
+        return "\n".join((*self.lines, self.seal.hex())).encode()
+
+    def opened(self, ticket: bytes) -> list[dict[str, Any]]:
+        """The lines of a ticket that was narrowed from this right; raises Refusal."""
+        if len(ticket) > TICKET_BYTES_MAX:
+            raise Refusal(f"a ticket of {len(ticket)} bytes; there are none above {TICKET_BYTES_MAX}")
+        *lines, shown = ticket.split(b"\n")
+        seal = self.seal
+        for line in lines:
+            seal = hmac.digest(seal, line, "sha256")
+        if not lines or not hmac.compare_digest(seal.hex().encode(), shown):
+            raise Refusal("the ticket is not of this run, or was altered")
+        return [json.loads(line) for line in lines]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTicket:
+    """What a reader of fired rows asks one instance for."""
+
+    generation: int
+    epoch: int
+    operator: int
+    attempt: tuple[int, int]
+    low: int
+    high: int
+    vnodes: tuple[int, ...]
+
+    @property
+    def label(self) -> Label:
+        """Of the committed step."""
+        return Label(Step(self.epoch, self.operator), Attempt(*self.attempt))
+
+
+def read_right(root: Right, ask: ReadTicket, instance: str, life: str, now: float) -> Right:
+    """The right to read what is asked for, of this life of this instance; it is shown as it is."""
+    whom = {"instance": instance, "life": life, "until": int(now) + TICKET_SECONDS}
+    return root.narrowed({"may": "read", **asdict(ask), **whom})
+
+
+def stage_right(root: Right, step: Step, generation: int, run: int, now: float) -> Right:
+    """The right to stage fragments of one ingest run; each task narrows it."""
+    which = {"epoch": step.epoch, "operator": step.operator, "generation": generation, "run": run}
+    return root.narrowed({"may": "stage", **which, "until": int(now) + TICKET_SECONDS})
+
+
+def stage_ticket(right: Right, task: int, instance: str, life: str) -> bytes:
+    """What one task shows one life of one instance."""
+    return right.narrowed({"task": task, "instance": instance, "life": life}).dump()
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Looks at tickets on behalf of one life of an instance. Raises Refusal, with the reason."""
+
+    root: Right = field(repr=False)
+    instance: str
+    life: str
+
+    def fragment(self, ticket: bytes, now: float) -> Fragment:
+        """What may be staged with a ticket."""
+        lines = self.root.opened(ticket)
+        if len(lines) != 2:
+            raise Refusal("the ticket is of no task")
+        right, narrowed = lines
+        self._check("stage", right, narrowed, now)
+        epoch, operator, generation, run = (_number(right, k) for k in ("epoch", "operator", "generation", "run"))
+        return Fragment(Step(epoch, operator), generation, run, _number(narrowed, "task"))
+
+    def read(self, ticket: bytes, now: float) -> ReadTicket:
+        """What may be read with a ticket."""
+        lines = self.root.opened(ticket)
+        if len(lines) != 1:
+            raise Refusal("the ticket is of no reader")
+        doc = lines[0]
+        self._check("read", doc, doc, now)
+        generation, epoch, operator = (_number(doc, k) for k in ("generation", "epoch", "operator"))
+        low, high = (_number(doc, k, -_NUMBER_MAX) for k in ("low", "high"))
+        attempt, vnodes = _numbers(doc, "attempt", _NUMBER_MAX), _numbers(doc, "vnodes", VIRTUAL_NODES_MAX - 1)
+        if len(attempt) != 2:
+            raise Refusal(f"the ticket's attempt is {attempt!r}")
+        return ReadTicket(generation, epoch, operator, (attempt[0], attempt[1]), low, high, vnodes)
+
+    def _check(self, what: str, right: dict[str, Any], narrowed: dict[str, Any], now: float) -> None:
+        if right.get("may") != what:
+            raise Refusal(f"the ticket is to {right.get('may')!r}, not to {what}")
+        if (asked := (narrowed.get("instance"), narrowed.get("life"))) != (self.instance, self.life):
+            raise Refusal(
+                f"the ticket is for life {asked[1]} of {asked[0]}; this is life {self.life} of {self.instance}"
+            )
+        over = now - _number(right, "until")
+        if over > 0:
+            raise Refusal(
+                f"the ticket ended {over:.0f} s ago: it was kept, or the clocks of two hosts differ by more than "
+                f"{TICKET_SECONDS} s"
+            )
+
+
+def _number(doc: dict[str, Any], name: str, least: int = 0) -> int:
+    return _checked(doc.get(name), name, least, _NUMBER_MAX)
+
+
+def _numbers(doc: dict[str, Any], name: str, greatest: int) -> tuple[int, ...]:
+    values = doc.get(name)
+    if not isinstance(values, list):
+        raise Refusal(f"the ticket's {name} is {values!r}, no list")
+    return tuple(_checked(value, name, 0, greatest) for value in values)
+
+
+def _checked(value: Any, name: str, least: int, greatest: int) -> int:
+    """Numbers become names of files, and indices: nothing else may pass for one."""
+    if type(value) is not int or not least <= value <= greatest:
+        raise Refusal(f"the ticket's {name} is {str(value)[:80]!r}, no number from {least} to {greatest}")
+    return value
