@@ -166,10 +166,7 @@ class Troubles:
             os.kill(pid, signal.SIGCONT)
 
     def _full(self, running: runner.Running, trouble: Trouble) -> None:
-        ballast = self.base / "state" / "workers" / trouble.what[0] / "ballast"
-        free = shutil.disk_usage(ballast.parent).free
-        with contextlib.suppress(OSError), open(ballast, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(free - (1 << 20), 1))
+        ballast = runner.fill(self.base / "state" / "workers" / trouble.what[0])
         self._wait(running, trouble.seconds)
         ballast.unlink()
 

@@ -267,6 +267,14 @@ def disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder])
 
 
+def fill(folder: Path) -> Path:
+    """Fill the file system of `folder` up to its last megabyte; the file to remove for room."""
+    ballast = folder / "ballast"
+    with open(ballast, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(shutil.disk_usage(folder).free - (1 << 20), 1))
+    return ballast
+
+
 def sets_of(args: dict[str, Any]) -> list[str]:
     """`--set` values for pipeline arguments."""
     return [f"pipeline.args.{name}={value}" for name, value in args.items()]

@@ -47,13 +47,18 @@ def test_two_instances_cut_from_each_other_for_good(tmp_path: Path) -> None:
 def test_the_disk_of_one_worker_is_full(tmp_path: Path) -> None:
     args = {"seed": 43, "keys": "uniform", "domain": 10_000_000}
     state = tmp_path / "state"
-    with runner.disk(state / "workers" / "2", "80m"):
-        sets = [*runner.sets_of(args), *FOUR, f"state.directory={state}", "epoch.maxRows=60000"]
-        result = runner.run("nbq5", tmp_path, 900_000, sets)
+    disk = state / "workers" / "2"
+
+    def fill(running: runner.Running) -> None:
+        running.await_epoch(3)
+        runner.fill(disk)
+
+    with runner.disk(disk, "1g"):
+        sets = [*runner.sets_of(args), *FOUR, f"state.directory={state}", "epoch.maxRows=60000", "epoch.interval=1s"]
+        result = runner.run("nbq5", tmp_path, 900_000, sets, meanwhile=fill)
         right(result, "nbq5", 900_000, args, tmp_path)
-        assert "2.0" in {i for r in result.kinds("groups") for _, what, i in r["changes"] if what == "removed"}, (
-            result.story()
-        )
+    removed = {i for r in result.kinds("groups") for _, what, i in r["changes"] if what == "removed"}
+    assert "2.0" in removed, result.story()
 
 
 def test_one_instance_stands_still_while_its_parent_lives(tmp_path: Path) -> None:
