@@ -260,6 +260,19 @@ class Failure(Part):
         json_schema_extra=PACE,
     )
 
+    progress_deadline: Annotated[Duration, between("10s", "24h")] = Field(
+        default=Duration("15m"),
+        description="Time without progress after which a changed spec is refused and the last good one put back; what "
+        "waits for room on a node, or for records, is not counted.",
+        json_schema_extra=live("It is counted from then on.", "kubernetes"),
+    )
+    stall_deadline: Annotated[Duration, between("10s", "24h")] | None = Field(
+        default=Duration("15m"),
+        description="An epoch that stands for longer, although all instances are there and nothing is said to fail, is "
+        "begun again by another driver; null: never.",
+        json_schema_extra=live("It is counted from then on.", "kubernetes"),
+    )
+
     @model_validator(mode="after")
     def _some_heartbeats(self) -> Failure:
         if self.timeout.seconds <= 2 * self.heartbeat.seconds:

@@ -108,7 +108,7 @@ class KubeCluster:
         if old is not None and old.ended is not None and old.name not in self.view.lost:
             failures = old.number(names.FAILURES) + 1 if old.ended.at - old.created < YOUNG_SECONDS else 0
             self._delete(old, grace=0)
-        more = {names.INSTANCES: str(instances), names.REVISION: self._revisions().worker}
+        more = {names.INSTANCES: str(instances), names.REVISION: self._revisions().worker, **self._epoch()}
         self._make(PODS, self._pod_of_worker(index, {**self._notes(failures), **more}))
 
     def start_driver(self) -> None:
@@ -116,12 +116,11 @@ class KubeCluster:
         old, revisions = self.view.seen.driver, self._revisions()
         if old is not None and old.ended is not None and old.name not in self.view.lost:
             self._delete(old, grace=0)
-        epoch = self.view.seen.before.epoch
         notes = {
             **self._notes(self.view.life.failures),
             names.REVISION: revisions.driver,
             names.SETTINGS: revisions.settings,
-            names.EPOCH: str(epoch if epoch is not None else -1),
+            **self._epoch(),
         }
         self._make(PODS, pods.driver(self.view.seen.job, self._job(), self.release, notes))
 
@@ -138,6 +137,11 @@ class KubeCluster:
 
     def _notes(self, failures: int) -> dict[str, str]:
         return {names.TOKEN: str(self.token), names.FAILURES: str(failures)}
+
+    def _epoch(self) -> dict[str, str]:
+        status, before = self.view.seen.status, self.view.seen.before.epoch
+        known = status.epoch if status is not None else before
+        return {names.EPOCH: str(known if known is not None else -1)}
 
     def _of_worker(self, index: int, act: Callable[[Pod], None]) -> None:
         for pod in self.view.seen.workers:

@@ -96,16 +96,18 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     """uid of the StreamJob that it belongs to"""
+    placed: float | None = None
+    """when it was given a node"""
 
     @property
     def unschedulable(self) -> bool:
         """No node takes it at present."""
         return any(one.reason == "Unschedulable" for one in self.troubles)
 
-    def number(self, annotation: str) -> int:
-        """A number among the annotations; 0 when there is none."""
+    def number(self, annotation: str, default: int = 0) -> int:
+        """A number among the annotations; `default` when there is none."""
         text = self.annotations.get(annotation, "")
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.removeprefix("-").isdigit() else default
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def pod(document: Doc) -> Pod:
     label = metadata.get("labels") or {}
     index = str(label.get(names.WORKER, ""))
     conditions = {one["type"]: one for one in status.get("conditions") or []}
-    ready = conditions.get("Ready") or {}
+    ready, scheduled = conditions.get("Ready") or {}, conditions.get("PodScheduled") or {}
     main = [_Container(one) for one in status.get("containerStatuses") or []]
     # Sidecars stand among the init containers.
     every = [*(_Container(one) for one in status.get("initContainerStatuses") or []), *main]
@@ -172,6 +174,7 @@ def pod(document: Doc) -> Pod:
         troubles=tuple(_troubles(metadata["name"], conditions, every)),
         annotations=metadata.get("annotations") or {},
         owner=owner(metadata),
+        placed=when(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
     )
 
 

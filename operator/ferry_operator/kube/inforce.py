@@ -1,7 +1,7 @@
 """Which spec is in force: the new one, or the last good one when the new one cannot be followed. Pure.
 
-A spec is good once the driver has become ready under it. One that says something impossible, changes what may not
-change, or was refused by the driver leaves the last good one in force.
+A spec is good once an epoch was finished under it. One that says something impossible, changes what may not change, or
+could not run leaves the last good one in force; another `restartNonce` makes it another spec, which is tried again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Force:
         return Force(job, newest=True, good=False)
     no = _refusal(annotations.get(names.REFUSED))
     if no is not None and no[0] == mine.both:
-        text = f"{no[1]}: the last good spec stays in force"
+        text = f"{no[1]}: the last good spec stays in force; another spec.restartNonce tries this one again"
         return Force(last, newest=False, good=True, trouble=Trouble("SpecRefused", text))
     same = not changes.classify(last.spec, job.spec)
     return Force(job, newest=True, good=same, fallback=None if same else revise(last))

@@ -55,7 +55,7 @@ def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, n
     if pod.ended.code in (REFUSED, HALTED) and not changed:
         reason = "DriverRefused" if pod.ended.code == REFUSED else "DriverHalted"
         return Life(False, end="Failed", trouble=Trouble(reason, said))
-    began = int(pod.annotations.get(names.EPOCH) or -1)
+    began = pod.number(names.EPOCH, -1)
     worked = epoch is not None and epoch > began
     if changed:
         return Life(False, may_start=True)

@@ -105,6 +105,8 @@ class View:
     """an epoch does not come to its end"""
     resting: frozenset[int] = frozenset()
     """workers that had to leave a node a moment ago"""
+    standing: float = 0.0
+    """seconds for which a spec that is not good yet has made no progress"""
 
 
 @dataclass(slots=True)
@@ -116,6 +118,9 @@ class Sightings:
     """(generation, last finished epoch, when it was first seen or the query last was idle)"""
     closed: dict[int, float] = field(default_factory=dict)
     """when the pod of a worker was last seen on a node that takes no new pods"""
+
+    progress: tuple[object, float] = ((), 0.0)
+    """(how far a spec that is not good yet has come, when that was first seen)"""
 
     def missing(self, observed: d.Observed, now: float) -> dict[InstanceId, float]:
         """Seconds since each instance that should be usable was last alive."""
@@ -130,6 +135,20 @@ class Sightings:
         self.closed |= {pod.worker: seen.now for pod in seen.workers if pod.worker is not None and pod.node in shut}
         self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
         return frozenset(self.closed)
+
+    def standing(self, seen: Seen, force: Force, revisions: Revisions) -> float:
+        """Seconds for which a spec that is not good yet has made no progress; what waits for others is no standstill."""
+        status, both = seen.status, revisions.both
+        if force.fallback is None or force.fallback.both == both or _waits(seen, revisions):
+            both = ""
+        heard = {worker_of(InstanceId(i)) for i in status.alive} if status is not None else set()
+        new = [
+            p.uid for p in seen.workers if p.worker in heard and p.annotations.get(names.REVISION) == revisions.worker
+        ]
+        far = (both, *new, status.version if status is not None else None)
+        if not both or self.progress[0] != far:
+            self.progress = (far, seen.now)
+        return seen.now - self.progress[1]
 
     def stalled(self, status: Status | None, now: float) -> bool:
         """Whether an epoch has been under way for too long."""
@@ -165,7 +184,20 @@ def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sight
     )
     observed = replace(observed, missing=sightings.missing(observed, seen.now))
     stalled, resting = sightings.stalled(seen.status, seen.now), sightings.resting(seen)
-    return View(seen, force, revisions, life, turn, observed, lost, stalled, resting)
+    standing = sightings.standing(seen, force, revisions)
+    return View(seen, force, revisions, life, turn, observed, lost, stalled, resting, standing)
+
+
+def _waits(seen: Seen, revisions: Revisions) -> bool:
+    """Whether a spec waits for something that it can do nothing about: room, records, state on its way, Redis, its user."""
+    status = seen.status
+    if seen.paused or any(pod.unschedulable for pod in seen.pods):
+        return True
+    if status is None:
+        return False
+    old = [pod for pod in seen.workers if pod.annotations.get(names.REVISION) != revisions.worker]
+    warming = any(learners for _, learners in status.groups)
+    return warming or not status.journal_up or (status.phase == "idle" and not old)
 
 
 def _stays(seen: Seen) -> Status | None:

@@ -6,7 +6,7 @@
 | DropPod | a pod will not come back (`observe`) |
 | DeletePod | a worker that leaves its pod is empty, an outdated pod never ran, or the job is over |
 | Refuse | the driver, or a worker, cannot run under a new spec: the last good one is in force from the next pass |
-| KeepSpec | the driver is ready under a spec that is not recorded as good |
+| KeepSpec | an epoch was finished under a spec that is not recorded as good |
 | WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
 | MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
 | EndDriver | its pod is out of date, and no worker's is |
@@ -22,13 +22,13 @@ from ferry.contract.names import InstanceId
 from ferry_operator import decide as d
 from ferry_operator.care import HALTED, REFUSED
 from ferry_operator.kube import names
-from ferry_operator.kube.facts import Pod
+from ferry_operator.kube.facts import Pod, Trouble
 from ferry_operator.kube.inforce import last_good, refusal
 from ferry_operator.kube.life import said_by
 from ferry_operator.kube.observe import View
 
-HOPELESS_DRIVER_SECONDS, HOPELESS_WORKER_SECONDS = 30.0, 120.0
-"""A pod made under a new spec that did not get to run by then: the spec is refused. Nodes may still be joining."""
+IMAGE_SECONDS = 300.0
+"""An image of a new spec that could not be pulled for so long: a registry may be away, a name does not mend itself."""
 
 CRASHES_MAX = 3
 """Of a driver that never worked under a new spec, before the spec is refused."""
@@ -141,10 +141,8 @@ def _books(view: View, actions: Sequence[d.Action]) -> Iterator[Step]:
             break
     if not seen.budget:
         yield MakeBudget()
-    if not force.good and driver is not None and ready(view):
-        up_to_date = [pod.annotations.get(names.REVISION) == revisions.worker for pod in seen.workers]
-        if driver.annotations.get(names.REVISION) == revisions.driver and all(up_to_date):
-            yield KeepSpec(last_good(force.job))
+    if not force.good and proven(view):
+        yield KeepSpec(last_good(force.job))
 
 
 def _actions(view: View) -> Iterator[d.Action]:
@@ -191,18 +189,55 @@ def _refusal(view: View) -> Refuse | None:
         if ended is not None and names.REPLACE not in driver.annotations:
             if ended.code in (REFUSED, HALTED) or (ended.code and driver.number(names.FAILURES) + 1 >= CRASHES_MAX):
                 return Refuse(refusal(mine.both, said_by(driver)), said_by(driver))
-        if _hopeless(driver, seen.now, HOPELESS_DRIVER_SECONDS):
-            return Refuse(refusal(mine.both, driver.troubles[0].message), driver.troubles[0].message)
-    for pod in seen.workers:
-        if pod.annotations.get(names.REVISION) == mine.worker != force.fallback.worker:
-            stands_in = force.job is not None and (pod.worker or 0) >= force.job.spec.workers
-            if not (stands_in and pod.unschedulable) and _hopeless(pod, seen.now, HOPELESS_WORKER_SECONDS):
-                return Refuse(refusal(mine.both, pod.troubles[0].message), pod.troubles[0].message)
+    assert force.job is not None
+    deadline = force.job.spec.failure.progress_deadline
+    for pod in seen.pods:
+        new, old = (mine.driver, force.fallback.driver) if pod is driver else (mine.worker, force.fallback.worker)
+        if pod.annotations.get(names.REVISION) == new != old:
+            hopeless = held_up(pod, seen.now, deadline.seconds)
+            if hopeless is not None:
+                return Refuse(refusal(mine.both, hopeless.message), hopeless.message)
+    if view.standing >= deadline.seconds:
+        text = f"no progress for {deadline}, and no epoch finished: {_where(view)}"
+        return Refuse(refusal(mine.both, text), text)
     return None
 
 
-def _hopeless(pod: Pod, now: float, seconds: float) -> bool:
-    return pod.phase == "Pending" and bool(pod.troubles) and now - pod.created >= seconds
+def held_up(pod: Pod, now: float, deadline: float) -> Trouble | None:
+    """What has kept a pod from its first start for too long. Room is waited for: nodes join, other pods go."""
+    waited = now - (pod.placed or pod.created) if pod.phase == "Pending" else 0.0
+    for one in pod.troubles:
+        patience = min(deadline, IMAGE_SECONDS) if one.reason == "ImagePull" else deadline
+        if one.reason != "Unschedulable" and waited >= patience:
+            return one
+    return None
+
+
+def _where(view: View) -> str:
+    """What a spec that makes no progress has come to."""
+    status, alive = view.seen.status, view.seen.status.alive if view.seen.status is not None else []
+    for pod in view.seen.pods:
+        if pod.troubles:
+            return pod.troubles[0].message
+        if status is not None and pod.worker is not None and f"{pod.worker}.0" not in alive:
+            return f"{pod.name} does not join the driver"
+    if status is None:
+        return "the driver does not answer"
+    return "; ".join(one.text for one in status.troubles) or f"the driver is in phase {status.phase}"
+
+
+def proven(view: View) -> bool:
+    """An epoch was finished by the driver and the workers of the spec in force; there is none to prove what started none."""
+    seen, mine, driver, status = view.seen, view.revisions, view.seen.driver, view.seen.status
+    if driver is None or mine is None or status is None or not ready(view):
+        return False
+    worker = [pod.annotations.get(names.REVISION) == mine.worker for pod in seen.workers]
+    if driver.annotations.get(names.REVISION) != mine.driver or not all(worker):
+        return False
+    if view.force.fallback is not None and view.force.fallback.both == mine.both:
+        return True
+    began = status.began if status.began is not None else driver.number(names.EPOCH, -1)
+    return status.epoch > max([began, *(pod.number(names.EPOCH, -1) for pod in seen.workers)])
 
 
 def ready(view: View) -> bool:

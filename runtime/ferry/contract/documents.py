@@ -192,6 +192,8 @@ class Status:
     replica_lag: int = 0
     """Epochs since the oldest copy that is not in step yet was begun."""
     transport: Links = Links()
+    began: int | None = None
+    """The epoch that this driver took over, -1 for none; None: not known yet."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps. `degraded` is what version 0.1.0 reads of the troubles."""

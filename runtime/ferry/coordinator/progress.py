@@ -62,6 +62,8 @@ class Progress:
         self.directory = directory
         self.rows = self.late = self.malformed = self.fired = 0
         self.epoch = -1
+        self.began: int | None = None
+        """The epoch that was taken over; None before the groups have answered."""
         self.finished = False
         self.troubles: tuple[Trouble, ...] = ()
         """What fails and is tried again."""
@@ -75,7 +77,7 @@ class Progress:
         """
         rows, malformed, earlier = notes.get("epoch", (0, 0, 0)) if again else (0, 0, 0)
         with self._lock:
-            self.epoch = epoch
+            self.epoch = self.began = epoch
             self.rows, self.malformed = notes.get("rows", 0) - rows, notes.get("malformed", 0) - malformed
             self.late = notes.get("late", 0) + (-earlier if again else late)
 
@@ -166,4 +168,5 @@ class Progress:
             finished=self.finished,
             troubles=self.troubles,
             transport=meters.links(),
+            began=self.began,
         )

@@ -318,8 +318,10 @@ def test_an_image_that_is_not_there_stops_at_the_first_worker() -> None:
     world.api.edit(JOBS, "nbq5", {"spec": {"kubernetes": {"image": "ferry:nowhere"}}})
     world.until(lambda w: w.condition("Degraded").get("reason") == "ImagePull")
     assert world.condition("Ready")["status"] == "True" and world.lives == 1
-    world.rounds(130)
-    assert world.condition("Degraded")["reason"] == "SpecRefused"
+    world.rounds(250)
+    assert world.condition("Degraded")["reason"] == "ImagePull", "a registry may be away for some minutes"
+    world.until(lambda w: w.condition("Degraded")["reason"] == "SpecRefused", 80)
+    world.rounds(30)
     assert world.pods() == ["nbq5-driver", "nbq5-worker-0", "nbq5-worker-1"] and world.used() == [0, 1]
 
 

@@ -56,7 +56,7 @@ def test_what_runs_goes_on_while_a_new_spec_cannot_have_its_device() -> None:
     world.until(settled)
     world.rounds(5)
     world.lacks_device = "rdma/hca"
-    world.api.edit(JOBS, "nbq5", {"spec": INSISTS})
+    world.api.edit(JOBS, "nbq5", {"spec": {**INSISTS, "failure": {"progressDeadline": "2m"}}})
     world.until(lambda w: w.condition("Degraded").get("reason") == "TransportUnavailable", 60)
     assert world.condition("Ready")["status"] == "True" and world.used() == [0, 1] and world.lives == 1
     world.rounds(130)

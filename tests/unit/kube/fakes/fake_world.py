@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from ferry.contract.documents import Links, Status
+from ferry.contract.documents import Links, Status, Trouble
 from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator import decide as d
@@ -23,7 +23,7 @@ from ferry_operator.kube.release import Release
 from ferry_operator.kube.store import Store
 from tests.unit.kube.fakes.fake_api import FakeApi
 
-RELEASE = Release("jobs", "ferry:1", "redis://nowhere.invalid:6379/0", "key", "ferry-job")
+RELEASE = Release("jobs", "ferry:1", "redis://127.0.0.1:1/0", "key", "ferry-job")
 
 CAPACITY = 2
 """Worker pods that a node takes."""
@@ -50,7 +50,8 @@ class FakeDriver:
         self.groups = groups
         self.desired: Doc | None = None
         self.token = 0
-        self.epoch = generation * 100
+        self.began = world.epoch
+        self.age = 0
 
     def alive(self) -> list[str]:
         found = []
@@ -63,7 +64,12 @@ class FakeDriver:
 
     def round(self) -> None:
         alive = self.alive()
-        self.epoch += 1
+        self.age += 1
+        if self.world.fails_epochs and self.age > 3:
+            self.world.driver_ends(1, "ValueError: a record says nonsense")
+            return
+        if not (self.world.fails_epochs or self.world.stands or self.world.no_records):
+            self.world.epoch += 1
         # A member that is gone leaves its group; the next in step leads. A group without members waits for one.
         self.groups = [[i for i in group if i in alive] or group for group in self.groups]
         if self.desired is None:
@@ -82,7 +88,8 @@ class FakeDriver:
 
     def status(self) -> Status:
         return Status(
-            job="nbq5", generation=self.generation, phase="idle", epoch=self.epoch, watermark=None, version=(1, 1),
+            job="nbq5", generation=self.generation, phase="ingest" if self.world.stands else "idle", epoch=self.world.epoch,
+            watermark=None, version=(1, 1), began=self.began, troubles=self.world.troubles,
             groups=[(list(g), []) for g in self.groups], settled=self.settled(),
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
             loads=[(1.0, 1.0)] * len(self.groups), rows=10, late=0, malformed=0, rows_per_second=1.0,
@@ -132,6 +139,8 @@ class World:
         self.api = FakeApi(lambda: self.now)
         self.driver: FakeDriver | None = None
         self.lives = 0
+        self.epoch = -1
+        """the last one that any driver finished"""
         self.groups: list[list[str]] = []
         self.token = 0
         self.silent: list[str] = []
@@ -145,6 +154,14 @@ class World:
         self.lacks_device = ""
         """a resource that is given out, and nothing is behind it"""
         self.links = Links()
+        self.fails_epochs = False
+        """every epoch ends the driver"""
+        self.stands = False
+        """an epoch is under way, and does not come to its end"""
+        self.no_records = False
+        """no epoch begins"""
+        self.troubles: tuple[Trouble, ...] = ()
+        """what the driver says of itself"""
         self.ends_with: tuple[int, str] | None = None
         self.ending: dict[str, float] = {}
         for i in range(nodes):

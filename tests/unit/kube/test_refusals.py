@@ -1,0 +1,186 @@
+"""When a changed spec counts as good, when it is refused and the last good one put back, and what is only waited for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ferry.contract.documents import Status
+from ferry_operator import spec
+from ferry_operator.kube import inforce, names
+from ferry_operator.kube.facts import Pod, Trouble
+from ferry_operator.kube.observe import Seen, Sightings, look
+from ferry_operator.kube.plan import KeepSpec, Refuse, held_up, plan, proven
+from ferry_operator.kube.port import JOBS, NODES
+from tests.unit.kube.fakes.fake_world import World, settled
+from tests.unit.kube.test_decisions import NODES as ALL_NODES
+from tests.unit.kube.test_decisions import NOW, document, driver, revise, status, worker
+from tests.unit.kube.test_passes import running
+
+GOOD = document()
+CHANGED = {"pipeline": {"module": "jobs.changed"}}
+ROOM = Trouble("Unschedulable", "0/3 nodes: no room")
+IMAGE = Trouble("ImagePull", "no such image")
+SECRET = Trouble("ContainerRefused", 'secret "x" not found')
+
+
+def kept(world: World) -> Any:
+    text = world.api.objects[JOBS, "nbq5"]["metadata"]["annotations"].get(names.LAST_GOOD)
+    return json.loads(text)["pipeline"]["module"] if text else None
+
+
+# --- good
+
+
+def test_a_spec_under_which_every_epoch_fails_is_taken_back() -> None:
+    world = running()
+    world.rounds(5)
+    assert kept(world) == "jobs.nbq5"
+    world.fails_epochs = True
+    world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
+    world.until(lambda w: w.lives == 2 and w.condition("Ready").get("status") == "True")
+    world.rounds(2)
+    assert kept(world) == "jobs.nbq5", "its driver is ready, and has finished nothing"
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused")
+    assert "a record says nonsense" in world.condition("Degraded")["message"]
+    world.fails_epochs = False
+    world.until(lambda w: w.condition("Ready").get("status") == "True")
+    world.rounds(10)
+    assert kept(world) == "jobs.nbq5" and world.condition("Degraded")["reason"] == "SpecRefused"
+
+
+def test_a_refused_spec_is_tried_again_with_another_nonce() -> None:
+    world = running()
+    world.rounds(5)
+    world.fails_epochs = True
+    world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused")
+    assert "spec.restartNonce" in world.condition("Degraded")["message"]
+    world.fails_epochs = False
+    world.api.edit(JOBS, "nbq5", {"spec": {"restartNonce": 1}})
+    world.until(lambda w: kept(w) == "jobs.changed" and settled(w))
+    assert world.condition("Degraded")["status"] == "False"
+
+
+def test_a_spec_that_makes_no_progress_is_taken_back_after_its_deadline() -> None:
+    world = running(failure={"progressDeadline": "40s"})
+    world.rounds(5)
+    world.stands = True
+    world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
+    world.until(lambda w: w.lives == 2 and w.driver is not None)
+    world.rounds(30)
+    assert world.condition("Degraded").get("reason") != "SpecRefused"
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused", 40)
+    assert "no progress for 40s" in world.condition("Degraded")["message"]
+    assert "in phase ingest" in world.condition("Degraded")["message"]
+
+
+def test_a_spec_without_records_is_neither_good_nor_refused() -> None:
+    world = running(failure={"progressDeadline": "40s"})
+    world.rounds(5)
+    world.no_records = True
+    world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
+    world.until(lambda w: w.lives == 2 and w.driver is not None)
+    world.rounds(200)
+    assert kept(world) == "jobs.nbq5" and world.condition("Degraded")["status"] == "False"
+    world.no_records = False
+    world.until(lambda w: kept(w) == "jobs.changed", 5)
+
+
+REVISED = {names.REVISION: revise(spec.check(GOOD)).worker}
+MINE = {**REVISED, names.EPOCH: "5"}
+DRIVES = {names.REVISION: revise(spec.check(GOOD)).driver, names.EPOCH: "5"}
+
+
+@pytest.mark.parametrize(
+    ("said", "driver_notes", "worker_notes", "good"),
+    [
+        pytest.param({"epoch": 6, "began": 5}, DRIVES, MINE, True, id="an epoch of its own"),
+        pytest.param({"epoch": 5, "began": 5}, DRIVES, MINE, False, id="none yet"),
+        pytest.param({"epoch": 8, "began": 8}, DRIVES, MINE, False, id="the one before went further than was noted"),
+        pytest.param({"epoch": 6}, DRIVES, MINE, True, id="a driver that does not say where it began: by the note"),
+        pytest.param({"epoch": 5}, DRIVES, MINE, False, id="by the note, none yet"),
+        pytest.param({"epoch": 6, "began": 5}, {names.REVISION: "old"}, MINE, False, id="a driver of another spec"),
+        pytest.param({"epoch": 6, "began": 5}, DRIVES, {names.REVISION: "old"}, False, id="a worker of another spec"),
+        pytest.param({"epoch": 9, "began": 5}, DRIVES, {**MINE, names.EPOCH: "9"}, False, id="a worker made since"),
+        pytest.param({"epoch": 9, "began": 5}, DRIVES, REVISED, True, id="a worker without a note"),
+        pytest.param({"epoch": 0, "began": -1}, {**DRIVES, names.EPOCH: "-1"}, {**MINE, names.EPOCH: "-1"}, True, id="first"),
+        pytest.param({"epoch": 6, "began": 5, "phase": "ask"}, DRIVES, MINE, False, id="it recovers"),
+    ],
+)  # fmt: skip
+def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, good: bool) -> None:
+    answer: Status = replace(status(0, 1), **said)
+    workers = [worker(k, annotations=worker_notes) for k in (0, 1)]
+    one = Seen(GOOD, (driver(annotations=driver_notes), *workers), ALL_NODES, True, answer, None, NOW)
+    force = inforce.in_force(GOOD, revise)
+    view = look(one, force, revise(force.job), Sightings())
+    assert proven(view) is good
+    assert any(isinstance(step, KeepSpec) for step in plan(view, 0)) is good
+
+
+def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
+    changed = document(GOOD, workers=3)
+    pods = (driver(annotations=DRIVES), *(worker(k, annotations=MINE) for k in (0, 1)))
+    one = Seen(changed, pods, ALL_NODES, True, replace(status(0, 1), began=5), None, NOW)
+    force = inforce.in_force(changed, revise)
+    assert not force.good and proven(look(one, force, revise(force.job), Sightings()))
+
+
+# --- hopeless
+
+
+@pytest.mark.parametrize(
+    ("troubles", "seconds", "deadline", "refused"),
+    [
+        pytest.param((ROOM,), 1e6, 900.0, None, id="no room: for ever"),
+        pytest.param((IMAGE,), 299.0, 900.0, None, id="an image: for some minutes"),
+        pytest.param((IMAGE,), 300.0, 900.0, IMAGE, id="an image that does not come"),
+        pytest.param((IMAGE,), 40.0, 40.0, IMAGE, id="an image, and a short deadline"),
+        pytest.param((SECRET,), 899.0, 900.0, None, id="something else"),
+        pytest.param((SECRET,), 900.0, 900.0, SECRET, id="something else, until the deadline"),
+        pytest.param((), 1e6, 900.0, None, id="nothing is wrong"),
+    ],
+)
+def test_what_a_new_pod_is_given_up_for(troubles: Any, seconds: float, deadline: float, refused: Any) -> None:
+    pod: Pod = worker(0, phase="Pending", troubles=troubles, created=0.0, placed=NOW - seconds)
+    assert held_up(pod, NOW, deadline) is refused
+    assert held_up(replace(pod, phase="Running"), NOW, deadline) is None
+
+
+def test_a_driver_waits_for_a_node_and_runs_there() -> None:
+    world = running(nodes=1)
+    world.rounds(5)
+    world.api.edit(NODES, "n0", {"spec": {"unschedulable": True}})  # the driver's new pod finds no node
+    world.api.edit(JOBS, "nbq5", {"spec": {"kubernetes": {"driver": {"memory": "3Gi"}}}})
+    world.until(lambda w: "nbq5-driver: 0/3 nodes: no room" in w.condition("Degraded").get("message", ""))
+    for _ in range(60):
+        world.round(60.0)
+    assert "no room" in world.condition("Degraded")["message"], "reported, and never refused"
+    world.api.edit(NODES, "n0", {"spec": {"unschedulable": False}})
+    world.until(lambda w: settled(w) and w.condition("Degraded")["status"] == "False")
+    requests = world.pod("nbq5-driver")["spec"]["containers"][0]["resources"]["requests"]
+    assert requests["memory"] == "3Gi"
+
+
+@pytest.mark.parametrize(
+    ("more", "standing"),
+    [
+        pytest.param({}, True, id="nothing goes on"),
+        pytest.param({"phase": "idle"}, False, id="no records"),
+        pytest.param({"journal_up": False}, False, id="Redis is away"),
+        pytest.param({"groups": [(["0.0"], ["1.0"])]}, False, id="state is on its way"),
+    ],
+)
+def test_what_is_waited_for_is_no_standstill(more: Any, standing: bool) -> None:
+    changed = document(GOOD, **CHANGED)
+    mine = revise(spec.check(changed))
+    notes = {names.REVISION: mine.worker}
+    answer = replace(status(0, 1), **{"phase": "ingest", "began": 5, **more})
+    pods = (driver(annotations={names.REVISION: mine.driver}), *(worker(k, annotations=notes) for k in (0, 1)))
+    sightings, force = Sightings(), inforce.in_force(changed, revise)
+    seen = Seen(changed, pods, ALL_NODES, True, answer, None, NOW)
+    views = [look(replace(seen, now=NOW + t), force, mine, sightings) for t in (0.0, 899.0, 900.0)]
+    assert [any(isinstance(step, Refuse) for step in plan(view, 0)) for view in views] == [False, False, standing]
