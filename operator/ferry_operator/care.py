@@ -8,15 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FINISHED, REFUSED, HALTED = 0, 2, 3
-"""Exit codes of a driver; every other one is a crash."""
+Kind = Literal["finished", "stopped", "refused", "halted", "crashed", "failed"]
+
+CODES: dict[int, Kind] = {0: "finished", 2: "refused", 3: "halted"}
+"""What the exit codes of a driver mean; every other one is a crash, after which another one goes on.
+
+A driver halts only for what another start would not mend. What may pass by itself is tried again, and ends as a crash.
+"""
 
 CRASHES_MAX = 5
 """Crashes in a row without a finished epoch in between, after which the job is given up."""
 
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.2, 5.0
 
-Kind = Literal["finished", "stopped", "refused", "halted", "crashed", "failed"]
+
+def meaning(code: int | None) -> Kind:
+    """Of the end of a driver; None: it was ended from outside."""
+    return "crashed" if code is None else CODES.get(code, "crashed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +60,12 @@ class DriverCare:
         if expected:
             self._not_before = now
             return None
-        match code:
-            case 0:
+        match meaning(code):
+            case "finished":
                 return Outcome("finished")
-            case 2:
+            case "refused":
                 return Outcome("refused", "the driver refused the pipeline or the job file")
-            case 3:
+            case "halted":
                 return Outcome("halted", "the driver halted")
         self.crashes += 1
         if self.crashes > CRASHES_MAX:

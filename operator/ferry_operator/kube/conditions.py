@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ferry_operator.kube.facts import NO_TRANSPORT_REASON, Trouble
-from ferry_operator.kube.observe import View
+from ferry_operator.kube.observe import STALLED_SECONDS, View
 from ferry_operator.kube.plan import QUIET, Step, ready, told
 
 Truth = Literal["True", "False", "Unknown"]
@@ -59,7 +59,9 @@ def _troubles(view: View) -> Iterable[Trouble]:
     if view.turnover.stuck:
         yield Trouble("NoRoom", "a worker has to leave its pod, and no other one can take its state")
     status = view.seen.status
-    if status is not None and view.stalled:
+    if view.hangs is not None:
+        yield Trouble("DriverHangs", view.hangs)
+    if status is not None and view.stalled >= STALLED_SECONDS:
         yield Trouble("Stalled", f"the epoch after {status.epoch} does not come to its end")
     if status is not None:
         yield from (Trouble(one.reason, one.text) for one in status.troubles)

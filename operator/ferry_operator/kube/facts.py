@@ -98,6 +98,10 @@ class Pod:
     """uid of the StreamJob that it belongs to"""
     placed: float | None = None
     """when it was given a node"""
+    unwell_since: float | None = None
+    """since when its kubelet finds that it runs and is not ready; None: it is, or nobody says so"""
+    was_well: bool = False
+    """it has been ready since it was started"""
 
     @property
     def unschedulable(self) -> bool:
@@ -157,6 +161,7 @@ def pod(document: Doc) -> Pod:
     believed = bool(main) and all(one.ready for one in main) and all(one.ready for one in started)
     # A kubelet gives a reason with its No; the node controller, which speaks for a silent kubelet, gives none.
     silent = believed and ready.get("status") == "False" and not ready.get("reason")
+    unwell, began = _unwell(ready, main)
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -174,6 +179,8 @@ def pod(document: Doc) -> Pod:
         troubles=tuple(_troubles(metadata["name"], conditions, every)),
         annotations=metadata.get("annotations") or {},
         owner=owner(metadata),
+        unwell_since=unwell,
+        was_well=unwell is not None and unwell > began,
         placed=when(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
     )
 
@@ -217,6 +224,14 @@ class _Container:
             return None
         lines = [line for line in str(ended.get("message") or "").splitlines() if line.startswith(NO_TRANSPORT)]
         return lines[-1] if lines else f"{NO_TRANSPORT}its log says why"
+
+
+def _unwell(ready: Doc, main: list[_Container]) -> tuple[float | None, float]:
+    """Since when the main container runs without being ready, by its kubelet; and when it was started."""
+    began = when(main[0].running.get("startedAt")) if main and main[0].running is not None else None
+    if began is None or ready.get("status") != "False" or not ready.get("reason"):
+        return None, 0.0
+    return max(began, when(ready.get("lastTransitionTime")) or 0.0), began
 
 
 def _ended(metadata: Doc, status: Doc, main: list[_Container]) -> Ended | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ferry_operator.care import BACK_OFF_SECONDS, FINISHED, HALTED, REFUSED
+from ferry_operator.care import BACK_OFF_SECONDS, meaning
 from ferry_operator.kube import names
 from ferry_operator.kube.facts import Pod, Trouble, why_ended
 from ferry_operator.status_model import Phase
@@ -17,8 +17,14 @@ from ferry_operator.status_model import Phase
 BACK_OFF_SECONDS_MAX = 60.0
 """Between a crash and the next start, after many in a row."""
 
+UNWELL_SECONDS, START_SECONDS = 30.0, 300.0
+"""For how long a kubelet may find that a driver is not well before it is replaced: one that was well, one that starts."""
+
 MESSAGE_MAX = 1000
 """Of what a driver said before it ended, the end is shown."""
+
+
+AGAIN = "another spec.restartNonce starts the driver again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +54,14 @@ def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, n
         return Life(False)
     if names.REPLACE in pod.annotations:
         return Life(False, may_start=True)
-    if pod.ended.code == FINISHED:
+    kind = meaning(pod.ended.code)
+    if kind == "finished":
         return Life(False, end="Finished")
     changed = pod.annotations.get(names.REVISION) != revision
     said = said_by(pod)
-    if pod.ended.code in (REFUSED, HALTED) and not changed:
-        reason = "DriverRefused" if pod.ended.code == REFUSED else "DriverHalted"
-        return Life(False, end="Failed", trouble=Trouble(reason, said))
+    if kind in ("refused", "halted") and not changed:
+        reason = "DriverRefused" if kind == "refused" else "DriverHalted"
+        return Life(False, end="Failed", trouble=Trouble(reason, f"{said}; {AGAIN}"))
     began = pod.number(names.EPOCH, -1)
     worked = epoch is not None and epoch > began
     if changed:
@@ -65,6 +72,20 @@ def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, n
     text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {said}"
     trouble = Trouble("DriverCrashes", text) if failures > 1 else None
     return Life(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, trouble=trouble)
+
+
+def hangs(pod: Pod, answers: bool, now: float) -> str | None:
+    """Why a driver that has not ended is replaced all the same, or None. `answers`: the operator hears it.
+
+    Its kubelet asks it, so that a network that keeps the operator from it ends no driver. An image of an older release
+    says nothing to a kubelet.
+    """
+    if pod.unwell_since is None or (answers and not pod.was_well):
+        return None
+    seconds = now - pod.unwell_since
+    if seconds < (UNWELL_SECONDS if pod.was_well else START_SECONDS):
+        return None
+    return f"it hangs: its node has not found it well for {seconds:.0f} s"
 
 
 def back_off(failures: int) -> float:

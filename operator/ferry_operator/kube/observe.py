@@ -11,9 +11,10 @@ from ferry_operator import decide as d
 from ferry_operator.kube import names
 from ferry_operator.kube.facts import OVERDUE_SECONDS, SILENT_SECONDS, Node, Pod, Trouble
 from ferry_operator.kube.inforce import Force, Revisions
-from ferry_operator.kube.life import Life, life_of
+from ferry_operator.kube.life import Life, hangs, life_of
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.turnover import Turnover, asked_drains, asked_pins, crew_of, turnover
+from ferry_operator.quantities import Duration
 from ferry_operator.status_model import JobStatus
 
 UNKNOWN_SECONDS = 60.0
@@ -101,8 +102,10 @@ class View:
     """None when there is no spec that can be followed"""
     lost: Mapping[str, str]
     """pods that will not come back, by name, and why"""
-    stalled: bool = False
-    """an epoch does not come to its end"""
+    stalled: float = 0.0
+    """seconds for which an epoch has been under way"""
+    hangs: str | None = None
+    """why the driver is to be replaced"""
     resting: frozenset[int] = frozenset()
     """workers that had to leave a node a moment ago"""
     standing: float = 0.0
@@ -150,13 +153,13 @@ class Sightings:
             self.progress = (far, seen.now)
         return seen.now - self.progress[1]
 
-    def stalled(self, status: Status | None, now: float) -> bool:
-        """Whether an epoch has been under way for too long."""
+    def stalled(self, status: Status | None, now: float) -> float:
+        """Seconds for which an epoch has been under way."""
         if status is None:
-            return False
+            return 0.0
         if status.phase == "idle" or self.epoch[:2] != (status.generation, status.epoch):
             self.epoch = (status.generation, status.epoch, now)
-        return now - self.epoch[2] >= STALLED_SECONDS
+        return now - self.epoch[2]
 
 
 def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sightings) -> View:
@@ -185,7 +188,22 @@ def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sight
     observed = replace(observed, missing=sightings.missing(observed, seen.now))
     stalled, resting = sightings.stalled(seen.status, seen.now), sightings.resting(seen)
     standing = sightings.standing(seen, force, revisions)
-    return View(seen, force, revisions, life, turn, observed, lost, stalled, resting, standing)
+    why = _hangs(seen, life, stalled, one.failure.stall_deadline)
+    return View(
+        seen, force, revisions, life, turn, observed, lost, stalled, hangs=why, resting=resting, standing=standing
+    )
+
+
+def _hangs(seen: Seen, life: Life, stalled: float, deadline: Duration | None) -> str | None:
+    """Why a driver that runs is to be replaced; one that says what fails, or waits for others, does not hang."""
+    if seen.driver is None or not life.running:
+        return None
+    status = seen.status
+    if status is not None and deadline is not None and stalled >= deadline.seconds:
+        alive = frozenset(status.alive)
+        if status.journal_up and not status.troubles and all(i in alive for group, _ in status.groups for i in group):
+            return f"the epoch after {status.epoch} has stood for {stalled:.0f} s, in phase {status.phase}"
+    return hangs(seen.driver, status is not None, seen.now)
 
 
 def _waits(seen: Seen, revisions: Revisions) -> bool:

@@ -9,7 +9,7 @@
 | KeepSpec | an epoch was finished under a spec that is not recorded as good |
 | WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
 | MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
-| EndDriver | its pod is out of date, and no worker's is |
+| EndDriver | it hangs; or its pod is out of date, and no worker's is |
 | NoteAlone | a worker is replaced without another one to stand in, for lack of room |
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ferry.contract.names import InstanceId
 from ferry_operator import decide as d
-from ferry_operator.care import HALTED, REFUSED
+from ferry_operator.care import meaning
 from ferry_operator.kube import names
 from ferry_operator.kube.facts import Pod, Trouble
 from ferry_operator.kube.inforce import last_good, refusal
@@ -174,7 +174,9 @@ def _turnover(view: View) -> Iterator[Step]:
         yield NoteAlone(pods[turn.alone])
     if driver is not None and view.life.running and driver.name not in view.lost:
         old = [k for k, pod in pods.items() if pod.annotations.get(names.REVISION) != view.revisions.worker]
-        if driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status):
+        if view.hangs is not None:
+            yield EndDriver(driver, view.hangs)
+        elif driver.annotations.get(names.REVISION) != view.revisions.driver and not (old and view.seen.status):
             yield EndDriver(driver, "its pod is out of date")
 
 
@@ -187,7 +189,8 @@ def _refusal(view: View) -> Refuse | None:
     if driver is not None and driver.annotations.get(names.REVISION) == mine.driver != force.fallback.driver:
         ended = driver.ended
         if ended is not None and names.REPLACE not in driver.annotations:
-            if ended.code in (REFUSED, HALTED) or (ended.code and driver.number(names.FAILURES) + 1 >= CRASHES_MAX):
+            crashes = driver.number(names.FAILURES) + 1 if ended.code else 0
+            if meaning(ended.code) in ("refused", "halted") or crashes >= CRASHES_MAX:
                 return Refuse(refusal(mine.both, said_by(driver)), said_by(driver))
     assert force.job is not None
     deadline = force.job.spec.failure.progress_deadline

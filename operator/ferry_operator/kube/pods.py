@@ -33,7 +33,8 @@ def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str
     if not parts.on_host(spec):
         main["ports"].append(_port("metrics", parts.METRICS_PORT, spec))
         main["env"] += parts.metrics_token(release)
-    main["readinessProbe"] = _answers(control, failures=3)
+    # It says whether its loop comes round; one that is not well for long is replaced (`life.hangs`).
+    main["readinessProbe"] = _answers(control, failures=3, path="/healthz")
     main["volumeMounts"] = [*parts.base_mounts(), *parts.checkpoint_mount(spec), *parts.user_mounts(spec)]
     pod = _pod(job, spec, release, names.driver_pod(name), names.DRIVER_ROLE, None, annotations)
     pod["spec"] |= {
@@ -169,5 +170,6 @@ def _port(name: str, number: int, spec: StreamJob) -> Doc:
     return {"name": name, "containerPort": number, **({"hostPort": number} if parts.on_host(spec) else {})}
 
 
-def _answers(port: int, failures: int) -> Doc:
-    return {"tcpSocket": {"port": port}, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": failures}
+def _answers(port: int, failures: int, path: str | None = None) -> Doc:
+    asked: Doc = {"tcpSocket": {"port": port}} if path is None else {"httpGet": {"path": path, "port": port}}
+    return {**asked, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": failures}

@@ -361,8 +361,7 @@ def test_what_is_missing_is_waited_for() -> None:
 
 def test_an_epoch_that_does_not_end_is_told() -> None:
     sightings, busy = Sightings(), replace(status(0), phase="prepare")
-    assert not sightings.stalled(busy, NOW) and not sightings.stalled(busy, NOW + 59)
-    assert sightings.stalled(busy, NOW + 60)
+    assert [sightings.stalled(busy, NOW + t) for t in (0, 59, 60)] == [0, 59, 60]
     assert not sightings.stalled(replace(busy, epoch=6), NOW + 61) and not sightings.stalled(None, NOW + 200)
     assert not sightings.stalled(replace(busy, epoch=6, phase="idle"), NOW + 300)
 

@@ -166,7 +166,8 @@ def test_a_refused_job_says_why_and_is_tried_again_when_it_changes() -> None:
     world.api.create(JOBS, job())
     world.until(lambda w: w.status.get("phase") == "Failed")
     assert world.condition("Ready") | {"lastTransitionTime": "", "observedGeneration": 0} == {
-        "type": "Ready", "status": "False", "reason": "Failed", "message": "refused: there is no module 'jobs.nbq5'",
+        "type": "Ready", "status": "False", "reason": "Failed", "message":
+        "refused: there is no module 'jobs.nbq5'; another spec.restartNonce starts the driver again",
         "lastTransitionTime": "", "observedGeneration": 0,
     }  # fmt: skip
     assert world.condition("Degraded")["reason"] == "DriverRefused"

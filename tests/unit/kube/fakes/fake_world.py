@@ -104,7 +104,7 @@ class FakeLink:
         self.world = world
 
     def status(self, url: str, secret: str) -> Status | None:
-        return self.world.driver.status() if self.world.driver is not None else None
+        return self.world.driver.status() if self.world.driver is not None and not self.world.hangs else None
 
     def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
         driver = self.world.driver
@@ -158,6 +158,8 @@ class World:
         """every epoch ends the driver"""
         self.stands = False
         """an epoch is under way, and does not come to its end"""
+        self.hangs = False
+        """the driver that runs answers nobody, and its kubelet says so"""
         self.no_records = False
         """no epoch begins"""
         self.troubles: tuple[Trouble, ...] = ()
@@ -217,6 +219,9 @@ class World:
                     self.end(name)
             elif pod["status"]["phase"] == "Pending":
                 self.start(name, pod)
+            elif self.hangs and name == names.driver_pod("nbq5") and pod["status"]["conditions"][0]["status"] == "True":
+                no = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+                self.api.set_status(PODS, name, conditions=[{**no, "lastTransitionTime": stamp(self.now)}])
 
     def schedule(self, name: str, pod: Doc) -> None:
         nodes = [d for (k, _), d in self.api.objects.items() if k == NODES]
@@ -248,7 +253,7 @@ class World:
             self.api.set_status(PODS, name, initContainerStatuses=[{"name": "sidecar", "ready": False, **waiting}])
             return
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": stamp(self.now)}
-        statuses = [{"name": container, "ready": True, "state": {"running": {}}}]
+        statuses = [{"name": container, "ready": True, "state": {"running": {"startedAt": stamp(self.now)}}}]
         self.api.set_status(
             PODS, name, phase="Running", podIP="10.0.0.1", conditions=[ready], containerStatuses=statuses
         )

@@ -1,0 +1,148 @@
+"""A driver that has ended for good says how to start it again; one that hangs, or whose epoch stands, is replaced."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ferry.contract.documents import Trouble
+from ferry_operator import care, spec
+from ferry_operator.kube import facts, inforce, life, names
+from ferry_operator.kube.facts import Ended
+from ferry_operator.kube.observe import Seen, Sightings, View, look
+from ferry_operator.kube.plan import EndDriver, plan
+from ferry_operator.kube.port import EVENTS, JOBS
+from tests.unit.kube.fakes.fake_world import settled
+from tests.unit.kube.test_decisions import NODES, NOW, document, driver, revise, status, worker
+from tests.unit.kube.test_passes import running
+
+
+@pytest.mark.parametrize(
+    ("code", "here", "on_a_cluster"),
+    [(0, "finished", "Finished"), (2, "refused", "Failed"), (3, "halted", "Failed"), (1, None, None), (70, None, None)],
+)
+def test_an_exit_code_means_the_same_on_one_machine_and_on_a_cluster(code: int, here: Any, on_a_cluster: Any) -> None:
+    outcome = care.DriverCare().ended(code, expected=False, now=0.0)
+    assert (outcome.kind if outcome is not None else None) == here
+    assert life.life_of(driver(Ended(code, "", "x", NOW)), "r", -1, False, NOW).end == on_a_cluster
+
+
+def test_a_final_halt_says_how_the_driver_is_started_again() -> None:
+    world = running()
+    world.driver_ends(3, "StateUnavailable: nobody holds virtual node 3")
+    world.until(lambda w: w.status["phase"] == "Failed")
+    for condition in ("Ready", "Degraded"):
+        said = world.condition(condition)["message"]
+        assert "nobody holds virtual node 3" in said and "another spec.restartNonce starts the driver again" in said
+    world.api.edit(JOBS, "nbq5", {"spec": {"restartNonce": 1}})
+    world.until(lambda w: settled(w) and w.lives == 2)
+
+
+def test_what_a_driver_tries_again_is_a_condition_and_ends_nothing() -> None:
+    world = running()
+    world.stands = True
+    world.troubles = (Trouble("SinkFailing", "/out: Stale file handle", world.now),)
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SinkFailing", 20)
+    assert "Stale file handle" in world.condition("Degraded")["message"] and world.status["phase"] == "Degraded"
+    for _ in range(80):
+        world.round(30.0)
+    assert world.lives == 1, "another driver would fail the same way"
+    world.stands, world.troubles = False, ()
+    world.until(lambda w: w.condition("Degraded").get("status") == "False")
+
+
+def test_a_driver_that_hangs_is_replaced() -> None:
+    world = running()
+    world.hangs = True
+    uid = world.pod("nbq5-driver")["metadata"]["uid"]
+    world.rounds(25)
+    assert world.pod("nbq5-driver")["metadata"]["uid"] == uid, "it is given some time"
+    world.until(lambda w: "nbq5-driver" not in w.pods() or w.pod("nbq5-driver")["metadata"]["uid"] != uid, 20)
+    world.hangs = False
+    world.until(lambda w: settled(w) and w.lives == 2)
+    events = [event["message"] for (kind, _), event in world.api.objects.items() if kind == EVENTS]
+    assert any(re.match("end nbq5-driver: it hangs: its node has not found it well for 3. s", one) for one in events)
+
+
+def test_a_driver_whose_epoch_stands_is_replaced() -> None:
+    world = running(failure={"stallDeadline": "2m"})
+    world.stands = True
+    world.rounds(100)
+    assert world.lives == 1 and world.condition("Degraded")["reason"] == "Stalled"
+    world.until(lambda w: w.lives == 2, 60)
+    world.stands = False
+    world.until(settled)
+
+
+MINE = revise(spec.check(document()))
+
+
+def seen_with(**said: Any) -> View:
+    """A job whose epoch has stood for an hour."""
+    pods = (driver(annotations={names.REVISION: MINE.driver}),
+            *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
+    answer = replace(status(0, 1), **{"phase": "commit", **said})
+    seen = Seen(document(), pods, NODES, True, answer, None, NOW)
+    force, sightings = inforce.in_force(seen.job, revise), Sightings()
+    look(seen, force, MINE, sightings)
+    return look(replace(seen, now=NOW + 3600.0), force, MINE, sightings)
+
+
+@pytest.mark.parametrize(
+    ("said", "replaced"),
+    [
+        pytest.param({}, True, id="nothing is said to fail"),
+        pytest.param({"phase": "idle"}, False, id="no epoch is under way"),
+        pytest.param({"troubles": (Trouble("SinkFailing", "x", 0.0),)}, False, id="the sink fails"),
+        pytest.param({"journal_up": False}, False, id="Redis is away"),
+        pytest.param({"groups": [(["0.0", "2.0"], [])]}, False, id="an instance is waited for"),
+    ],
+)
+def test_a_driver_that_waits_for_others_does_not_hang(said: Any, replaced: bool) -> None:
+    steps = plan(seen_with(**said), 0)
+    assert any(isinstance(step, EndDriver) for step in steps) is replaced
+
+
+@pytest.mark.parametrize(
+    ("pod", "answers", "seconds", "ended"),
+    [
+        pytest.param({}, False, 1e6, False, id="its kubelet finds it well: the operator alone does not hear it"),
+        pytest.param({"unwell_since": 0.0, "was_well": True}, True, 29.0, False, id="unwell for a moment"),
+        pytest.param(
+            {"unwell_since": 0.0, "was_well": True}, True, 30.0, True, id="its loop stands, its endpoint answers"
+        ),
+        pytest.param({"unwell_since": 0.0, "was_well": True}, False, 30.0, True, id="nobody hears it"),
+        pytest.param({"unwell_since": 0.0}, False, 299.0, False, id="it starts"),
+        pytest.param({"unwell_since": 0.0}, False, 300.0, True, id="it never came up"),
+        pytest.param({"unwell_since": 0.0}, True, 1e6, False, id="an older image, which does not say how it is"),
+    ],
+)
+def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float, ended: bool) -> None:
+    assert (life.hangs(driver(**pod), answers, seconds) is not None) is ended
+
+
+STARTED, LATER = "2026-01-01T00:00:10Z", "2026-01-01T00:05:00Z"
+
+
+@pytest.mark.parametrize(
+    ("ready", "unwell", "was"),
+    [
+        pytest.param({"status": "True", "lastTransitionTime": LATER}, None, False, id="ready"),
+        pytest.param(
+            {"status": "False", "reason": "ContainersNotReady", "lastTransitionTime": LATER}, LATER, True, id="no longer"
+        ),
+        pytest.param(
+            {"status": "False", "reason": "ContainersNotReady", "lastTransitionTime": "2026-01-01T00:00:00Z"}, STARTED, False,
+            id="not yet",
+        ),
+        pytest.param({"status": "False", "lastTransitionTime": LATER}, None, False, id="its kubelet is silent"),
+    ],
+)  # fmt: skip
+def test_what_a_kubelet_says_of_a_driver(ready: Any, unwell: Any, was: bool) -> None:
+    container = {"name": "driver", "state": {"running": {"startedAt": STARTED}}}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", **ready}], "containerStatuses": [container]}
+    pod = facts.pod({"metadata": {"name": "x-driver"}, "status": status})
+    assert (pod.unwell_since, pod.was_well) == (facts.when(unwell), was)
