@@ -37,6 +37,8 @@ class Party:
     on_message: Handler
     on_open: OnOpen
     on_close: OnClose
+    life: bytes | None = None
+    """see TcpEndpoint"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ def _addresses(own: Collection[str]) -> list[str]:
 
 
 def _tcp(party: Party, expected: bool, reason: str) -> Choice:
-    endpoint = TcpEndpoint(party.name, party.job, party.secret, party.on_message, party.on_open, party.on_close)
+    endpoint = TcpEndpoint(
+        party.name, party.job, party.secret, party.on_message, party.on_open, party.on_close, party.life
+    )
     return Choice(endpoint, expected, reason=reason)
 
 
@@ -123,6 +127,7 @@ def _rdma(party: Party, device: Device, transport: TransportSettings, shape: Sha
         party.on_open,
         party.on_close,
         device=device,
+        life=party.life,
         settings=settings,
     )
     port, notify = device.port, "imm" if endpoint.imm else "footer"

@@ -11,7 +11,8 @@ name before the stranger has proved that it knows the secret.
 
 Each side says which carriers it has besides TCP; the accepting one says which of them this connection may use.
 Both MACs are HMAC-SHA256 with the job's secret over the role, the job, both names, both nonces and the message itself.
-A *life* is 16 random bytes of one endpoint object; the *number* counts the connections that it opened.
+A *life* is 16 bytes of one endpoint object, of two with one name the greater is the later one; the *number* counts the
+connections that it opened.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from enum import IntEnum
 from typing import NamedTuple
 
 from ferry.channel.base import NAME_BYTES_MAX
-from ferry.contract.errors import Refusal, Unreachable
+from ferry.contract.errors import Refusal, Superseded, Unreachable
 
 MAGIC = b"FERRY/1\n"
 NONCE_BYTES = 32
@@ -34,10 +36,22 @@ _MAC_BYTES = 32
 _HELLO = struct.Struct(f"<{len(MAGIC)}s{NONCE_BYTES}s")
 _PROOF = struct.Struct(f"<{NAME_BYTES_MAX}s{LIFE_BYTES}sQB")
 _VERDICT = struct.Struct(f"<B{LIFE_BYTES}sB")
-_REFUSED, _ADMITTED, _DUPLICATE = 0, 1, 2
 
 RDMA = 1
 """A carrier."""
+
+
+class Verdict(IntEnum):
+    """What the accepting side makes of a caller."""
+
+    REFUSED = 0
+    """it did not prove itself"""
+    ADMITTED = 1
+    DUPLICATE = 2
+    """another connection to the same life stays"""
+    FORMER = 3
+    """a later life of the caller's name was here"""
+
 
 MISMATCH = "the secret, the job or the names of the two sides differ"
 
@@ -106,7 +120,8 @@ def _hello(data: bytes) -> bytes:
 def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, seconds: float) -> Admission:
     """The connecting side.
 
-    Raises Refusal when either side does not believe the other, Unreachable when it breaks or takes too long.
+    Raises Refusal when either side does not believe the other, Superseded when a later life of this one was there,
+    Unreachable when it breaks or takes too long.
     """
     try:
         talk = _Talk(sock, seconds)
@@ -119,12 +134,14 @@ def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, s
     except OSError as error:
         raise Unreachable(f"handshake with {peer} failed: {error}") from error
     verdict, life, carriers = _VERDICT.unpack_from(answer)
-    if verdict == _REFUSED:
+    if verdict == Verdict.REFUSED:
         raise Refusal(f"{peer} refused the handshake: {MISMATCH}")
     expected = _mac(secret, b"accepter", job, (me.name, peer), nonces, answer[: _VERDICT.size])
     if not hmac.compare_digest(expected, answer[_VERDICT.size :]):
         raise Refusal(f"what answered for {peer} could not prove it: {MISMATCH}")
-    return Admission(verdict == _ADMITTED, life, carriers & me.carriers)
+    if verdict == Verdict.FORMER:
+        raise Superseded(f"{peer} knows a later life of {me.name}")
+    return Admission(verdict == Verdict.ADMITTED, life, carriers & me.carriers)
 
 
 def welcome(
@@ -135,7 +152,7 @@ def welcome(
     secret: bytes,
     seconds: float,
     carriers: int,
-    decide: Callable[[Caller, Callable[[bool], None]], None],
+    decide: Callable[[Caller, Callable[[Verdict], None]], None],
 ) -> None:
     """The accepting side, which has these carriers besides TCP.
 
@@ -156,12 +173,12 @@ def welcome(
         name = padded.rstrip(b"\0").decode("utf-8", "replace")
         expected = _mac(secret, b"caller", job, (name, me), nonces, proof)
         if not hmac.compare_digest(expected, data[_PROOF.size :]) or not name or name == me:
-            talk.put(_VERDICT.pack(_REFUSED, bytes(LIFE_BYTES), 0) + bytes(_MAC_BYTES))
+            talk.put(_VERDICT.pack(Verdict.REFUSED, bytes(LIFE_BYTES), 0) + bytes(_MAC_BYTES))
             raise Refusal(f"refused a caller that says it is {name[:NAME_BYTES_MAX]!r}: {MISMATCH}")
 
-        def answer(admitted: bool) -> None:
-            verdict = _VERDICT.pack(_ADMITTED if admitted else _DUPLICATE, life, carriers)
-            talk.put(verdict + _mac(secret, b"accepter", job, (name, me), nonces, verdict))
+        def answer(verdict: Verdict) -> None:
+            said = _VERDICT.pack(verdict, life, carriers)
+            talk.put(said + _mac(secret, b"accepter", job, (name, me), nonces, said))
 
         decide(Caller(name, caller_life, number, theirs_too & carriers), answer)
     except OSError as error:

@@ -60,10 +60,11 @@ class RdmaEndpoint(TcpEndpoint):
         on_close: OnClose,
         *,
         device: Device,
+        life: bytes | None = None,
         settings: Settings | None = None,
         limits: Limits | None = None,
     ) -> None:
-        super().__init__(name, job, secret, on_message, on_open, on_close)
+        super().__init__(name, job, secret, on_message, on_open, on_close, life)
         self._settings = settings or Settings()
         problem = obstacle(1, self._settings.shape, limits or Limits.here(), self._settings.lend_bytes)
         if problem is not None:

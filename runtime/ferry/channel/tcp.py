@@ -4,7 +4,7 @@ It must never parse a frame, nor choose when to connect: reconnecting is the cal
 
 Which of two connections of one pair stays is a rule that both ends evaluate alike:
 
-* the peer began a new life: the new connection stays (the old one belongs to a dead process);
+* of two lives of the peer the later one: once it was here, a former one gets no connection any more;
 * both were opened by the same side: the one opened later stays;
 * each side opened one at the same time: the one opened by the smaller name stays.
 """
@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -31,7 +32,7 @@ from ferry.channel.base import (
     OnClose,
     OnOpen,
 )
-from ferry.channel.handshake import LIFE_BYTES, Caller, greet, welcome
+from ferry.channel.handshake import Caller, Verdict, greet, welcome
 from ferry.channel.tcp_channel import Opening, TcpChannel, tune
 from ferry.contract.errors import FerryError, Refusal, Unreachable
 
@@ -52,14 +53,24 @@ class TcpEndpoint(Endpoint):
     """besides TCP, as the handshake names them"""
 
     def __init__(
-        self, name: str, job: str, secret: bytes, on_message: Handler, on_open: OnOpen, on_close: OnClose
+        self,
+        name: str,
+        job: str,
+        secret: bytes,
+        on_message: Handler,
+        on_open: OnOpen,
+        on_close: OnClose,
+        life: bytes | None = None,
     ) -> None:
+        """`life`: 16 bytes, greater than those of all former lives of this name; by default made of the time."""
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
             raise Refusal(f"{name!r} is not a name: 1 to {NAME_BYTES_MAX} bytes without NUL")
         self.name = name
         self._job, self._secret = job, secret
         self._on_message, self._on_open, self._on_close = on_message, on_open, on_close
-        self._life = os.urandom(LIFE_BYTES)
+        self._life = life or struct.pack(">Q8s", time.time_ns(), os.urandom(8))
+        self._latest: dict[str, bytes] = {}
+        """The latest life of each peer that was here."""
         self._opened = 0
         self._lock = threading.Lock()
         self._admission = threading.Lock()
@@ -100,7 +111,7 @@ class TcpEndpoint(Endpoint):
             threading.Thread(target=self._welcome, args=(sock,), name=f"channel-greet-{self.name}", daemon=True).start()
 
     def _welcome(self, sock: socket.socket) -> None:
-        def decide(caller: Caller, answer: Callable[[bool], None]) -> None:
+        def decide(caller: Caller, answer: Callable[[Verdict], None]) -> None:
             opening = self._opening(sock, caller.name, caller.name, caller.life, caller.number)
             channel = self._channel(opening, caller.carriers)
             self._admit(channel, answer)
@@ -135,7 +146,8 @@ class TcpEndpoint(Endpoint):
             channel = self._dial(peer, address, left)
             if channel is not None:
                 return channel
-            # The peer prefers the connection that it opened itself. It is registered here already, or it is breaking.
+            # Another connection stays: one to this life that the peer opened itself, registered here already or breaking,
+            # or one to a later life of the peer.
             other = self.channel(peer)
             if other is not None:
                 return other
@@ -173,18 +185,17 @@ class TcpEndpoint(Endpoint):
     def _opening(self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int) -> Opening:
         return Opening(sock, peer, self._job, self._on_message, self._ended, initiator, life, number)
 
-    def _admit(self, channel: TcpChannel, answer: Callable[[bool], None] | None) -> bool:
+    def _admit(self, channel: TcpChannel, answer: Callable[[Verdict], None] | None) -> bool:
         """Make it the peer's connection, or not; the old one has ended, and was reported, before the new one opens."""
         with self._admission:
             old = self._channels.get(channel.peer)
-            stays = not self._closing and (
-                old is None or old.closed is not None or not preferred(old.opening, channel.opening)
-            )
+            verdict = self._judge(old, channel.opening)
             if answer is not None:
-                answer(stays)
-            if not stays:
+                answer(verdict)
+            if verdict != Verdict.ADMITTED:
                 channel.discard()
                 return False
+            self._latest[channel.peer] = channel.opening.life
             channel.ready()
             if old is not None:
                 old.close(REPLACED)
@@ -198,6 +209,12 @@ class TcpEndpoint(Endpoint):
                 channel.close(f"on_open failed: {error!r}")
             channel.start()
             return True
+
+    def _judge(self, old: TcpChannel | None, new: Opening) -> Verdict:
+        if new.life < self._latest.get(new.peer, b""):
+            return Verdict.FORMER
+        stays = old is not None and old.closed is None and preferred(old.opening, new)
+        return Verdict.DUPLICATE if self._closing or stays else Verdict.ADMITTED
 
     def _ended(self, channel: TcpChannel, reason: str) -> None:
         with self._lock:
@@ -237,7 +254,7 @@ class TcpEndpoint(Endpoint):
 def preferred(old: Opening, new: Opening) -> bool:
     """True when the old one of two connections of one pair stays; both ends come to the same answer."""
     if old.life != new.life:
-        return False
+        return old.life > new.life
     if old.initiator == new.initiator:
         return old.number > new.number
     return old.initiator < new.initiator

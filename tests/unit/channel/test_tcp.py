@@ -20,7 +20,7 @@ from ferry.channel.frames import CREDIT, FIRST, HEADER_BYTES, LAST, encode, job_
 from ferry.channel.handshake import Caller, greet
 from ferry.channel.tcp import preferred
 from ferry.contract import limits
-from ferry.contract.errors import Refusal, Unreachable
+from ferry.contract.errors import Refusal, Superseded, Unreachable
 
 JOB = job_hash("job")
 
@@ -256,4 +256,16 @@ def test_the_rule_for_two_connections_is_the_same_on_both_ends():
 
     assert preferred(Made("a", b"1", 1), Made("b", b"1", 9)) and not preferred(Made("b", b"1", 9), Made("a", b"1", 1))
     assert preferred(Made("a", b"1", 2), Made("a", b"1", 1)) and not preferred(Made("a", b"1", 1), Made("a", b"1", 2))
-    assert not preferred(Made("a", b"1", 5), Made("b", b"2", 1))
+    assert not preferred(Made("a", b"1", 5), Made("b", b"2", 1)) and preferred(Made("b", b"2", 1), Made("a", b"1", 5))
+
+
+def test_a_former_life_gets_no_connection_once_its_successor_was_here(net):
+    a = net.party("a")
+    here = a.endpoint.listen()
+    former, successor = net.party("b"), net.party("b")
+    successor.endpoint.connect("a", here, WAIT)
+    for _ in range(2):
+        with pytest.raises(Superseded, match="a knows a later life of b"):
+            former.endpoint.connect("a", here, WAIT)
+        successor.endpoint.close()
+    assert a.events[:1] == ["open"] and "replaced" not in a.events
