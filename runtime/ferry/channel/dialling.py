@@ -1,0 +1,125 @@
+"""Opening channels to what is wanted: several at a time, each peer with its own back-off; the caller never waits.
+
+It must never decide whom to dial: that is said again and again, by `dial`, as long as a channel is wanted. A peer that
+does not answer holds one thread for a moment, so that it never delays another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ferry.contract.errors import FerryError
+from ferry.contract.places import Registration
+
+log = logging.getLogger(__name__)
+
+DIALS_MAX = 32
+"""Dials under way at one time."""
+
+REPEATS_MAX = 16
+"""Of these, dials of peers that did not answer before: they never hold up those of new ones."""
+
+CONNECT_SECONDS = 1.0
+
+BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.05, 2.0
+
+STEADY_SECONDS = 2.0
+"""A channel that lasted this long is dialled again at once when it ends; one that was shorter counts as a failure."""
+
+HOPEFUL_FAILURES = 5
+"""After as many failures the back-off is at its longest."""
+
+assert REPEATS_MAX < DIALS_MAX
+assert BACK_OFF_SECONDS * 2**HOPEFUL_FAILURES < BACK_OFF_SECONDS_MAX
+
+
+@dataclass(slots=True)
+class _Dial:
+    """How dialling one life of a peer goes."""
+
+    incarnation: str
+    failures: int = 0
+    not_before: float = 0.0
+    under_way: bool = False
+    opened_at: float = 0.0
+
+
+class Dialler:
+    """Dials on threads of its own. Every method may be called from any thread, and returns at once."""
+
+    def __init__(self, me: str, connect: Callable[[str, tuple[str, int], float], object]) -> None:
+        self._me = me
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._dials: dict[str, _Dial] = {}
+        self._under_way = self._repeats = 0
+
+    def dial(self, entry: Registration) -> None:
+        """Begin to dial this life of a peer, unless that is under way, too early, or there are too many dials now."""
+        with self._lock:
+            dial = self._dials.get(entry.instance)
+            if dial is not None and dial.under_way:
+                return
+            if dial is None or dial.incarnation != entry.incarnation:
+                dial = self._dials[entry.instance] = _Dial(entry.incarnation)
+            again = dial.failures > 0
+            if time.monotonic() < dial.not_before or self._under_way >= DIALS_MAX:
+                return
+            if again and self._repeats >= REPEATS_MAX:
+                return
+            dial.under_way = True
+            self._under_way += 1
+            self._repeats += again
+        threading.Thread(target=self._run, args=(dial, entry, again), name="dial", daemon=True).start()
+
+    def life(self, peer: str) -> str | None:
+        """The incarnation of a peer that was dialled last."""
+        with self._lock:
+            dial = self._dials.get(peer)
+            return None if dial is None else dial.incarnation
+
+    def hopeful(self, entry: Registration) -> bool:
+        """Whether this life of a peer is worth a look now: it is new, or has not failed often."""
+        with self._lock:
+            dial = self._dials.get(entry.instance)
+            return dial is None or dial.incarnation != entry.incarnation or dial.failures < HOPEFUL_FAILURES
+
+    def closed(self, peer: str) -> None:
+        """The channel to a peer is gone. One that was replaced as soon as it was open is no reason to hurry."""
+        with self._lock:
+            dial = self._dials.get(peer)
+            if dial is None or not dial.opened_at:
+                return
+            brief = time.monotonic() - dial.opened_at < STEADY_SECONDS
+            dial.opened_at = 0.0
+            if brief:
+                self._failed(dial)
+            else:
+                dial.failures, dial.not_before = 0, 0.0
+
+    def _run(self, dial: _Dial, entry: Registration, again: bool) -> None:
+        failure: Exception | None = None
+        with self._lock:
+            dial.opened_at = time.monotonic()
+        try:
+            self._connect(entry.instance, (entry.host, entry.port), CONNECT_SECONDS)
+        except (FerryError, OSError) as error:
+            failure = error
+            log.debug("%s cannot reach %s: %s", self._me, entry.instance, error)
+        with self._lock:
+            dial.under_way = False
+            self._under_way -= 1
+            self._repeats -= again
+            if failure is not None:
+                dial.opened_at = 0.0
+                self._failed(dial)
+
+    def _failed(self, dial: _Dial) -> None:
+        dial.failures += 1
+        wait = min(BACK_OFF_SECONDS * 2**dial.failures, BACK_OFF_SECONDS_MAX)
+        dial.not_before = time.monotonic() + wait * random.uniform(0.5, 1.0)
