@@ -12,6 +12,7 @@ everything listens on the loopback interface and tasks reach instances through u
 | `FERRY_SPARK` | driver | `standalone`: Spark's workers are other processes, on other hosts; else task slots in the driver |
 | `FERRY_WORKER` | tasks | the worker that a task runs beside: its instances are the helpers nearby |
 | `FERRY_METRICS_TOKEN` | driver, sidecar | who shows it may read the metrics (port 7071); not set: nobody listens |
+| `FERRY_PLACE` | sidecar | where it was started (a pod): a start elsewhere takes its worker away for good |
 | `FERRY_INSTANCES_FILE` | sidecar | holds the number of wanted instances, instead of `workers/K/instances` |
 """
 
@@ -55,6 +56,7 @@ class Environment:
     standalone: bool = False
     worker: int | None = None
     instances_file: Path | None = None
+    place: str | None = None
     metrics_token: str | None = field(default=None, repr=False)
 
     @property
@@ -94,6 +96,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         standalone=spark == "standalone",
         worker=int(worker) if worker.isdigit() else None,
         instances_file=Path(file) if file else None,
+        place=given.get("FERRY_PLACE") or None,
         metrics_token=given.get("FERRY_METRICS_TOKEN") or None,
     )
 

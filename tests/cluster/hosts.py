@@ -25,6 +25,7 @@ import psutil
 
 from ferry.board import Board
 from ferry.contract.documents import RunSettings
+from ferry.contract.places import Registration
 from ferry_operator.environment import read_ferry_env
 from tests.cluster.runner import ROOT, read_timeline
 
@@ -88,6 +89,10 @@ class Hosts:
         self.workers: dict[int, Host] = {}
         self.drivers: list[Host] = []
         self.board = Board(settings.run, self.settings.redis, SECRET)
+
+    def registrations(self) -> list[Registration]:
+        """All that are on the board."""
+        return [entry for entry in self.board.changes(0).entries.values() if entry is not None]
 
     def start_redis(self) -> None:
         """With a password, as a chart would."""

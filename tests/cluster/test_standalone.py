@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ferry.contract.documents import RunSettings
-from ferry.contract.places import DriverPlace, Registration
+from ferry.contract.places import DriverPlace
 from tests.cluster import runner
 from tests.cluster.hosts import Host, Hosts, await_that
 
@@ -104,23 +104,6 @@ def test_workers_are_told_of_the_newest_claim(tmp_path: Path) -> None:
         hosts.close()
 
 
-def test_an_instance_takes_only_its_own_entry_off_the_board(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, settings(tmp_path))
-    try:
-        hosts.start_redis()
-        before, after = (Registration("1.0", life, "127.0.0.1", 1, "", 2) for life in ("before", "after"))
-        hosts.board.register(before)
-        hosts.board.register(after)
-        hosts.board.register_again(before)
-        hosts.board.unregister(before)
-        assert hosts.board.registrations() == [after]
-        hosts.board.unregister(after)
-        hosts.board.register_again(before)
-        assert hosts.board.registrations() == [before]
-    finally:
-        hosts.close()
-
-
 def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     checkpoint = base / "shared-checkpoint"
     hosts.start_driver(checkpoint)
@@ -148,7 +131,7 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     assert "is given up: worker 2 is silent" in (hosts.drivers[0].directory / "log").read_text()
     silent.signal(signal.SIGCONT)
     # The driver dies, and another one starts on another host with nothing but the checkpoint.
-    before = {i.instance: (i.pid, i.incarnation) for i in hosts.board.registrations()}
+    before = {i.instance: (i.pid, i.incarnation) for i in hosts.registrations()}
     hosts.drivers[0].kill()
     killed, epoch = time.monotonic(), hosts.epoch()
     hosts.start_driver(checkpoint, epoch_max_rows=60_000, epoch_interval_ms=50)
@@ -156,7 +139,7 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     print(f"driver back after {time.monotonic() - killed:.1f} s")
     ready = [f"generation 2, committed up to epoch {e}" for e in (epoch, epoch + 1)]
     assert hosts.records("ready")[-1]["text"] in ready
-    after = {i.instance: (i.pid, i.incarnation) for i in hosts.board.registrations()}
+    after = {i.instance: (i.pid, i.incarnation) for i in hosts.registrations()}
     assert after == before, "no sidecar noticed"
 
 
@@ -181,8 +164,8 @@ def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
     place_on(hosts, 2, 1, 0)
     await_copies(hosts)
     # What Redis has lost is there again.
-    hosts.board.unregister(next(e for e in hosts.board.registrations() if e.instance == "1.0"))
-    await_that(lambda: len(hosts.board.registrations()) == 2, "both on the board", 10)
+    hosts.board.unregister(next(e for e in hosts.registrations() if e.instance == "1.0"))
+    await_that(lambda: len(hosts.registrations()) == 2, "both on the board", 10)
     place_on(hosts, 3, 0, 1)
     hosts.drivers[0].kill()
     hosts.start_driver(base / "shared-checkpoint", epoch_max_rows=60_000, epoch_interval_ms=50)

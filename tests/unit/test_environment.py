@@ -20,10 +20,12 @@ def test_a_pod_says_where_it_is() -> None:
     given = {
         "FERRY_HOST": "10.1.2.3", "FERRY_PORTS": "fixed", "FERRY_CONTROL_PORT": "7070", "FERRY_MASTER_PORT": "7077",
         "FERRY_SPARK": "standalone", "FERRY_WORKER": "0", "FERRY_INSTANCES_FILE": "/etc/ferry/pod/instances",
+        "FERRY_PLACE": "a pod",
     }  # fmt: skip
     one = environment.read(given)
     assert (one.host, one.address, one.standalone, one.worker) == ("10.1.2.3", "10.1.2.3", True, 0)
     assert (one.channel_port(3), one.flight_port(3), one.control_port, one.master_port) == (7103, 7203, 7070, 7077)
+    assert one.place == "a pod" and environment.read({}).place is None
     assert one.instances_file == Path("/etc/ferry/pod/instances")
 
 

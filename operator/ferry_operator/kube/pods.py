@@ -102,6 +102,8 @@ def _sidecar(spec: StreamJob, release: Release, index: int) -> Doc:
     one = parts.container("sidecar", spec, release, arguments, spec.spec.kubernetes.sidecar)
     one["restartPolicy"] = "Always"
     one["env"] = parts.environment(spec, FERRY_INSTANCES_FILE=parts.INSTANCES_FILE)
+    # A container that starts again in a pod that was replaced must not take the worker back.
+    one["env"].append({"name": "FERRY_PLACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
     one["volumeMounts"] = [*parts.base_mounts(), parts.mount("state", str(DIRECTORY / "workers"))]
     if not parts.on_host(spec):
         one["ports"] = [

@@ -4,6 +4,7 @@ The only importer of redis in the runtime. Every failure of Redis is `Unreachabl
 never goes through it. Imports contract only.
 """
 
-from ferry.board.board import Board
+from ferry.board.board import Board, Changes
+from ferry.board.roll import Roll
 
-__all__ = ["Board"]
+__all__ = ["Board", "Changes", "Roll"]

@@ -6,50 +6,29 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import redis
 
+from ferry.board import scripts
 from ferry.contract import places
 from ferry.contract.errors import Bug, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
 from ferry.contract.shapes import Shape
 
-SWAP = """
-local now = redis.call('GET', KEYS[1])
-if now then
-  local doc = cjson.decode(now)
-  local version = doc['version']
-  if doc['writer'] == ARGV[6] and version[1] == tonumber(ARGV[3]) and version[2] == tonumber(ARGV[4]) then
-    return 'done'
-  end
-  if ARGV[1] == '' or version[1] ~= tonumber(ARGV[1]) or version[2] ~= tonumber(ARGV[2]) then return now end
-elseif ARGV[1] ~= '' then return 'lost' end
-redis.call('SET', KEYS[1], ARGV[5])
-return 'done'
-"""
-"""Swap the journal if its version is the expected one; the same writer's repeated write is done already.
-
-The writer counts: two drivers that read the same journal both claim the next generation, and only one of them has it.
-"""
+PLACES_MAX = 16
+"""Places that had a worker, whose parents are told so when they come back."""
 
 
-ANNOUNCE = """
-local now = redis.call('GET', KEYS[1])
-if now then
-  local doc = cjson.decode(now)
-  local mine = tonumber(ARGV[1])
-  if doc['generation'] > mine then return 0 end
-  if doc['generation'] == mine and doc['claimed'] and ARGV[2] == '0' then return 0 end
-end
-redis.call('SET', KEYS[1], ARGV[3])
-return 1
-"""
-"""Say where the driver is, unless a stronger claim is there: a newer generation, or the same and claimed."""
+class Changes(NamedTuple):
+    """What became of the registrations."""
 
-
-WITHDRAW = "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HDEL', KEYS[1], ARGV[1]) end"
-"""Take a registration back, but never that of a successor."""
+    number: int
+    """of the last change"""
+    whole: bool
+    """these are all there are"""
+    entries: dict[str, places.Registration | None]
+    """None: it was taken back"""
 
 
 @contextmanager
@@ -71,9 +50,14 @@ class Board:
         self._redis = redis.Redis.from_url(
             url, password=password, socket_timeout=patience_seconds, socket_connect_timeout=1.0, decode_responses=True
         )
-        self._swap = self._redis.register_script(SWAP)
-        self._announce = self._redis.register_script(ANNOUNCE)
-        self._withdraw = self._redis.register_script(WITHDRAW)
+        self._swap = self._redis.register_script(scripts.SWAP)
+        self._announce = self._redis.register_script(scripts.ANNOUNCE)
+        self._register = self._redis.register_script(scripts.REGISTER)
+        self._withdraw = self._redis.register_script(scripts.WITHDRAW)
+        self._changes = self._redis.register_script(scripts.CHANGES)
+        self._claim = self._redis.register_script(scripts.CLAIM)
+        self._beat = self._redis.register_script(scripts.BEAT)
+        self._silent = self._redis.register_script(scripts.SILENT)
 
     def ping(self) -> bool:
         """Whether Redis answers."""
@@ -101,45 +85,50 @@ class Board:
         return None if text is None else [Shape.from_wire(doc) for doc in json.loads(text)["shapes"]]
 
     # ---- who is there
-    def register(self, entry: places.Registration) -> None:
-        """Say where this life of an instance is."""
+    def register(self, entry: places.Registration) -> places.Registration:
+        """Say where this life of an instance is; which registration is there now: a later life's stays."""
         with _reaching(f"registering {entry.instance}"):
-            self._redis.hset(places.instances(self._run), entry.instance, entry.dump())
-
-    def register_again(self, entry: places.Registration) -> None:
-        """The same, unless there is an entry of this instance: then another life of it is there."""
-        with _reaching(f"registering {entry.instance} again"):
-            self._redis.hsetnx(places.instances(self._run), entry.instance, entry.dump())
+            there = self._register(keys=self._roll_keys(), args=[entry.instance, entry.incarnation, entry.dump()])
+        return places.Registration.load(str(there))
 
     def unregister(self, entry: places.Registration) -> None:
-        """This life will not come back by itself: its worker was released, or has a successor elsewhere."""
+        """This life will not come back by itself: its worker was released, is gone, or has a successor elsewhere."""
         with _reaching(f"signing off {entry.instance}"):
-            self._withdraw(keys=[places.instances(self._run)], args=[entry.instance, entry.dump()])
+            self._withdraw(keys=self._roll_keys(), args=[entry.instance, entry.dump()])
 
-    def registrations(self) -> list[places.Registration]:
-        """All instances that ever registered, each with its last life."""
+    def changes(self, known: int) -> Changes:
+        """What has changed after the change of that number; 0: everything. `Roll` keeps it."""
         with _reaching("looking for instances"):
-            entries = cast("dict[str, str]", self._redis.hgetall(places.instances(self._run)))
-        return [places.Registration.load(text) for text in entries.values()]
+            # Mostly nothing has, and this is what everybody asks all the time: it has to be few bytes.
+            if known and self._text(self._redis.get(places.last_change(self._run))) == str(known):
+                return Changes(known, False, {})
+            number, *found = cast("list[Any]", self._changes(keys=self._roll_keys(), args=[known]))
+        loaded = [None if text is None else places.Registration.load(text) for text in found[1::2]]
+        return Changes(number, known == 0 or number < known, dict(zip(found[::2], loaded, strict=True)))
 
-    def registration(self, instance: str) -> places.Registration | None:
-        """Where one instance is."""
-        with _reaching(f"looking for {instance}"):
-            text = self._text(self._redis.hget(places.instances(self._run), instance))
-        return None if text is None else places.Registration.load(text)
+    def claim(self, worker: int, place: str) -> int:
+        """A life for the parent of a worker that was started at `place` (a pod, say): it has the worker from now on.
 
-    def beat(self, worker: int, ttl_ms: int) -> None:
-        """This worker is alive for the next milliseconds."""
+        Raises Superseded when the worker has a parent elsewhere that came after an earlier one of this place.
+        """
+        with _reaching(f"claiming worker {worker}"):
+            life = int(self._claim(keys=[places.parents(self._run)], args=[worker, place, PLACES_MAX]))
+        if not life:
+            raise Superseded(f"worker {worker} was started anew elsewhere: this place has it no more")
+        return life
+
+    def beat(self, worker: int, life: int, ttl_ms: int) -> None:
+        """This worker is alive for the next milliseconds. Raises Superseded when a later life of its parent has it."""
         with _reaching(f"heartbeat of worker {worker}"):
-            self._redis.set(places.beat(self._run, worker), "alive", px=ttl_ms)
+            done = self._beat(keys=[places.parents(self._run)], args=[worker, life, ttl_ms])
+        if not done:
+            raise Superseded(f"worker {worker} was started anew elsewhere")
 
-    def beating(self, workers: list[int]) -> list[bool]:
-        """Which of these workers are alive."""
-        if not workers:
-            return []
+    def silent(self, workers: list[int]) -> list[int]:
+        """Which of these workers have no heartbeat."""
         with _reaching("looking for heartbeats"):
-            found = cast("list[Any]", self._redis.mget([places.beat(self._run, w) for w in workers]))
-        return [value is not None for value in found]
+            found = self._silent(keys=[places.beat(self._run)], args=[",".join(map(str, workers))])
+        return cast("list[int]", found)
 
     # ---- where the driver is
     def announce(self, place: places.DriverPlace) -> bool:
@@ -178,6 +167,9 @@ class Board:
             )
         if answer != "done":
             raise Superseded(f"generation {json.loads(answer)['version'][0]} has taken over the journal")
+
+    def _roll_keys(self) -> list[str]:
+        return [places.instances(self._run), places.changed(self._run), places.last_change(self._run)]
 
     @staticmethod
     def _text(value: Any) -> str | None:

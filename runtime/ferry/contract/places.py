@@ -5,6 +5,9 @@
 | `ferry:RUN:journal` | string | driver | JSON {"version", "initial", "groups", "writer"}: the table, swapped |
 | `ferry:RUN:pipeline` | string | driver | JSON {"shapes": [...]}: the stateful operators |
 | `ferry:RUN:instances` | hash | instance | 'W.I' -> JSON Registration |
+| `ferry:RUN:instances:changed` | sorted set | instance | 'W.I' by the number of the last change of its registration |
+| `ferry:RUN:instances:last` | string | instance | the number of the last change of any registration |
+| `ferry:RUN:parents` | hash | sidecar parent | 'W' -> "LIFE PLACE PLACE ...": who has the worker, and who had it |
 | `ferry:RUN:beat:W` | string with a time to live | sidecar parent | worker W is alive |
 | `ferry:RUN:driver` | string | driver, when Spark's workers are other processes | JSON DriverPlace, announced |
 """
@@ -12,6 +15,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import asdict, dataclass
 
 
@@ -30,8 +34,23 @@ def instances(run: str) -> str:
     return f"ferry:{run}:instances"
 
 
-def beat(run: str, worker: int) -> str:
-    """Heartbeat of a worker."""
+def parents(run: str) -> str:
+    """The latest life of each worker's parent."""
+    return f"ferry:{run}:parents"
+
+
+def changed(run: str) -> str:
+    """When each registration changed last."""
+    return f"{instances(run)}:changed"
+
+
+def last_change(run: str) -> str:
+    """Number of the last change of a registration."""
+    return f"{instances(run)}:last"
+
+
+def beat(run: str, worker: int | str = "") -> str:
+    """Heartbeat of a worker; without one, what all of them begin with."""
     return f"ferry:{run}:beat:{worker}"
 
 
@@ -68,12 +87,18 @@ class DriverPlace:
         return DriverPlace(**json.loads(text))
 
 
+def life_of(parent: int, start: int) -> bytes:
+    """A life of an instance: its parent's, as the board numbers them, and which start of the parent's it is; ordered."""
+    return struct.pack(">QQ", parent, start)
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """Where one life of an instance can be reached."""
 
     instance: str
     incarnation: str
+    """of two lives the later one has the greater: `life_of`"""
     host: str
     port: int
     """of the channel endpoint"""

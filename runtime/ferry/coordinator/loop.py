@@ -44,7 +44,7 @@ class Loop:
         self._hook = hook
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
         self._journal = JournalWriter(board)
-        self.members = Members(settings, board, self.post)
+        self.members = Members(settings.timeout_ms, board, self.post)
         patience = core.Settings(
             operators=operators,
             return_ms=settings.return_deadline_ms,

@@ -1,7 +1,7 @@
 """Who is there: registrations and heartbeats in Redis, and one channel to every instance.
 
 A closed connection is the fast detector; a heartbeat that ran out is the one for silence. While Redis is away only
-connections count. Must never decide what a loss means.
+connections count. Must never decide what a loss means, nor wait for one instance while others are there.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from ferry.board import Board
-from ferry.channel.base import REPLACED, Channel, Endpoint
+from ferry.board import Board, Roll
+from ferry.channel.base import Channel, Endpoint
+from ferry.channel.dialling import Dialler
 from ferry.contract import places
-from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError, Unreachable
+from ferry.contract.errors import Unreachable
 from ferry.contract.names import InstanceId, worker_of
 from ferry.protocol import coordinator as core
 
@@ -23,19 +23,25 @@ log = logging.getLogger("ferry.coordinator")
 
 LOOK_SECONDS = 0.1
 
+FORGET_SECONDS = 60.0
+"""Registrations of a worker leave the board when it had no heartbeat for so long; who comes back says so anew."""
+
 
 class Members:
     """Finds instances and keeps the channels to them."""
 
-    def __init__(self, settings: RunSettings, board: Board, post: Callable[[core.Event], None]) -> None:
-        self._settings = settings
+    def __init__(self, timeout_ms: int, board: Board, post: Callable[[core.Event], None]) -> None:
+        self._timeout_seconds = timeout_ms / 1000
         self._post = post
         self._board = board
-        self._known: dict[InstanceId, places.Registration] = {}
+        self._roll = Roll(board)
         self._beating: set[int] = set()
         self._silent: set[int] = set()
+        """Those of whom a heartbeat was heard before it ran out."""
+        self._mute_since: dict[int, float] = {}
+        """Workers without a heartbeat, heard of before or not."""
         self._trusted_at = 0.0
-        self._lock = threading.Lock()
+        self._dialler: Dialler | None = None
         self.endpoint: Endpoint | None = None
         self.on_lost: Callable[[InstanceId], None] = lambda instance: None
         """Called besides the event, on a thread of the channel."""
@@ -44,19 +50,24 @@ class Members:
 
     def start(self, endpoint: Endpoint) -> None:
         """Begin to look."""
-        self.endpoint = endpoint
+        self._dial_with(endpoint)
         threading.Thread(target=self._run, name="members", daemon=True).start()
 
+    def _dial_with(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._dialler = Dialler(endpoint.name, endpoint.connect)
+
     def registration(self, instance: InstanceId) -> places.Registration | None:
-        """Where the tasks reach an instance, and which life of it; None when it is lost."""
-        with self._lock:
-            return self._known.get(instance)
+        """Where the tasks reach an instance, and which life of it; None when there is no channel to that."""
+        entry = self._roll.entries.get(instance)
+        if entry is None or self.endpoint is None or self._dialler is None or self.endpoint.channel(instance) is None:
+            return None
+        return entry if self._dialler.life(instance) == entry.incarnation else None
 
     def closed(self, peer: str, reason: str) -> None:
-        """The channel to a peer closed. When a newer one took over, to a successor say, that one is known already."""
-        if reason != REPLACED:
-            with self._lock:
-                self._known.pop(InstanceId(peer), None)
+        """The channel to a peer closed."""
+        if self._dialler is not None:
+            self._dialler.closed(peer)
         self._post(core.Lost(InstanceId(peer), reason))
         self.on_lost(InstanceId(peer))
 
@@ -77,40 +88,45 @@ class Members:
         """Nobody can be heard. A Redis that comes back has old heartbeats: they may run out before workers are back."""
         self._beating.clear()
         self._silent.clear()
-        self._trusted_at = time.monotonic() + self._settings.timeout_ms / 1000
+        self._mute_since.clear()
+        self._trusted_at = time.monotonic() + self._timeout_seconds
 
     def _look(self) -> None:
-        assert self.endpoint is not None
-        found = self._board.registrations()
-        workers = sorted({worker_of(InstanceId(e.instance)) for e in found})
-        beats = self._board.beating(workers)
-        for worker, beat in zip(workers, beats, strict=True):
-            if beat:
-                if time.monotonic() >= self._trusted_at:
+        self._roll.look()
+        found = self._roll.entries
+        self._listen(sorted({worker_of(InstanceId(instance)) for instance in found}))
+        for entry in found.values():
+            self._keep(entry)
+
+    def _listen(self, workers: list[int]) -> None:
+        """Whose heartbeat there is."""
+        now = time.monotonic()
+        mute = dict.fromkeys(self._board.silent(workers))
+        self._mute_since = {worker: self._mute_since.get(worker, now) for worker in mute}
+        for worker in workers:
+            if worker not in mute:
+                if now >= self._trusted_at:
                     self._beating.add(worker)
                 self._silent.discard(worker)
             elif worker in self._beating:
                 self._beating.discard(worker)
                 self._silent.add(worker)
                 self.on_silent(worker)
-        for entry in found:
-            instance = InstanceId(entry.instance)
-            known = self._known.get(instance)
-            if known is not None and known.incarnation == entry.incarnation:
-                self._check_silence(instance)
-                continue
-            try:
-                with self._lock:
-                    self._known[instance] = entry
-                self.endpoint.connect(instance, (entry.host, entry.port), timeout=1.0)
-            except FerryError as error:
-                log.debug("no channel to %s yet: %s", instance, error)
-                with self._lock:
-                    self._known.pop(instance, None)
 
-    def _check_silence(self, instance: InstanceId) -> None:
-        assert self.endpoint is not None
-        channel = self.endpoint.channel(instance)
-        if channel is not None and worker_of(instance) in self._silent:
-            log.warning("%s: no heartbeat for %.1f s", instance, self._settings.timeout_ms / 1000)
-            channel.close("no heartbeat")
+    def _keep(self, entry: places.Registration) -> None:
+        """Have a channel to this life of an instance, if its worker can be heard, and to no other life."""
+        assert self.endpoint is not None and self._dialler is not None
+        instance = InstanceId(entry.instance)
+        worker, channel = worker_of(instance), self.endpoint.channel(instance)
+        if worker in self._silent:
+            if channel is not None:
+                log.warning("%s: no heartbeat for %.1f s", instance, self._timeout_seconds)
+                channel.close("no heartbeat")
+        elif channel is None:
+            self._dialler.dial(entry)
+        elif self._dialler.life(instance) != entry.incarnation:
+            log.info("%s has a successor", instance)
+            channel.close("it has a successor")
+        if channel is None and time.monotonic() - self._mute_since.get(worker, time.monotonic()) > FORGET_SECONDS:
+            log.info("%s is gone: it leaves the board", instance)
+            self._board.unregister(entry)

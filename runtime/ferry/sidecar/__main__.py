@@ -1,6 +1,7 @@
 """`python -m ferry.sidecar RUN_JSON --worker K [--instance I]`: a sidecar's parent, or one of its instances.
 
-Exit codes: 0 ended as told, 3 an instance cannot go on, 4 no transport can be used (the last line says why), else a crash.
+Exit codes: 0 ended as told, 3 an instance cannot go on, 4 no transport can be used (the last line says why), 5 it was
+started anew elsewhere, else a crash.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("run_json")
     parser.add_argument("--worker", type=int, required=True)
     parser.add_argument("--instance", type=int)
+    parser.add_argument("--life", type=bytes.fromhex, default=b"", help="of an instance, given by its parent")
     parser.add_argument("--instances", type=int, default=1)
     args = parser.parse_args()
     settings, surroundings = RunSettings.read(args.run_json), environment.read()
@@ -45,7 +47,7 @@ def main() -> int:
     from ferry.sidecar.node import Node
 
     try:
-        node = Node(settings, args.worker, args.instance, surroundings)
+        node = Node(settings, args.worker, args.instance, args.life, surroundings)
     except DeviceUnusable as error:
         print(f"{NO_TRANSPORT}{error}", file=sys.stderr)
         return NO_TRANSPORT_CODE

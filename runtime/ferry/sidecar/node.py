@@ -15,7 +15,6 @@ import signal
 import tempfile
 import threading
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from ferry.contract.shapes import Shape
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
 from ferry.protocol import instance as core
-from ferry.sidecar import ALIVE
+from ferry.sidecar import ALIVE, SUPERSEDED_CODE
 from ferry.sidecar.counts import Counts
 from ferry.sidecar.data import Data
 from ferry.sidecar.drivers import Drivers
@@ -68,7 +67,7 @@ LAST_WORDS_SECONDS = 1.0
 class Node:
     """One life of one instance."""
 
-    def __init__(self, settings: RunSettings, worker: int, index: int, surroundings: Environment) -> None:
+    def __init__(self, settings: RunSettings, worker: int, index: int, life: bytes, surroundings: Environment) -> None:
         self.settings = settings
         self._index, self._surroundings = index, surroundings
         self.me = InstanceId(f"{worker}.{index}")
@@ -76,7 +75,7 @@ class Node:
         self.dir.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(self.dir)
         self._yield_until = 0.0
-        self._life = uuid.uuid4().hex
+        self._life = life.hex()
         self._inbox = Inbox()
         self._board = Board(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
@@ -84,11 +83,11 @@ class Node:
         """epochs, as the driver has told"""
         self._leaves: tuple[float, int] | None = None
         self._drivers = Drivers()
-        self._peers = Peers(self.me, self._board)
+        self._peers = Peers(self.me, self._board, self._superseded)
         # Before anything else: an instance that cannot have the device it needs holds no state, and ends with the reason.
         mine = (surroundings.host,) if surroundings.host else ()
         secret = settings.secret.encode()
-        party = choice.Party(self.me, settings.run, secret, self._on_message, self._on_open, self._on_close)
+        party = choice.Party(self.me, settings.run, secret, self._on_message, self._on_open, self._on_close, life)
         self._chosen = choice.choose(settings.transport, mine, party)
         self._endpoint = self._chosen.endpoint
         self._link_watch = LinkWatch(self._chosen)
@@ -130,6 +129,12 @@ class Node:
             return 3
         self._peers.leave()
         return 0
+
+    def _superseded(self, by: places.Registration) -> None:
+        """At once: what a former life still did would reach those who hear its successor."""
+        log.critical("instance %s ends: it was started anew on %s, pid %d", self.me, by.host, by.pid)
+        logging.shutdown()
+        os._exit(SUPERSEDED_CODE)
 
     def _wait_for_shapes(self) -> list[Shape] | None:
         while not self._stop.is_set():

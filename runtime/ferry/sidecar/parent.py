@@ -1,18 +1,21 @@
 """The parent of a sidecar: heartbeats and supervision, so that a long computation never looks like death.
 
 Starts `instances` children, restarts one that died (it comes back to its own files), follows the file
-`workers/K/instances` (or another one that it is told) when vertical scaling changes their number. It must never touch
-state or channels.
+`workers/K/instances` (or another one that it is told) when vertical scaling changes their number. Before anything else it
+claims the worker: once that was started elsewhere, this parent ends with its children. It must never touch state or
+channels.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import prometheus_client as prom
@@ -21,14 +24,18 @@ from ferry import scrape
 from ferry.board import Board
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import NO_TRANSPORT_CODE, Unreachable
+from ferry.contract.errors import NO_TRANSPORT_CODE, Superseded, Unreachable
+from ferry.contract.places import life_of
 from ferry.environment import Environment
-from ferry.sidecar import ALIVE, STARTED
+from ferry.sidecar import ALIVE, STARTED, SUPERSEDED_CODE
 from ferry.sidecar.counts import InstancesCollector, Life
 
 log = logging.getLogger("ferry.sidecar")
 
 RESTART_SECONDS_MAX = 5.0
+
+CLAIM_SECONDS = 0.2
+"""Between two attempts to claim the worker, while Redis is away."""
 
 END_SECONDS = 3.0
 """Children that were told to end are killed after this; they leave within `node.LEAVE_SECONDS`."""
@@ -58,6 +65,10 @@ class Parent:
         self._stop = False
         self._code = 0
         self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
+        self._place = surroundings.place or secrets.token_hex(8)
+        self._life: int | None = None
+        """Of this parent, as the board numbers them; None as long as it has not claimed the worker."""
+        self._starts = 0
 
     def run(self) -> int:
         """Supervise until told to stop, or until no instance has a transport that it may use; kills the children then."""
@@ -67,16 +78,20 @@ class Parent:
         (self._dir / STARTED).unlink(missing_ok=True)
         (self._dir / "pid").write_text(str(os.getpid()))
         self._serve_metrics()
-        beat_at = read_at = 0.0
+        beat_at = read_at = claim_at = 0.0
         while not self._stop:
             now = time.monotonic()
             if now >= read_at:
                 self._read_wanted()
                 read_at = now + 1.0
-            self._supervise(now)
-            if now >= beat_at:
-                self._beat()
-                beat_at = now + self._settings.heartbeat_ms / 1000
+            if self._life is not None:
+                self._supervise(now)
+                if now >= beat_at:
+                    self._reach(self._beat)
+                    beat_at = now + self._settings.heartbeat_ms / 1000
+            elif now >= claim_at:
+                self._reach(self._claim)
+                claim_at = now + CLAIM_SECONDS
             time.sleep(0.05)
         for child in self._children.values():
             child.terminate()
@@ -149,11 +164,26 @@ class Parent:
 
     def _command(self, index: int) -> list[str]:
         command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
-        return [*command, "--instance", str(index)]
+        assert self._life is not None
+        self._starts += 1
+        return [*command, "--instance", str(index), "--life", life_of(self._life, self._starts).hex()]
+
+    def _claim(self) -> None:
+        self._life = self._board.claim(self._worker, self._place)
 
     def _beat(self) -> None:
+        assert self._life is not None
+        self._board.beat(self._worker, self._life, self._settings.timeout_ms)
+        (self._dir / STARTED).touch()
+
+    def _reach(self, act: Callable[[], None]) -> None:
+        """Do something at the board; what it says when the worker is elsewhere ends this parent and its children."""
         try:
-            self._board.beat(self._worker, self._settings.timeout_ms)
-            (self._dir / STARTED).touch()
+            act()
         except Unreachable as error:
             log.debug("%s", error)
+        except Superseded as error:
+            log.critical("the sidecar ends: %s", error)
+            for child in self._children.values():
+                child.kill()
+            self._stop, self._code = True, SUPERSEDED_CODE

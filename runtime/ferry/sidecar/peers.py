@@ -1,6 +1,7 @@
 """Channels to the other instances: one side of each pair dials, messages wait until the channel is open.
 
 Whoever is not on the board is dialled by nobody, so an entry that disappears (with what Redis held, say) is made again.
+When a later life of this instance is on the board, this one is a former life that nobody may hear any more: it ends.
 
 Were both sides to dial when they have something to send, two connections could open at once, one of them would be
 replaced, and what was queued on it lost: an attempt would stall until its deadline. So the instance with the smaller name
@@ -12,24 +13,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ferry.board import Board
+from ferry.board import Board, Roll
 from ferry.channel.base import Channel, Endpoint, Lane
+from ferry.channel.dialling import Dialler
 from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.places import Registration
 
 log = logging.getLogger("ferry.sidecar")
 
-LOOK_SECONDS = 0.1
-BACK_OFF_SECONDS_MAX = 2.0
+LOOK_SECONDS, CALM_SECONDS = 0.1, 1.0
+"""Between two looks at the board: while somebody is missing, and when everybody is there."""
 
-WAITING_MESSAGES_MAX = 4096
-"""Messages that wait for one peer's channel; older ones go first. What is lost costs a new attempt, not state."""
+WAITING_MESSAGES_MAX, WAITING_SECONDS = 4096, 30.0
+"""Messages that wait for one peer's channel, and for how long; older ones go first. What is lost costs a new attempt, not
+state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +47,26 @@ class Post:
 
 
 @dataclass(slots=True)
-class Dial:
-    """How dialling one life of a peer goes."""
+class Queue:
+    """What waits for one peer's channel."""
 
-    incarnation: str
-    failures: int = 0
-    not_before: float = 0.0
+    since: float
+    posts: deque[Post] = field(default_factory=lambda: deque(maxlen=WAITING_MESSAGES_MAX))
 
 
 class Peers:
     """Open channels by peer name (drivers', too), and what waits for one."""
 
-    def __init__(self, me: str, board: Board) -> None:
+    def __init__(self, me: str, board: Board, superseded: Callable[[Registration], None]) -> None:
+        """`superseded` is called, on a thread of its own, with the registration of a later life of this instance."""
         self._me = me
         self._board = board
+        self._roll = Roll(board)
+        self._superseded = superseded
         self._lock = threading.Lock()
         self._open: dict[str, Channel] = {}
-        self._waiting: dict[str, list[Post]] = {}
-        self._dials: dict[str, Dial] = {}
+        self._waiting: dict[str, Queue] = {}
+        self._dialler: Dialler | None = None
         self._wake = threading.Event()
         self._entry: Registration | None = None
         self._signing = threading.Lock()
@@ -68,7 +74,8 @@ class Peers:
     def start(self, endpoint: Endpoint, entry: Registration) -> None:
         """Be on the board, and begin to dial; both as soon as Redis answers."""
         self._entry = entry
-        threading.Thread(target=self._run, args=(endpoint,), name="peers", daemon=True).start()
+        self._dialler = Dialler(self._me, endpoint.connect)
+        threading.Thread(target=self._run, args=(self._dialler,), name="peers", daemon=True).start()
 
     def leave(self) -> None:
         """Be on the board no more."""
@@ -81,13 +88,16 @@ class Peers:
         """A channel is open: what waited goes first."""
         with self._lock:
             self._open[peer] = channel
-            for post in self._waiting.pop(peer, []):
+            waited = self._waiting.pop(peer, None)
+            for post in waited.posts if waited is not None else ():
                 self._post(channel, post)
 
     def closed(self, peer: str) -> None:
         """A channel is gone."""
         with self._lock:
             self._open.pop(peer, None)
+        if self._dialler is not None:
+            self._dialler.closed(peer)
         self._wake.set()
 
     def post(self, peer: str, lane: Lane, kind: int, head: bytes, body: tuple[pa.Buffer, ...]) -> None:
@@ -98,7 +108,7 @@ class Peers:
             if channel is not None:
                 self._post(channel, post)
                 return
-            self._waiting[peer] = [*self._waiting.get(peer, [])[-WAITING_MESSAGES_MAX + 1 :], post]
+            self._waiting.setdefault(peer, Queue(time.monotonic())).posts.append(post)
         self._wake.set()
 
     def send_nowait(self, peer: str, lane: Lane, kind: int, head: bytes, body: tuple[pa.Buffer, ...]) -> bool:
@@ -117,51 +127,56 @@ class Peers:
             log.warning("%s could not send to %s: %s", self._me, channel.peer, error)
 
     # ---- dialling
-    def _run(self, endpoint: Endpoint) -> None:
-        signed = False
+    def _run(self, dialler: Dialler) -> None:
         while True:
+            missing = True
             with suppress(Unreachable):  # Redis is away: the channels that are open stay.
-                if not signed:
-                    self._sign(self._board.register)
-                    signed = True
-                found = self._board.registrations()
-                if all(entry.instance != self._me for entry in found):
-                    self._sign(self._board.register_again)
-                for entry in found:
-                    if entry.instance > self._me:
-                        self._part_from_predecessor(entry)
-                        if entry.instance not in self._open:
-                            self._dial(endpoint.connect, entry)
-            self._wake.wait(LOOK_SECONDS)
+                missing = self._look(dialler)
+            looked = time.monotonic()
+            self._wake.wait(LOOK_SECONDS if missing else CALM_SECONDS)
+            time.sleep(max(0.0, looked + LOOK_SECONDS - time.monotonic()))
             self._wake.clear()
 
-    def _sign(self, register: Callable[[Registration], None]) -> None:
-        with self._signing:
-            if self._entry is not None:
-                register(self._entry)
+    def _look(self, dialler: Dialler) -> bool:
+        """Be on the board, and dial who is there; whether to look again soon."""
+        self._roll.look()
+        self._sign()
+        missing = False
+        for entry in self._roll.entries.values():
+            if entry.instance > self._me:
+                self._part_from_predecessor(dialler.life(entry.instance), entry)
+                if entry.instance not in self._open:
+                    missing |= dialler.hopeful(entry)
+                    dialler.dial(entry)
+        return missing | self._anything_waits()
 
-    def _part_from_predecessor(self, entry: Registration) -> None:
+    def _sign(self) -> None:
+        there = self._roll.entries.get(self._me)
+        with self._signing:
+            if self._entry is None:
+                return
+            if there is None or there.incarnation < self._entry.incarnation:
+                there = self._board.register(self._entry)
+            if there.incarnation <= self._entry.incarnation:
+                return
+            self._entry = None
+        self._superseded(there)
+
+    def _part_from_predecessor(self, life: str | None, entry: Registration) -> None:
         """Close the channel to a life that has a successor: one that is frozen, or cut off, would keep it open."""
-        dial = self._dials.get(entry.instance)
         with self._lock:
             channel = self._open.get(entry.instance)
-        if channel is not None and dial is not None and dial.incarnation != entry.incarnation:
+        if channel is not None and life is not None and life != entry.incarnation:
             log.info("%s: %s has a successor", self._me, entry.instance)
             channel.close("it has a successor")
             with self._lock:
                 if self._open.get(entry.instance) is channel:
                     del self._open[entry.instance]
 
-    def _dial(self, connect: Callable[..., Channel], entry: Registration) -> None:
-        dial = self._dials.get(entry.instance)
-        if dial is None or dial.incarnation != entry.incarnation:
-            dial = self._dials[entry.instance] = Dial(entry.incarnation)
-        if time.monotonic() < dial.not_before:
-            return
-        try:
-            connect(entry.instance, (entry.host, entry.port), timeout=1.0)
-            dial.failures = 0
-        except (FerryError, OSError) as error:
-            dial.failures += 1
-            dial.not_before = time.monotonic() + min(0.05 * 2**dial.failures, BACK_OFF_SECONDS_MAX)
-            log.debug("%s cannot reach %s: %s", self._me, entry.instance, error)
+    def _anything_waits(self) -> bool:
+        """Whether messages wait for a channel; those that waited too long wait no more."""
+        late = time.monotonic() - WAITING_SECONDS
+        with self._lock:
+            for peer in [peer for peer, queue in self._waiting.items() if queue.since < late]:
+                log.warning("%s forgets %d messages for %s", self._me, len(self._waiting.pop(peer).posts), peer)
+            return bool(self._waiting)

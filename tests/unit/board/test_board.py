@@ -1,4 +1,4 @@
-"""The journal against a real Redis: who may write it, and what the answer is to all others."""
+"""The board against a real Redis: who may write what, and what the answer is to all others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ferry.board import Board
+from ferry.board import Board, Changes, Roll
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.names import InstanceId, Term
+from ferry.contract.places import Registration
 from ferry.contract.routing import Group, Table, Version
 from ferry_operator.environment import read_ferry_env
 
@@ -113,3 +114,108 @@ def test_a_journal_that_is_gone_is_not_begun_anew(redis: Redis) -> None:
     with pytest.raises(Superseded, match="the journal is gone"):
         board.swap_journal(table(1, 1), Version(1, 0))
     assert board.journal() is None
+
+
+def entry(instance: str, incarnation: str) -> Registration:
+    return Registration(instance, incarnation, "127.0.0.1", 1, "", 2)
+
+
+def test_a_registration_gives_way_to_that_of_a_later_life_only(redis: Redis) -> None:
+    board, before, after = redis.board(), entry("1.0", "1"), entry("1.0", "2")
+    assert board.register(before) == before
+    assert board.register(after) == after
+    assert board.register(before) == after, "and it is told who is there"
+    board.unregister(before)
+    assert board.changes(0).entries == {"1.0": after}
+    board.unregister(after)
+    assert board.register(before) == before
+
+
+def test_the_roll_is_kept_up_by_changes(redis: Redis) -> None:
+    board, roll = redis.board(), Roll(redis.board())
+    roll.look()
+    assert roll.entries == {}
+    a, b = entry("0.0", "1"), entry("1.0", "1")
+    board.register(a)
+    board.register(b)
+    roll.look()
+    assert roll.entries == {"0.0": a, "1.0": b}
+    known = board.changes(0).number
+    board.register(b)
+    assert board.changes(known) == Changes(known, False, {}), "the same again is no change"
+    board.unregister(a)
+    assert board.changes(known).entries == {"0.0": None}
+    roll.look()
+    assert roll.entries == {"1.0": b}
+
+
+def test_a_look_at_the_roll_costs_the_same_however_many_are_on_it(redis: Redis) -> None:
+    board, rolls = redis.board(), [Roll(redis.board()) for _ in range(5)]
+    client = board._redis
+
+    def bytes_so_far() -> int:
+        stats = client.info("stats")
+        return int(stats["total_net_input_bytes"] + stats["total_net_output_bytes"])  # type: ignore[index, operator]
+
+    for worker in range(200):
+        board.register(entry(f"{worker}.0", "1"))
+    for roll in rolls:
+        roll.look()
+        assert len(roll.entries) == 200
+    asking = bytes_so_far()
+    asking = bytes_so_far() - asking
+    before = bytes_so_far()
+    for roll in rolls * 10:
+        roll.look()
+    settled = bytes_so_far() - before - asking
+    assert settled < 50 * 120, "a look"
+    board.register(entry("7.0", "2"))
+    before = bytes_so_far()
+    for roll in rolls:
+        roll.look()
+    assert bytes_so_far() - before - asking < 5 * 1000, "a look when one of them has changed"
+    assert all(roll.entries["7.0"].incarnation == "2" for roll in rolls)
+
+
+def test_the_roll_is_read_as_a_whole_when_redis_was_away_or_has_lost_something(redis: Redis) -> None:
+    board, roll = redis.board(), Roll(redis.board())
+    for instance in ("0.0", "1.0"):
+        board.register(entry(instance, "1"))
+    roll.look()
+    known = board.changes(0).number
+    redis.end()
+    with pytest.raises(Unreachable):
+        roll.look()
+    redis.start()  # with nothing in it
+    assert redis.board().changes(known).whole
+    redis.board().register(entry("2.0", "1"))
+    roll.look()
+    assert list(roll.entries) == ["2.0"]
+
+
+def test_a_worker_belongs_to_the_parent_that_claimed_it_last(redis: Redis) -> None:
+    board = redis.board()
+    first = board.claim(3, "a")
+    board.beat(3, first, 60_000)
+    again = board.claim(3, "a")
+    assert again > first, "a later start at the same place"
+    other = board.claim(3, "b")
+    assert other > again and board.claim(4, "a"), "another worker is another matter"
+    for late in (lambda: board.beat(3, again, 60_000), lambda: board.claim(3, "a")):
+        with pytest.raises(Superseded, match="worker 3 was started anew elsewhere"):
+            late()
+    board.beat(3, other, 60_000)
+    assert board.claim(3, "b") > other
+    assert board.silent([1, 3, 12]) == [1, 12]
+
+
+def test_a_worker_keeps_its_parent_when_redis_has_lost_who_it_is(redis: Redis) -> None:
+    board = redis.board()
+    former, life = board.claim(0, "a"), board.claim(0, "b")
+    redis.end()
+    redis.start()
+    board = redis.board()
+    board.beat(0, former, 60_000)
+    board.beat(0, life, 60_000)
+    with pytest.raises(Superseded):
+        board.beat(0, former, 60_000)

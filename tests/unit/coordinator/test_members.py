@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+
 import pytest
 
+from ferry.board import Changes
 from ferry.channel.tcp import TcpEndpoint
-from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.places import Registration
 from ferry.coordinator import members
 from ferry.coordinator.members import Members
 
-SETTINGS = RunSettings(
-    job="j", run="j-1", directory="", secret="s" * 16, redis="", pipeline_module="m", pipeline_file=None,
-    pipeline_args={}, virtual_nodes=4, replicas=0, workers=2, instances_per_worker=1, memory_bytes=1 << 20,
-    epoch_interval_ms=0, epoch_max_rows=1, cores=1, timeout_ms=2500,
-)  # fmt: skip
+TIMEOUT_MS = 2500
 
 
 class FakeBoard:
@@ -23,16 +23,37 @@ class FakeBoard:
         self.beats = {0: True, 1: True}
         self.away = False
 
-    def registrations(self) -> list[Registration]:
+        self.entries = {f"{w}.0": entry(w) for w in self.beats}
+
+    def changes(self, known: int) -> Changes:
         if self.away:
             raise Unreachable("Redis does not answer")
-        return [Registration(f"{w}.0", "life", "127.0.0.1", 1, "grpc+tcp://127.0.0.1:2", 3) for w in self.beats]
+        return Changes(1, True, dict(self.entries))
 
-    def beating(self, workers: list[int]) -> list[bool]:
-        return [self.beats[w] for w in workers]
+    def unregister(self, one: Registration) -> None:
+        if self.entries.get(one.instance) == one:
+            del self.entries[one.instance]
+
+    def silent(self, workers: list[int]) -> list[int]:
+        return [w for w in workers if not self.beats[w]]
+
+
+def entry(worker: int, life: str = "1", port: int = 1) -> Registration:
+    return Registration(f"{worker}.0", life, "127.0.0.1", port, "grpc+tcp://127.0.0.1:2", 3)
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.perf_counter() + 10
+    while not true():
+        assert time.perf_counter() < deadline
 
 
 class FakeEndpoint:
+    name = "driver"
+
+    def channel(self, peer: str) -> None:
+        return None
+
     def connect(self, *_: object, **__: object) -> None:
         raise FerryError("nobody there")
 
@@ -40,8 +61,9 @@ class FakeEndpoint:
 def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.MonkeyPatch) -> None:
     now, board, told = [100.0], FakeBoard(), list[int]()
     monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
-    made = Members(SETTINGS, board, lambda event: None)  # type: ignore[arg-type]
-    made.endpoint, made.on_silent = FakeEndpoint(), told.append  # type: ignore[assignment]
+    made = Members(TIMEOUT_MS, board, lambda event: None)  # type: ignore[arg-type]
+    made._dial_with(FakeEndpoint())  # type: ignore[arg-type]
+    made.on_silent = told.append
 
     def look(seconds: float) -> list[int]:
         now[0] += seconds
@@ -73,35 +95,85 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
 
 def test_instances_of_a_silent_worker_are_cut_off_as_soon_as_its_heartbeat_has_run_out() -> None:
     board, endpoint = FakeBoard(), OpenEndpoint()
-    made = Members(SETTINGS, board, lambda event: None)  # type: ignore[arg-type]
-    made.endpoint = endpoint  # type: ignore[assignment]
+    made = Members(TIMEOUT_MS, board, lambda event: None)  # type: ignore[arg-type]
+    made._dial_with(endpoint)  # type: ignore[arg-type]
     made._look()
+    until(lambda: len(endpoint.open) == 2)
     made._look()
     assert not endpoint.closed
     board.beats[1] = False
     made._look()
     assert endpoint.closed == ["1.0"]
+    dialled = endpoint.dialled
+    for _ in range(3):
+        made._look()
+    assert endpoint.dialled == dialled, "nobody dials it as long as it is silent"
+
+
+def test_a_worker_without_a_heartbeat_leaves_the_board_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, board = [100.0], FakeBoard()
+    monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
+    made = Members(TIMEOUT_MS, board, lambda event: None)  # type: ignore[arg-type]
+    made._dial_with(FakeEndpoint())  # type: ignore[arg-type]
+    board.beats[1] = False
+    made._look()
+    now[0] += members.FORGET_SECONDS
+    made._look()
+    assert list(board.entries) == ["0.0", "1.0"]
+    made._forget()  # Redis was away: it counts from anew
+    now[0] += 1
+    made._look()
+    now[0] += members.FORGET_SECONDS + 1
+    made._look()
+    assert list(board.entries) == ["0.0"]
+
+
+def test_no_heartbeat_waits_for_a_dial() -> None:
+    board, told = FakeBoard(), list[int]()
+    made = Members(TIMEOUT_MS, board, lambda event: None)  # type: ignore[arg-type]
+    made.on_silent = told.append
+    end = threading.Event()
+
+    class Swallowing(FakeEndpoint):
+        def connect(self, *_: object, **__: object) -> None:
+            end.wait(10)
+            raise FerryError("nobody there")
+
+    made._dial_with(Swallowing())  # type: ignore[arg-type]
+    try:
+        made._look()
+        board.beats[1] = False
+        made._look()
+        assert told == [1]
+    finally:
+        end.set()
 
 
 def test_a_successor_that_comes_before_its_predecessor_has_gone_is_dialled_once() -> None:
     board, posted = FakeBoard(), list[object]()
-    made = Members(SETTINGS, board, posted.append)  # type: ignore[arg-type]
+    made = Members(TIMEOUT_MS, board, posted.append)  # type: ignore[arg-type]
     driver, before, after = (
         TcpEndpoint(
             name, "job", b"secret", lambda m: None, *((made.opened, made.closed) if name == "d" else (ignore, ignore))
         )
         for name in ("d", "0.0", "0.0")
     )
-    made.endpoint = driver
+    made._dial_with(driver)
+    kinds: list[str] = []
+
+    def seen(count: int) -> bool:
+        made._look()
+        kinds[:] = [type(event).__name__ for event in posted]
+        return len(kinds) >= count
+
     try:
-        for life, endpoint in (("first", before), ("second", after)):
-            host, port = endpoint.listen()
-            board.registrations = lambda life=life, host=host, port=port: [  # type: ignore[method-assign, misc]
-                Registration("0.0", life, host, port, "", 1)
-            ]
-            for _ in range(4):
-                made._look()
-        kinds = [type(event).__name__ for event in posted]
+        del board.entries["1.0"]
+        for life, endpoint, count in (("1", before, 1), ("2", after, 3)):
+            _, port = endpoint.listen()
+            board.entries["0.0"] = entry(0, life, port)
+            until(lambda count=count: seen(count))
+        for _ in range(4):
+            made._look()
         assert kinds == ["Connected", "Lost", "Connected"], "the second took over from the first, once"
     finally:
         for endpoint in (driver, before, after):
@@ -113,15 +185,22 @@ def ignore(*_: object) -> None:
 
 
 class OpenEndpoint:
+    name = "driver"
+
     def __init__(self) -> None:
+        self.open: dict[str, object] = {}
         self.closed: list[str] = []
+        self.dialled = 0
 
-    def connect(self, *_: object, **__: object) -> None:
-        return None
+    def connect(self, peer: str, *_: object) -> None:
+        self.dialled += 1
 
-    def channel(self, peer: str) -> object:
         class Channel:
             def close(_, reason: str) -> None:
                 self.closed.append(peer)
+                del self.open[peer]
 
-        return Channel()
+        self.open[peer] = Channel()
+
+    def channel(self, peer: str) -> object:
+        return self.open.get(peer)

@@ -138,6 +138,8 @@ def test_a_worker_is_a_native_sidecar_and_an_executor() -> None:
     assert pod["spec"]["restartPolicy"] == sidecar["restartPolicy"] == "Always"
     assert sidecar["args"] == ["python3", "-m", "ferry.sidecar", "/etc/ferry/run.json", "--worker", "1"]
     assert executor["args"] == ["python3", "-m", "ferry.worker", "/etc/ferry/run.json", "--worker", "1"]
+    uid = {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert {"name": "FERRY_PLACE", "valueFrom": uid} in sidecar["env"]
     assert env(sidecar)["FERRY_INSTANCES_FILE"] == "/etc/ferry/pod/instances" and env(executor)["FERRY_WORKER"] == "1"
     assert "startupProbe" in sidecar
     settings = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == "settings")

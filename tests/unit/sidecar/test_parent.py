@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import pytest
 
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import NO_TRANSPORT_CODE
+from ferry.contract.errors import NO_TRANSPORT_CODE, Superseded
+from ferry.contract.places import life_of
 from ferry.environment import Environment
-from ferry.sidecar import ALIVE
+from ferry.sidecar import ALIVE, SUPERSEDED_CODE
 from ferry.sidecar.parent import Parent
 
 
@@ -69,3 +72,43 @@ def test_one_that_works_keeps_its_sidecar(tmp_path: Path) -> None:
     works.kill()
     works.communicate()
     assert not parent._stop, "it has been up for long"
+
+
+class Board:
+    """What a parent sees of it: who has the worker."""
+
+    def __init__(self) -> None:
+        self.elsewhere = False
+
+    def claim(self, worker: int, place: str) -> int:
+        if self.elsewhere:
+            raise Superseded("it was started anew elsewhere")
+        return 7
+
+    def beat(self, worker: int, life: int, ttl_ms: int) -> None:
+        self.claim(worker, "")
+
+
+@pytest.mark.parametrize("began", [True, False], ids=["while it runs", "when it starts again there"])
+def test_a_parent_whose_worker_was_started_elsewhere_ends_with_its_children(tmp_path: Path, began: bool) -> None:
+    parent, board = parent_of(tmp_path, 0), Board()
+    parent._board = board  # type: ignore[assignment]
+    if began:
+        parent._reach(parent._claim)
+        lives = [Parent._command(parent, 0)[-1] for _ in range(2)]
+        assert lives == [life_of(7, 1).hex(), life_of(7, 2).hex()] == sorted(lives)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    parent._children[0] = child
+    board.elsewhere = True
+    parent._reach(parent._beat if began else parent._claim)
+    assert (parent._stop, parent._code) == (True, SUPERSEDED_CODE)
+    assert child.wait(10) == -9
+    child.communicate()
+
+
+def test_no_instance_is_started_before_the_worker_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = parent_of(tmp_path, 0)  # its Redis does not answer
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(parent, "_serve_metrics", lambda: threading.Timer(0.3, parent._on_term).start())
+    assert parent.run() == 0
+    assert parent._starts == 0 and not parent._children and parent._life is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -9,10 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from ferry.channel.base import Channel, Lane, Message
+from ferry.board import Changes
+from ferry.channel.base import REPLACED, Channel, Lane, Message
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract.errors import Unreachable
-from ferry.contract.places import Registration
+from ferry.contract.places import Registration, life_of
+from ferry.sidecar import peers as peers_module
 from ferry.sidecar.peers import Peers
 
 
@@ -22,19 +25,21 @@ class Registry:
     def __init__(self) -> None:
         self.entries: dict[str, Registration] = {}
         self.away = False
+        self.looks = 0
 
-    def registrations(self) -> list[Registration]:
+    def changes(self, known: int) -> Changes:
+        self.looks += 1
         if self.away:
             raise Unreachable("away")
-        return list(self.entries.values())
+        return Changes(1, True, dict(self.entries))
 
-    def register(self, entry: Registration) -> None:
+    def register(self, entry: Registration) -> Registration:
         if self.away:
             raise Unreachable("away")
-        self.entries[entry.instance] = entry
-
-    def register_again(self, entry: Registration) -> None:
-        self.entries.setdefault(entry.instance, entry)
+        there = self.entries.get(entry.instance)
+        if there is None or there.incarnation <= entry.incarnation:
+            there = self.entries[entry.instance] = entry
+        return there
 
     def unregister(self, entry: Registration) -> None:
         if self.entries.get(entry.instance) == entry:
@@ -44,21 +49,30 @@ class Registry:
 class Instance:
     """A pair of endpoint and peers, and what arrived."""
 
+    starts = itertools.count(1)
+
     def __init__(self, me: str, registry: Registry) -> None:
         self.me, self.registry = me, registry
         self.got: list[bytes] = []
         self.news = threading.Condition()
         self.opened: list[str] = []
-        self.peers = Peers(me, registry)  # type: ignore[arg-type]
-        self.endpoint = TcpEndpoint(me, "job", b"s" * 16, self._take, self._open, lambda p, r: self.peers.closed(p))
+        self.replaced = 0
+        self.superseded: list[Registration] = []
+        self.life = life_of(1, next(self.starts))
+        self.peers = Peers(me, registry, self.superseded.append)  # type: ignore[arg-type]
+        self.endpoint = TcpEndpoint(me, "job", b"s" * 16, self._take, self._open, self._closed, self.life)
 
     def start(self) -> None:
         host, port = self.endpoint.listen()
-        self.peers.start(self.endpoint, Registration(self.me, f"life {id(self)}", host, port, "", 0))
+        self.peers.start(self.endpoint, Registration(self.me, self.life.hex(), host, port, "", 0))
 
     def _open(self, peer: str, channel: Channel) -> None:
         self.opened.append(peer)
         self.peers.opened(peer, channel)
+
+    def _closed(self, peer: str, reason: str) -> None:
+        self.replaced += reason == REPLACED
+        self.peers.closed(peer)
 
     def _take(self, message: Message) -> None:
         with self.news:
@@ -68,6 +82,19 @@ class Instance:
     def wait_for(self, count: int) -> None:
         with self.news:
             assert self.news.wait_for(lambda: len(self.got) >= count, timeout=10), self.got
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(peers_module, "CALM_SECONDS", 0.05)
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["dialled by the smaller", "posted before the other exists"])
@@ -102,7 +129,7 @@ def test_messages_of_both_sides_arrive_in_order(late: bool) -> None:
 
 
 def test_nothing_is_sent_in_bulk_without_a_channel() -> None:
-    peers = Peers("0.0", Registry())  # type: ignore[arg-type]
+    peers = Peers("0.0", Registry(), print)  # type: ignore[arg-type]
     assert not peers.send_nowait("1.0", Lane.BULK, 1, b"", ())
 
 
@@ -110,30 +137,92 @@ def test_an_instance_is_on_the_board_as_long_as_it_is_there() -> None:
     registry = Registry()
     registry.away = True
     one = Instance("0.0", registry)
-
-    def until(true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
-        while not true():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
     try:
         one.start()
-        time.sleep(0.15)
+        until(lambda: registry.looks)
         registry.away = False
         until(lambda: "0.0" in registry.entries)
         mine = registry.entries.pop("0.0")
         until(lambda: registry.entries.get("0.0") == mine)
-        successor = registry.entries["0.0"] = replace(mine, incarnation="another life")
-        time.sleep(0.25)
-        assert registry.entries["0.0"] == successor
+        registry.entries["0.0"] = replace(mine, incarnation="0")
+        until(lambda: registry.entries.get("0.0") == mine)
         one.peers.leave()
-        assert registry.entries["0.0"] == successor
-        registry.entries.clear()
-        time.sleep(0.25)
+        assert not registry.entries
+        looks = registry.looks
+        until(lambda: registry.looks > looks + 2)
         assert not registry.entries, "it has left"
+        assert not one.superseded
     finally:
         one.endpoint.close()
+
+
+def test_a_former_life_ends_when_the_board_names_its_successor() -> None:
+    registry = Registry()
+    other, former, successor = (Instance(name, registry) for name in ("1.0", "0.0", "0.0"))
+    try:
+        other.start()
+        former.start()
+        until(lambda: "1.0" in former.opened)
+        successor.start()
+        until(lambda: former.superseded)
+        assert registry.entries["0.0"].incarnation == successor.life.hex()
+        assert former.superseded == [registry.entries["0.0"]], "once"
+        former.endpoint.close()  # as its process does
+        successor.peers.post("1.0", Lane.DELTA, 1, b"new", ())
+        other.wait_for(1)
+        assert other.replaced <= 1 and successor.replaced == 0
+        assert not successor.superseded
+    finally:
+        for instance in (other, former, successor):
+            instance.endpoint.close()
+
+
+def test_a_former_life_that_cannot_see_the_board_takes_no_connection_of_its_successor() -> None:
+    registry = Registry()
+    other, former, successor = (Instance(name, registry) for name in ("1.0", "0.0", "0.0"))
+    try:
+        other.start()
+        former.start()
+        until(lambda: "1.0" in former.opened)
+        blind = Registry()
+        blind.entries = dict(registry.entries)
+        former.peers._roll._board = blind
+        successor.start()
+        until(lambda: "1.0" in successor.opened)
+        refused = other.endpoint.refusals
+        for turn in range(20):
+            successor.peers.post("1.0", Lane.DELTA, 1, b"%d" % turn, ())
+            other.wait_for(turn + 1)
+            time.sleep(0.02)
+        assert (other.replaced, successor.replaced) == (1, 0), refused
+        assert len(former.opened) == 1
+    finally:
+        for instance in (other, former, successor):
+            instance.endpoint.close()
+
+
+def test_once_everybody_is_there_nobody_looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "CALM_SECONDS", 60.0)
+    registry = Registry()
+    one, two = Instance("0.0", registry), Instance("1.0", registry)
+    try:
+        two.start()
+        one.start()
+        until(lambda: "1.0" in one.opened)
+        until(lambda: "0.0" in two.opened)
+
+        def settled() -> bool:
+            looks = registry.looks
+            time.sleep(0.1)
+            return registry.looks == looks
+
+        until(settled)
+        looks = registry.looks
+        two.endpoint.close()
+        until(lambda: registry.looks > looks + 2)  # somebody is missing
+    finally:
+        one.endpoint.close()
+        two.endpoint.close()
 
 
 def test_a_successor_is_dialled_though_its_predecessor_keeps_the_channel_open() -> None:
