@@ -101,14 +101,14 @@ def instance(shape: Shape, directory: Path) -> None:
             log = DeltaLog(directory / f"log-{id(state)}-{number}")
             log.append(LABEL, "leader", {}, carry(mine))
             for _, _, logged in log.entries(LABEL):
-                state.put(logged, f"epoch {number}")
-            state.put(carry(delta), f"rest {number}")
+                state.put(logged, number, "leader")
+            state.put(carry(delta), number, "rest")
         state.fired_count(0, 2_000, VNODES)
         for batch in state.fired(0, 2_000, VNODES, 10_000):
             assert batch.num_rows
         learner = opened(f"learner-{id(state)}")
-        for number, chunk in enumerate(state.snapshot(VNODES, 1 << 18)):
-            learner.put_absent(carry(chunk), f"chunk {number}")
+        for chunk in state.snapshot(VNODES, 1 << 18):
+            learner.put_absent(carry(chunk))
         learner.drop(VNODES[:5])
         state.statistics(VNODES)
     for table in (directory / "leader").glob("*.table"):

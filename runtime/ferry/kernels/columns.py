@@ -41,11 +41,13 @@ def integers(column: pa.Array) -> Ints:
 
 
 def binary(column: pa.Array) -> tuple[Ints, Bytes]:
-    """A binary or string column without nulls as (offsets int64[n + 1] into data, data)."""
+    """A binary or string column without nulls, large or not, as (offsets int64[n + 1] into data, data)."""
     if len(column) == 0:
         return np.zeros(1, np.int64), NO_BYTES
     _, offsets_buffer, data_buffer = column.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
+    width = np.int64 if pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type) else np.int32
+    at = np.dtype(width).itemsize * column.offset
+    offsets = np.frombuffer(offsets_buffer, width, len(column) + 1, at).astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
     if data_buffer is None or begin == end:
         return np.zeros(len(column) + 1, np.int64), NO_BYTES
@@ -151,6 +153,35 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it has offsets, large or not."""
+    return kind in _LARGE or kind in _LARGE.values()
+
+
+def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of all; its texts get 64-bit offsets when they may be more than 32 bits count (see `narrowed`)."""
+    if len(batches) > 1 and sum(b.nbytes for b in batches) > BINARY_BYTES_MAX:
+        schema = pa.schema([f.with_type(_LARGE.get(f.type, f.type)) for f in batches[0].schema])
+        batches = [b.cast(schema) for b in batches]
+    return pa.concat_batches(batches)
+
+
+def narrowed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the types of the schema. Raises Exhausted when it has too much text for them."""
+    if batch.schema.equals(schema):
+        return batch
+    try:
+        return batch.cast(schema)
+    except pa.ArrowInvalid as e:
+        raise Exhausted(
+            f"{batch.nbytes} bytes of rows of one epoch for one instance, {BINARY_BYTES_MAX} are possible in a column: "
+            "lower epoch.maxRows, or give the job more instances"
+        ) from e
+
+
 def split_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
     """Row offsets int64[V + 1]: the rows of vnode v are [v] up to [v + 1]. The batch must be sorted by hash."""
     hashes = batch.column("hash").to_numpy(zero_copy_only=True)
@@ -164,8 +195,12 @@ def split_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
 
 def range_indices(offsets: Ints, vnodes: Ints) -> Ints:
     """Row numbers of these vnodes' ranges, one range after the other."""
-    begins = offsets[vnodes]
-    lengths = offsets[vnodes + 1] - begins
+    return indices(offsets[vnodes], offsets[vnodes + 1])
+
+
+def indices(begins: Ints, ends: Ints) -> Ints:
+    """The numbers of these ranges, one range after the other."""
+    lengths = ends - begins
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if ends.size else 0
     return np.repeat(begins - ends + lengths, lengths) + np.arange(total)

@@ -23,7 +23,7 @@ from ferry.contract.errors import Bug, RowsGone
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.shapes import Shape
 from ferry.contract.tickets import ReadTicket
-from ferry.kernels.columns import split_by_vnode, take_vnodes
+from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
 from ferry.sidecar.counts import Tally
@@ -36,6 +36,9 @@ from ferry.store.mark import Mark
 from ferry.store.rows import RowState
 
 log = logging.getLogger("ferry.sidecar")
+
+FORMAT = 2
+"""Of what is in an instance's directory: files of another one are no copy."""
 
 State = AggregateState | RowState
 
@@ -52,15 +55,16 @@ class Data:
         send: Callable[[core.Send, Any], None],
         send_nowait: Callable[[core.Send, Any], bool],
         lend_bytes: int = 0,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
+        """`alive` is called between the parts of what may take long."""
         self.me = me
         self.shapes = shapes
         self.virtual_nodes = settings.virtual_nodes
-        self._send = send
+        self._send, self._alive = send, alive
         self._lock = threading.RLock()
         # A directory of the machine may be found again by another run of a job with the same name: its state is no copy.
-        self._boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {settings.run}"
-        self._life = 0
+        self._boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {settings.run} {FORMAT}"
         self._mark = Mark(directory / "mark")
         self._saved = self._load_saved(directory)
         self._log = DeltaLog(directory / "log", lend_bytes)
@@ -88,17 +92,15 @@ class Data:
         doc = self._mark.read()
         if doc is None or doc["boot"] != self._boot:
             if doc is not None:
-                log.warning("%s: files of another run, or of another boot of the machine, are not used", self.me)
+                log.warning("%s: files of another run, release, or boot of the machine, are not used", self.me)
             for entry in directory.iterdir():
                 if entry.is_dir():
                     shutil.rmtree(entry)
             return core.Saved()
-        self._life = int(doc["life"])
         return saved_from_wire(doc["saved"])
 
     def saved(self) -> core.Saved:
-        """What the mark said when this life began. A new life has another number in its chunk labels."""
-        self._life += 1
+        """What the mark said when this life began."""
         whole = np.array((*self._saved.holds, *self._saved.learned), dtype=np.int64)
         stale = np.setdiff1d(np.arange(self.virtual_nodes), whole)
         for state in self.states:
@@ -137,6 +139,7 @@ class Data:
 
     def perform(self, effect: core.Effect) -> core.Event | None:
         """Do it; a finding comes back as an event."""
+        self._alive()
         match effect:
             case core.Send():
                 self._send(effect, None)
@@ -174,13 +177,15 @@ class Data:
     def _contribute(self, effect: core.Contribute) -> None:
         prepare = effect.prepare
         state = self.states[prepare.step.operator]
+        schema = state_schema(self.shapes[prepare.step.operator])
         batches = [b for f in effect.fragments for b in self.staging.take(f)]
         merged = state.combine(batches)
         offsets = split_by_vnode(merged, self.virtual_nodes)
         part = m.Partials(prepare.step, prepare.attempt, self.me)
         for leader, vnodes in effect.leaders:
+            self._alive()
             share = take_vnodes(merged, offsets, np.array(vnodes, dtype=np.int64))
-            self._send(core.Send(leader, part), _body(share))
+            self._send(core.Send(leader, part), _body(narrowed(share, schema)))
 
     def _compute(self, effect: core.Compute) -> core.Computed:
         prepare = effect.prepare
@@ -195,6 +200,7 @@ class Data:
         self._computed = {Label(prepare.step, prepare.attempt): (delta, offsets)}
         chains = []
         for i, (chain, vnodes) in enumerate(effect.chains):
+            self._alive()
             mine = np.array(vnodes, dtype=np.int64)
             rows = int((offsets[mine + 1] - offsets[mine]).sum())
             fires = self._fires(prepare.step.operator, prepare.low, prepare.high)
@@ -207,10 +213,11 @@ class Data:
         return (high // window.slide_ms) > (low // window.slide_ms) if low > limits.WATERMARK_NONE else high > low
 
     def _delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
+        schema = state_schema(self.shapes[delta.step.operator])
         if delta.leader == self.me:
             computed = self._computed[Label(delta.step, delta.attempt)]
-            return take_vnodes(*computed, np.array(delta.vnodes, dtype=np.int64))
-        return _batch(self._bodies[delta], state_schema(self.shapes[delta.step.operator]))
+            return narrowed(take_vnodes(*computed, np.array(delta.vnodes, dtype=np.int64)), schema)
+        return _batch(self._bodies[delta], schema)
 
     def _send_delta(self, effect: core.SendDelta) -> None:
         delta = effect.delta
@@ -227,7 +234,9 @@ class Data:
     def _put(self, label: Label) -> None:
         with self._lock:
             for source, _, batch in self._log.entries(label):
-                self.states[label.step.operator].put(batch, f"{_text(label)}-{source}")
+                self._alive()
+                (generation, number), state = label.attempt, self.states[label.step.operator]
+                state.put(batch, label.step.epoch, f"{generation}-{number}-{source}")
         self._computed.pop(label, None)
 
     def _forget(self, step: Step) -> None:
@@ -243,7 +252,12 @@ class Data:
 
     def _write_mark(self, saved: core.Saved) -> None:
         self._saved = saved
-        self._mark.write({"boot": self._boot, "life": self._life, "saved": saved_to_wire(saved)})
+        self._mark.write({"boot": self._boot, "saved": saved_to_wire(saved)})
+
+    def work(self) -> bool:
+        """A little upkeep of the files, for a loop that has nothing better to do; False when there was none to do."""
+        with self._lock:
+            return any(state.work() for state in self.states)
 
     # ---- snapshots
     def _load(self, chunk: m.Chunk) -> None:
@@ -252,9 +266,8 @@ class Data:
         body, self._chunk = self._chunk, None
         batch = _batch(body, state_schema(self.shapes[chunk.operator]))
         self.tally.received_bytes += batch.nbytes
-        name = f"snapshot-{self._life}-{chunk.leader}-{chunk.session}-{chunk.number}"
         with self._lock:
-            self.states[chunk.operator].put_absent(batch, name)
+            self.states[chunk.operator].put_absent(batch)
 
     # ---- reads
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -291,7 +304,3 @@ def _batch(body: Any, schema: pa.Schema) -> pa.RecordBatch:
     if isinstance(body, pa.RecordBatch):
         return body
     return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
-
-
-def _text(label: Label) -> str:
-    return f"{label.step.epoch}-{label.step.operator}-{label.attempt.generation}-{label.attempt.number}"

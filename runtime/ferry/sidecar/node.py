@@ -15,6 +15,7 @@ import signal
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,9 @@ class Node:
         if shapes is None:
             return 0
         lend = self._chosen.lend_bytes
-        data = self._data = Data(self.settings, self.me, self.dir, shapes, self._send, self._send_nowait, lend)
+        data = self._data = Data(
+            self.settings, self.me, self.dir, shapes, self._send, self._send_nowait, lend, self._say_alive
+        )
         if data.arena is not None:
             self._chosen.lend(data.arena)
         self._machine = core.Instance(self.me, len(shapes), data.saved(), data.logged())
@@ -163,8 +166,7 @@ class Node:
     def _loop(self) -> None:
         tick_at = report_at = pumped_at = 0.0
         idle = TICK_SECONDS
-        alive = self.dir / ALIVE
-        alive.touch()
+        (self.dir / ALIVE).touch()
         while not self._may_end():
             item = self._inbox.take(idle)
             if item is not None:
@@ -176,17 +178,26 @@ class Node:
             now = time.monotonic()
             if now >= tick_at:
                 tick_at = now + TICK_SECONDS
-                os.utime(alive)
+                self._say_alive()
                 self._perform(self._machine.step(core.Tick(int(now * 1000))))
             if now >= report_at:
                 report_at = now + REPORT_SECONDS
                 self._report()
             idle = TICK_SECONDS
             may_pump = now >= self._yield_until or now - pumped_at > STARVED_SECONDS
-            if self._data.scans and self._inbox.empty and may_pump:
-                idle = 0.0005
-                if not self._data.scans.pump(2):
-                    idle, pumped_at = 0.002, now
+            if self._inbox.empty and may_pump:
+                pumped = self._data.scans.pump(2)
+                if self._data.work() or pumped:
+                    idle = 0.0005
+                elif self._data.scans:
+                    idle = 0.002
+                if not pumped:
+                    pumped_at = now
+
+    def _say_alive(self) -> None:
+        """To the parent: this loop works, however long. It says nothing before the loop has begun."""
+        with suppress(FileNotFoundError):
+            os.utime(self.dir / ALIVE)
 
     def _may_end(self) -> bool:
         """Told to end, and no epoch counts on this instance any more: its fragments would have to be made again."""

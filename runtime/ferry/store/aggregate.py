@@ -117,11 +117,11 @@ class AggregateState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, after_images: pa.RecordBatch, label: str = "") -> None:
+    def put(self, after_images: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
         """Set these entries; idempotent. Raises Exhausted before a write for which there is no room."""
         self._put(after_images, absent=False)
 
-    def put_absent(self, chunk: pa.RecordBatch, label: str = "") -> None:
+    def put_absent(self, chunk: pa.RecordBatch) -> None:
         """Set those of these entries that are not there: a snapshot never overwrites a delta that was put before it."""
         self._put(chunk, absent=True)
 
@@ -172,6 +172,10 @@ class AggregateState:
         """Forget these virtual nodes. When interrupted, do it again."""
         for table in self._tables.values():
             table.drop(np.asarray(vnodes, np.int64))
+
+    def work(self) -> bool:
+        """Upkeep in pieces; there is none to do."""
+        return False
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

@@ -25,13 +25,22 @@ _PUNCH_HOLE_KEEP_SIZE = 0x3
 
 def require_room(directory: Path, needed: int) -> None:
     """Raise Exhausted unless `needed` bytes and the reserve are free below `directory`."""
-    status = os.statvfs(directory)
-    free = status.f_bavail * status.f_frsize
+    free = _free(directory)
     if free < needed + RESERVE_BYTES:
         raise Exhausted(
             f"{directory}: {needed} bytes are needed and {RESERVE_BYTES} are kept in reserve, but only {free} are free;"
             " give the state's volume more room, or move virtual nodes away"
         )
+
+
+def has_room(directory: Path, needed: int) -> bool:
+    """Whether `require_room` would let it pass: for what can wait."""
+    return _free(directory) >= needed + RESERVE_BYTES
+
+
+def _free(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize
 
 
 def open_mapped(path: Path, size: int | None = None) -> mmap.mmap:
@@ -49,9 +58,16 @@ def open_mapped(path: Path, size: int | None = None) -> mmap.mmap:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
                 return open_mapped(path, size)
             raise Exhausted(f"{path}: no file descriptor left of {hard}; raise the limit, or use longer slices") from e
+        if e.errno == errno.ENOMEM:
+            raise no_maps_left(path) from e
         if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise Exhausted(f"{path}: no room for {size} bytes: {e}") from e
         raise
+
+
+def no_maps_left(path: Path) -> Exhausted:
+    """What ENOMEM of a mapping means: memory itself is not given out before it is used."""
+    return Exhausted(f"{path}: the system maps no more files into this process; raise the sysctl vm.max_map_count")
 
 
 def _open(path: Path, size: int | None) -> mmap.mmap:

@@ -1,12 +1,13 @@
 """State of one windowed join in one instance, for all its virtual nodes.
 
-Rows are only added (`put`, once per label) and forgotten (`expire`, `drop`), so the state is a set of immutable segments,
-merged in tiers. Rows of a join are joined when their window fires, while they are read: a merge join over the hash order,
-in pieces, because one hot key may make more pairs than memory holds.
+Rows are only added (`put`, once per source of an epoch) and forgotten (`expire`, `drop`), so the state is a set of immutable
+segments, merged in tiers. What was forgotten is left out at once, and leaves the disk later: `work` merges, cleans and
+removes in pieces, so that no step takes longer when there is more state. How rows are joined: `joining`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,24 +16,31 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract import limits
-from ferry.contract.errors import RowsGone
+from ferry.contract.errors import Bug
 from ferry.contract.shapes import Shape
 from ferry.kernels import columns, panes, schemas
-from ferry.kernels.grouping import NO_BYTES, NO_INTS, Hashes, Ints, order_by_hash
-from ferry.kernels.pairs import count_pairs, join_pairs
-from ferry.store import segments
-from ferry.store.segments import Segment
+from ferry.kernels.grouping import Ints, order_by_hash
+from ferry.store import mapped, segments
+from ferry.store.drops import Drops
+from ferry.store.joining import FIRED_ROWS_MAX, Join
+from ferry.store.merging import Merge
+from ferry.store.segments import About, Segment, hashes_of
 
 TIER = 16
 """Segments of one level that are merged into one of the next."""
 
-MERGE_BYTES_MAX = 256 * 1024 * 1024
-"""Segments that would together be larger stay as they are: merging holds them in memory."""
+MERGE_BYTES_MAX = 1024 * 1024 * 1024
+"""Segments that would together be larger stay as they are: a merge needs as much disk again."""
 
-READ_ROWS_MAX = 1 << 20
-"""Rows of both sides that are joined at a time, unless one virtual node alone has more."""
+_FUEL = 4
+"""Bytes that a put merges for each of its own: every row is merged once a level, and levels are sixteen times larger."""
 
-FIRED_ROWS_MAX = 65536
+_FUEL_MAX = 4 * segments.PART_BYTES
+
+_CLEAN_AT_ONCE = 256
+
+_CLEANING = -1
+"""In place of a level: the merge of one segment alone, of which most was dropped."""
 
 
 class RowState:
@@ -44,20 +52,38 @@ class RowState:
         self.shape, self.virtual_nodes, self.directory = shape, virtual_nodes, directory
         self._schema = schemas.rows_schema(shape)
         self.expired = limits.WATERMARK_NONE
+        self._join = Join(shape, virtual_nodes, self._held, lambda: self.expired)
         directory.mkdir(parents=True, exist_ok=True)
+        self._drops = Drops(directory / "drops", virtual_nodes)
         self._segments = segments.read_all(directory, virtual_nodes)
-        self._sequence = max((s.sequence for s in self._segments), default=0)
-        self._labels = {label for s in self._segments for label in s.labels}
+        self._sequence = max([int(self._drops.at.max()), 0, *(s.sequence for s in self._segments)])
+        noted = self._drops.notes
+        self._epoch = max([noted.get("epoch", -1), *(s.about.epoch for s in self._segments)])
+        """of the newest put; those before it are over"""
+        self._sources = set(noted["sources"]) if noted.get("epoch") == self._epoch else set()
+        """put already of that epoch"""
+        self._sources.update(x for s in self._segments if s.about.epoch == self._epoch for x in s.about.sources)
+        self._merges: dict[int, Merge] = {}
+        """under way, by level"""
+        self._fuel = 0
+        self._removed: deque[Segment] = deque()
+        """Their files have to go."""
+        self._unclean = deque(self._segments)
+        """Something of them may have been dropped."""
+        self._entries = np.zeros(virtual_nodes, np.int64)
+        self._bytes = np.zeros(virtual_nodes, np.int64)
+        for segment in self._segments:
+            self._count(segment, 1)
 
-    # -- merging ----------------------------------------------------------------------------------------------------
+    # -- merging of batches -----------------------------------------------------------------------------------------
 
     def combine(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """All rows, sorted by hash, hence by virtual node. Reads no state."""
         batches = [b for b in batches if b.num_rows]
         if not batches:
             return columns.empty(self._schema)
-        whole = pa.concat_batches(batches)
-        hashes = _hashes(whole)
+        whole = columns.concatenated(batches)
+        hashes = hashes_of(whole)
         if bool(np.all(hashes[:-1] <= hashes[1:])):
             return whole
         return whole.take(pa.array(order_by_hash(hashes)))
@@ -78,63 +104,151 @@ class RowState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, rows: pa.RecordBatch, label: str) -> None:
-        """Append rows, once per label: the same label again changes nothing. Raises Exhausted when the disk is full."""
-        if label in self._labels:
+    def put(self, rows: pa.RecordBatch, epoch: int, source: str) -> None:
+        """Append rows, once per source of an epoch. Raises Exhausted when the disk is full.
+
+        Epochs are put in order, so only the sources of the last one have to be known: an instance that comes back does its
+        last put again, and a learner's delta may come after the others.
+        """
+        if epoch < self._epoch:
+            raise Bug(f"{self.directory}: rows of epoch {epoch} are put after those of epoch {self._epoch}")
+        if epoch == self._epoch and source in self._sources:
             return
+        if self._append(rows, epoch, (source,)):
+            self._sources = {*self._sources, source} if epoch == self._epoch else {source}
+            self._epoch = epoch
+
+    def put_absent(self, chunk: pa.RecordBatch) -> None:
+        """Append a chunk of a snapshot, which comes once. A snapshot holds no row of a later delta, so none is there yet."""
+        self._append(chunk, -1, ())
+
+    def _append(self, rows: pa.RecordBatch, epoch: int, sources: tuple[str, ...]) -> bool:
         rows = self.combine([self._living(rows, self.expired)])
         if rows.num_rows == 0:
-            return
-        self._add(rows, 0, [label], [])
-        self._merge_tiers()
+            return False
+        last = int(rows.column("slice").to_numpy(zero_copy_only=True).max())
+        writer = segments.Writer(
+            self.directory, self._next(), 0, self._schema, About(epoch, sources, (), last), self.virtual_nodes
+        )
+        writer.add(rows)
+        self._add(writer.finish())
+        self._fuel = min(self._fuel + _FUEL * rows.nbytes, _FUEL_MAX)
+        while self._fuel > 0 and self._merge():
+            pass
+        return True
 
-    def put_absent(self, chunk: pa.RecordBatch, label: str) -> None:
-        """Append a chunk of a snapshot, once per label. A snapshot holds no row of a later delta, so none is there yet."""
-        self.put(chunk, label)
-
-    def _add(self, rows: pa.RecordBatch, level: int, labels: list[str], replaces: list[Segment]) -> None:
+    def _next(self) -> int:
         self._sequence += 1
-        lasts = [s.last_slice for s in replaces]
-        if rows.num_rows:
-            lasts.append(int(rows.column("slice").to_numpy(zero_copy_only=True).max()))
-        path = segments.write(self.directory, self._sequence, level, rows, labels, replaces, max(lasts))
-        gone = {s.path for s in replaces}
-        self._segments = [s for s in self._segments if s.path not in gone]
-        self._segments.append(segments.read(path, self.virtual_nodes))
-        self._labels.update(labels)
+        return self._sequence
 
-    def _merge_tiers(self) -> None:
-        level = 0
-        while tier := [s for s in self._segments if s.level == level]:
-            if len(tier) >= TIER and sum(s.batch.nbytes for s in tier) <= MERGE_BYTES_MAX:
-                rows = self.combine([self._living(s.batch, self.expired) for s in tier])
-                self._add(rows, level + 1, [label for s in tier for label in s.labels], tier)
-            level += 1
+    def _add(self, segment: Segment | None) -> None:
+        if segment is not None:
+            self._segments.append(segment)
+            self._count(segment, 1)
+
+    def _remove(self, gone: list[Segment]) -> None:
+        numbers = {s.sequence for s in gone}
+        for segment in self._segments:
+            if segment.sequence in numbers:
+                self._count(segment, -1)
+                self._removed.append(segment)
+        self._segments = [s for s in self._segments if s.sequence not in numbers]
+
+    def _count(self, segment: Segment, sign: int) -> None:
+        counts = self._alive(segment)
+        self._entries += sign * counts
+        self._bytes += sign * counts * segment.row_bytes
+
+    def _alive(self, segment: Segment) -> Ints:
+        gone = self._drops.gone(segment.sequence)
+        counts = segment.counts.astype(np.int64)
+        if gone is not None:
+            counts[gone] = 0
+        return counts
 
     def expire(self, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
         self.expired = max(self.expired, watermark)
-        dead = [s for s in self._segments if self.shape.window.last_end(s.last_slice) <= self.expired]
-        for segment in dead:
-            segment.path.unlink(missing_ok=True)
-            # Its labels are forgotten: putting one again would add rows of expired slices only, which `put` leaves out.
-            self._labels.difference_update(segment.labels)
-        if dead:
-            gone = {s.path for s in dead}
-            self._segments = [s for s in self._segments if s.path not in gone]
+        # Also what they say was put: putting it again would add rows of expired slices only, which `put` leaves out.
+        self._remove([s for s in self._segments if self.shape.window.last_end(s.about.last_slice) <= self.expired])
 
     def drop(self, vnodes: Ints) -> None:
-        """Forget these virtual nodes: segments with rows of them are written anew. When interrupted, do it again.
+        """Forget these virtual nodes: their rows leave the disk later. When interrupted, do it again.
 
-        The labels stay, also of a segment that becomes empty, so that putting one again brings nothing back.
+        What was put stays known, so that putting it again brings nothing back.
         """
-        dropped = np.zeros(self.virtual_nodes, np.bool_)
-        dropped[vnodes] = True
-        kept = np.flatnonzero(~dropped)
-        for segment in list(self._segments):
-            if np.diff(segment.offsets)[dropped].any():
-                rows = columns.take_vnodes(segment.batch, segment.offsets, kept)
-                self._add(rows, segment.level, list(segment.labels), [segment])
+        vnodes = np.asarray(vnodes, np.int64)
+        if not self._entries[vnodes].any():
+            return
+        self._drops.drop(vnodes, self._sequence, {"epoch": self._epoch, "sources": sorted(self._sources)})
+        self._entries[vnodes] = self._bytes[vnodes] = 0
+        self._unclean = deque(self._segments)
+
+    # -- upkeep, in pieces --------------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """Merge, clean or remove a little; False when there was nothing to do."""
+        if self._removed:
+            self._removed.popleft().path.unlink(missing_ok=True)
+            return True
+        if self._merge():
+            return True
+        for _ in range(min(_CLEAN_AT_ONCE, len(self._unclean))):
+            self._clean(self._unclean.popleft())
+            if _CLEANING in self._merges or self._removed:
+                return True
+        return bool(self._unclean)
+
+    def _clean(self, segment: Segment) -> None:
+        """Remove it when nothing of it is left, write it anew when not half is."""
+        if all(s is not segment for s in self._segments):
+            return
+        alive = int(self._alive(segment).sum())
+        if not alive:
+            self._remove([segment])
+        elif 2 * alive < segment.rows and mapped.has_room(self.directory, segment.bytes):
+            self._begin(_CLEANING, segment.level, [segment])
+
+    def _merge(self) -> bool:
+        """One piece of the smallest merge that there is to do."""
+        merge = self._merges.get(level := self._busy())
+        if merge is None:
+            return False
+        self._fuel -= max(1, merge.step(self._still_there))
+        if merge.finished:
+            del self._merges[level]
+            self._remove(list(merge.inputs))
+            self._add(merge.outcome)
+            if merge.outcome is not None:
+                self._unclean.append(merge.outcome)
+        return True
+
+    def _busy(self) -> int:
+        """The lowest level with a merge under way, or begun now."""
+        taken = {s.sequence for m in self._merges.values() for s in m.inputs}
+        free: dict[int, list[Segment]] = {}
+        for segment in self._segments:
+            if segment.sequence not in taken:
+                free.setdefault(segment.level, []).append(segment)
+        for level in sorted({*free, *self._merges} - {_CLEANING}):
+            if level not in self._merges and len(free[level]) >= TIER:
+                smallest = sorted(free[level], key=lambda s: s.bytes)[:TIER]
+                size = sum(s.bytes for s in smallest)
+                if size <= MERGE_BYTES_MAX and mapped.has_room(self.directory, size):
+                    self._begin(level, level + 1, smallest)
+            if level in self._merges:
+                return level
+        return _CLEANING
+
+    def _begin(self, slot: int, level: int, inputs: list[Segment]) -> None:
+        self._merges[slot] = Merge(self.directory, self._next(), level, inputs, self._schema)
+
+    def _still_there(self, segment: Segment, batch: pa.RecordBatch) -> pa.RecordBatch:
+        gone = self._drops.gone(segment.sequence)
+        if gone is not None:
+            offsets = columns.split_by_vnode(batch, self.virtual_nodes)
+            batch = columns.take_vnodes(batch, offsets, np.flatnonzero(~gone & (np.diff(offsets) > 0)))
+        return self._living(batch, self.expired)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -143,121 +257,35 @@ class RowState:
 
         Raises RowsGone when slices of these windows were expired, before or between two batches.
         """
-        vnodes = np.unique(np.asarray(vnodes, np.int64))
-        for start, chosen in self._groups(low, high, vnodes):
-            self._require_not_expired(low)
-            rows = self._window_rows(start, chosen)
-            yield from self._joined(rows, start, max_rows)
+        return self._join.fired(low, high, np.unique(np.asarray(vnodes, np.int64)), max_rows)
 
     def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
         """Rows that `fired` yields (an upper bound when byte keys collide); sorts keys, but reads no other column."""
-        vnodes = np.unique(np.asarray(vnodes, np.int64))
-        total = 0
-        for start, chosen in self._groups(low, high, vnodes):
-            left, _, right, _ = _sides(self._window_rows(start, chosen, ["hash", "side"]))
-            total += int(count_pairs(left, right))
-        return total
+        return self._join.count(low, high, np.unique(np.asarray(vnodes, np.int64)))
 
-    def _require_not_expired(self, low: int) -> None:
-        if low < self.expired:
-            raise RowsGone(
-                f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self.expired} are expired"
-            )
-
-    def _groups(self, low: int, high: int, vnodes: Ints) -> Iterator[tuple[int, Ints]]:
-        self._require_not_expired(low)
-        slices = np.unique(np.concatenate([s.slices for s in self._segments] or [NO_INTS]))
-        for start, members in panes.windows_between(self.shape.window, slices, low, high):
-            first, last = slices[members[0]], slices[members[-1]]
-            begin = 0
-            while begin < vnodes.size:
-                touched = [s for s in self._segments if s.slices.size and s.slices[0] <= last and s.slices[-1] >= first]
-                if not touched:
-                    break
-                rest = vnodes[begin:]
-                bounds = np.cumsum(np.sum([s.offsets[rest + 1] - s.offsets[rest] for s in touched], axis=0))
-                end = begin + max(1, int(np.searchsorted(bounds, READ_ROWS_MAX, side="right")))
-                yield start, vnodes[begin:end]
-                begin = end
-
-    def _window_rows(self, start: int, vnodes: Ints, names: list[str] | None = None) -> pa.RecordBatch:
-        found = []
-        for s in self._segments:
-            if s.slices.size == 0 or s.slices[0] >= start + self.shape.window.size_ms or s.slices[-1] < start:
-                continue
-            indices = columns.range_indices(s.offsets, vnodes)
-            slices = s.batch.column("slice").to_numpy(zero_copy_only=True)[indices]
-            indices = indices[(slices >= start) & (slices < start + self.shape.window.size_ms)]
-            if indices.size:
-                found.append((s.batch.select(names) if names else s.batch).take(pa.array(indices)))
-        if found:
-            return pa.concat_batches(found)
-        whole = columns.empty(self._schema)
-        return whole.select(names) if names else whole
-
-    def _joined(self, rows: pa.RecordBatch, start: int, max_rows: int) -> Iterator[pa.RecordBatch]:
-        left, left_row, right, right_row = _sides(rows)
-        offsets, data = NO_INTS, NO_BYTES
-        if not self.shape.int_key:
-            offsets, data = columns.binary(rows.column("key"))
-        place = (0, 0, 0)
-        while place[0] < left.size:
-            lefts, rights, *place = join_pairs(
-                left, left_row, right, right_row, not self.shape.int_key, offsets, data, *place, max_rows
-            )
-            if lefts.size:
-                yield self._output(rows, lefts, rights, start)
-
-    def _output(self, rows: pa.RecordBatch, lefts: Ints, rights: Ints, start: int) -> pa.RecordBatch:
-        out = [pa.array(np.full(lefts.size, start)), pa.array(np.full(lefts.size, start + self.shape.window.size_ms))]
-        for field in rows.schema.names[4:]:
-            out.append(rows.column(field).take(pa.array(lefts if field.startswith("l_") else rights)))
-        return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.shape))
+    def _held(self, vnodes: Ints) -> list[tuple[Segment, Ints]]:
+        """The segments, and those of these virtual nodes that they hold and that were not dropped since."""
+        return [(s, vnodes[self._drops.at[vnodes] < s.sequence]) for s in self._segments]
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """All rows that are there now and not expired meanwhile, exactly once, in chunks; rows put later are not in it."""
+        """All rows that are there now and not forgotten meanwhile, exactly once, in chunks; rows put later are not in it."""
         return self._chunks(list(self._segments), np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
 
     def _chunks(self, found: list[Segment], vnodes: Ints, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
         for segment in found:
-            indices = columns.range_indices(segment.offsets, vnodes)
             step = max(1, chunk_bytes // segment.row_bytes)
-            for begin in range(0, indices.size, step):
-                chunk = self._living(segment.batch.take(pa.array(indices[begin : begin + step])), self.expired)
-                if chunk.num_rows:
-                    yield chunk
+            begins, lasts = segments.hash_ranges(vnodes[segment.counts[vnodes] > 0], self.virtual_nodes)
+            for part in segment.parts_between(begins, lasts):
+                rows = part.rows_between(begins, lasts)
+                for begin in range(0, rows.size, step):
+                    chunk = self._still_there(segment, part.batch.take(pa.array(rows[begin : begin + step])))
+                    if chunk.num_rows:
+                        yield chunk
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
-        """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `segments`, `file_bytes`.
+        """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `segments`.
 
         Rows of expired slices count until their segment goes or is merged.
         """
-        entries = np.zeros(self.virtual_nodes, np.int64)
-        used = np.zeros(self.virtual_nodes, np.int64)
-        for s in self._segments:
-            rows = np.diff(s.offsets)
-            entries += rows
-            used += rows * s.row_bytes
         chosen = slice(None) if vnodes is None else vnodes
-        file_bytes = sum(s.path.stat().st_size for s in self._segments)
-        return {
-            "entries": entries[chosen],
-            "bytes": used[chosen],
-            "segments": len(self._segments),
-            "file_bytes": file_bytes,
-        }
-
-
-def _hashes(batch: pa.RecordBatch) -> Hashes:
-    return np.require(batch.column("hash").to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
-
-
-def _sides(rows: pa.RecordBatch) -> tuple[Hashes, Ints, Hashes, Ints]:
-    """Hashes and row numbers of the left side, then of the right side, each sorted by hash."""
-    hashes, side = _hashes(rows), rows.column("side").to_numpy(zero_copy_only=True)
-    out: list[Any] = []
-    for which in (0, 1):
-        numbers = np.flatnonzero(side == which)
-        numbers = numbers[order_by_hash(hashes[numbers])]
-        out += [hashes[numbers], numbers]
-    return tuple(out)
+        return {"entries": self._entries[chosen], "bytes": self._bytes[chosen], "segments": len(self._segments)}

@@ -1,98 +1,207 @@
-"""Immutable segments of rows: Arrow files of one batch sorted by hash, mapped when read.
+"""Immutable segments of rows: Arrow files sorted by hash, in parts of bounded size, mapped when read.
 
-Named `SEQUENCE.LEVEL.LABEL.arrow`; written under another name, then renamed. The schema's metadata says which labels a
-segment contains and which older segments it replaces, so that a crash between the rename and their removal is harmless.
+Named `SEQUENCE.LEVEL.arrow`; written under another name, then renamed. The schema's metadata says which put a segment
+comes from and which older segments it replaces, so that a crash between the rename and their removal is harmless.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ferry.contract.errors import Exhausted, StateUnavailable
+from ferry.contract.names import vnode_shift
 from ferry.kernels import columns
-from ferry.kernels.grouping import Ints
+from ferry.kernels.grouping import Hashes, Ints
 from ferry.store import mapped
 
+PART_BYTES = 2 * 1024 * 1024
+"""About so much is read, merged or written at a time: a few milliseconds."""
+
 _METADATA = b"ferry"
-_LABEL_CHARACTERS = 120
-"""Of the label, in the file name; the whole label is in the metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a segment says of itself."""
+
+    epoch: int
+    """of the newest put that it has rows of; -1: rows of a snapshot only"""
+    sources: tuple[str, ...]
+    """of that epoch"""
+    replaces: tuple[str, ...]
+    """names of older segments"""
+    last_slice: int
+    """no row has a later one"""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One batch, sorted by hash."""
+
+    batch: pa.RecordBatch
+    hashes: Hashes = field(repr=False)
+
+    @staticmethod
+    def of(batch: pa.RecordBatch) -> Part:
+        """Of a batch that has rows."""
+        return Part(batch.replace_schema_metadata(None), hashes_of(batch))
+
+    def rows_between(self, begins: Hashes, lasts: Hashes) -> Ints:
+        """Row numbers of the hashes in these ranges, which are in order; `lasts` are inclusive."""
+        # Only the ranges that this part can have anything of.
+        low, high = np.searchsorted(lasts, self.hashes[0]), np.searchsorted(begins, self.hashes[-1], side="right")
+        froms = np.searchsorted(self.hashes, begins[low:high])
+        return columns.indices(froms, np.searchsorted(self.hashes, lasts[low:high], side="right"))
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file, open; `batch` looks into the mapped file and stays valid when it is unlinked."""
+    """One file, open; its parts look into the mapped file and stay valid when it is unlinked."""
 
     path: Path
     sequence: int
     level: int
-    labels: tuple[str, ...]
-    replaces: tuple[str, ...]
-    last_slice: int
-    """greatest slice that it, or a segment it replaces, had rows of"""
-    batch: pa.RecordBatch
-    offsets: Ints
-    """rows of virtual node v are [offsets[v], offsets[v + 1])"""
+    about: About
+    parts: tuple[Part, ...] = field(repr=False)
+    counts: np.ndarray[Any, np.dtype[np.int32]] = field(repr=False)
+    """rows of each virtual node"""
     slices: Ints = field(repr=False)
     """distinct slices of its rows, in order"""
+    rows: int
+    bytes: int
+
+    def parts_between(self, begins: Hashes, lasts: Hashes) -> Sequence[Part]:
+        """Those that may have rows in these ranges, which are in order."""
+        if not begins.size:
+            return ()
+        first = bisect_left(self.parts, begins[0], key=lambda part: part.hashes[-1])
+        return self.parts[first : bisect_right(self.parts, lasts[-1], key=lambda part: part.hashes[0])]
 
     @property
     def row_bytes(self) -> int:
         """Average bytes of a row, at least 1."""
-        return max(1, self.batch.nbytes // max(1, self.batch.num_rows))
+        return max(1, self.bytes // max(1, self.rows))
+
+
+class Writer:
+    """A segment being written, a part at a time. What it is to replace stays until it is finished."""
+
+    def __init__(
+        self, directory: Path, sequence: int, level: int, schema: pa.Schema, about: About, virtual_nodes: int
+    ) -> None:
+        self._path = directory / f"{sequence:012d}.{level}.arrow"
+        self._unfinished = self._path.with_suffix(".tmp")
+        self._about, self._sequence, self._level = about, sequence, level
+        self._counts = np.zeros(virtual_nodes, np.int32)
+        self._slices: set[int] = set()
+        self._bytes = self._rows = 0
+        self._schema = schema
+        told = {"epoch": about.epoch, "sources": about.sources, "replaces": about.replaces, "last": about.last_slice}
+        with self._full_disk():
+            self._sink = pa.OSFile(str(self._unfinished), "wb")
+            self._writer = pa.ipc.new_file(self._sink, schema.with_metadata({_METADATA: json.dumps(told)}))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows sorted by hash, none before those that were added before. Raises Exhausted before the disk is full."""
+        step = max(1, PART_BYTES * batch.num_rows // max(1, batch.nbytes))
+        with self._full_disk():
+            mapped.require_room(self._path.parent, batch.nbytes + 4096)
+            for begin in range(0, batch.num_rows, step):
+                self._writer.write_batch(columns.narrowed(batch.slice(begin, step), self._schema))
+        self._counts += np.diff(columns.split_by_vnode(batch, self._counts.size)).astype(np.int32)
+        self._slices.update(np.unique(batch.column("slice").to_numpy(zero_copy_only=True)).tolist())
+        self._rows, self._bytes = self._rows + batch.num_rows, self._bytes + batch.nbytes
+
+    def finish(self) -> Segment | None:
+        """The segment, with its final name; None when it has no rows, and no file then."""
+        with self._full_disk():
+            self._writer.close()
+            self._sink.close()
+        if not self._rows:
+            self._unfinished.unlink()
+            return None
+        os.replace(self._unfinished, self._path)
+        slices = np.array(sorted(self._slices), np.int64)
+        parts = tuple(Part.of(batch) for batch in _batches(self._path))
+        return Segment(
+            self._path, self._sequence, self._level, self._about, parts, self._counts, slices, self._rows, self._bytes
+        )
+
+    def _full_disk(self) -> _FullDisk:
+        return _FullDisk(self._unfinished)
+
+
+class _FullDisk:
+    """An error of the file system is a full disk, and leaves nothing behind."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | Exhausted):
+            self._path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise Exhausted(f"{self._path}: could not be written: {error}") from error
+
+
+def hashes_of(batch: pa.RecordBatch) -> Hashes:
+    """The column of hashes."""
+    return np.require(batch.column("hash").to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
+
+
+def hash_ranges(vnodes: Ints, virtual_nodes: int) -> tuple[Hashes, Hashes]:
+    """First and last hash of each of these virtual nodes."""
+    if virtual_nodes == 1:
+        return np.zeros(vnodes.size, np.uint64), np.full(vnodes.size, np.iinfo(np.uint64).max)
+    shift = np.uint64(vnode_shift(virtual_nodes))
+    begins = vnodes.astype(np.uint64) << shift
+    return begins, begins + ((np.uint64(1) << shift) - np.uint64(1))
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    try:
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+    except OSError as e:
+        if e.errno == errno.ENOMEM:
+            raise mapped.no_maps_left(path) from e
+        raise
 
 
 def read(path: Path, virtual_nodes: int) -> Segment:
     """Open a segment; raises StateUnavailable when it cannot be read."""
-    sequence, level, _ = path.name.split(".", 2)
+    sequence, level, _ = path.name.split(".")
     try:
-        with pa.memory_map(str(path)) as source:
-            batch = pa.ipc.open_file(source).get_batch(0)
-        about = json.loads(batch.schema.metadata[_METADATA])
-    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as e:
+        batches = list(_batches(path))
+        told = json.loads(batches[0].schema.metadata[_METADATA])
+        about = About(told["epoch"], tuple(told["sources"]), tuple(told["replaces"]), told["last"])
+    except (pa.ArrowInvalid, IndexError, KeyError, TypeError, ValueError) as e:
         raise StateUnavailable(f"{path}: not a segment that can be read ({e}); warm this instance again") from e
-    batch = batch.replace_schema_metadata(None)
-    slices = np.unique(batch.column("slice").to_numpy(zero_copy_only=True))
+    counts = np.zeros(virtual_nodes, np.int32)
+    slices: set[int] = set()
+    for batch in batches:
+        counts += np.diff(columns.split_by_vnode(batch, virtual_nodes)).astype(np.int32)
+        slices.update(np.unique(batch.column("slice").to_numpy(zero_copy_only=True)).tolist())
+    parts = tuple(Part.of(batch) for batch in batches)
+    rows, size = sum(b.num_rows for b in batches), sum(b.nbytes for b in batches)
     return Segment(
-        path, int(sequence), int(level), tuple(about["labels"]), tuple(about["replaces"]), about["last_slice"], batch,
-        columns.split_by_vnode(batch, virtual_nodes), slices,
-    )  # fmt: skip
-
-
-def write(
-    directory: Path,
-    sequence: int,
-    level: int,
-    batch: pa.RecordBatch,
-    labels: Iterable[str],
-    replaces: Iterable[Segment],
-    last_slice: int,
-) -> Path:
-    """Write a segment of rows sorted by hash, and remove those it replaces. Raises Exhausted before the disk is full."""
-    mapped.require_room(directory, batch.nbytes + 4096)
-    labels, replaces = list(labels), list(replaces)
-    name = quote(labels[0], safe="").replace(".", "%2E")[:_LABEL_CHARACTERS] if len(labels) == 1 else "merged"
-    path = directory / f"{sequence:012d}.{level}.{name}.arrow"
-    about = {"labels": labels, "replaces": [s.path.name for s in replaces], "last_slice": last_slice}
-    batch = batch.replace_schema_metadata({_METADATA: json.dumps(about)})
-    unfinished = path.with_suffix(".tmp")
-    try:
-        with pa.OSFile(str(unfinished), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-    except OSError as e:
-        unfinished.unlink(missing_ok=True)
-        raise Exhausted(f"{path}: could not be written: {e}") from e
-    os.replace(unfinished, path)
-    for old in replaces:
-        old.path.unlink(missing_ok=True)
-    return path
+        path, int(sequence), int(level), about, parts, counts, np.array(sorted(slices), np.int64), rows, size
+    )
 
 
 def read_all(directory: Path, virtual_nodes: int) -> list[Segment]:
@@ -100,8 +209,16 @@ def read_all(directory: Path, virtual_nodes: int) -> list[Segment]:
     for path in directory.glob("*.tmp"):
         path.unlink()
     found = [read(path, virtual_nodes) for path in sorted(directory.glob("*.arrow"))]
-    replaced = {name for segment in found for name in segment.replaces}
+    replaced = {name for segment in found for name in segment.about.replaces}
     for segment in found:
         if segment.path.name in replaced:
             segment.path.unlink()
     return [s for s in found if s.path.name not in replaced]
+
+
+def joined_about(inputs: Sequence[Segment]) -> About:
+    """What the segment says that these are merged into."""
+    epoch = max(s.about.epoch for s in inputs)
+    sources = tuple(sorted({source for s in inputs if s.about.epoch == epoch for source in s.about.sources}))
+    replaces = tuple(s.path.name for s in inputs)
+    return About(epoch, sources, replaces, max(s.about.last_slice for s in inputs))

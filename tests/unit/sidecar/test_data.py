@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,20 @@ def settings_of(directory: Path) -> RunSettings:
 class One:
     """The data of one instance, and what it sent."""
 
-    def __init__(self, directory: Path, me: InstanceId, lend_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, me: InstanceId, lend_bytes: int, alive: Callable[[], None] = lambda: None
+    ) -> None:
         self.sent: list[tuple[core.Send, Any]] = []
         self.me, self.directory = me, directory
         self.data = Data(
-            settings_of(directory), me, directory, [SHAPE], lambda *a: self.sent.append(a), lambda *a: True, lend_bytes
+            settings_of(directory),
+            me,
+            directory,
+            [SHAPE],
+            lambda *a: self.sent.append(a),
+            lambda *a: True,
+            lend_bytes,
+            alive,
         )
         self.data.saved()
 
@@ -67,6 +77,18 @@ class One:
             return False
         start = ctypes.addressof(ctypes.c_char.from_buffer(arena))
         return start <= body.address and body.address + body.size <= start + len(arena)
+
+
+def test_a_loop_says_that_it_lives_between_the_parts_of_long_work(tmp_path: Path) -> None:
+    """Else its parent would take it for one that hangs, and kill it in the middle."""
+    said: list[int] = []
+    one = One(tmp_path, ME, 0, lambda: said.append(1))
+    one.compute()
+    for chain in ((ME,), (ME, NEXT), (ME, LEARNER)):
+        one.data.perform(core.LogDelta(delta_of(chain, (0, 1))))
+    before = len(said)
+    one.data.perform(core.Put(Label(STEP, ATTEMPT)))
+    assert before >= 4 and len(said) - before >= 3
 
 
 def delta_of(chain: tuple[InstanceId, ...], vnodes: tuple[int, ...]) -> m.Delta:

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract import limits
-from ferry.contract.errors import Exhausted, RowsGone, StateUnavailable
+from ferry.contract.errors import Bug, Exhausted, RowsGone, StateUnavailable
 from ferry.contract.shapes import Shape, Side, Window
 from ferry.kernels import columns, schemas
 from ferry.spark.fragment import Fragmenter
-from ferry.store import mapped, rows, segments
+from ferry.store import joining, mapped, rows, segments
 from ferry.store.rows import RowState
 
 LEFT, RIGHT = Side((("who", "k", "int64"), ("a", "a", "string"))), Side((("b", "b", "int64"), ("f", "f", "double")))
@@ -80,6 +80,7 @@ STEPS = st.lists(
         st.tuples(st.just("epoch"), RECORDS),
         st.tuples(st.just("advance"), st.integers(0, 30)),
         st.tuples(st.just("reopen")),
+        st.tuples(st.just("work"), st.integers(1, 30)),
         st.tuples(st.just("drop"), st.sets(st.integers(0, 7), max_size=4)),
         st.tuples(st.just("move"), RECORDS, st.integers(0, 4)),
     ),
@@ -87,7 +88,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     STEPS, st.sampled_from([INT_KEY, PAIR_KEY]), st.sampled_from([Window(10, 10), Window(30, 10), Window(25, 10)]),
     st.sampled_from([1, 8]),
@@ -96,6 +97,9 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
     shape = shape_of(key, window)
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "TIER", 3)
+        patch.setattr(segments, "PART_BYTES", 200)
+        patch.setattr(rows, "_FUEL_MAX", 400)
+        patch.setattr(joining, "READ_BYTES_MAX", 300)
         state = RowState(shape, virtual_nodes, Path(root, "0"))
         kept: list[Record] = []
         watermark = low = limits.WATERMARK_NONE
@@ -108,14 +112,19 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
                 kept += timely
             match step:
                 case ("epoch", _):
-                    state.put(delta, f"e{number}")
-                    state.put(delta, f"e{number}")
+                    state.put(delta, number, "a")
+                    state.put(delta, number, "a")
                 case ("advance", by):
                     watermark = max(watermark, 0) + by
                     assert fired(state, low, watermark) == naive_join(shape, kept, low, watermark)
                     state.expire(watermark)
                     low = watermark
                     kept = [r for r in kept if window.last_end(r[1] // window.pane_ms * window.pane_ms) > watermark]
+                case ("work", pieces):
+                    before = contents(state)
+                    for _ in range(pieces):
+                        state.work()
+                    assert contents(state) == before
                 case ("reopen",):
                     before = contents(state)
                     state = RowState(shape, virtual_nodes, state.directory)
@@ -130,13 +139,16 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
                     target.expire(watermark)
                     for count, chunk in enumerate(state.snapshot(np.arange(virtual_nodes), 300)):
                         if count == after:
-                            state.put(delta, f"e{number}")
-                            target.put(delta, f"e{number}")
-                        target.put_absent(chunk, f"snapshot {number} {count}")
-                    state.put(delta, f"e{number}")
-                    target.put(delta, f"e{number}")
+                            state.put(delta, number, "a")
+                            target.put(delta, number, "a")
+                        target.put_absent(chunk)
+                        state.work()
+                        target.work()
+                    state.put(delta, number, "a")
+                    target.put(delta, number, "a")
                     assert contents(target) == contents(state)
                     state = target
+            assert state.statistics()["entries"].sum() >= contents(state).total()
         assert fired(state, low, limits.WATERMARK_END) == naive_join(shape, kept, low, limits.WATERMARK_END)
 
 
@@ -151,58 +163,173 @@ def some(first: int, count: int = 20, time: int = 5) -> pa.RecordBatch:
     return RowState.combine(RowState.__new__(RowState), fragments(shape, records))
 
 
-def test_segments_are_merged_in_tiers_and_labels_survive(tmp_path: Path) -> None:
+def upkeep(state: RowState) -> None:
+    while state.work():
+        pass
+
+
+def test_segments_are_merged_in_tiers_and_the_last_epoch_is_known(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    for i in range(rows.TIER**2 + 3):
-        state.put(some(100 * i), f"label/{i}")
+    count = rows.TIER**2 + 3
+    for i in range(count):
+        state.put(some(100 * i), i // 3, f"leader/{i % 3}")
+    upkeep(state)
     assert state.statistics()["segments"] == 4 == len(list(tmp_path.iterdir()))
     before = contents(state)
+    assert before.total() == 20 * count
     for again in (state, RowState(shape_of(), 8, tmp_path)):
-        for i in (0, 20, rows.TIER**2 + 2):
-            again.put(some(100 * i), f"label/{i}")
+        for i in range((count - 1) // 3 * 3, count):
+            again.put(some(100 * i), i // 3, f"leader/{i % 3}")
         assert contents(again) == before and again.statistics()["entries"].sum() == before.total()
+        with pytest.raises(Bug, match="after those of epoch"):
+            again.put(some(0), 0, "leader/0")
+
+
+def test_what_was_put_is_one_number_however_many_puts(tmp_path: Path) -> None:
+    state = RowState(shape_of(), 8, tmp_path)
+    for i in range(rows.TIER):
+        state.put(some(100 * i), i, f"of epoch {i}")
+    upkeep(state)
+    (merged,) = state._segments
+    assert merged.about.sources == ("of epoch 15",) and state._sources == {"of epoch 15"}
+
+
+@pytest.mark.parametrize("pieces", range(0, 42, 7))
+def test_crash_at_any_piece_of_upkeep_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    monkeypatch.setattr(segments, "PART_BYTES", 600)
+    monkeypatch.setattr(rows, "_FUEL_MAX", 0)
+    state = RowState(shape_of(), 8, tmp_path)
+    for i in range(rows.TIER):
+        state.put(some(100 * i), i, "a")
+    state.drop(np.array([3]))
+    state.put_absent(some(10**6))
+    for _ in range(pieces):
+        state.work()
+    state.drop(np.array([5]))
+    before = contents(state)
+    again = RowState(shape_of(), 8, tmp_path)
+    assert contents(again) == before
+    upkeep(again)
+    assert contents(again) == before == contents(RowState(shape_of(), 8, tmp_path))
+    assert again.statistics()["entries"].sum() == before.total()
 
 
 def test_crash_between_merge_and_removal_changes_nothing(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(rows.TIER - 1):
-        state.put(some(100 * i), f"{i}")
+        state.put(some(100 * i), i, "a")
     saved = {p: p.read_bytes() for p in tmp_path.iterdir()}
-    state.put(some(10**6), "last")
+    state.put(some(10**6), 99, "a")
+    upkeep(state)
+    assert not any(p.exists() for p in saved)
     for path, content in saved.items():
         path.write_bytes(content)
-    (tmp_path / "000000000099.0.x.tmp").write_bytes(b"half a segment")
+    (tmp_path / "000000000099.0.tmp").write_bytes(b"half a segment")
     assert contents(RowState(shape_of(), 8, tmp_path)) == contents(state)
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_dropped_rows_do_not_come_back_with_their_label(tmp_path: Path) -> None:
+def test_a_merge_is_a_series_of_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_FUEL_MAX", 0)
+    state = RowState(shape_of(), 8, tmp_path)
+    for i in range(rows.TIER):
+        state.put(some(1000 * i, 400), i, "a")
+    size = state._segments[0].bytes
+    monkeypatch.setattr(segments, "PART_BYTES", size)
+    written: list[int] = []
+    add = segments.Writer.add
+    monkeypatch.setattr(segments.Writer, "add", lambda self, batch: (written.append(batch.nbytes), add(self, batch)))
+    before, pieces = contents(state), 0
+    while len(state._segments) > 1:
+        state.work()
+        pieces += 1
+    assert max(written) <= 2 * size and sum(written) >= 15 * size and pieces > len(written) > 12
+    assert contents(state) == before
+    assert len(state._segments[0].parts) == len(written)
+    assert all(bool(np.all(np.diff(p.hashes.astype(object)) >= 0)) for p in state._segments[0].parts)
+
+
+def test_a_drop_writes_no_row_anew(tmp_path: Path) -> None:
+    state = RowState(shape_of(), 8, tmp_path)
+    for i in range(5):
+        state.put(some(1000 * i, 400), i, "a")
+    before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in tmp_path.glob("*.arrow")}
+    every = contents(state)
+    state.drop(np.array([2, 6]))
+    assert {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in tmp_path.glob("*.arrow")} == before
+    left = contents(state)
+    assert left == contents(state, np.array([0, 1, 3, 4, 5, 7])) and left.total() < every.total()
+    assert not contents(state, np.array([2, 6])) and state.statistics()["entries"][[2, 6]].tolist() == [0, 0]
+    assert not fired(RowState(shape_of(), 8, tmp_path), 0, 10) - fired(state, 0, 10)
+
+
+def test_what_is_mostly_dropped_leaves_the_disk(tmp_path: Path) -> None:
+    state = RowState(shape_of(), 8, tmp_path)
+    state.put(some(0, 4000), 1, "a")
+    full = sum(p.stat().st_size for p in tmp_path.iterdir())
+    state.drop(np.arange(6))
+    upkeep(state)
+    left = contents(state)
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < full / 2 and left.total() > 0
+    state.drop(np.arange(8))
+    upkeep(state)
+    assert [p.name for p in tmp_path.iterdir()] == ["drops"] and not contents(state)
+
+
+def test_dropped_rows_do_not_come_back_when_they_are_put_again(tmp_path: Path) -> None:
     state = RowState(shape_of(), 2, tmp_path)
     rows_of_e1 = some(0)
-    state.put(rows_of_e1, "e1")
+    state.put(rows_of_e1, 1, "a")
     arriving = list(state.snapshot(np.array([0])))
     state.drop(np.array([0, 1]))
+    upkeep(state)
     for opened in (state, RowState(shape_of(), 2, tmp_path)):
-        opened.put(rows_of_e1, "e1")
+        opened.put(rows_of_e1, 1, "a")
         assert not contents(opened)
-    for number, chunk in enumerate(arriving):
-        opened.put_absent(chunk, f"back {number}")
+    for chunk in arriving:
+        opened.put_absent(chunk)
     assert contents(opened) == Counter(tuple(r.values()) for c in arriving for r in c.to_pylist())
+    opened.put(some(100), 2, "a")
+    assert contents(RowState(shape_of(), 2, tmp_path)) == contents(opened)
+
+
+def test_a_virtual_node_that_goes_and_comes_back_has_only_what_came_back(tmp_path: Path) -> None:
+    """Also when its old rows were in a merge that had begun, and ended after it had come back."""
+    state = RowState(shape_of(), 2, tmp_path)
+    for i in range(rows.TIER - 1):
+        state.put(some(100 * i), i, "a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "_FUEL_MAX", 1)
+        patch.setattr(segments, "PART_BYTES", 500)
+        state.put(some(10**6), 99, "a")
+        state.work()
+        assert state._merges
+        state.drop(np.array([1]))
+        back = list(state.snapshot(np.array([0])))
+        state.drop(np.array([0]))
+        for chunk in back:
+            state.put_absent(chunk)
+        expected = Counter(tuple(r.values()) for c in back for r in c.to_pylist())
+        assert contents(state) == expected
+        upkeep(state)
+    assert contents(state) == expected == contents(RowState(shape_of(), 2, tmp_path))
 
 
 def test_a_snapshot_holds_what_was_there_when_it_was_asked_for(tmp_path: Path) -> None:
     state = RowState(shape_of(), 2, tmp_path)
-    state.put(some(0), "e1")
+    state.put(some(0), 1, "a")
     before = contents(state)
     asked = state.snapshot(np.arange(2))
-    state.put(some(100), "e2")
+    state.put(some(100), 2, "a")
     assert Counter(tuple(r.values()) for c in asked for r in c.to_pylist()) == before
 
 
 def test_dead_segments_are_unlinked_and_dead_rows_filtered(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(some(0, time=5), "dead")
-    state.put(state.combine([some(100, time=5), some(200, time=15)]), "half dead")
+    state.put(some(0, time=5), 1, "dead")
+    state.put(state.combine([some(100, time=5), some(200, time=15)]), 2, "half dead")
     scan = state.snapshot(np.arange(8), 10**6)
     reading = state.fired(0, 20, np.arange(8), 4)
     next(reading)
@@ -210,8 +337,9 @@ def test_dead_segments_are_unlinked_and_dead_rows_filtered(tmp_path: Path) -> No
     with pytest.raises(RowsGone):
         list(reading)
     assert {s for chunk in scan for s in chunk["slice"].to_pylist()} == {10}
-    assert [p.name for p in tmp_path.iterdir()] == ["000000000002.0.half%20dead.arrow"]
-    state.put(some(0, time=5), "dead")
+    upkeep(state)
+    assert [p.name for p in tmp_path.iterdir()] == ["000000000002.0.arrow"]
+    state.put(some(0, time=5), 2, "dead")
     assert len(list(tmp_path.iterdir())) == 1
     with pytest.raises(RowsGone):
         list(state.fired(0, 20, np.arange(8)))
@@ -219,7 +347,7 @@ def test_dead_segments_are_unlinked_and_dead_rows_filtered(tmp_path: Path) -> No
 
 def test_hot_key_is_read_in_bounded_pieces(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(state.combine(fragments(shape_of(), [(i % 2, 5, 1, i) for i in range(4000)])), "hot")
+    state.put(state.combine(fragments(shape_of(), [(i % 2, 5, 1, i) for i in range(4000)])), 1, "hot")
     assert state.fired_count(0, 10, np.arange(8)) == 4_000_000
     reading = state.fired(0, 10, np.arange(8), 1000)
     assert [next(reading).num_rows for _ in range(5)] == [1000] * 5
@@ -227,20 +355,57 @@ def test_hot_key_is_read_in_bounded_pieces(tmp_path: Path) -> None:
 
 def test_groups_of_virtual_nodes_are_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RowState(shape_of(), 64, tmp_path)
-    state.put(some(0, 400), "e1")
+    state.put(some(0, 400), 1, "a")
     whole = fired(state, 0, 10, 1000)
-    monkeypatch.setattr(rows, "READ_ROWS_MAX", 10)
+    monkeypatch.setattr(joining, "READ_BYTES_MAX", 500)
     assert fired(state, 0, 10, 1000) == whole and whole.total() == 200
+
+
+def test_pieces_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one virtual node, and however wide the rows are."""
+    state = RowState(shape_of(), 1, tmp_path)
+    state.put(some(0, 2000), 1, "a")
+    whole, rows_bytes = fired(state, 0, 10, 1000), state._segments[0].bytes
+    joined: list[int] = []
+    concatenated = columns.concatenated
+    monkeypatch.setattr(
+        columns, "concatenated", lambda found: (joined.append(sum(b.nbytes for b in found)), concatenated(found))[1]
+    )
+    monkeypatch.setattr(joining, "READ_BYTES_MAX", rows_bytes // 10)
+    monkeypatch.setattr(joining, "FIRED_BYTES_MAX", 20)
+    assert max(b.num_rows for b in state.fired(0, 10, np.arange(1))) < 20
+    assert len(joined) >= 10 and max(joined) < rows_bytes / 5
+    assert fired(state, 0, 10, 1000) == whole and whole.total() == 1000
+
+
+def test_more_text_than_32_bits_can_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, other = (RowState(shape_of(PAIR_KEY), 8, tmp_path / name) for name in "ab")
+    parts = fragments(state.shape, [(i % 2, 5, i // 4, i) for i in range(200)])
+    monkeypatch.setattr(columns, "BINARY_BYTES_MAX", 1000)
+    merged = state.combine(parts)
+    assert merged.schema.field("l_a").type == pa.large_string()
+    delta, _ = state.delta([merged, merged], 0)
+    state.put(delta, 1, "a")
+    offsets = columns.split_by_vnode(merged, 8)
+    for vnode in range(8):
+        share = columns.narrowed(
+            columns.take_vnodes(merged, offsets, np.array([vnode])), schemas.rows_schema(state.shape)
+        )
+        for source in "ab":
+            other.put(share, 1, f"{source} of {vnode}")
+    assert contents(state) == contents(other)
+    monkeypatch.setattr(columns, "BINARY_BYTES_MAX", 2**31 - 1)
+    assert fired(state, 0, 10, 1000).total() == fired(other, 0, 10, 1000).total() == 50 * 4 * 4
 
 
 def test_full_disk_and_damage_are_said_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(some(0), "e1")
+    state.put(some(0), 1, "a")
     with monkeypatch.context() as patch:
         patch.setattr(mapped, "RESERVE_BYTES", 1 << 62)
         with pytest.raises(Exhausted, match="kept in reserve"):
-            state.put(some(0), "e2")
-    state.put(some(0), "e2")
+            state.put(some(0), 2, "a")
+    state.put(some(0), 2, "a")
     assert state.statistics()["entries"].sum() == 40
     (path, _) = sorted(tmp_path.iterdir())
     path.write_bytes(path.read_bytes()[:100])

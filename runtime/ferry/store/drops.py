@@ -1,0 +1,51 @@
+"""Which virtual nodes were dropped when: a drop is one small file, however much state there is.
+
+Files of state are numbered; what a file with a number up to `at[v]` holds of virtual node v is not there any more. Files
+are cleaned of it later, in pieces. Must be written before anything of what was dropped is put anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from ferry.contract.errors import Exhausted, StateUnavailable
+from ferry.kernels.grouping import Ints
+
+
+class Drops:
+    """One file, replaced as a whole. `notes` are its owner's."""
+
+    def __init__(self, path: Path, virtual_nodes: int) -> None:
+        """Read the file, if there is one. Raises StateUnavailable when it is not what was written."""
+        self._path = path
+        self.at: Ints = np.full(virtual_nodes, -1, np.int64)
+        self.notes: dict[str, Any] = {}
+        if path.exists():
+            try:
+                document = msgpack.unpackb(path.read_bytes())
+                self.at[:] = np.frombuffer(document["at"], np.int64)
+                self.notes = document["notes"]
+            except (ValueError, KeyError, TypeError) as e:
+                raise StateUnavailable(f"{path}: cannot be read ({e}); warm this instance again") from e
+
+    def drop(self, vnodes: Ints, number: int, notes: dict[str, Any]) -> None:
+        """Whatever is in files numbered up to `number` of these virtual nodes is gone."""
+        at = self.at.copy()
+        at[vnodes] = number
+        unfinished = self._path.with_suffix(".new")
+        try:
+            unfinished.write_bytes(msgpack.packb({"at": at.tobytes(), "notes": notes}))
+        except OSError as e:
+            raise Exhausted(f"{self._path}: could not be written: {e}") from e
+        os.replace(unfinished, self._path)
+        self.at, self.notes = at, notes
+
+    def gone(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """bool[V]: what a file of that number holds in vain; None when it holds nothing so."""
+        gone: np.ndarray[Any, np.dtype[np.bool_]] = self.at >= number
+        return gone if gone.any() else None

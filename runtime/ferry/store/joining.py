@@ -1,0 +1,173 @@
+"""Rows of a window joined while they are read: a merge join over the hash order.
+
+In pieces of bounded bytes, because one hot key may make more pairs than memory holds, and because whoever changes the state
+waits for a piece. A piece is some virtual nodes, or a part of the hashes of one. Must never change the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ferry.contract.errors import RowsGone
+from ferry.contract.shapes import Shape
+from ferry.kernels import columns, panes, schemas
+from ferry.kernels.grouping import NO_BYTES, NO_INTS, Hashes, Ints, order_by_hash
+from ferry.kernels.pairs import count_pairs, join_pairs
+from ferry.store import segments
+from ferry.store.segments import Segment, hashes_of
+
+READ_BYTES_MAX = 16 * 1024 * 1024
+"""Of the rows of both sides that are joined at a time, unless one key alone has more."""
+
+DIVISIONS_MAX = 1024
+"""Of the hashes of one virtual node; more do not help against one hot key."""
+
+FIRED_ROWS_MAX = 65536
+
+FIRED_BYTES_MAX = 64 * 1024 * 1024
+"""Of one batch of joined rows, unless one row alone has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows of one window: all of these virtual nodes, or the given one of the divisions of a single one."""
+
+    start: int
+    vnodes: Ints
+    division: int = 0
+    divisions: int = 1
+
+    def ranges(self, vnodes: Ints, virtual_nodes: int) -> tuple[Hashes, Hashes]:
+        """First and last hashes of what the piece has of these virtual nodes."""
+        begins, lasts = segments.hash_ranges(vnodes, virtual_nodes)
+        if self.divisions == 1 or vnodes.size == 0:
+            return begins, lasts
+        begin, size = int(begins[0]), int(lasts[0]) - int(begins[0]) + 1
+        low, high = (begin + size * d // self.divisions for d in (self.division, self.division + 1))
+        return np.array([low], np.uint64), np.array([high - 1], np.uint64)
+
+
+class Join:
+    """Reads for one state. `held` gives its segments, each with those of some virtual nodes that it still holds."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        virtual_nodes: int,
+        held: Callable[[Ints], list[tuple[Segment, Ints]]],
+        expired: Callable[[], int],
+    ) -> None:
+        self._shape, self._virtual_nodes, self._held, self._expired = shape, virtual_nodes, held, expired
+        self._schema = schemas.rows_schema(shape)
+
+    def fired(self, low: int, high: int, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:
+        """See RowState.fired."""
+        for piece in self._pieces(low, high, vnodes):
+            self._require_not_expired(low)
+            yield from self._joined(self._rows(piece), piece.start, max_rows)
+
+    def count(self, low: int, high: int, vnodes: Ints) -> int:
+        """See RowState.fired_count."""
+        total = 0
+        for piece in self._pieces(low, high, vnodes):
+            left, _, right, _ = _sides(self._rows(piece, ["hash", "side"]))
+            total += int(count_pairs(left, right))
+        return total
+
+    def _require_not_expired(self, low: int) -> None:
+        if low < self._expired():
+            raise RowsGone(
+                f"operator {self._shape.name}: windows after {low} are wanted, "
+                f"but slices up to {self._expired()} are expired"
+            )
+
+    def _pieces(self, low: int, high: int, vnodes: Ints) -> Iterator[_Piece]:
+        self._require_not_expired(low)
+        slices = np.unique(np.concatenate([s.slices for s, _ in self._held(vnodes)] or [NO_INTS]))
+        for start, _ in panes.windows_between(self._shape.window, slices, low, high):
+            weights = np.zeros(vnodes.size, np.int64)
+            for segment, mine in self._of_window(start, vnodes):
+                weights[np.searchsorted(vnodes, mine)] += segment.counts[mine].astype(np.int64) * segment.row_bytes
+            bounds = np.cumsum(weights)
+            begin = 0
+            while begin < vnodes.size:
+                before = int(bounds[begin - 1]) if begin else 0
+                end = max(begin + 1, int(np.searchsorted(bounds, before + READ_BYTES_MAX, side="right")))
+                divisions = min(DIVISIONS_MAX, -(-(int(bounds[end - 1]) - before) // READ_BYTES_MAX))
+                for division in range(divisions):
+                    yield _Piece(start, vnodes[begin:end], division, divisions)
+                begin = end
+
+    def _of_window(self, start: int, vnodes: Ints) -> Iterator[tuple[Segment, Ints]]:
+        for segment, mine in self._held(vnodes):
+            at = int(np.searchsorted(segment.slices, start))
+            if at < segment.slices.size and segment.slices[at] < start + self._shape.window.size_ms:
+                yield segment, mine
+
+    def _rows(self, piece: _Piece, names: list[str] | None = None) -> pa.RecordBatch:
+        found = []
+        end = piece.start + self._shape.window.size_ms
+        for segment, mine in self._of_window(piece.start, piece.vnodes):
+            begins, lasts = piece.ranges(mine, self._virtual_nodes)
+            for part in segment.parts_between(begins, lasts):
+                rows = part.rows_between(begins, lasts)
+                slices = part.batch.column("slice").to_numpy(zero_copy_only=True)[rows]
+                rows = rows[(slices >= piece.start) & (slices < end)]
+                if rows.size:
+                    found.append((part.batch.select(names) if names else part.batch).take(pa.array(rows)))
+        if found:
+            return columns.concatenated(found)
+        whole = columns.empty(self._schema)
+        return whole.select(names) if names else whole
+
+    def _joined(self, rows: pa.RecordBatch, start: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+        left, left_row, right, right_row = _sides(rows)
+        offsets, data = NO_INTS, NO_BYTES
+        if not self._shape.int_key:
+            offsets, data = columns.binary(rows.column("key"))
+        widths = _widths(rows)
+        place = (0, 0, 0)
+        while place[0] < left.size:
+            lefts, rights, *place = join_pairs(
+                left, left_row, right, right_row, not self._shape.int_key, offsets, data, *place, max_rows
+            )
+            begin, ends = 0, np.cumsum(widths[lefts] + widths[rights])
+            while begin < lefts.size:
+                before = int(ends[begin - 1]) if begin else 0
+                end = max(begin + 1, int(np.searchsorted(ends, before + FIRED_BYTES_MAX, side="right")))
+                yield self._output(rows, lefts[begin:end], rights[begin:end], start)
+                begin = end
+
+    def _output(self, rows: pa.RecordBatch, lefts: Ints, rights: Ints, start: int) -> pa.RecordBatch:
+        schema = schemas.fired_schema(self._shape)
+        out = [pa.array(np.full(lefts.size, at)) for at in (start, start + self._shape.window.size_ms)]
+        for name, field in zip(rows.schema.names[4:], list(schema)[2:], strict=True):
+            taken = rows.column(name).take(pa.array(lefts if name.startswith("l_") else rights))
+            out.append(taken.cast(field.type))
+        return pa.RecordBatch.from_arrays(out, schema=schema)
+
+
+def _widths(rows: pa.RecordBatch) -> Ints:
+    """Bytes of each row's texts."""
+    widths = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns[4:]:
+        if columns.is_text(column.type):
+            widths += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return widths
+
+
+def _sides(rows: pa.RecordBatch) -> tuple[Hashes, Ints, Hashes, Ints]:
+    """Hashes and row numbers of the left side, then of the right side, each sorted by hash."""
+    hashes, side = hashes_of(rows), rows.column("side").to_numpy(zero_copy_only=True)
+    out: list[Any] = []
+    for which in (0, 1):
+        numbers = np.flatnonzero(side == which)
+        numbers = numbers[order_by_hash(hashes[numbers])]
+        out += [hashes[numbers], numbers]
+    return tuple(out)
