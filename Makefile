@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster fuzz test-kube-api test-kube test-rdma images demo demo-kube crds bench-handover bench-channel bench-throughput clean
+.PHONY: help setup test lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long images demo demo-kube crds bench-handover bench-channel bench-throughput clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -16,6 +16,7 @@ help:
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
 	@echo 'make test-kube-api     CRD and operator on a real API server without nodes'
 	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root); with FERRY_KUBE_EXISTING=1 on yours, of KUBECONFIG'
+	@echo 'make test-long         further stories on that cluster, which no change waits for'
 	@echo 'make test-rdma         channels and a job over real verbs, in virtual machines (root)'
 	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
@@ -39,6 +40,9 @@ test-kube-api: setup
 
 test-kube: setup
 	@scripts/test kube
+
+test-long: setup
+	@scripts/test long
 
 test-rdma: setup
 	@scripts/test rdma

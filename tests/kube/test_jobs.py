@@ -208,6 +208,7 @@ def test_a_node_is_silent_and_comes_back_and_another_is_drained(
     job.right(tmp_path)
 
 
+@pytest.mark.long
 def test_pods_on_the_network_of_their_node_find_their_state_in_its_directory(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:
@@ -237,7 +238,10 @@ def test_pods_on_the_network_of_their_node_find_their_state_in_its_directory(
     lab.on(NODES, "rm", "-r", kept)
 
 
-@pytest.mark.parametrize("phase", ["at once", "starting", "running", "moving", "driver gone", "paused"])
+LATER = [pytest.param(phase, marks=pytest.mark.long) for phase in ("starting", "running", "driver gone", "paused")]
+
+
+@pytest.mark.parametrize("phase", ["at once", "moving", *LATER])
 def test_deleted_in_any_phase_nothing_is_left(
     ferry: Installation, start: Callable[..., Job], times: Times, phase: str
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.kube.clusters import Lab, NoCluster
 from tests.kube.kubectl import Kubectl, wait_until
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.kube, pytest.mark.timeout(600)]
 
 BOX = "ferry.lab/busybox:1"
 SERVE = "mkdir -p /www && hostname >/www/name && exec httpd -f -p 8080 -h /www"
