@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from ferry.contract.rings import PAGE_BYTES as PAGE
 from ferry_operator.crd_derived import bounds, immutables
 from ferry_operator.crd_rule import BASE, DATA, HOST_PATH, Document, Reason, Rule, in_kubernetes, in_spec, patched
-from ferry_operator.models import NAME_MAX, SPARK_OWNED
+from ferry_operator.models import NAME_MAX, SPARK_OWNED, SPARK_UNUSED
 from ferry_operator.models_kubernetes import RESERVED
 
 __all__ = ["BASE", "RULES", "Document", "Reason", "Rule", "patched"]
@@ -200,9 +200,20 @@ WRITTEN: tuple[Rule, ...] = (
         "spark-owned-keys",
         "spec.spark",
         f"!self.exists(key, key in [{_quoted(SPARK_OWNED)}])",
-        "these keys belong to Ferry (workers, not spark.executor.instances): " + ", ".join(SPARK_OWNED),
+        "these keys belong to Ferry: " + "; ".join(f"{key}: {instead}" for key, instead in SPARK_OWNED.items()),
         broken=in_spec(spark={"spark.executor.instances": "3"}),
         reason="FieldValueForbidden",
+    ),
+    *(
+        Rule(
+            f"spark-no-{beginning.removeprefix('spark.').rstrip('.').replace('.', '-')}",
+            "spec.spark",
+            f"!self.exists(key, key.startsWith('{beginning}'))",
+            f"{beginning}* does nothing here: {instead}",
+            broken=in_spec(spark={f"{beginning}enabled": "true"}),
+            reason="FieldValueForbidden",
+        )
+        for beginning, instead in SPARK_UNUSED.items()
     ),
     Rule(
         "checkpoint-on-a-volume",

@@ -36,13 +36,22 @@ SPARK_OWNED: dict[str, str] = {
     "spark.submit.deployMode": "Ferry starts the driver, in client mode",
     "spark.app.name": "it is made of the name of the job",
     "spark.executor.instances": "set spec.workers",
-    "spark.dynamicAllocation.enabled": "executors come and go with the workers; set spec.workers",
-    "spark.kubernetes.namespace": "the operator makes the pods, in the namespace of the job",
-    "spark.kubernetes.executor.podTemplateFile": "the operator makes the pods; see spec.kubernetes",
-    "spark.kubernetes.executor.podNamePrefix": "the operator makes the pods, and names them after the job",
+    "spark.executor.cores": "set spec.cores",
+    "spark.executor.memoryOverhead": "set spec.kubernetes.executor.memory, and spark.executor.memory for another heap",
+    "spark.executor.memoryOverheadFactor": "set spec.kubernetes.executor.memory, and spark.executor.memory for another heap",
+    "spark.driver.memoryOverhead": "set spec.kubernetes.driver.memory, and spark.driver.memory for another heap",
+    "spark.driver.memoryOverheadFactor": "set spec.kubernetes.driver.memory, and spark.driver.memory for another heap",
     "spark.sql.streaming.checkpointLocation": "set spec.state.directory, or on Kubernetes spec.kubernetes.checkpoint",
 }
 """Keys of Spark's configuration that a job may not set, each with its reason."""
+
+SPARK_UNUSED: dict[str, str] = {
+    "spark.kubernetes.": "the operator makes the pods; set what they need in spec.kubernetes",
+    "spark.dynamicAllocation.": "executors come and go with the workers; set spec.workers",
+    "spark.shuffle.service.": "executors come and go with the workers; set spec.workers",
+    "spark.yarn.": "the operator makes the pods; set what they need in spec.kubernetes",
+}
+"""Beginnings of keys that would do nothing in a job, each with what does."""
 
 
 def _spark_conf(value: dict[str, str]) -> dict[str, str]:
@@ -51,6 +60,9 @@ def _spark_conf(value: dict[str, str]) -> dict[str, str]:
             raise ValueError(f"{key!r}: keys begin with 'spark.'; did you mean 'spark.{key}'?")
         if key in SPARK_OWNED:
             raise ValueError(f"{key!r} belongs to Ferry: {SPARK_OWNED[key]}")
+        for beginning, instead in SPARK_UNUSED.items():
+            if key.startswith(beginning):
+                raise ValueError(f"{key!r} does nothing here: {instead}")
     return value
 
 

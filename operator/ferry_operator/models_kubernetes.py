@@ -43,6 +43,17 @@ class Resources(Part):
     )
 
 
+class ExecutorResources(Resources):
+    """What an executor is given: its JVM, a process of Python for every task slot, the worker of Spark that starts it."""
+
+    memory: Annotated[Quantity, at_least("64Mi")] = Field(
+        default=Quantity("1536Mi"),
+        description="Memory it requests, and may not exceed; the heap is what is left of it beside an overhead of 40 % of "
+        "the heap, and at least 384Mi, unless `spark` sets spark.executor.memory.",
+        json_schema_extra=ALL_PODS,
+    )
+
+
 class DriverResources(Resources):
     """What the driver is given: Spark's JVM, the coordinator, and the processes that plan epochs (1.06 GB were seen)."""
 
@@ -158,8 +169,8 @@ class Kubernetes(Part):
         description="What the driver is given.",
         json_schema_extra=restart("The driver is restarted in a new pod.", "kubernetes"),
     )
-    executor: Resources = Field(
-        default_factory=Resources,
+    executor: ExecutorResources = Field(
+        default_factory=ExecutorResources,
         description="What the Spark executor of a worker is given.",
         json_schema_extra=WORKER_PODS,
     )

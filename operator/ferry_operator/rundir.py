@@ -141,6 +141,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: Place, options: Opti
         return_deadline_ms=round(one.failure.return_deadline.seconds * 1000),
         sink_attempts=one.sink.attempts,
         transport=_transport(one.transport),
+        executor_bytes=one.kubernetes.executor.memory.bytes,
     )
 
 

@@ -115,10 +115,10 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     assert all((h.directory / f"workers/{k}/started").exists() for k, h in hosts.workers.items())
     place = hosts.board.driver()
     assert place is not None and place.claimed and place.control == "http://127.0.0.200:7070"
-    # A third worker comes: state moves to it, and its task slot is used.
+    # A third worker comes: state moves to it, and its task slots are used.
     hosts.start_worker(2)
     place_on(hosts, 1, 0, 1, 2)
-    await_that(lambda: (hosts.drivers[0].directory / "slots").read_text() == "3", "third task slot", 120)
+    await_that(lambda: (hosts.drivers[0].directory / "slots").read_text() == "6", "task slots of the third", 120)
     # One dies without a word.
     hosts.workers.pop(1).kill()
     place_on(hosts, 2, 0, 2)

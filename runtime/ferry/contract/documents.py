@@ -29,11 +29,12 @@ Timeline records by `kind`:
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ferry.contract import rings
+from ferry.contract.lenient import known
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 """Stages of an epoch at which a run can be told to stop and let an action happen."""
@@ -100,7 +101,7 @@ class RunSettings:
     epoch_interval_ms: int
     epoch_max_rows: int
     cores: int
-    """Spark task slots; where executors come and go, what to begin with."""
+    """Spark task slots: of the one process that has all, or of each executor where they come and go."""
     events: int | None = None
     """Bound of generator sources: run to the end, fire everything, exit 0."""
     output: str | None = None
@@ -123,6 +124,8 @@ class RunSettings:
     supervisor: str | None = None
     """URL of the supervisor's endpoint."""
     transport: TransportSettings = TransportSettings()
+    executor_bytes: int | None = None
+    """What the container of an executor may take, its heap and all else; None: nobody says."""
 
     @property
     def path(self) -> Path:
@@ -140,9 +143,9 @@ class RunSettings:
     @staticmethod
     def read(file: str | Path) -> RunSettings:
         """Inverse of write; what another version says besides is left out."""
-        doc = _known(RunSettings, json.loads(Path(file).read_text()))
+        doc = known(RunSettings, json.loads(Path(file).read_text()))
         doc["stops"] = tuple((int(e), str(s)) for e, s in doc.get("stops", ()))
-        doc["transport"] = TransportSettings(**_known(TransportSettings, doc.get("transport", {})))
+        doc["transport"] = TransportSettings(**known(TransportSettings, doc.get("transport", {})))
         return RunSettings(**doc)
 
 
@@ -205,19 +208,13 @@ class Status:
         told = [{"reason": "DriverDegraded", "text": doc["degraded"], "since": 0.0}] if doc.get("degraded") else []
         return Status(
             **{
-                **_known(Status, doc),
+                **known(Status, doc),
                 "version": tuple(doc["version"]),
                 "groups": [(a, b) for a, b in doc["groups"]],
-                "troubles": tuple(Trouble(**_known(Trouble, one)) for one in doc.get("troubles", told)),
-                "transport": Links(**_known(Links, doc.get("transport", {}))),
+                "troubles": tuple(Trouble(**known(Trouble, one)) for one in doc.get("troubles", told)),
+                "transport": Links(**known(Links, doc.get("transport", {}))),
             }
         )
-
-
-def _known(kind: type[Any], doc: dict[str, Any]) -> dict[str, Any]:
-    """What a class has a field for. The operator and the images of its jobs are released, and updated, apart."""
-    names = {f.name for f in fields(kind)}
-    return {key: value for key, value in doc.items() if key in names}
 
 
 def append_record(directory: str | Path, record: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ import json
 import struct
 from dataclasses import asdict, dataclass
 
+from ferry.contract.lenient import known
+
 
 def journal(run: str) -> str:
     """The routing table."""
@@ -76,6 +78,8 @@ class DriverPlace:
     """URL of Spark's master, spark://host:port."""
     control: str
     """URL of the control endpoint; empty as long as the generation is not claimed."""
+    cores: int = 1
+    """Task slots of an executor: what a worker has to offer, no less and no more, so that it gets one."""
 
     def dump(self) -> str:
         """JSON."""
@@ -84,7 +88,7 @@ class DriverPlace:
     @staticmethod
     def load(text: str | bytes) -> DriverPlace:
         """Inverse of dump."""
-        return DriverPlace(**json.loads(text))
+        return DriverPlace(**known(DriverPlace, json.loads(text)))
 
 
 def life_of(parent: int, start: int) -> bytes:
@@ -113,4 +117,4 @@ class Registration:
     @staticmethod
     def load(text: str | bytes) -> Registration:
         """Inverse of dump."""
-        return Registration(**json.loads(text))
+        return Registration(**known(Registration, json.loads(text)))

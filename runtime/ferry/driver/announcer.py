@@ -27,8 +27,9 @@ T = TypeVar("T")
 class Announcer:
     """One life of the driver."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, board: Board, cores: int) -> None:
+        """`cores`: of an executor."""
+        self._board, self._cores = board, cores
         self._life = secrets.token_hex(8)
         self._spark = ""
 
@@ -37,7 +38,7 @@ class Announcer:
         self._spark = spark
         journal = _patiently(self._board.journal)
         generation = (journal.version.generation if journal else 0) + 1
-        self._tell(DriverPlace(generation, False, self._life, spark, ""))
+        self._tell(DriverPlace(generation, False, self._life, spark, "", self._cores))
 
     def started(self, machine: Coordinator, control: str) -> None:
         """Say it again as soon as the generation is claimed; returns at once."""
@@ -47,7 +48,7 @@ class Announcer:
         while machine.phase is Phase.JOURNAL:
             time.sleep(0.01)
         if machine.phase is not Phase.STOPPED:
-            self._tell(DriverPlace(machine.generation, True, self._life, self._spark, control))
+            self._tell(DriverPlace(machine.generation, True, self._life, self._spark, control, self._cores))
 
     def _tell(self, place: DriverPlace) -> None:
         if not _patiently(lambda: self._board.announce(place)):

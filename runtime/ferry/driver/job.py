@@ -51,7 +51,7 @@ class Job:
             args["events"] = self.settings.events
         module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
         board = Board(self.settings.run, self.settings.redis, self.settings.secret)
-        announcer = Announcer(board)
+        announcer = Announcer(board, self.settings.cores)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         plan = compile.build(spark, module, args)
         self._publish(board, plan)

@@ -42,7 +42,7 @@ OURS = {
 
 
 def start(settings: RunSettings, surroundings: Environment, announce: Callable[[str], None]) -> SparkSession:
-    """A session with `cores` task slots in this process, or one whose slots are wherever workers come from.
+    """A session with `cores` task slots in this process, or one with as many in every executor that comes.
 
     `announce` is told the URL of Spark's master as early as possible: workers take seconds to start. Tasks are tried
     again several times: a helper may be restarting.
@@ -56,7 +56,7 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         "spark.sql.warehouse.dir": str(settings.path / "warehouse"),
     }
     if surroundings.standalone:
-        conf |= {**standalone.TUNED, **settings.spark, **standalone.fixed(settings, surroundings)}
+        conf |= {**standalone.tuned(settings), **settings.spark, **standalone.fixed(settings, surroundings)}
         master = standalone.start_master(settings, surroundings, conf)
         announce(master)
     else:

@@ -27,7 +27,6 @@ MASTER = {
 TUNED = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -Djava.security.egd=file:/dev/urandom",
     # Spark finds out by itself that an executor is gone within seconds, not minutes. Ours is the quicker detector.
     "spark.executor.heartbeatInterval": "500ms",
@@ -41,12 +40,30 @@ TUNED = {
     # A task is lost with its executor, and that counts as its failure; errors of the user's code end a job all the same.
     "spark.task.maxFailures": "16",
 }
-"""What a job may change by `spec.spark`."""
+"""With the heap that `tuned` knows: what a job may change by `spec.spark`."""
+
+OVERHEAD, OVERHEAD_MIN, HEAP_MIN = 0.4, 384 << 20, 472 << 20
+"""Of an executor of a Python job, as Spark on Kubernetes has it: what it takes beside its heap, as a part of the heap, and
+at least; and the smallest heap that Spark starts with."""
+
+
+def heap(container_bytes: int) -> str:
+    """The heap of an executor that fits into its container with all else that runs there: Python, the worker of Spark."""
+    fitting = min(container_bytes / (1 + OVERHEAD), container_bytes - OVERHEAD_MIN)
+    return f"{int(max(fitting, HEAP_MIN)) >> 20}m"
+
+
+def tuned(settings: RunSettings) -> dict[str, str]:
+    """What a job may change by `spec.spark`."""
+    if settings.executor_bytes is None:
+        return TUNED
+    return {**TUNED, "spark.executor.memory": heap(settings.executor_bytes)}
 
 
 def fixed(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
-    """What a job may not change: addresses, ports, authentication."""
+    """What a job may not change here: addresses, ports, authentication, task slots."""
     conf = {
+        "spark.executor.cores": str(settings.cores),
         "spark.driver.host": surroundings.address,
         "spark.driver.bindAddress": surroundings.address,
         "spark.authenticate": "true",

@@ -70,7 +70,7 @@ class Follower:
         if self._process is not None and self._process.poll() is not None:
             self._ended(now, self._process.returncode)
         if self._process is None and self._driver is not None and now >= self._not_before:
-            self._start(now, self._driver.spark)
+            self._start(now, self._driver)
 
     def _on_term(self, *_: object) -> None:
         self._stop = True
@@ -82,14 +82,14 @@ class Follower:
         self._not_before = now + delay
         log.warning("Spark's worker ended with %s, again in %.1f s", code, delay)
 
-    def _start(self, now: float, master: str) -> None:
+    def _start(self, now: float, driver: DriverPlace) -> None:
         files, home = self._files, environment.spark_home()
         shutil.rmtree(files.local, ignore_errors=True)
         shutil.rmtree(files.work_before, ignore_errors=True)
         with suppress(FileNotFoundError):
             files.work.rename(files.work_before)
         files.local.mkdir()
-        arguments = command(self._settings, self._surroundings, files, environment.java(), home, master)
+        arguments = command(self._surroundings, files, environment.java(), home, driver)
         more = variables(self._settings, self._worker, files, home)
         self._process = subprocess.Popen(
             arguments,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
+from ferry.contract.places import DriverPlace
 from ferry.contract.tickets import derived
 from ferry.environment import SPARK_WORKER_PORT, Environment
 
@@ -70,9 +71,7 @@ class Files:
         return self.directory / "log4j2.properties"
 
 
-def command(
-    settings: RunSettings, surroundings: Environment, files: Files, java: str, home: Path, master: str
-) -> list[str]:
+def command(surroundings: Environment, files: Files, java: str, home: Path, driver: DriverPlace) -> list[str]:
     """The command line. It holds no secret: everybody on the machine sees it."""
     return [
         java, *OPTIONS, "-cp", f"{home / 'jars'}/*", f"-Dlog4j2.configurationFile={files.logging}",
@@ -80,11 +79,11 @@ def command(
         "--host", surroundings.address,
         "--port", str(SPARK_WORKER_PORT if surroundings.fixed_ports else 0),
         "--webui-port", "0",
-        "--cores", settings.spark.get("spark.executor.cores", "1"),
+        "--cores", str(driver.cores),
         "--memory", MEMORY,
         "--work-dir", str(files.work),
         "--properties-file", str(files.configuration),
-        master,
+        driver.spark,
     ]  # fmt: skip
 
 

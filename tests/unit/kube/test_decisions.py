@@ -182,6 +182,8 @@ def test_the_same_spec_again_is_good() -> None:
         ({"kubernetes": {"image": "other"}}, "driver worker"),
         ({"kubernetes": {"driver": {"memory": "2Gi"}}}, "driver"),
         ({"kubernetes": {"sidecar": {"memory": "2Gi"}}}, "worker"),
+        ({"kubernetes": {"executor": {"memory": "2Gi"}}}, "driver worker"),
+        ({"kubernetes": {"executor": {"cpu": "2"}}}, "worker"),
         ({"kubernetes": {"imagePullPolicy": "Always"}}, ""),
     ],
 )

@@ -236,7 +236,7 @@ def test_the_settings_of_a_run() -> None:
     settings = settings_of(one, UID, RELEASE)
     assert settings.run == "nbq5-0a1b2c3d" and settings.directory == "/var/lib/ferry"
     assert settings.redis == "redis://:pw@redis:6379/0" and settings.events == 500 and settings.output == "/data/out"
-    assert settings.transport == TransportSettings()
+    assert settings.transport == TransportSettings() and settings.executor_bytes == 1536 << 20
     assert settings.secret == run_key(RELEASE, UID) != run_key(RELEASE, "another") and len(settings.secret) == 48
     secret = objects.secret(document, settings)
     assert (

@@ -52,6 +52,8 @@ CHANGED: dict[str, tuple[Any, Kind]] = {
     "spec.failure.heartbeat": ("400ms", Kind.ROLLING),
     "spec.failure.timeout": ("3s", Kind.ROLLING),
     "spec.failure.returnDeadline": ("10s", Kind.RESTART),
+    "spec.failure.progressDeadline": ("1h", Kind.LIVE),
+    "spec.failure.stallDeadline": ("1h", Kind.LIVE),
     "spec.sink.attempts": (2, Kind.RESTART),
     "spec.deadLetter.directory": ("/data/bad", Kind.RESTART),
     "spec.spark": ({"spark.x": "y"}, Kind.RESTART),
@@ -183,6 +185,8 @@ def test_only_kubernetes_uses_its_section() -> None:
     more = {
         "spec.pipeline.version",
         "spec.restartNonce",
+        "spec.failure.progressDeadline",
+        "spec.failure.stallDeadline",
         "spec.transport.rdma.resource",
         "spec.transport.rdma.networks",
     }

@@ -16,6 +16,9 @@ RELEASED = sorted((Path(__file__).resolve().parents[3] / "crds" / "released").gl
 
 Schema = dict[str, Any]
 
+IGNORED_BEFORE = "v1alpha1: spec.spark: a new rule: !self.exists(key"
+"""Keys of Spark that were taken, and did nothing: to refuse them breaks no job that got what it asked for."""
+
 
 def test_there_is_a_released_definition() -> None:
     assert [file.name for file in RELEASED][:1] == ["v0.1.0.yaml"]
@@ -23,7 +26,8 @@ def test_there_is_a_released_definition() -> None:
 
 @pytest.mark.parametrize("file", RELEASED, ids=lambda file: file.stem)
 def test_objects_of_a_released_definition_still_work(file: Path) -> None:
-    assert crd_compat.breaks(yaml.safe_load(file.read_text("utf-8")), crd.definition()) == []
+    found = crd_compat.breaks(yaml.safe_load(file.read_text("utf-8")), crd.definition())
+    assert [one for one in found if not one.startswith(IGNORED_BEFORE)] == []
 
 
 def at(definition: Schema, path: str) -> Schema:

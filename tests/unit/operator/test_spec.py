@@ -9,7 +9,7 @@ import pytest
 from ferry.contract.errors import SpecRefused
 from ferry_operator import spec
 from ferry_operator.kube import names
-from ferry_operator.models import SPARK_OWNED, Metadata, StreamJob
+from ferry_operator.models import SPARK_OWNED, SPARK_UNUSED, Metadata, StreamJob
 from ferry_operator.quantities import Duration, Quantity
 
 JOB = """
@@ -243,6 +243,8 @@ def test_annotations_that_ferry_obeys_are_named() -> None:
 def test_keys_that_belong_to_ferry_have_reasons() -> None:
     for key, reason in SPARK_OWNED.items():
         assert reason in refusal(with_spec(f"spark: {{{key}: x}}"))
+    for beginning, instead in SPARK_UNUSED.items():
+        assert f"does nothing here: {instead}" in refusal(with_spec(f"spark: {{{beginning}some.key: x}}"))
 
 
 @pytest.mark.parametrize(

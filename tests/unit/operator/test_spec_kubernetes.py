@@ -35,7 +35,7 @@ def test_the_defaults() -> None:
     one = check().kubernetes
     assert (one.image, one.image_pull_policy, one.network, one.service_account) == (None, "IfNotPresent", "pod", None)
     assert (one.driver.cpu.millis, one.driver.memory.bytes) == (500, 3 * 2**29)
-    assert (one.executor.cpu.millis, one.executor.memory.bytes) == (500, 2**30)
+    assert (one.executor.cpu.millis, one.executor.memory.bytes) == (500, 3 * 2**29)
     assert (one.sidecar.cpu.millis, one.sidecar.memory.bytes) == (250, 2**29)
     assert (one.state_volume.medium, one.volumes, one.checkpoint) == ("disk", [], None)
     assert check().transport.rdma.mode == "off"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def leaking() -> tuple[FakeUser, list[str]]:
     """A job that shows its secrets wherever it can, and these."""
     args = {"password": HIDDEN[1], "url": f"jdbc:db://me:{HIDDEN[3]}@db/x"}
     api = user(pipeline={"module": "jobs.nbq5", "args": args}, spark={"spark.db.secret.key": HIDDEN[2]})
-    run = json.loads(api.api.objects[SECRETS, "nbq5-run"]["stringData"]["run.json"])["secret"]
+    run = json.loads(b64decode(api.api.objects[SECRETS, "nbq5-run"]["data"]["run.json"]))["secret"]
     said = [
         f"connected to redis://:{HIDDEN[4]}@redis:6379/0", f"run {run}", f"token={run}", f"Bearer {run}",
         f'{{"secret": "{run}"}}', f"--db-password {HIDDEN[0]}", "epoch 7 is committed",

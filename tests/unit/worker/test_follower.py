@@ -32,7 +32,7 @@ class FakeBoard:
 
 
 def place(generation: int, life: str, claimed: bool = True) -> DriverPlace:
-    return DriverPlace(generation, claimed, life, f"spark://10.0.0.{generation}:7077", "")
+    return DriverPlace(generation, claimed, life, f"spark://10.0.0.{generation}:7077", "", cores=3)
 
 
 @pytest.fixture
@@ -49,7 +49,6 @@ def follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow
         job="j", run="j-1", directory=str(tmp_path), secret="s" * 16, redis="redis://127.0.0.1:1/0",
         pipeline_module="m", pipeline_file=None, pipeline_args={}, virtual_nodes=4, replicas=0, workers=1,
         instances_per_worker=1, memory_bytes=1 << 20, epoch_interval_ms=0, epoch_max_rows=1, cores=1,
-        spark={"spark.executor.cores": "3"},
     )  # fmt: skip
     made = Follower(settings, 4, Environment(host="10.0.0.9", fixed_ports=True))
     made._board = FakeBoard()  # type: ignore[assignment]

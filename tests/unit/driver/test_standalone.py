@@ -1,0 +1,36 @@
+"""What Spark is told of its executors: as many task slots as the job says, and a heap that fits into their container."""
+
+from __future__ import annotations
+
+import pytest
+
+from ferry.contract.documents import RunSettings
+from ferry.driver import standalone
+from ferry.environment import Environment
+
+
+def settings(**more: object) -> RunSettings:
+    return RunSettings(
+        job="j", run="j-1", directory="/d", secret="s" * 16, redis="redis://r", pipeline_module="m", pipeline_file=None,
+        pipeline_args={}, virtual_nodes=4, replicas=0, workers=1, instances_per_worker=1, memory_bytes=1 << 20,
+        epoch_interval_ms=0, epoch_max_rows=1, cores=3, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        pytest.param(14 << 30, "10240m", id="40 % of the heap beside it"),
+        pytest.param(1344 << 20, "960m", id="where both are the same"),
+        pytest.param(1 << 30, "640m", id="at least 384 MiB beside it"),
+        pytest.param(256 << 20, "472m", id="less than Spark starts with"),
+    ],
+)
+def test_the_heap_and_what_is_beside_it_fill_the_container(container: int, expected: str) -> None:
+    assert standalone.heap(container) == expected
+
+
+def test_executors_are_what_the_job_says() -> None:
+    assert standalone.fixed(settings(), Environment())["spark.executor.cores"] == "3"
+    assert standalone.tuned(settings(executor_bytes=14 << 30))["spark.executor.memory"] == "10240m"
+    assert standalone.tuned(settings())["spark.executor.memory"] == "512m", "of settings from before it was said"
