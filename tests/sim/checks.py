@@ -12,6 +12,7 @@ from ferry.contract.names import InstanceId, Label, Step, Term
 from ferry.contract.routing import Table
 from ferry.protocol import coordinator as dcore
 from ferry.protocol import instance as icore
+from ferry.protocol.groups import Change
 from tests.sim import data
 
 if TYPE_CHECKING:
@@ -146,6 +147,12 @@ class Checks:
                 # is treated as none.
                 if not host.stale and (host.lost_at < 0 or host.files.saved.committed is not None):
                     self.contents(host, (v,))
+
+    def demoted(self, changes: list[Change]) -> None:
+        """Only a replica that was slow is."""
+        for c in changes:
+            if not self.world.hosts[c.instance].was_slow:
+                self.fail(f"{c.instance}, which was never slow, is demoted")
 
     def installed(self, table: Table) -> None:
         """One leader per virtual node and term."""

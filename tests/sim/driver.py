@@ -5,6 +5,7 @@ A zombie is the same object, left running after another one was started.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,11 @@ class Driver:
                 world.after(rnd.randint(2, 15), self.begin)
             case core.Halt(kind, reason):
                 world.halted(self, kind, reason)
-            case core.Note():
-                pass
+            case core.Close(instance, _):
+                host = world.hosts[instance]
+                world.sever(self.name, instance, max(host.frozen_until - world.clock.now, 0) + rnd.randint(1, 20))
+            case core.Note(changes=changes):
+                world.checks.demoted([c for c in changes if c.kind == "demoted"])
             case _:
                 raise AssertionError(effect)
 
@@ -124,6 +128,9 @@ class Driver:
             then(sorted(got))
             return
         name, vnodes = rows.readers[at]
+        if self.hangs(name):
+            self.world.after(10, self.fetch, rows, at, got, then, failed)
+            return
         part = self.world.hosts[name].read(rows.generation, rows.label, rows.low, rows.high, vnodes)
         if part is None:
             self.world.after(self.world.rnd.randint(5, 30), failed)
@@ -154,8 +161,15 @@ class Driver:
         if not job.helpers and batches:
             world.after(20, failed)
             return
-        longest, ok = 0, [True]
+        ok, under_way = [True], [1]
         task = 0
+        done: core.Event
+
+        def end() -> None:
+            under_way[0] -= 1
+            if not under_way[0]:
+                world.after(1, lambda: self.take(done) if ok[0] else failed())
+
         for batch in batches:
             if not batch and rnd.random() < 0.5:
                 continue
@@ -166,10 +180,9 @@ class Driver:
                 if wins:
                     winners.setdefault(helper, []).append(fragment)
                 world.checks.fragments[fragment] = batch
-                delay = rnd.randint(1, 6)
-                longest = max(longest, delay)
                 part = data.partial(job.step.operator, batch, world.vnodes)
-                world.after(delay, self.stream, helper, fragment, part, ok)
+                under_way[0] += 1
+                world.after(rnd.randint(1, 6), self.stream, helper, fragment, part, ok, end)
             if job.step.operator == 0:
                 greatest = max([greatest, *(t for t, _, _ in batch)])
         named = tuple((InstanceId(h), tuple(winners[h])) for h in sorted(winners))
@@ -179,15 +192,26 @@ class Driver:
         else:
             high = greatest - data.DELAY if greatest != WATERMARK_NONE else WATERMARK_NONE
             done = core.Ingested(job.step, job.run, named, high, str(greatest).encode())
-        world.after(longest + 1, lambda: self.take(done) if ok[0] else failed())
+        world.after(1, end)
 
-    def stream(self, helper: str, fragment: m.Fragment, part: dict[int, data.Partial], ok: list[bool]) -> None:
+    def hangs(self, name: str) -> bool:
+        """Whether somebody who asks this instance has to wait until it goes on, or is lost to the driver."""
+        host = self.world.hosts[name]
+        return host.alive and host.frozen and name in self.core.alive
+
+    def stream(
+        self, helper: str, fragment: m.Fragment, part: dict[int, data.Partial], ok: list[bool], end: Callable[[], None]
+    ) -> None:
         host = self.world.hosts[helper]
-        if not host.alive:
-            ok[0] = False
+        if self.hangs(helper):
+            self.world.after(10, self.stream, helper, fragment, part, ok, end)
             return
-        host.staged[fragment] = part
-        host.take(self.world.staged_event(fragment))
+        if not host.alive or host.frozen:
+            ok[0] = False
+        else:
+            host.staged[fragment] = part
+            host.take(self.world.staged_event(fragment))
+        end()
 
     # ---- the sink
     def emit(self, rows: core.Rows) -> None:

@@ -43,6 +43,8 @@ class Link:
     life: int = 0
     up: bool = True
     until: int = 0
+    swallows: bool = False
+    """What is sent never arrives, and nobody is told."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,8 @@ class Net:
         if not link.up:
             if "." in source and "." in target and type(message).__name__ != "Chunk":
                 self.held.setdefault((source, target), []).append((lane, message, body))
+            return
+        if link.swallows:
             return
         if not self.fair and self.weather.drop and self.rnd.random() < self.weather.drop:
             return

@@ -24,8 +24,9 @@ class Fault:
     """`what` happens to whoever performs the effect (or to a random one of `who`), possibly more than one thing."""
 
     what: str
-    """crash | lose | rollback (files of an older day) | full (no room on its disk) | driver | zombie | partition | suspect |
-    journal | cut (partition of two instances)"""
+    """crash | lose | rollback (files of an older day) | full (no room on its disk) | slow (computes
+    longer than any deadline) | freeze (stands still) | driver | zombie | partition | suspect | journal | cut (partition of two
+    instances) | apart (one that never heals)"""
     place: str = ""
     count: int = 0
     time: int = 0
@@ -54,11 +55,13 @@ class Scenario:
     attempt_ms: int
     fenced_sink: bool
     """Whether the sink itself refuses lower generations."""
+    pulses: bool
+    """Whether instances give signs of life: they make no difference where none stands still or computes for long."""
     losing: bool
     """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
 
 
-KINDS = 9
+KINDS = 11
 
 
 def draw(seed: int) -> Scenario:
@@ -80,6 +83,8 @@ def draw(seed: int) -> Scenario:
         5: ["crash", "lose", "driver", "zombie", "partition", "cut", "suspect", "journal"],
         6: ["driver+crash", "crash+driver", "zombie+crash", "driver+lose", "zombie+partition", "driver", "crash"],
         7: ["crash", "lose", "rollback", "driver", "zombie", "suspect", "zombie+journal", "crash+suspect"],
+        9: ["apart", "apart", "apart", "apart+driver", "crash", "suspect"],
+        10: ["slow", "slow", "freeze", "freeze", "freeze+driver", "crash"],
         8: ["full", "full", "full", "full+driver", "crash", "suspect"],
     }[kind]
     faults = [
@@ -103,6 +108,7 @@ def draw(seed: int) -> Scenario:
         attempt_ms=rnd.choice((60, 120, 250)),
         fenced_sink=rnd.random() < 0.5,
         losing=rnd.random() < 0.15,
+        pulses=kind == 10,
     )
 
 
@@ -113,6 +119,8 @@ def fault(rnd: random.Random, what: str) -> Fault:
         out.also = [second]
     if first == "full":
         out.length = rnd.choice((20, 150, 600, FOR_GOOD))
+    elif first == "freeze":
+        out.length = rnd.choice((100, 500, 1500, 60_000))
     if first in ("crash", "lose") and rnd.random() < 0.75:
         out.place, out.count = rnd.choice(INSTANCE_PLACES), rnd.randint(1, 40)
     elif first in ("driver", "zombie") and rnd.random() < 0.75:

@@ -48,6 +48,13 @@ class Host:
         """When files were lost last."""
         self.stale = False
         """The disk came back as it was earlier, and the groups do not know yet."""
+        self.long_computes = 0
+        """So many computations take longer than any deadline."""
+        self.was_slow = False
+        self.stands_until = 0
+        self.frozen_until = 0
+        """Until then it does not even say that it lives."""
+        self.inbox: list[tuple[core.Event, str]] = []
         self.full_until = 0
         """There is no room on its disk until then."""
         self.driver = ""
@@ -56,6 +63,7 @@ class Host:
     def start(self) -> None:
         self.life += 1
         self.alive, self.failed = True, False
+        self.inbox, self.frozen_until, self.stands_until = [], 0, 0
         self.staged: dict[m.Fragment, dict[int, data.Partial]] = {}
         self.partials: dict[tuple[Any, ...], dict[int, list[data.Partial]]] = {}
         self.bodies: dict[m.Delta, Body] = {}
@@ -63,19 +71,59 @@ class Host:
         self.scans: dict[tuple[str, int], list[Any]] = {}
         logged = tuple(d for entries in self.files.log.values() for d, _ in entries)
         self.core = core.Instance(
-            InstanceId(self.name), self.world.operators, self.files.saved, logged, self.world.rules, learn_stall_ms=500
-        )
+            InstanceId(self.name), self.world.operators, self.files.saved, logged, self.world.rules, learn_stall_ms=500,
+            slow_ms=50,
+        )  # fmt: skip
         self.execute(self.core.start(), "")
         if self.alive:
             self.world.after(self.world.rnd.randint(50, 100), self.tick, self.life)
+            if self.world.scenario.pulses:
+                self.pulse(self.life)
 
     def tick(self, life: int) -> None:
         if self.alive and life == self.life:
-            self.take(core.Tick(self.world.clock.now))
+            if not self.stands:
+                self.take(core.Tick(self.world.clock.now))
             self.world.after(100, self.tick, life)
 
+    def pulse(self, life: int) -> None:
+        if self.alive and life == self.life:
+            if not self.frozen:
+                self.world.to_driver(self, "", m.Pulse(InstanceId(self.name), 1000 if self.stands else 0))
+            self.world.after(50, self.pulse, life)
+
+    @property
+    def stands(self) -> bool:
+        """Whether its loop takes nothing now."""
+        return self.world.clock.now < self.stands_until
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it does not run at all."""
+        return self.world.clock.now < self.frozen_until
+
+    def stand(self, length: int, frozen: bool) -> None:
+        """Take nothing for a while: it computes, or it does not run at all."""
+        self.was_slow = True
+        self.stands_until = max(self.stands_until, self.world.clock.now + length)
+        if frozen:
+            self.frozen_until = max(self.frozen_until, self.world.clock.now + length)
+        self.world.after(length, self.go_on, self.life)
+
+    def go_on(self, life: int) -> None:
+        if self.alive and life == self.life and not self.stands:
+            waiting, self.inbox = self.inbox, []
+            newest = max((e.attempt for e, _ in waiting if isinstance(e, m.Prepare)), default=None)
+            for event, origin in waiting:
+                if isinstance(event, m.Prepare) and newest is not None and event.attempt < newest:
+                    if event.attempt.generation == newest.generation:
+                        continue
+                self.take(event, origin)
+
     def take(self, event: core.Event, origin: str = "") -> None:
-        if self.alive and not self.failed:
+        if self.stands:
+            self.inbox.append((event, origin))
+        elif self.alive and not self.failed:
             self.execute(self.core.step(event), origin)
 
     def receive(self, source: str, message: m.Message, body: Any) -> None:
@@ -119,7 +167,11 @@ class Host:
             case core.Contribute(prepare, fragments, leaders):
                 self.contribute(prepare, fragments, leaders)
             case core.Compute(prepare, helpers, chains):
-                world.after(world.rnd.randint(0, 3), self.compute, self.life, prepare, helpers, chains)
+                takes = world.rnd.randint(0, 3)
+                if self.long_computes:
+                    self.long_computes, takes = self.long_computes - 1, 5000
+                    self.stand(takes, frozen=False)
+                world.after(takes, self.compute, self.life, prepare, helpers, chains)
             case core.SendDelta(to, delta):
                 found = self.bodies.get(delta)
                 if found is None and not delta.chain:
@@ -180,6 +232,9 @@ class Host:
     def compute(self, life: int, prepare: m.Prepare, helpers: Any, chains: Any) -> None:
         if not self.alive or life != self.life:
             return
+        if self.stands:
+            self.world.after(self.stands_until - self.world.clock.now, self.compute, life, prepare, helpers, chains)
+            return
         out = []
         self.computed: Body = {}
         for chain, vnodes in chains:
@@ -225,6 +280,9 @@ class Host:
         """Send the next chunk of what is there now."""
         scan = self.scans.get((learner, session))
         if not self.alive or life != self.life or scan is None:
+            return
+        if self.stands:
+            self.world.after(self.stands_until - self.world.clock.now, self.scan, life, learner, session)
             return
         number, cursor, vnodes, base = scan
         rows = sorted((v, r) for v in vnodes for r in self.files.state.get(v, {}) if (v, r) > cursor)

@@ -25,6 +25,9 @@ class Links:
     hosts: dict[str, Host]
     drivers: dict[str, Driver]
 
+    apart: dict[frozenset[str], bool]
+    """Pairs of instances that never reach each other again; True when they do not notice."""
+
     def after(self, delay: int, do: Any, *args: Any) -> None:
         self.clock.after(delay, do, *args)
 
@@ -62,9 +65,17 @@ class Links:
         if self.hosts[a].alive and self.hosts[b].alive:
             self.restore(a, b)
 
+    def part(self, a: str, b: str) -> None:
+        """Two instances cannot reach each other any more: their connection breaks, or it swallows what is sent."""
+        self.apart[frozenset((a, b))] = silently = self.rnd.random() < 0.5
+        if silently:
+            self.net.link(a, b).swallows = True
+        else:
+            self.sever(a, b, 1 << 40)
+
     def restore(self, a: str, b: str) -> None:
         link = self.net.link(a, b)
-        if not link.up:
+        if not link.up and self.apart.get(frozenset((a, b))) is not False:
             link.life, link.up = link.life + 1, True
             self.net.flush(a, b)
             self.net.flush(b, a)

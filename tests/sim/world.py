@@ -40,7 +40,8 @@ class World(Links):
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.Settings(
             operators=s.operators, attempt_ms=s.attempt_ms, commit_ms=80, return_ms=3_000, start_ms=300, warm_ms=3_000,
-            bar_ms=100, bar_max_ms=800, pace=g.Pace(s.batch),
+            bar_ms=100, bar_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
+            retry_max_ms=4_000, apart_ms=6_000, pace=g.Pace(s.batch),
         )  # fmt: skip
         self.clock = Clock()
         self.net = Net(self.clock, self.rnd, s.weather, self.deliver)
@@ -58,6 +59,7 @@ class World(Links):
         self.drivers: dict[str, Driver] = {}
         self.driver: Driver | None = None
         self.done = ""
+        self.apart = {}
         self.checks = checks.Checks(self)
 
     def first_table(self) -> Table:
@@ -148,6 +150,14 @@ class World(Links):
             self.crash(host)
         elif what == "full":
             host.full_until = self.clock.now + f.length
+        elif what == "slow":
+            host.long_computes += 1
+        elif what == "freeze" and host.alive:
+            # A job that has not begun waits for its first workers for as long as they take.
+            begun = self.journal is not None and not self.journal.initial
+            host.stand(f.length if begun else min(f.length, 1500), frozen=True)
+        elif what == "apart":
+            self.part(*rnd.sample(sorted(self.hosts), 2))
         elif what == "rollback" and host.alive and self.may_lose(host):
             self.after(rnd.randint(20, 200), self.roll_back, host, copy.deepcopy(host.files))
         elif what in ("driver", "zombie") and driver is not None and driver.alive:
@@ -245,7 +255,7 @@ class World(Links):
     def halted(self, driver: Driver, kind: str, reason: str) -> None:
         if kind == "superseded":
             self.kill_driver(driver)
-        elif kind in ("unavailable", "lost-epoch", "failed") and self.no_copy():
+        elif kind in ("unavailable", "lost-epoch", "failed") and (self.no_copy() or self.no_helper()):
             self.kill_driver(driver)
             if driver is self.driver or self.driver is None:
                 self.done = kind
@@ -259,11 +269,20 @@ class World(Links):
         assert self.journal is not None
         return any(
             all(
-                h.lost_at >= 0 or h.full_until > self.clock.now or not h.alive
+                h.lost_at >= 0 or h.full_until > self.clock.now or h.frozen or not h.alive
                 for h in map(self.hosts.get, x.in_step)
                 if h
             )
             for x in self.journal.groups
+        )
+
+    def no_helper(self) -> bool:
+        """Whether instances that are apart for good leave no helper that reaches a member of every group."""
+        assert self.journal is not None
+        there = [h.name for h in self.hosts.values() if h.alive]
+        return bool(self.apart) and not any(
+            all(any(i in there and frozenset((i, h)) not in self.apart for i in x.in_step) for x in self.journal.groups)
+            for h in there
         )
 
     # ---- the journal

@@ -13,7 +13,10 @@
 | Fetch / Chunk | learner <-> leader | snapshot of virtual nodes, begun at `base` |
 | Warm | learner -> driver | I hold these virtual nodes whole, as of `label` |
 | Refused | instance -> driver | you are superseded |
+| Waiting | instance -> driver | an attempt takes long: so far it is here, and these it has not heard from |
+| Unsendable | instance -> driver | a message can never be sent, whoever tries |
 | Failed | instance -> driver | this instance cannot go on, with the reason |
+| Pulse | instance -> driver | it lives, and how long it has been at work without a break |
 | Begins | driver -> instance | an epoch begins: copying waits for it |
 | Leaving | instance -> driver | it was told to end: the next epochs must not count on its help |
 | Report | instance -> driver | how much state it holds and what carries its links, once a second |
@@ -185,6 +188,37 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """An attempt takes long; said again and again by everybody who takes part in it, so that the cause is found."""
+
+    instance: InstanceId
+    step: Step
+    attempt: Attempt
+    unheard: tuple[InstanceId, ...]
+    """Helpers whose partials this leader lacks."""
+    logged: tuple[tuple[InstanceId, ...], ...]
+    """Chains whose delta is logged here, and was sent on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsendable:
+    """A message is larger than any may be: it would be as large the next time."""
+
+    instance: InstanceId
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Said at every heartbeat, also while the instance computes: who says nothing stands still."""
+
+    instance: InstanceId
+    busy_ms: int
+    """For so long its loop has had work without a break; 0 when that is not worth mentioning."""
+
+
+@dataclass(frozen=True, slots=True)
 class Begins:
     """An epoch begins: whoever copies state gives way for a moment. Nothing that is right depends on it."""
 
@@ -218,7 +252,8 @@ class Leaving:
 
 Message = (
     Install | Ask | Answer | Prepare | Partials | Delta | Prepared | FragmentsGone | Commit | Committed
-    | Fetch | Chunk | Warm | Refused | Failed | Report | Begins | Leaving
+    | Fetch | Chunk | Warm | Refused | Failed | Report | Begins | Leaving | Waiting
+    | Unsendable | Pulse
 )  # fmt: skip
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))

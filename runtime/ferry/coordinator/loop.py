@@ -48,6 +48,7 @@ class Loop:
         patience = core.Settings(
             operators=operators,
             return_ms=settings.return_deadline_ms,
+            silence_ms=settings.timeout_ms,
             warm_ms=settings.handover_deadline_ms,
             pace=Pace(settings.handover_batch or 1 << 30, settings.handover_gap),
             ended=ended,
@@ -115,6 +116,9 @@ class Loop:
                     self._journal.write(effect)
                 case core.Note():
                     self._note(effect)
+                case core.Close(instance, reason):
+                    if (channel := self._endpoint.channel(instance)) is not None:
+                        channel.close(reason)
                 case _:
                     if isinstance(effect, core.Halt):
                         log.error("halt: %s: %s", effect.kind, effect.reason)

@@ -35,7 +35,8 @@ class Adoption(Membership):
             )
         elif found.missing:
             # Before the first epoch nobody holds anything: the first workers may take as long as they need.
-            if waited >= self.settings.return_ms and not self.table.initial:
+            gone = not any(self._at_work(i) for i in silent)
+            if gone and waited >= self.settings.return_ms and not self.table.initial:
                 self._halt(
                     "unavailable",
                     f"virtual nodes {found.missing[:8]} (of {len(found.missing)}) are held only by {silent[:4]}, not seen "
@@ -54,8 +55,7 @@ class Adoption(Membership):
                 found.best, self.generation, source.low, source.high, source.meta, source.late, source.fired
             )
         for i, a in self.answers.items():
-            self.alive[i] = True
-            self.gone.pop(i, None)
+            self._obeys(i)
             if a.committed == found.best:
                 self.put[i] = True
         self.answers = {}

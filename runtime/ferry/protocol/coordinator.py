@@ -19,6 +19,7 @@ from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.routing import Table
 from ferry.protocol import groups as g
 from ferry.protocol.coordinator_io import (
+    Close,
     Connected,
     Desired,
     Effect,
@@ -45,12 +46,12 @@ from ferry.protocol.coordinator_io import (
 )  # fmt: skip
 from ferry.protocol.instance_io import Tick
 from ferry.protocol.membership import MEMBER_HANDLERS
-from ferry.protocol.moves import Moves
+from ferry.protocol.patience import Patience
 from ferry.protocol.rules import Rules
 from ferry.protocol.steps import predecessor, step_of, successor
 
 
-class Coordinator(Moves):
+class Coordinator(Patience):
     """One driver's decisions, from its first look at the journal to the end of its generation."""
 
     def __init__(self, settings: Settings, initial: Table, journal: Table | None, rules: Rules | None = None) -> None:
@@ -59,11 +60,7 @@ class Coordinator(Moves):
         self.run = 0
         self.number = 0
         """Number of the last attempt; never used twice in a generation."""
-        self.ingested: Ingested | None = None
-        self.trying = False
-        """An attempt of `ingested` was begun."""
         self.attempt_high = WATERMARK_NONE
-        self.deadlines = 0
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event; return the effects, to be executed in order."""
@@ -95,9 +92,9 @@ class Coordinator(Moves):
                     self._begin_history()
                 else:
                     self._send_commit()
-            case Phase.PREPARE if self._helper_gone():
-                # It may be no member of any group (a worker that was released): nothing else would tell.
-                self._again("a helper with winning fragments is gone")
+            case Phase.PREPARE if why := self._unusable():
+                # A lost helper may be no member of any group (a worker that was released): nothing else would tell.
+                self._again(why)
             case Phase.PREPARE if not self.trying:
                 self._prepare()
             case Phase.COMMIT if self._all_put():
@@ -169,17 +166,13 @@ class Coordinator(Moves):
         self._do(Note("ingest-again", self.step_now, text=why))
         self._ingest(self.step_now)
 
-    def _helper_gone(self) -> bool:
-        """Whether an instance that has winning fragments was lost."""
-        return self.ingested is not None and any(helper not in self.alive for helper, _ in self.ingested.winners)
-
     def _prepare(self) -> None:
         """Begin an attempt under the present table."""
         assert self.ingested is not None and self.step_now is not None
-        if self._helper_gone():
-            return self._again("a helper with winning fragments is gone")
+        if why := self._unusable():
+            return self._again(why)
         self.number += 1
-        self.trying, self.acks = True, {}
+        self.trying, self.acks, self.told = True, {}, {}
         self._enter(Phase.PREPARE)
         self.attempt_high = max(self.high, self.epoch_low, self.ingested.high)
         if not self.rules.watermark_commit:
@@ -234,6 +227,7 @@ class Coordinator(Moves):
     def _step_committed(self) -> None:
         c = self.commit
         assert c is not None
+        self.helpless = None
         self.committed, self.low, self.high, self.meta, self.late, self.fired = (
             c.label, c.low, c.high, c.meta, c.late, c.fired,
         )  # fmt: skip
@@ -264,12 +258,13 @@ class Coordinator(Moves):
 
     # ---- patience
     def _on_tick(self, tick: Tick) -> None:
-        self.now = max(self.now, tick.now)
+        before, self.now = self.now, max(self.now, tick.now)
+        self._lose_silent(before)
         self._ask_again()
         waited = self.now - self.phase_since
         if self.writing is not None:
             return
-        if self.phase is Phase.PREPARE and self.trying and waited > self.settings.attempt_ms << min(self.deadlines, 4):
+        if self._attempt_is_late():
             self._attempt_failed()
         elif self.phase in (Phase.COMMIT, Phase.FINISH) and waited > self.settings.commit_ms and self.commit:
             self.phase_since = self.now
@@ -277,20 +272,6 @@ class Coordinator(Moves):
                 if i in self.alive and i not in self.put:
                     self._do(Send(i, m.Install(self.table)))
             self._send_commit_again()
-
-    def _attempt_failed(self) -> None:
-        """Try again; from the second time on without the replicas that keep it waiting."""
-        self.deadlines += 1
-        # When no chain is done the cause may be a helper: that costs one more attempt before replicas are demoted.
-        if self.journal_up and self.deadlines >= (2 if self.acks else 3):
-            groups, changes = g.demote(self.table, self.acks, self.generation)
-            if changes:
-                self._enter(Phase.PREPARE)
-                self._journal(self._next(groups), tuple(changes))
-                return
-        for i in sorted(self.alive):
-            self._do(Send(i, m.Install(self.table)))
-        self._prepare()
 
 
 _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
@@ -305,11 +286,14 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     m.Prepared: Coordinator._on_prepared,
     m.FragmentsGone: Coordinator._on_fragments_gone,
     m.Committed: Coordinator._on_committed,
+    m.Waiting: Coordinator._on_waiting,
+    m.Unsendable: Coordinator._on_unsendable,
+    m.Pulse: Coordinator._on_pulse,
     m.Warm: Coordinator._on_warm,
 }
 
 __all__ = [
-    "Connected", "Coordinator", "Desired", "Effect", "Emit", "EpochBegun", "EpochEnded", "Event", "Halt", "IngestFailed",
-    "Ingested", "InstanceId", "Journal", "JournalReachable", "JournalRefused", "Journaled", "Lost", "Note", "Phase",
-    "ReadFailed", "Ready", "Rows", "Send", "Settings", "StartIngest", "Tick", "predecessor",
+    "Close", "Connected", "Coordinator", "Desired", "Effect", "Emit", "EpochBegun", "EpochEnded", "Event", "Halt",
+    "IngestFailed", "Ingested", "InstanceId", "Journal", "JournalReachable", "JournalRefused", "Journaled", "Lost", "Note",
+    "Phase", "ReadFailed", "Ready", "Rows", "Send", "Settings", "StartIngest", "Tick", "predecessor",
 ]  # fmt: skip

@@ -30,7 +30,17 @@ class Settings:
 
     operators: int = 1
     attempt_ms: int = 10_000
-    """An attempt that is not logged everywhere by then is begun again, then its slow replicas are demoted."""
+    """An attempt that is not logged everywhere by then is begun again, the second time without whoever keeps it waiting;
+    twice as long each time, and counted from the last sign that somebody works on it."""
+    silence_ms: int = 2_500
+    """An instance that said nothing for this long stands still, and is lost."""
+    retry_ms: int = 60_000
+    """What could not be done is left alone for this long (two instances that cannot reach each other, a move); doubled
+    each time."""
+    retry_max_ms: int = 600_000
+    """No longer than this."""
+    apart_ms: int = 300_000
+    """How long an epoch may be tried when two instances cannot reach each other and nothing helps."""
     commit_ms: int = 2_000
     """Commit is sent again to members that have not answered."""
     return_ms: int = 60_000
@@ -152,6 +162,14 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
+class Close:
+    """Close the connection to an instance: it is lost, whatever it still does."""
+
+    instance: InstanceId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Fired rows of a committed step, and who serves them."""
 
@@ -212,4 +230,4 @@ class Note:
     text: str = ""
 
 
-Effect = Send | Journal | StartIngest | Emit | Ready | Halt | Note
+Effect = Send | Close | Journal | StartIngest | Emit | Ready | Halt | Note

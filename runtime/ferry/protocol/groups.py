@@ -86,20 +86,6 @@ def without(
     return groups, changes, orphans
 
 
-def demote(
-    table: Table, acknowledged: Mapping[tuple[InstanceId, ...], object], generation: int
-) -> tuple[list[Group], list[Change]]:
-    """Replicas of chains that did not acknowledge become learners: a slow replica never stalls the job."""
-    groups = list(table.groups)
-    changes: list[Change] = []
-    for vnode, group in enumerate(table.groups):
-        if group.in_step in acknowledged or len(group.in_step) < 2:
-            continue
-        changes += [Change(vnode, "demoted", i) for i in group.in_step[1:]]
-        groups[vnode] = Group(next_term(group, generation), group.in_step[:1], group.learners + group.in_step[1:])
-    return groups, changes
-
-
 def regroup(
     table: Table,
     desired: Sequence[Placement],

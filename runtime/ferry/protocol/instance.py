@@ -15,7 +15,7 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.protocol.instance_io import (
     DRIVER,
     Compute,
@@ -30,6 +30,7 @@ from ferry.protocol.instance_io import (
     LogDelta,
     PeerLost,
     Put,
+    Refused,
     Release,
     Save,
     Saved,
@@ -130,9 +131,12 @@ class Instance(Member):
         elif t is None or (t.prepare.step, t.prepare.attempt) < at:
             self.early.setdefault(at, {})[part.helper] = True
 
+    def _leads(self) -> bool:
+        return self.view is not None and self.me in self.view.led
+
     def _compute_when_heard(self) -> None:
         t = self.trial
-        if t is None or t.computing or self.view is None or self.me not in self.view.led:
+        if t is None or t.computing or self.view is None or not self._leads():
             return
         helpers = tuple(h for h, _ in t.prepare.winners)
         if all(h in t.heard for h in helpers):
@@ -253,6 +257,25 @@ class Instance(Member):
 
     def _on_tick(self, tick: Tick) -> None:
         self.learning.tick(tick.now)
+        self._tell_if_slow(tick.now)
+
+    def _tell_if_slow(self, now: int) -> None:
+        """Say how far an attempt is that takes long."""
+        t = self.trial
+        known = [*self.log, *([Label(t.prepare.step, t.prepare.attempt)] if t is not None else [])]
+        label = max(known, default=None)
+        if label is None or self.told is None or self.told[0] != label:
+            self.told = (label, now) if label is not None else None
+        elif now - self.told[1] >= self.slow_ms:
+            self.told = (label, now)
+            unheard: list[InstanceId] = []
+            if t is not None and label == Label(t.prepare.step, t.prepare.attempt) and self._leads():
+                unheard = [helper for helper, _ in t.prepare.winners if helper not in t.heard]
+            logged = tuple(delta.chain for delta in self.log.get(label, []) if delta.chain)
+            self._do(Send(DRIVER, m.Waiting(self.me, label.step, label.attempt, tuple(unheard), logged)))
+
+    def _on_refused(self, event: Refused) -> None:
+        self._do(Send(DRIVER, m.Unsendable(self.me, event.peer, event.reason)))
 
 
 _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
@@ -267,11 +290,12 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
     Staged: Instance._on_staged,
     Computed: Instance._on_computed,
     PeerLost: Instance._on_peer_lost,
+    Refused: Instance._on_refused,
     Tick: Instance._on_tick,
 }
 
 __all__ = [
     "DRIVER", "LEARN_STALL_MS", "Compute", "Computed", "Contribute", "Drop", "Effect", "Event", "ForgetAttempt",
-    "ForgetLog", "Instance", "Load", "LogDelta", "PeerLost", "Put", "Release", "Save", "Saved", "Scan", "Send",
+    "ForgetLog", "Instance", "Load", "LogDelta", "PeerLost", "Put", "Refused", "Release", "Save", "Saved", "Scan", "Send",
     "SendDelta", "Staged", "StopScan", "Tick", "predecessor", "successor",
 ]  # fmt: skip

@@ -40,13 +40,21 @@ class PeerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A message to a peer is larger than any may be."""
+
+    peer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Now, in milliseconds of a clock that never goes back."""
 
     now: int
 
 
-Event = m.Message | Staged | Computed | PeerLost | Tick
+Event = m.Message | Staged | Computed | PeerLost | Refused | Tick
 
 
 # ---- effects -----------------------------------------------------------------------------------------------------

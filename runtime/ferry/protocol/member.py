@@ -18,6 +18,9 @@ from ferry.protocol.view import View
 LEARN_STALL_MS = 10_000
 """A snapshot that made no progress for this long is asked for again."""
 
+SLOW_MS = 1_000
+"""An attempt that is not committed here by then takes long: the driver is told how far it is, and again after as long."""
+
 WAITING = 256
 """Messages of a newer table that are kept until that table comes; a lost one is sent again with the next attempt."""
 
@@ -36,7 +39,7 @@ class Member:
 
     def __init__(
         self, me: InstanceId, operators: int, saved: Saved, logged: tuple[m.Delta, ...] = (), rules: Rules | None = None,
-        learn_stall_ms: int = LEARN_STALL_MS,
+        learn_stall_ms: int = LEARN_STALL_MS, slow_ms: int = SLOW_MS,
     ) -> None:  # fmt: skip
         self.me = me
         self.operators = operators
@@ -48,6 +51,9 @@ class Member:
             self.log.setdefault(Label(delta.step, delta.attempt), []).append(delta)
         self.staged: dict[m.Fragment, bool] = {}
         self.trial: Trial | None = None
+        self.slow_ms = slow_ms
+        self.told: tuple[Label, int] | None = None
+        """The attempt that is not committed yet, and when it was seen first, or told of last."""
         self.early: dict[tuple[Step, Attempt], dict[InstanceId, bool]] = {}
         self.waiting: list[m.Prepare | m.Delta | m.Fetch] = []
         self._out: list[Effect] = []

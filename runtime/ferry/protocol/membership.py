@@ -18,7 +18,9 @@ from ferry.contract.names import InstanceId, Label, Step
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import groups as g
 from ferry.protocol import recovery
+from ferry.protocol.bars import Bar
 from ferry.protocol.coordinator_io import (
+    Close,
     Connected,
     Desired,
     Effect,
@@ -42,12 +44,10 @@ class Failure:
     """What an instance said when it could not go on."""
 
     reason: str
+    bar: Bar
+    """Not admitted again before its end, unless it has what nobody else has."""
     since: int | None
     """The first time in a row; None when it has put a Commit since."""
-    until: int
-    """Not admitted again before, unless it has what nobody else has."""
-    bar: int
-    """How long that was."""
 
 
 class Membership:
@@ -78,6 +78,10 @@ class Membership:
         """Those of them that were told to end: they help no more."""
         self.gone: dict[InstanceId, int] = {}
         """Instances that were lost, and since when."""
+        self.heard: dict[InstanceId, int] = {}
+        """When admitted instances gave a sign of life last."""
+        self.busy: dict[InstanceId, int] = {}
+        """When an instance said last that it was at work all the time."""
         self.failed: dict[InstanceId, Failure] = {}
         """Instances that could not go on, be they back or not."""
         self.committed: Label | None = None
@@ -179,7 +183,7 @@ class Membership:
         self._do(Send(instance, m.Ask(self.generation)))
 
     def _forget(self, instance: InstanceId) -> None:
-        for known in (self.asked, self.answers, self.alive, self.leaving, self.put):
+        for known in (self.asked, self.answers, self.alive, self.leaving, self.put, self.heard, self.busy):
             known.pop(instance, None)
         for key in [k for k in self.warm if k[0] == instance]:
             del self.warm[key]
@@ -196,6 +200,20 @@ class Membership:
         self._forget(event.instance)
         self.gone.setdefault(event.instance, self.now)
 
+    def _at_work(self, instance: InstanceId) -> bool:
+        """Whether an instance is connected, and has no time to answer: slow is not gone."""
+        return self.rules.slow_lives and self.now - self.busy.get(instance, -1 << 60) <= self.settings.silence_ms
+
+    def _lose_silent(self, before: int) -> None:
+        """Instances whose process stands still: the connection to one, and its parent's heartbeats, go on."""
+        if self.now - before > self.settings.silence_ms // 2:
+            self.heard = dict.fromkeys(self.heard, self.now)  # It is this driver that stood still.
+        for i, at in sorted(self.heard.items()):
+            if self.now - at > self.settings.silence_ms and self.rules.silent_lost:
+                reason = f"it stands still: nothing heard for {self.settings.silence_ms / 1000:g} s"
+                self._on_lost(Lost(i, reason))
+                self._do(Close(i, reason))
+
     def _on_leaving(self, event: m.Leaving) -> None:
         if event.instance in self.alive:
             self.leaving[event.instance] = True
@@ -210,11 +228,10 @@ class Membership:
     def _on_failed(self, event: m.Failed) -> None:
         """An instance that cannot go on is a lost one; it stays away for a while, the longer the oftener it fails."""
         i, before = event.instance, self.failed.get(event.instance)
-        again = before is not None and self.now < before.until + self.settings.bar_max_ms
-        bar = min(2 * before.bar, self.settings.bar_max_ms) if before and again else self.settings.bar_ms
+        bar = Bar.after(before.bar if before else None, self.now, self.settings.bar_ms, self.settings.bar_max_ms)
         since = before.since if before is not None and before.since is not None else self.now
-        self.failed[i] = Failure(event.reason, since, self.now + bar, bar)
-        self._do(Note("failed", self.step_now, text=f"{i}: {event.reason}; it is left out for {bar / 1000:g} s"))
+        self.failed[i] = Failure(event.reason, bar, since)
+        self._do(Note("failed", self.step_now, text=f"{i}: {event.reason}; it is left out for {bar.wait / 1000:g} s"))
         connected = i in self.asked
         self._forget(i)
         if connected:
@@ -224,7 +241,7 @@ class Membership:
     def _barred(self, instance: InstanceId) -> bool:
         """Whether an instance that answered is left out, because it failed: it is no member of any group any more."""
         failure = self.failed.get(instance)
-        return failure is not None and self.now < failure.until and instance not in self.view.held
+        return failure is not None and self.now < failure.bar.until and instance not in self.view.held
 
     def _on_answer(self, answer: m.Answer) -> None:
         if answer.generation == self.generation and answer.instance in self.asked:
@@ -278,11 +295,15 @@ class Membership:
             return
         self._journal(self._next(groups), tuple(changes))
 
+    def _obeys(self, instance: InstanceId) -> None:
+        self.alive[instance] = True
+        self.gone.pop(instance, None)
+        self.heard[instance] = self.now
+
     def _admit(self, answer: m.Answer) -> bool:
         """Let an instance take part; whether it is an in-step member."""
         i = answer.instance
-        self.alive[i] = True
-        self.gone.pop(i, None)
+        self._obeys(i)
         self._do(Send(i, m.Install(self.table)))
         if self.commit is not None and self.phase in (Phase.COMMIT, Phase.FINISH):
             if answer.committed == self.commit.label:
@@ -309,7 +330,8 @@ class Membership:
             self._journal(self._next(groups), tuple(changes))
             return True
         holders = {i: True for v in orphans for i in self.table.groups[v].in_step if i in lost}
-        overdue = [i for i in sorted(holders) if self.now - self.gone[i] >= self.settings.return_ms]
+        late = [i for i in sorted(holders) if self.now - self.gone[i] >= self.settings.return_ms]
+        overdue = [i for i in late if not self._at_work(i)]
         if overdue:
             seconds = f"{self.settings.return_ms / 1000:.0f} s"
             what = f"virtual nodes {orphans[:8]} (of {len(orphans)})"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
+from ferry.contract.names import InstanceId
 from ferry.contract.routing import Group
 from ferry.protocol import groups as g
 from ferry.protocol.adoption import Adoption
@@ -21,6 +22,10 @@ class Moves(Adoption):
             if len(event.placements) != self.table.virtual_nodes:
                 raise Bug(f"{len(event.placements)} placements for {self.table.virtual_nodes} virtual nodes")
             self.desired, self.refused = event, {}
+
+    def refuse(self, instance: InstanceId, vnode: int, reason: str) -> None:
+        """Leave a move alone for a while."""
+        self.refused[(instance, vnode)] = True
 
     def _on_warm(self, event: m.Warm) -> None:
         for key in [(event.instance, v) for v in event.vnodes]:

@@ -62,5 +62,11 @@ class Rules:
     """The watermark advances when a step commits, not when it is prepared."""
     tail_acknowledges: bool = True
     """The last member of the chain acknowledges, not the first."""
+    slow_lives: bool = True
+    """Patience with an attempt begins anew while somebody whom it waits for says that he is at work."""
+    work_around: bool = True
+    """An attempt that fails again is begun without those who cannot reach each other."""
+    silent_lost: bool = True
+    """An instance that says nothing for a while is lost, although its connection is open."""
     drop_stale: bool = True
     """A member drops what it held when it leaves a group, so A -> B -> A never finds old state."""

@@ -41,7 +41,7 @@ class Drivers:
                 return [p for p, g in known.items() if g < message.generation]
             case m.Answer():
                 wanted = message.generation
-            case m.Prepared() | m.FragmentsGone():
+            case m.Prepared() | m.FragmentsGone() | m.Waiting():
                 wanted = message.attempt.generation
             case _:
                 wanted = max(known.values(), default=0)

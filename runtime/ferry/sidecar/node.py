@@ -28,7 +28,7 @@ from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
-from ferry.contract.names import InstanceId
+from ferry.contract.names import Attempt, InstanceId
 from ferry.contract.shapes import Shape
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
@@ -61,6 +61,9 @@ TICK_SECONDS = 0.05
 
 REPORT_SECONDS = 1.0
 
+BUSY_SECONDS = 1.0
+"""An instance whose loop had work for this long without a break says so to the driver."""
+
 LAST_WORDS_SECONDS = 1.0
 """So long an instance that cannot go on waits for its reason to reach the driver."""
 
@@ -84,7 +87,11 @@ class Node:
         """epochs, as the driver has told"""
         self._leaves: tuple[float, int] | None = None
         self._drivers = Drivers()
-        self._peers = Peers(self.me, self._board, self._superseded)
+        self._idle_at = time.monotonic()
+        """When the loop had nothing to do last."""
+        self._newest = Attempt(0, 0)
+        """The highest attempt of which a Prepare has come, be it in the inbox still."""
+        self._peers = Peers(self.me, self._board, self._superseded, self._on_refused)
         # Before anything else: an instance that cannot have the device it needs holds no state, and ends with the reason.
         mine = (surroundings.host,) if surroundings.host else ()
         secret = settings.secret.encode()
@@ -118,6 +125,7 @@ class Node:
         flight = f"grpc+tcp://{around.host}:{door.port}" if around.host else self._flight_uri
         entry = places.Registration(self.me, self._life, host, port, flight, os.getpid())
         self._peers.start(self._endpoint, entry)
+        threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
         log.info("instance %s is up: %s", self.me, self._machine.saved)
         return self._live()
 
@@ -170,12 +178,11 @@ class Node:
         while not self._may_end():
             item = self._inbox.take(idle)
             if item is not None:
-                self._data.receive(item.event, item.body)
-                self._perform(self._machine.step(item.event))
+                self._handle(item.event, item.body)
                 item.done()
-                if isinstance(item.event, m.Commit):
-                    self._yield_until = time.monotonic() + AFTER_COMMIT_SECONDS
             now = time.monotonic()
+            if self._inbox.empty:
+                self._idle_at = now
             if now >= tick_at:
                 tick_at = now + TICK_SECONDS
                 self._say_alive()
@@ -198,6 +205,27 @@ class Node:
         """To the parent: this loop works, however long. It says nothing before the loop has begun."""
         with suppress(FileNotFoundError):
             os.utime(self.dir / ALIVE)
+
+    def _handle(self, event: core.Event, body: Any) -> None:
+        if isinstance(event, m.Prepare) and self._is_outdone(event.attempt):
+            return
+        self._data.receive(event, body)
+        self._perform(self._machine.step(event))
+        if isinstance(event, m.Commit):
+            self._yield_until = time.monotonic() + AFTER_COMMIT_SECONDS
+
+    def _is_outdone(self, attempt: Attempt) -> bool:
+        """Whether a later attempt waits in the inbox: the driver has given this one up, and would wait for its work."""
+        newest = self._newest
+        return attempt.generation == newest.generation and attempt < newest
+
+    def _pulse(self) -> None:
+        """Tell the driver that this process lives, from a thread of its own: a long computation never looks like death."""
+        while True:
+            busy = time.monotonic() - self._idle_at
+            busy_ms = int(busy * 1000) if busy > BUSY_SECONDS else 0
+            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms)), None)
+            time.sleep(self.settings.heartbeat_ms / 1000)
 
     def _may_end(self) -> bool:
         """Told to end, and no epoch counts on this instance any more: its fragments would have to be made again."""
@@ -234,7 +262,12 @@ class Node:
             self._yield_until = time.monotonic() + YIELD_SECONDS
             self._begun += 1
             return None
+        if isinstance(said, m.Prepare):
+            self._newest = max(self._newest, said.attempt)
         return self._inbox.arrived(message.lane, said, message.body)
+
+    def _on_refused(self, peer: str, reason: str) -> None:
+        self._inbox.put(core.Refused(peer, reason))
 
     def _on_open(self, peer: str, channel: Channel) -> None:
         self._drivers.opened(peer)

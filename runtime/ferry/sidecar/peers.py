@@ -23,7 +23,7 @@ import pyarrow as pa
 from ferry.board import Board, Roll
 from ferry.channel.base import Channel, Endpoint, Lane
 from ferry.channel.dialling import Dialler
-from ferry.contract.errors import FerryError, Unreachable
+from ferry.contract.errors import FerryError, Refusal, Unreachable
 from ferry.contract.places import Registration
 
 log = logging.getLogger("ferry.sidecar")
@@ -57,12 +57,19 @@ class Queue:
 class Peers:
     """Open channels by peer name (drivers', too), and what waits for one."""
 
-    def __init__(self, me: str, board: Board, superseded: Callable[[Registration], None]) -> None:
-        """`superseded` is called, on a thread of its own, with the registration of a later life of this instance."""
+    def __init__(
+        self, me: str, board: Board, superseded: Callable[[Registration], None],
+        on_refused: Callable[[str, str], None] = lambda peer, why: None,
+    ) -> None:  # fmt: skip
+        """`superseded` is called, on a thread of its own, with the registration of a later life of this instance.
+
+        `on_refused(peer, reason)` is told of a message that can never be sent; it is called with a lock held.
+        """
         self._me = me
         self._board = board
         self._roll = Roll(board)
         self._superseded = superseded
+        self._on_refused = on_refused
         self._lock = threading.Lock()
         self._open: dict[str, Channel] = {}
         self._waiting: dict[str, Queue] = {}
@@ -117,12 +124,18 @@ class Peers:
             channel = self._open.get(peer)
         try:
             return channel is not None and channel.send_nowait(lane, kind, 0, head, body)
+        except Refusal as refused:
+            self._on_refused(peer, str(refused))
+            return False
         except FerryError:
             return False
 
     def _post(self, channel: Channel, post: Post) -> None:
         try:
             channel.post(post.lane, post.kind, 0, post.head, post.body)
+        except Refusal as refused:
+            log.error("%s can never send this to %s: %s", self._me, channel.peer, refused)
+            self._on_refused(channel.peer, str(refused))
         except FerryError as error:
             log.warning("%s could not send to %s: %s", self._me, channel.peer, error)
 

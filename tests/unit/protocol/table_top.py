@@ -5,6 +5,7 @@ Each story says what it is about; `Top` only plays it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ferry.contract import messages as m
@@ -19,7 +20,8 @@ A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
 class Top:
     """Delivers everything at once; `stop` names types of the driver's messages that are kept back.
 
-    `deaf` holds (instance, type): messages of members and driver that never arrive there.
+    `deaf` holds (instance, type): messages of members and driver that never arrive there; `apart` pairs of members between
+    which nothing does.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Top:
         self.done: list[Any] = []
         self.stop: tuple[type, ...] = ()
         self.deaf: set[tuple[InstanceId, type]] = set()
+        self.apart: set[frozenset[InstanceId]] = set()
         self.driver = self.new_driver()
 
     def new_driver(self) -> c.Coordinator:
@@ -70,10 +73,12 @@ class Top:
                 case i.Send(to, message) if to == i.DRIVER:
                     self.tell(message)
                 case i.Send(to, message) | i.SendDelta(to, message):
-                    self.give(to, message)
+                    if frozenset((me, to)) not in self.apart:
+                        self.give(to, message)
                 case i.Contribute(prepare, _, leaders):
                     for leader, _ in leaders:
-                        self.give(leader, m.Partials(prepare.step, prepare.attempt, me))
+                        if frozenset((me, leader)) not in self.apart:
+                            self.give(leader, m.Partials(prepare.step, prepare.attempt, me))
                 case i.Compute(prepare, _, chains):
                     self.give(me, i.Computed(prepare.step, prepare.attempt, tuple((x, v, 0, 1) for x, v in chains)))
                 case i.Scan(learner, session, _, base):
@@ -92,6 +97,16 @@ class Top:
         self.members[x] = i.Instance(x, 1, files.saved, deltas)
         self.follow(x, self.members[x].start())
         self.tell(c.Connected(x))
+
+    def wait(self, milliseconds: int, pulses: Mapping[InstanceId, int] | None = None) -> None:
+        """Time goes by, for all of them; each second everybody says that he lives, and `pulses` for how long he is busy."""
+        begin = self.driver.now
+        for now in [*range(begin + 1000, begin + milliseconds, 1000), begin + milliseconds]:
+            for x in list(self.members):
+                self.give(x, i.Tick(now))
+            for x, busy in {**dict.fromkeys(self.members, 0), **(pulses or {})}.items():
+                self.tell(m.Pulse(x, busy))
+            self.tell(c.Tick(now))
 
     def ingest(self, epoch: int, helper: InstanceId = A) -> None:
         """Spark begins an epoch and runs its ingest job once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from ferry.contract.names import Attempt, InstanceId, Step, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
 from ferry.protocol import instance as i
-from ferry.protocol.groups import Change
 from tests.unit.protocol.table_top import A, B, C, Top
 
 
@@ -185,32 +183,6 @@ def test_a_learner_whose_delta_comes_after_the_commit_is_in_step_all_the_same() 
         top.epoch(epoch)
     assert top.driver.table.groups[0].in_step == (A, B)
     assert loads == 2, "one that was ahead of a learner without any epoch, and one that is enough"
-
-
-@pytest.mark.parametrize(("groups", "tries"), [([(A, B), (C, A)], 2), ([(A, B)], 3)], ids=["one waits", "all wait"])
-def test_a_slow_replica_is_demoted_and_comes_back_when_it_keeps_up(groups: list[Any], tries: int) -> None:
-    top = Top(groups, (A, B, C))
-    top.epoch(0)
-    top.deaf = {(B, m.Delta)}
-    top.ingest(1)
-    for number in range(tries):
-        assert top.journal is not None and [g.in_step for g in top.journal.groups] == groups, (
-            "once more with all of them"
-        )
-        assert top.driver.phase is c.Phase.PREPARE
-        top.tell(c.Tick(top.driver.now + (10_000 << number)))
-        assert top.driver.deadlines == number, "not before its time is up"
-        top.tell(c.Tick(top.driver.now + 1))
-    assert [(g.in_step, g.learners) for g in top.journal.groups] == [((A,), (B,)), *((g, ()) for g in groups[1:])]
-    assert top.last(c.Note).changes == (Change(0, "demoted", B),)
-    assert top.last(c.Emit).rows.label.step == Step(1, 0), "the epoch ends without it"
-    top.tell(c.EpochEnded(1))
-    top.epoch(2)
-    assert top.driver.table.groups[0].learners == (B,)
-    top.deaf = set()
-    for epoch in range(3, 6):
-        top.epoch(epoch)
-    assert [g.in_step for g in top.driver.table.groups] == groups
 
 
 def test_a_read_is_refused_for_what_is_not_there() -> None:

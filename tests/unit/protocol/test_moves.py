@@ -62,7 +62,7 @@ def test_a_move_that_is_not_warm_in_time_is_aborted_and_not_begun_again_until_th
 
 
 def test_the_time_of_a_move_begins_anew_with_every_move() -> None:
-    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000))
+    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000, silence_ms=10_000))
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
     for number, (wished, now) in enumerate([(B, 0), (A, 900), (B, 1800), (B, 2700)], 1):

@@ -1,16 +1,20 @@
-"""The last words of an instance."""
+"""What the loop of an instance takes, and what it says of itself."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ferry.channel.base import Lane, Message
 from ferry.contract import messages as m
 from ferry.contract.errors import Exhausted
-from ferry.contract.names import InstanceId
+from ferry.contract.names import Attempt, InstanceId, Step
+from ferry.contract.routing import Version
 from ferry.protocol import instance as core
 from ferry.sidecar import node
+from ferry.sidecar.inbox import Inbox
 
 ME = InstanceId("0.0")
 
@@ -31,3 +35,38 @@ def test_whatever_ends_an_instance_is_told_to_the_driver(monkeypatch: pytest.Mon
     monkeypatch.setattr(one, "_send", lambda send, body: sent.append(send))
     assert one._live() == 3
     assert sent == [core.Send(core.DRIVER, m.Failed(ME, f"{type(error).__name__}: {error}"))]
+
+
+def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, taken = node.Node.__new__(node.Node), []
+    one._inbox = Inbox()
+    one._newest = Attempt(0, 0)
+    monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: taken.append(event)), raising=False)
+    monkeypatch.setattr(one, "_machine", SimpleNamespace(step=lambda event: []), raising=False)
+    prepares = [m.Prepare(Step(1, 0), Attempt(2, n), Version(2, 1), (), 0, 0) for n in (1, 2, 3)]
+    for prepare in (prepares[0], prepares[2], prepares[1]):
+        one._on_message(Message("driver", Lane.DELTA, m.CODES[m.Prepare], 2, m.encode(prepare), b""))
+    zombie = m.Prepare(Step(1, 0), Attempt(1, 9), Version(1, 1), (), 0, 0)
+    one._on_message(Message("driver", Lane.DELTA, m.CODES[m.Prepare], 1, m.encode(zombie), b""))
+    while (item := one._inbox.take(0)) is not None:
+        one._handle(item.event, item.body)
+    assert taken == [prepares[2], zombie], "an older driver has to be told that it is superseded"
+
+
+def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, sent = node.Node.__new__(node.Node), []
+    one.me, one.settings = ME, SimpleNamespace(heartbeat_ms=500)  # type: ignore[assignment]
+    one._idle_at = 100.0
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 0.5
+        now[0] += 3.0
+        if len(sent) == 2:
+            raise SystemExit
+
+    now = [100.5]
+    monkeypatch.setattr(node, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(one, "_send", lambda send, body: sent.append(send.message))
+    with pytest.raises(SystemExit):
+        one._pulse()
+    assert sent == [m.Pulse(ME, 0), m.Pulse(ME, 3500)]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ferry.board import Changes
-from ferry.channel.base import REPLACED, Channel, Lane, Message
+from ferry.channel.base import MESSAGE_BYTES_MAX, REPLACED, Channel, Lane, Message
+from ferry.channel.frames import Outgoing
 from ferry.channel.tcp import TcpEndpoint
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import Exhausted, Unreachable
 from ferry.contract.places import Registration, life_of
 from ferry.sidecar import peers as peers_module
 from ferry.sidecar.peers import Peers
@@ -245,3 +248,32 @@ def test_a_successor_is_dialled_though_its_predecessor_keeps_the_channel_open() 
     finally:
         for instance in (one, before, after):
             instance.endpoint.close()
+
+
+def test_what_can_never_be_sent_is_told_and_what_may_be_sent_later_is_not() -> None:
+    """A body of zeros that nobody has written takes no memory, however large it is."""
+    refused: list[tuple[str, str]] = []
+    peers = Peers("0.0", Registry(), lambda later: None, lambda peer, why: refused.append((peer, why)))  # type: ignore[arg-type]
+
+    class Link:
+        peer = "1.0"
+
+        def post(self, lane: Lane, kind: int, generation: int, head: bytes, body: Any = ()) -> None:
+            if not head:
+                raise Exhausted("the queue is full")
+            Outgoing(lane, kind, generation, head, body)
+
+        def send_nowait(self, lane: Lane, kind: int, generation: int, head: bytes, body: Any = ()) -> bool:
+            self.post(lane, kind, generation, head, body)
+            return True
+
+    large = mmap.mmap(-1, MESSAGE_BYTES_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    peers.post("1.0", Lane.DELTA, 1, b"waits for a connection", (large,))  # type: ignore[arg-type]
+    peers.opened("1.0", Link())  # type: ignore[arg-type]
+    peers.post("1.0", Lane.DELTA, 1, b"delta", (large,))  # type: ignore[arg-type]
+    assert not peers.send_nowait("1.0", Lane.BULK, 1, b"chunk", (large,))  # type: ignore[arg-type]
+    peers.post("1.0", Lane.DELTA, 1, b"", ())
+    peers.post("1.0", Lane.DELTA, 1, b"small", ())
+    peers.closed("1.0")
+    assert [peer for peer, _ in refused] == ["1.0"] * 3
+    assert all("larger than MESSAGE_BYTES_MAX" in why for _, why in refused)

@@ -1,0 +1,177 @@
+"""Attempts that do not end: who is to blame, and what is done about it. Nobody else is touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Step
+from ferry.protocol import coordinator as c
+from ferry.protocol.groups import Change
+from tests.unit.protocol.table_top import A, B, C, Top
+
+SECOND_DEADLINE = 10_000 + 20_000 + 2_000
+
+
+def apart(*pairs: tuple[InstanceId, InstanceId]) -> set[frozenset[InstanceId]]:
+    return {frozenset(pair) for pair in pairs}
+
+
+def notes(top: Top, kind: str) -> list[Any]:
+    return [x for x in top.done if isinstance(x, c.Note) and x.kind == kind]
+
+
+def members(top: Top) -> list[tuple[InstanceId, ...]]:
+    return [g.members for g in top.driver.table.groups]
+
+
+def test_a_helper_that_a_leader_cannot_hear_helps_no_more_until_a_while_has_passed() -> None:
+    groups = [(A, B), (B, A)]
+    top = Top(groups, (A, B, C), c.Settings(retry_ms=60_000))
+    top.epoch(0)
+    top.apart = apart((A, C))
+    top.ingest(1, helper=C)
+    top.wait(SECOND_DEADLINE)
+    assert top.driver.phase is c.Phase.INGEST and top.last(c.StartIngest).helpers == (A, B)
+    assert notes(top, "apart")[0].text == "0.0 and 2.0 cannot reach each other: kept apart for 60 s"
+    top.ingested(B)
+    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+    assert members(top) == groups, "no replica is touched"
+    top.tell(c.EpochEnded(1))
+    top.epoch(2)
+    assert C not in top.last(c.StartIngest).helpers, "no epoch pays for it again"
+    top.wait(60_000)
+    top.apart = set()
+    top.epoch(3)
+    assert C in top.last(c.StartIngest).helpers
+
+
+@pytest.mark.parametrize(
+    ("chain", "cut", "left"), [((A, B), (A, B), (A,)), ((A, B, C), (B, C), (A, B)), ((A, B, C), (A, B), (A, C))]
+)
+def test_a_replica_that_cannot_be_reached_leaves_its_group_and_only_it(
+    chain: tuple[InstanceId, ...], cut: tuple[InstanceId, InstanceId], left: tuple[InstanceId, ...]
+) -> None:
+    top = Top([chain, (C, A)], (A, B, C))
+    top.epoch(0)
+    top.apart = apart(cut)
+    top.ingest(1)
+    top.wait(10_001)
+    assert members(top) == [chain, (C, A)], "once more with all of them"
+    top.wait(22_000)
+    assert members(top) == [left, (C, A)]
+    assert notes(top, "apart")[0].text == f"{cut[0]} and {cut[1]} cannot reach each other: kept apart for 60 s"
+    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+
+
+def test_where_no_helper_reaches_every_leader_others_lead() -> None:
+    top = Top([(A, B), (B, A)], (A, B))
+    top.epoch(0)
+    top.apart = apart((A, B))
+    top.ingest(1)
+    top.wait(SECOND_DEADLINE)
+    assert members(top) in ([(A,), (A,)], [(B,), (B,)])
+    top.wait(1)
+    if top.driver.phase is c.Phase.INGEST:
+        top.ingested(top.driver.table.groups[0].leader)
+    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+
+
+def test_when_nothing_helps_the_job_stops_with_the_names() -> None:
+    top = Top([(A,), (B,)], (A, B), c.Settings(apart_ms=300_000))
+    top.epoch(0)
+    top.apart = apart((A, B))
+    top.ingest(1)
+    top.wait(320_000)
+    assert "Halt" not in top.kinds()
+    for _ in range(10):
+        if top.driver.phase is c.Phase.INGEST:
+            top.ingested(A)
+        top.wait(100_000)
+    halt = top.last(c.Halt)
+    assert halt.kind == "failed"
+    assert halt.reason == (
+        "0.0 and 1.0 cannot reach each other, and no other leader or helper has helped for 300 s: mend the network between them"
+    )
+
+
+def test_a_slow_replica_is_demoted_and_comes_back_when_it_keeps_up() -> None:
+    groups = [(A, B), (C, A)]
+    top = Top(groups, (A, B, C))
+    top.epoch(0)
+    top.deaf = {(B, m.Delta)}
+    top.ingest(1)
+    top.wait(10_001, {B: 5000})
+    assert members(top) == groups and top.driver.deadlines == 1, "once more with all of them"
+    top.wait(22_000, {B: 5000})
+    assert [(g.in_step, g.learners) for g in top.driver.table.groups] == [((A,), (B,)), ((C, A), ())]
+    assert top.last(c.Note).changes == (Change(0, "demoted", B),)
+    assert top.last(c.Emit).rows.label.step == Step(1, 0), "the epoch ends without it"
+    top.tell(c.EpochEnded(1))
+    top.epoch(2)
+    assert top.driver.table.groups[0].learners == (B,)
+    top.deaf = set()
+    for epoch in range(3, 6):
+        top.epoch(epoch)
+    assert [g.in_step for g in top.driver.table.groups] == groups
+
+
+def test_a_leader_that_computes_has_all_the_time_it_needs() -> None:
+    groups = [(A, B), (B, A)]
+    top = Top(groups, (A, B))
+    top.epoch(0)
+    top.deaf = {(A, m.Prepare), (A, m.Delta)}
+    top.ingest(1, helper=B)
+    for busy in range(0, 600_000, 100_000):
+        top.wait(100_000, {A: busy + 1, B: 0})
+    assert top.driver.deadlines == 0 and members(top) == groups
+    top.wait(11_002, {A: 0, B: 0})
+    assert top.driver.deadlines == 1, "and not a moment more, once it has stopped"
+
+
+def test_who_is_at_work_and_has_no_time_to_answer_is_not_gone() -> None:
+    top = Top([(A,)], (A,), c.Settings(return_ms=60_000))
+    top.epoch(0)
+    files = top.crash(A)
+    top.deaf = {(A, m.Ask)}
+    top.back(A, files)
+    top.wait(100_000, {A: 1000})
+    assert "Halt" not in top.kinds()
+    top.new_driver()
+    top.wait(100_000, {A: 1000})
+    assert "Halt" not in top.kinds()
+    top.wait(10_000)
+    assert top.last(c.Halt).kind == "unavailable"
+
+
+def test_a_message_that_can_never_be_sent_stops_the_job_with_its_reason() -> None:
+    top = Top([(A, B)], (A, B))
+    top.tell(m.Unsendable(A, "1.0", "a message of 2 GiB is larger than MESSAGE_BYTES_MAX"))
+    assert top.last(c.Halt) == c.Halt(
+        "failed", "instance 0.0 cannot send to 1.0: a message of 2 GiB is larger than MESSAGE_BYTES_MAX"
+    )
+
+
+def test_an_instance_that_stands_still_is_lost() -> None:
+    top = Top([(A, B), (B, A)], (A, B), c.Settings(silence_ms=2500))
+    top.epoch(0)
+    top.tell(c.Tick(1000))
+    for x in (A, B):
+        top.tell(m.Pulse(x, 0))
+    for now in (2000, 3000):
+        top.tell(c.Tick(now))
+        top.tell(m.Pulse(B, 0))
+    assert A in top.driver.alive
+    top.tell(c.Tick(3501))
+    assert c.Close(A, "it stands still: nothing heard for 2.5 s") in top.done
+    assert members(top) == [(B,), (B,)]
+
+
+def test_a_driver_that_stood_still_itself_blames_nobody() -> None:
+    top = Top([(A, B)], (A, B), c.Settings(silence_ms=2500))
+    top.tell(c.Tick(1000))
+    top.tell(m.Pulse(A, 0))
+    top.tell(c.Tick(60_000))
+    assert A in top.driver.alive
