@@ -1,18 +1,20 @@
 """Directories of Parquet and JSON-lines files as sources that are read inside the ingest tasks.
 
-A position is the high-water mark [mtime_ns, name] over the files in that order, so a file must be complete when it
-appears (write it under a name that begins with "_" or ".", then rename it) and must not change or go afterwards. With
-``finite=True`` the position also carries the mark of the last file of the first listing. Must never import pyspark.
+A file is taken when it is found, whatever its time: it must be complete when it appears (write it under a name that begins
+with "_" or ".", then rename it), and stay as it is until it was read. Which files were taken is in `ferry.spark.taken`; an
+epoch's files are in its position, and every one of them is there and unchanged when it is read, or that is an error. With
+``finite=True`` the input is what the directory held when the job began. Must never import pyspark.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,9 +22,10 @@ import pyarrow.parquet as pq
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
 from ferry.spark.json_lines import parse
 from ferry.spark.splits import BATCH_ROWS, Malformed, Position, Split
+from ferry.spark.taken import File, Taken, digest, files_of, origin
 
-SETTLE_MS = 100
-"""A file is taken when it is this old: another one with a smaller (mtime, name) can then not appear behind it."""
+EPOCH_FILES = 500
+"""Files of one epoch at most: their names go through Spark's offset log, and with the epoch into the state."""
 
 JSON_BLOCK_BYTES = 1 << 20
 """JSON lines are parsed in pieces of this size; one is read whole into memory."""
@@ -31,28 +34,19 @@ JSON_SHARE_BYTES = 4 << 20
 """JSON files are shared among tasks in pieces of this size."""
 
 
-class _File(NamedTuple):
-    mtime_ns: int
-    name: str
-    size: int
-
-    @property
-    def mark(self) -> tuple[int, str]:
-        return self.mtime_ns, self.name
-
-
 class DirectorySplits(ABC):
     """What both formats share: listing, positions, and dividing files among tasks."""
 
-    def __init__(self, directory: str | os.PathLike[str], finite: bool = False, settle_ms: int = SETTLE_MS) -> None:
-        self.directory, self.finite, self.settle_ms = os.fspath(directory), finite, settle_ms
-        self._shares: dict[_File, list[tuple[int, int, int]]] = {}
+    def __init__(self, directory: str | os.PathLike[str], finite: bool = False) -> None:
+        self.directory, self.finite = os.fspath(directory), finite
+        self._shares: dict[File, list[tuple[int, int, int]]] = {}
+        self._taken = Taken(self.directory)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.directory!r}, finite={self.finite})"
 
     @abstractmethod
-    def _divide(self, file: _File) -> list[tuple[int, int, int]]:
+    def _divide(self, file: File) -> list[tuple[int, int, int]]:
         """Consecutive pieces [low, high) of a file, and how many rows each has, about."""
 
     @abstractmethod
@@ -68,7 +62,7 @@ class DirectorySplits(ABC):
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def _listed(self) -> list[_File]:
+    def _listed(self) -> list[File]:
         files = []
         try:
             with os.scandir(self.directory) as entries:
@@ -76,93 +70,123 @@ class DirectorySplits(ABC):
                     if entry.name[0] in "_." or not entry.is_file():
                         continue
                     status = entry.stat()
-                    files.append(_File(status.st_mtime_ns, entry.name, status.st_size))
+                    files.append(File(status.st_mtime_ns, entry.name, status.st_size))
         except (FileNotFoundError, NotADirectoryError) as gone:
             if os.path.isdir(self.directory):
                 return self._listed()  # A file went away between listing and looking at it.
             raise SpecRefused(f"no directory {self.directory!r}; a file source needs one") from gone
-        return sorted(files)
+        return sorted(set(files))  # Where listings are not atomic, one may show a file twice.
 
-    def _pieces(self, file: _File) -> list[tuple[int, int, int]]:
+    def _pieces(self, file: File) -> list[tuple[int, int, int]]:
         if file not in self._shares:
             self._shares[file] = self._divide(file)
         return self._shares[file]
 
+    def keep(self, folder: Path, name: str) -> None:
+        """Keep the list of files that were taken in this folder, for the process that plans epochs after this one."""
+        self._taken.keep(folder / f"{quote(name, safe='')}.jsonl")
+
     def start(self) -> Position:
-        """Before the first file; a finite input fixes its last file here."""
+        """Before the first file; a finite input is fixed here."""
         if not self.finite:
-            return [0, ""]
+            return origin()
         files = self._listed()
-        return [0, "", *(files[-1].mark if files else (0, ""))]
+        return {**origin(), "end": list(files[-1][:2]) if files else [0, ""], "whole": digest(files)}
 
     def latest(self, start: Position, max_rows: int) -> Position:
         """As many whole files as fit into max_rows, at least one; JSON rows are estimated from the file's size."""
+        if self.ended(start):
+            return start
+        listed = self._listed()
+        files = self._taken.new(start, listed, forget=not self.finite)
         if self.finite:
-            files = [f for f in self._listed() if tuple(start[:2]) < f.mark <= tuple(start[2:])]
-        else:
-            settled = time.time_ns() - self.settle_ms * 1_000_000
-            files = [f for f in self._listed() if tuple(start) < f.mark and f.mtime_ns <= settled]
-        # Files behind `start` are not asked for again, except by the replay of one batch.
-        self._shares = {file: pieces for file, pieces in self._shares.items() if file.mark > tuple(start[:2])}
-        last, rows = start, 0
-        for file in files:
-            rows += sum(share for _, _, share in self._pieces(file))
-            if last is not start and rows > max_rows:
+            files = [file for file in files if list(file[:2]) <= start["end"]]
+            self._check_whole(start, files)
+        # Files that were taken are not asked for again, except by the replay of one batch.
+        waiting = set(files)
+        self._shares = {file: pieces for file, pieces in self._shares.items() if file in waiting}
+        taken, rows = [], 0
+        for file in files[:EPOCH_FILES]:
+            try:
+                rows += sum(share for _, _, share in self._pieces(file))
+            except FileNotFoundError:
+                continue  # It went away before it was taken.
+            if taken and rows > max_rows:
                 break
-            last = [*file.mark, *start[2:]]
-        return last
+            taken.append(file)
+        return self._taken.after(start, listed, taken) if taken else start
+
+    def _check_whole(self, start: Position, waiting: list[File]) -> None:
+        now = digest([*self._taken.known(), *waiting])
+        if now != start["whole"]:
+            raise RowsGone(
+                f"{self.directory} is a finite input and held {start['whole'][0]} files when the job began; now there are "
+                f"{now[0]} as old as those, or some were written again. Make it as it was"
+            )
 
     def ended(self, position: Position) -> bool:
         """True when a finite input's last file is behind this position."""
-        return self.finite and tuple(position[:2]) >= tuple(position[2:])
+        return self.finite and position["taken"] == position["whole"][0]
 
     def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
         """At most `tasks` splits of about equal size: consecutive row groups, or byte ranges, of consecutive files.
 
-        Raises RowsGone when the file that `stop` names is not there any more.
+        Raises RowsGone when one of the files that `stop` names is not there any more, or was written again.
         """
-        first, last = tuple(start[:2]), tuple(stop[:2])
-        if first == last:
+        if start["id"] == stop["id"]:
             return []
-        files = [f for f in self._listed() if first < f.mark <= last]
-        if not files or files[-1].mark != last:
-            raise RowsGone(f"{self._path(stop[1])} went away or was written again before it was read; put it back")
-        pieces = [(file.name, *piece) for file in files for piece in self._pieces(file)]
+        if stop["after"] != start["id"]:
+            raise RowsGone(
+                f"{self!r}: position {stop['id']} does not follow {start['id']}: Spark's offset log has lost epochs"
+            )
+        files = files_of(stop)
+        for file in files:
+            self._check_same(file)
+        pieces = [(file, *piece) for file in files for piece in self._pieces(file)]
         total = max(sum(rows for *_, rows in pieces), 1)
         shares: dict[int, list[list[Any]]] = {}
         before = 0
-        for name, low, high, rows in pieces:
+        for file, low, high, rows in pieces:
             share = shares.setdefault(min(before * max(tasks, 1) // total, max(tasks, 1) - 1), [])
-            if share and share[-1][0] == name and share[-1][2] == low:
+            if share and share[-1][0] == file and share[-1][2] == low:
                 share[-1][2] = high
             else:
-                share.append([name, low, high])
+                share.append([file, low, high])
             before += rows
         return [{"pieces": share} for share in shares.values()]
 
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed]:
-        """The records of a split, file by file. Raises RowsGone when a file is not there any more."""
+        """The records of a split, file by file. Raises RowsGone when a file is not there any more, or was written again."""
         unknown = [] if columns is None else [c for c in columns if c not in self.schema().names]
         if unknown:
             raise SpecRefused(f"{self!r} has no columns {unknown}; it has {', '.join(self.schema().names)}")
-        for name, low, high in split["pieces"]:
+        for about, low, high in split["pieces"]:
+            file = File(*about)
+            self._check_same(file)
             try:
-                yield from self._read_piece(name, low, high, columns)
-            except FileNotFoundError as gone:
-                raise RowsGone(f"{self._path(name)} went away before it was read; put it back") from gone
+                yield from self._read_piece(file.name, low, high, columns)
+            except FileNotFoundError:
+                self._check_same(file)
+                raise
+
+    def _check_same(self, file: File) -> None:
+        """Raise RowsGone unless the file is there as it was when it was taken."""
+        path = self._path(file.name)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError as gone:
+            raise RowsGone(f"{path} went away before it was read; put it back") from gone
+        if (status.st_mtime_ns, status.st_size) != (file.mtime_ns, file.size):
+            raise RowsGone(f"{path} was written again before it was read; put back the file of {file.size} bytes")
 
 
 class ParquetSplits(DirectorySplits):
     """See `parquet_files`."""
 
     def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        schema: pa.Schema | None = None,
-        finite: bool = False,
-        settle_ms: int = SETTLE_MS,
+        self, directory: str | os.PathLike[str], schema: pa.Schema | None = None, finite: bool = False
     ) -> None:
-        super().__init__(directory, finite, settle_ms)
+        super().__init__(directory, finite)
         self._schema = schema
 
     def schema(self) -> pa.Schema:
@@ -180,7 +204,7 @@ class ParquetSplits(DirectorySplits):
         except pa.ArrowInvalid as wrong:
             raise Fault(f"{self._path(name)} is no complete Parquet file: {wrong}; mend or remove it") from wrong
 
-    def _divide(self, file: _File) -> list[tuple[int, int, int]]:
+    def _divide(self, file: File) -> list[tuple[int, int, int]]:
         about = self._footer(file.name)
         return [(i, i + 1, about.row_group(i).num_rows) for i in range(about.num_row_groups)]
 
@@ -203,21 +227,15 @@ class ParquetSplits(DirectorySplits):
 class JsonSplits(DirectorySplits):
     """See `json_files`."""
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        schema: pa.Schema,
-        finite: bool = False,
-        settle_ms: int = SETTLE_MS,
-    ) -> None:
-        super().__init__(directory, finite, settle_ms)
+    def __init__(self, directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False) -> None:
+        super().__init__(directory, finite)
         self._schema = schema
 
     def schema(self) -> pa.Schema:
         """The given schema."""
         return self._schema
 
-    def _divide(self, file: _File) -> list[tuple[int, int, int]]:
+    def _divide(self, file: File) -> list[tuple[int, int, int]]:
         with open(self._path(file.name), "rb") as lines:
             sample = lines.read(1 << 16)
         row_bytes = max(len(sample) // max(sample.count(b"\n"), 1), 1)
@@ -245,24 +263,20 @@ class JsonSplits(DirectorySplits):
 
 
 def parquet_files(
-    directory: str | os.PathLike[str],
-    schema: pa.Schema | None = None,
-    finite: bool = False,
-    settle_ms: int = SETTLE_MS,
+    directory: str | os.PathLike[str], schema: pa.Schema | None = None, finite: bool = False
 ) -> ParquetSplits:
     """A directory of Parquet files; new files are new records. Columns: `schema`, else those of the first file.
 
     Give `schema` when old files may be removed: every task looks at the first file for itself.
+    A file is read whole in one epoch, also when it holds more rows than an epoch should.
     ``finite=True``: the input is what the directory held when the job began, and then it ends.
     """
-    return ParquetSplits(directory, schema, finite, settle_ms)
+    return ParquetSplits(directory, schema, finite)
 
 
-def json_files(
-    directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, settle_ms: int = SETTLE_MS
-) -> JsonSplits:
+def json_files(directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False) -> JsonSplits:
     """A directory of files with one JSON object per line; fields that the schema does not name are ignored.
 
     A line that is no object, or does not fit the schema, is reported as Malformed; a missing field is null.
     """
-    return JsonSplits(directory, schema, finite, settle_ms)
+    return JsonSplits(directory, schema, finite)

@@ -17,6 +17,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from ferry.spark.files import DirectorySplits
 from ferry.spark.splits import Splits
 
 SCHEMA = "source string, split string"
@@ -24,6 +25,10 @@ TICK, FLUSH = "tick", "flush"
 
 SLOTS = "slots"
 """File beside that of the ticks: how many task slots there are, where executors come and go."""
+
+
+TAKEN = "files"
+"""Folder beside Spark's offsets: which files of directories were taken."""
 
 
 class Share(InputPartition):
@@ -43,6 +48,9 @@ class SplitsReader(DataSourceStreamReader):
         self._max_rows = max_rows
         self._tasks = tasks
         self._tick_file = Path(tick_file)
+        for name, source in sources.items():
+            if isinstance(source, DirectorySplits):
+                source.keep(self._tick_file.with_name("checkpoint") / TAKEN, name)
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first record."""

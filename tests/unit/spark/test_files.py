@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
-from ferry.spark import files
+from ferry.spark import files, taken
 from ferry.spark.files import DirectorySplits, json_files, parquet_files
 from ferry.spark.splits import Malformed, Splits
 
@@ -45,6 +44,11 @@ def take(source: DirectorySplits, start: Any, stop: Any, tasks: int = 3, columns
         yield from source.read(json.loads(json.dumps(split)), columns)
 
 
+def names(position: Any) -> list[str]:
+    """The files of the epoch that ends there."""
+    return [name for _, name, _ in position["files"]]
+
+
 def values(items: Iterator[Any], column: str = "a") -> list[Any]:
     """One column of all batches."""
     return [v for item in items if isinstance(item, pa.RecordBatch) for v in item[column].to_pylist()]
@@ -61,7 +65,7 @@ def test_files_are_read_in_order_of_time_and_name(tmp_path: Path) -> None:
     assert isinstance(source, Splits)
     start = source.start()
     stop = source.latest(start, 10**6)
-    assert stop == [10**18 + 2, "c"] and json.loads(json.dumps(stop)) == stop
+    assert names(stop) == ["b", "a", "c"] and json.loads(json.dumps(stop)) == stop
     assert values(take(source, start, stop)) == [*range(10), *range(20, 30), *range(10, 20)]
     assert source.latest(stop, 10) == stop
     assert not source.ended(stop)
@@ -72,10 +76,10 @@ def test_latest_takes_whole_files_and_at_least_one(tmp_path: Path) -> None:
     for i in range(4):
         write_parquet(tmp_path, f"f{i}", i, range(10 * i, 10 * i + 10))
     source = parquet_files(tmp_path)
-    assert source.latest(source.start(), 1) == [10**18, "f0"]
-    assert source.latest(source.start(), 29) == [10**18 + 1, "f1"]
-    assert source.latest([10**18, "f0"], 20) == [10**18 + 2, "f2"]
-    assert values(take(source, [10**18, "f0"], [10**18 + 2, "f2"])) == list(range(10, 30))
+    assert names(first := source.latest(source.start(), 1)) == ["f0"]
+    assert names(source.latest(source.start(), 29)) == ["f0", "f1"]
+    assert names(second := source.latest(first, 20)) == ["f1", "f2"]
+    assert values(take(source, first, second)) == list(range(10, 30))
 
 
 def test_a_large_file_is_shared_among_tasks(tmp_path: Path) -> None:
@@ -108,11 +112,11 @@ def test_files_that_do_not_fit_the_first_one_are_cast_or_refused(tmp_path: Path)
     pq.write_table(pa.table({"a": [7]}), tmp_path / "g")
     aged(tmp_path / "g", 2)
     with pytest.raises(SpecRefused, match=r"no columns \['b'\]"):
-        list(take(parquet_files(tmp_path), source.start(), stop))
+        list(take(source, source.start(), parquet_files(tmp_path).latest(source.start(), 100)))
     (tmp_path / "h").write_bytes(b"PAR1 cut short")
     aged(tmp_path / "h", 3)
     with pytest.raises(Fault, match="no complete Parquet file"):
-        source.latest(stop, 10)
+        parquet_files(tmp_path).latest(source.start(), 100)
 
 
 def test_a_column_declared_as_a_dictionary_is_read_as_one(tmp_path: Path) -> None:
@@ -124,14 +128,120 @@ def test_a_column_declared_as_a_dictionary_is_read_as_one(tmp_path: Path) -> Non
     assert read.column("b").combine_chunks().dictionary_decode().to_pylist() == [str(i) for i in range(10)]
 
 
-def test_a_young_file_waits_until_no_other_can_come_before_it(tmp_path: Path) -> None:
-    write_parquet(tmp_path, "f", 1, range(10))
-    later = time.time_ns() + 3600 * 10**9
-    os.utime(tmp_path / "f", ns=(later, later))
+def test_a_file_is_taken_when_it_is_found_however_old_it_is(tmp_path: Path) -> None:
     source = parquet_files(tmp_path)
-    assert source.latest(source.start(), 10) == source.start()
-    finite = parquet_files(tmp_path, finite=True)
-    assert finite.latest(finite.start(), 10)[:2] == [later, "f"]
+    write_parquet(tmp_path, "_a", 1, range(10))
+    write_parquet(tmp_path, "b", 2, range(10, 20))
+    first = source.latest(source.start(), 10**6)
+    os.rename(tmp_path / "_a", tmp_path / "a")
+    second = source.latest(first, 10**6)
+    assert (names(first), names(second)) == (["b"], ["a"])
+    assert values(take(source, first, second)) == list(range(10))
+    assert source.latest(second, 10**6) == second
+
+
+def planner(tmp_path: Path, folder: str = "lists") -> DirectorySplits:
+    """A source as a new process of Spark's planning has it."""
+    made = json_files(tmp_path / "in", SCHEMA)
+    made.keep(tmp_path / folder, "a/b")
+    return made
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+def test_every_file_is_taken_once_whatever_process_plans(tmp_path: Path, inbox: Path) -> None:
+    seen: list[str] = []
+    position = planner(tmp_path).start()
+    older = planner(tmp_path)
+    for life in range(6):
+        for i in range(7):
+            write_lines(inbox, f"f{life}-{i}", 1000 - 10 * life + i, [b'{"a": 1}'])
+        before = position
+        position = older.latest(json.loads(json.dumps(position)), 3)
+        seen += names(position)
+        # A process that dies may have planned what Spark never saw; the next one has only the position.
+        older.latest(position, 2)
+        older = planner(tmp_path) if life % 2 else older
+        again = older.latest(position, 2)
+        older.plan(before, position, 2)
+        assert again["after"] == position["id"]
+        position = again
+        seen += names(position)
+        (inbox / seen[-1]).unlink()
+    while (later := planner(tmp_path).latest(position, 2)) != position:
+        position = later
+        seen += names(position)
+    assert sorted(seen) == sorted(f"f{life}-{i}" for life in range(6) for i in range(7))
+
+
+def test_a_list_that_is_lost_is_not_guessed(tmp_path: Path, inbox: Path) -> None:
+    for i in range(4):
+        write_lines(inbox, f"f{i}", i, [b'{"a": 1}'])
+    source = planner(tmp_path)
+    position = source.latest(source.latest(source.start(), 5), 10)
+    write_lines(inbox, "g", 9, [b'{"a": 1}'])
+    # The directory still shows what was read.
+    assert names(planner(tmp_path, "elsewhere").latest(position, 10)) == ["g"]
+    write_lines(inbox, "e", 0, [b'{"a": 1}'])
+    with pytest.raises(Fault, match=r"list of files that were read is lost.*4 then, 5 now"):
+        planner(tmp_path, "lost").latest(position, 10)
+    assert names(planner(tmp_path).latest(position, 10)) == ["e", "g"]
+
+
+def test_a_file_under_the_name_of_another_is_an_error_until_the_name_is_forgotten(
+    tmp_path: Path, inbox: Path, monkeypatch: Any
+) -> None:
+    write_lines(inbox, "f", 1, [b'{"a": 1}'])
+    source = planner(tmp_path)
+    position = source.latest(source.start(), 10)
+    write_lines(inbox, "f", 2, [b'{"a": 2}'])
+    for other in (source, planner(tmp_path)):
+        with pytest.raises(Fault, match=r"in/f was read, and then written again"):
+            other.latest(position, 10)
+    (inbox / "f").unlink()
+    assert source.latest(position, 10) == position
+    monkeypatch.setattr(taken, "FORGET_SECONDS", 0.0)
+    assert source.latest(position, 10) == position
+    write_lines(inbox, "f", 2, [b'{"a": 2}'])
+    assert names(source.latest(position, 10)) == names(planner(tmp_path).latest(position, 10)) == ["f"]
+
+
+def test_a_listing_that_lacks_a_file_for_a_moment_does_not_make_it_new(tmp_path: Path, inbox: Path) -> None:
+    write_lines(inbox, "f", 1, [b'{"a": 1}'])
+    source = planner(tmp_path)
+    position = source.latest(source.start(), 10)
+    os.rename(inbox / "f", inbox / "_f")
+    assert source.latest(position, 10) == position
+    os.rename(inbox / "_f", inbox / "f")
+    assert source.latest(position, 10) == position
+
+
+def test_the_position_is_small_and_the_list_does_not_grow_for_ever(
+    tmp_path: Path, inbox: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(files, "EPOCH_FILES", 5)
+    monkeypatch.setattr(taken, "NAMES_SPARE", 5)
+    monkeypatch.setattr(taken, "KEPT_LINES", 3)
+    monkeypatch.setattr(taken, "FORGET_SECONDS", 0.0)
+    for i in range(10):
+        write_lines(inbox, f"f{i:03}", i, [b'{"a": 1}'])
+    source = planner(tmp_path)
+    position = source.start()
+    for _ in range(2):
+        position = source.latest(position, 10**6)
+        assert len(position["files"]) == 5 and len(json.dumps(position)) < 2000
+    for i in range(20):
+        write_lines(inbox, f"g{i:03}", 200 + i, [b'{"a": 1}'])
+        for old in inbox.glob(f"g{i - 1:03}"):
+            old.unlink()
+        position = source.latest(position, 10**6)
+    (log,) = (tmp_path / "lists").iterdir()
+    assert sum(len(json.loads(line).get("files", ())) for line in log.read_text().splitlines()) < 30
+    assert planner(tmp_path).latest(position, 10) == position
 
 
 def test_a_finite_input_is_what_was_there_at_first(tmp_path: Path) -> None:
@@ -152,26 +262,41 @@ def test_a_finite_input_is_what_was_there_at_first(tmp_path: Path) -> None:
     assert nothing.ended(nothing.start())
 
 
+def test_a_finite_input_that_changes_before_it_was_read_is_an_error(tmp_path: Path) -> None:
+    for i in range(3):
+        write_parquet(tmp_path, f"f{i}", i, range(10))
+    source = parquet_files(tmp_path, finite=True)
+    first = source.latest(source.start(), 10)
+    (tmp_path / "f0").unlink()  # It was read.
+    assert names(source.latest(first, 10)) == ["f1"]
+    (tmp_path / "f1").unlink()
+    with pytest.raises(RowsGone, match="held 3 files when the job began"):
+        source.latest(first, 10)
+
+
 def test_what_is_gone_is_an_error_and_not_an_empty_answer(tmp_path: Path) -> None:
     write_parquet(tmp_path, "f", 1, range(10))
+    for name in ("g", "h"):
+        write_parquet(tmp_path, name, 2, range(10))
     source = parquet_files(tmp_path)
     start = source.start()
-    stop = source.latest(start, 10)
+    stop = source.latest(start, 10**6)
     splits = source.plan(start, stop, 1)
-    write_parquet(tmp_path, "e", 0, range(10))
-    write_parquet(tmp_path, "f", 2, range(10))
-    with pytest.raises(RowsGone, match="written again"):
-        source.plan([0, ""], stop, 1)
-    (tmp_path / "e").unlink()
-    (tmp_path / "f").unlink()
-    with pytest.raises(RowsGone, match="went away"):
-        list(source.read(splits[0], None))
-    with pytest.raises(RowsGone, match="went away"):
-        source.plan(start, stop, 1)
+    write_parquet(tmp_path, "g", 3, range(10))
+    for step in (lambda: source.plan(start, stop, 1), lambda: list(source.read(splits[0], None))):
+        with pytest.raises(RowsGone, match="g was written again before it was read"):
+            step()
+    (tmp_path / "g").unlink()
+    for step in (lambda: source.plan(start, stop, 1), lambda: list(source.read(splits[0], None))):
+        with pytest.raises(RowsGone, match="g went away before it was read"):
+            step()
+    with pytest.raises(RowsGone, match="does not follow"):
+        source.plan(stop, {**stop, "id": "x", "after": "y"}, 1)
     with pytest.raises(SpecRefused, match="no directory"):
         parquet_files(tmp_path / "nowhere").latest(start, 1)
+    (tmp_path / "empty").mkdir()
     with pytest.raises(SpecRefused, match="give schema="):
-        parquet_files(tmp_path).schema()
+        parquet_files(tmp_path / "empty").schema()
 
 
 def test_json_lines_are_records_of_the_schema(tmp_path: Path) -> None:
@@ -186,7 +311,8 @@ def test_json_lines_are_records_of_the_schema(tmp_path: Path) -> None:
         {"a": 2, "b": None, "f": 2.0},
         {"a": 3, "b": None, "f": None},
     ]
-    assert next(take(source, source.start(), [10**18 + 1, "f"], columns=["f"])).schema.names == ["f"]
+    stop = source.latest(source.start(), 10)
+    assert next(take(source, source.start(), stop, columns=["f"])).schema.names == ["f"]
 
 
 BAD = [
@@ -228,7 +354,7 @@ def test_a_line_is_read_once_wherever_files_and_blocks_are_cut(tmp_path: Path, m
         write_lines(tmp_path, "g", 2, [])
         source = json_files(tmp_path, SCHEMA)
         stop = source.latest(source.start(), 10**6)
-        assert stop[1] == "g"
+        assert names(stop)[-1] == "g"
         assert values(take(source, source.start(), stop, tasks=50)) == list(range(300))
 
 
@@ -236,4 +362,4 @@ def test_the_size_of_json_files_counts_against_max_rows(tmp_path: Path) -> None:
     for i in range(3):
         write_lines(tmp_path, f"f{i}", i, [b'{"a": 1}'] * 100)
     source = json_files(tmp_path, SCHEMA)
-    assert source.latest(source.start(), 250) == [10**18 + 1, "f1"]
+    assert names(source.latest(source.start(), 250)) == ["f0", "f1"]
