@@ -14,7 +14,10 @@ from ferry.contract import limits, rings
 from ferry_operator.models_base import PATH_MAX, Part, handover, live, refused, restart, rolling
 from ferry_operator.quantities import Duration, Quantity, at_least, between
 
-PROGRAM = restart("The driver is restarted with it; operators of the same name keep their state.")
+PROGRAM = restart(
+    "The driver is restarted with it, and the state is kept. Only what is not part of an operator may change: transforms, "
+    "sinks, sources' arguments. A pipeline with other operators (names, order, keys, windows, aggregates) is refused."
+)
 PACE = restart("The driver is restarted and goes on with the next epoch.")
 SIDECARS = rolling("Workers are replaced one by one, each emptied before.", driver=False)
 GIVEN = rolling("Workers are replaced one by one, each emptied before.", "kubernetes", driver=False)

@@ -127,6 +127,7 @@ REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     ("malformed behind SQL", json_lines, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': malformed records"),
     ("batch source", lambda s, a: {"bid": s.read.parquet(a["files"])}, plain, "source 'bid': a batch DataFrame"),
     ("odd source", lambda s, a: {"bid": 3}, plain, "source 'bid': int is neither a streaming DataFrame nor"),
+    ("unread source", lambda s, a: {**splits(s, a), "other": splits(s, a)["bid"]}, plain, "source 'other' is read by no operator"),
     ("no sources", lambda s, a: {}, plain, "must return a dict of named sources"),
     ("unknown source", splits, lambda st, a: counted(st["bids"]), "pipeline: no source 'bids'; there are bid"),
     ("no sink", splits, lambda st, a: counted(st["bid"]), "must return what .sink(...) returns"),

@@ -12,7 +12,7 @@ import redis
 
 from ferry.board import scripts
 from ferry.contract import places
-from ferry.contract.errors import Bug, Superseded, Unreachable
+from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
 from ferry.contract.shapes import Shape
 
@@ -68,13 +68,18 @@ class Board:
 
     # ---- the pipeline's state
     def publish_shapes(self, shapes: list[Shape]) -> None:
-        """Say what the stateful operators are. Raises Bug when the running job has others."""
+        """Say what the stateful operators are. Raises SpecRefused when the running job has others."""
         text = json.dumps({"shapes": [shape.to_wire() for shape in shapes]})
         with _reaching("publishing the pipeline"):
             before = self._text(self._redis.get(places.pipeline(self._run)))
             if before is not None and json.loads(before) != json.loads(text):
-                raise Bug(
-                    "the pipeline of a running job changed its operators: replacing a program is not possible yet"
+                names = [
+                    [s["name"] for s in shapes] for shapes in (json.loads(before)["shapes"], json.loads(text)["shapes"])
+                ]
+                raise SpecRefused(
+                    f"the pipeline's operators are not those of the running job (they were {', '.join(names[0])}, now they "
+                    f"are {', '.join(names[1])}; keys, windows and aggregates count as well), and their state cannot be "
+                    "taken over yet. Put them back as they were, or delete the job and start it under the new program"
                 )
             self._redis.set(places.pipeline(self._run), text)
 

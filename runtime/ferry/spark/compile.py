@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from ferry.contract.errors import SpecRefused
+from ferry.spark import graph
 from ferry.spark.files import JsonSplits
 from ferry.spark.splits import Splits
 from ferry.spark.stream import Build, Frames, Input, Operator, Output, Stream, Transform, name_of
@@ -88,6 +89,7 @@ def build(spark: SparkSession, module: ModuleType, args: dict[str, Any]) -> Plan
     building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where))
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
     made = _call(module, "pipeline", _Streams(streams), args)
+    graph.refuse_but_chains(sources, building.operators)
     _refuse_uncounted(sources, building.operators)
     outputs = tuple(made) if isinstance(made, list | tuple) else (made,)
     for output in outputs:

@@ -105,7 +105,8 @@ class DirectorySplits(ABC):
         # Files that were taken are not asked for again, except by the replay of one batch.
         waiting = set(files)
         self._shares = {file: pieces for file, pieces in self._shares.items() if file in waiting}
-        taken, rows = [], 0
+        taken: list[File] = []
+        rows = 0
         for file in files[:EPOCH_FILES]:
             try:
                 rows += sum(share for _, _, share in self._pieces(file))

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from ferry.board import Board, Changes, Roll
-from ferry.contract.errors import Superseded, Unreachable
+from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.places import Registration
 from ferry.contract.routing import Group, Table, Version
+from ferry.contract.shapes import Aggregate, Shape, Window
 from ferry_operator.environment import read_ferry_env
 
 A, B = InstanceId("0.0"), InstanceId("1.0")
@@ -219,3 +220,16 @@ def test_a_worker_keeps_its_parent_when_redis_has_lost_who_it_is(redis: Redis) -
     board.beat(0, life, 60_000)
     with pytest.raises(Superseded):
         board.beat(0, former, 60_000)
+
+
+def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis) -> None:
+    counts = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    wider = Shape("counts", 0, "aggregate", (("k", "int"),), Window(20, 10), (Aggregate("n", "count"),))
+    more = Shape("more", 1, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    board = redis.board()
+    board.publish_shapes([counts])
+    board.publish_shapes([counts])
+    for shapes in ([wider], [counts, more]):
+        with pytest.raises(SpecRefused, match=r"they were counts, now they are counts.*Put them back"):
+            board.publish_shapes(shapes)
+    assert board.shapes() == [counts]
