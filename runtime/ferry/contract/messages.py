@@ -3,6 +3,7 @@
 | message | from -> to | meaning |
 |---|---|---|
 | Install | driver -> instance | the routing table from now on |
+| Amend | driver -> instance | the same, as what has changed; becomes an Install before anybody sees it |
 | Ask / Answer | driver <-> instance | what did you commit? From the answer on lower generations are refused |
 | Prepare | driver -> instance | one attempt of one step: helpers send partials, leaders compute and replicate deltas |
 | Partials | helper -> leader | what the helper's winning fragments hold for that leader's virtual nodes |
@@ -33,13 +34,23 @@ from typing import Any
 
 import msgpack
 
-from ferry.contract.names import Attempt, InstanceId, Label, Step
-from ferry.contract.routing import Table, Version
+from ferry.contract.names import Attempt, InstanceId, Label, Step, Term
+from ferry.contract.routing import GroupChange, Table, Version
 
 
 @dataclass(frozen=True, slots=True)
 class Install:
     table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class Amend:
+    """The table whose version is `base` was sent before over the same connection."""
+
+    base: Version
+    version: Version
+    initial: bool
+    groups: tuple[GroupChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +264,7 @@ class Leaving:
 Message = (
     Install | Ask | Answer | Prepare | Partials | Delta | Prepared | FragmentsGone | Commit | Committed
     | Fetch | Chunk | Warm | Refused | Failed | Report | Begins | Leaving | Waiting
-    | Unsendable | Pulse
+    | Unsendable | Pulse | Amend
 )  # fmt: skip
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))
@@ -308,7 +319,7 @@ def _build(hint: Any, value: Any) -> Any:
         return Label(Step(*value[0]), Attempt(*value[1]))
     if hint is Fragment:
         return Fragment(Step(*value[0]), *value[1:])
-    if hint in (Step, Attempt, Version):
+    if hint in (Step, Attempt, Term, Version):
         return hint(*value)
     return value
 

@@ -43,6 +43,10 @@ class Group:
         return self.in_step + self.learners
 
 
+GroupChange = tuple[int, Term, tuple[InstanceId, ...], tuple[InstanceId, ...]]
+"""A virtual node, and the fields of its group from now on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """All groups, by virtual node."""
@@ -92,6 +96,18 @@ class Table:
     def with_groups(self, version: Version, groups: Sequence[Group]) -> Table:
         """The next table."""
         return replace(self, version=version, groups=tuple(groups), initial=False)
+
+    def since(self, base: Table) -> tuple[GroupChange, ...]:
+        """What has changed since `base`: groups that are the same are usually the same object."""
+        pairs = enumerate(zip(base.groups, self.groups, strict=True))
+        return tuple((v, g.term, g.in_step, g.learners) for v, (b, g) in pairs if b is not g and b != g)
+
+    def amended(self, version: Version, initial: bool, changes: Sequence[GroupChange]) -> Table:
+        """Inverse of since."""
+        groups = list(self.groups)
+        for vnode, term, in_step, learners in changes:
+            groups[vnode] = Group(term, in_step, learners)
+        return Table(version, tuple(groups), initial)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps (journal, Install)."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from ferry.board import Board
-from ferry.channel.base import Lane, Message
+from ferry.channel.base import Message
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings, append_record
@@ -21,6 +21,7 @@ from ferry.contract.errors import FerryError
 from ferry.contract.names import InstanceId, Term, driver_name
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.journal import JournalWriter
+from ferry.coordinator.letters import Letters
 from ferry.coordinator.members import Members
 from ferry.coordinator.meters import Meters
 from ferry.protocol import coordinator as core
@@ -60,6 +61,7 @@ class Loop:
         self._endpoint = TcpEndpoint(
             name, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
         )
+        self._letters = Letters()
         self.meters = Meters()
         self.stages: dict[str, float] = {}
         """When the step under way reached a stage (monotonic seconds)."""
@@ -81,8 +83,9 @@ class Loop:
 
     def begins(self, epoch: int) -> None:
         """Ask the instances to let an epoch pass before they go on copying; callable from any thread."""
+        begins = m.Begins(epoch)
         for instance in list(self.machine.alive):
-            self._send(core.Send(instance, m.Begins(epoch)))
+            self._send(core.Send(instance, begins))
 
     def _run(self) -> None:
         try:
@@ -139,8 +142,7 @@ class Loop:
         if channel is None:
             return
         try:
-            code = m.CODES[type(send.message)]
-            channel.post(Lane.DELTA, code, self.machine.generation, m.encode(send.message))
+            self._letters.post(channel, send.to, self.machine.generation, send.message)
         except FerryError as error:
             log.warning("could not send %s to %s: %s", type(send.message).__name__, send.to, error)
 

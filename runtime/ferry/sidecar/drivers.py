@@ -7,7 +7,9 @@ attempt to the one whose attempt it is, a refusal to everyone that is superseded
 from __future__ import annotations
 
 from ferry.contract import messages as m
+from ferry.contract.errors import Refusal
 from ferry.contract.names import driver_generation
+from ferry.contract.routing import Table
 
 
 class Drivers:
@@ -15,18 +17,32 @@ class Drivers:
 
     def __init__(self) -> None:
         self._generations: dict[str, int] = {}
+        self._tables: dict[str, Table] = {}
+        """What each driver has sent last over its present connection; touched by that connection's thread only."""
 
     def opened(self, peer: str) -> None:
         """A channel to a peer opened."""
         generation = driver_generation(peer)
         if generation is not None:
             self._generations = {**self._generations, peer: generation}
+            self._tables.pop(peer, None)
 
     def closed(self, peer: str) -> bool:
         """A channel to a peer closed; whether it was a driver's."""
         known = peer in self._generations
         self._generations = {p: g for p, g in self._generations.items() if p != peer}
+        self._tables.pop(peer, None)
         return known
+
+    def installs(self, peer: str, said: m.Install | m.Amend) -> m.Install:
+        """The whole table that a driver means. Raises Refusal when it amends another one than it has sent before."""
+        if isinstance(said, m.Amend):
+            base = self._tables.get(peer)
+            if base is None or base.version != said.base:
+                raise Refusal(f"{peer} amends table {said.base}, here is {base.version if base else 'none'}")
+            said = m.Install(base.amended(said.version, said.initial, said.groups))
+        self._tables[peer] = said.table
+        return said
 
     @property
     def any(self) -> bool:

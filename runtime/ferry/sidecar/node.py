@@ -264,6 +264,8 @@ class Node:
             return None
         if isinstance(said, m.Prepare):
             self._newest = max(self._newest, said.attempt)
+        elif isinstance(said, m.Install | m.Amend):
+            said = self._drivers.installs(message.peer, said)
         return self._inbox.arrived(message.lane, said, message.body)
 
     def _on_refused(self, peer: str, reason: str) -> None:

@@ -1,0 +1,172 @@
+"""What an epoch and a changed table cost the driver: the real coordinator and what it says and hears, without a network.
+
+Processor time of the steps, of encoding what is sent and of decoding what is heard; instances are stand-ins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from bench.results import Results
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId, Label, Step
+from ferry.coordinator.letters import Letters
+from ferry.coordinator.loop import initial_table
+from ferry.protocol import coordinator as core
+from ferry.protocol.instance import Tick
+
+METHOD = "real Coordinator and wire forms, one instance a worker, replicas 1, two fragments a helper; median CPU time"
+
+TASKS = 2
+
+
+class Wire:
+    """A stand-in for a channel."""
+
+    size = 0
+    """of the last message"""
+
+    def post(self, lane: int, kind: int, generation: int, head: bytes) -> None:
+        self.size = len(head)
+
+
+class Driver:
+    """The driver's side, timed; and instances that do at once what is asked of them."""
+
+    def __init__(self, workers: int, vnodes: int) -> None:
+        shape: Any = SimpleNamespace(workers=workers, instances_per_worker=1, replicas=1, virtual_nodes=vnodes)
+        self.names = [InstanceId(f"{w}.0") for w in range(workers)]
+        self._letters, self._wires = Letters(), {name: Wire() for name in self.names}
+        self.machine = core.Coordinator(core.Settings(), initial_table(shape), None)
+        self.cpu = 0.0
+        self.bytes = self.messages = 0
+        self.orders: list[Any] = []
+        self.heard: list[tuple[int, bytes]] = []
+        self.journal: core.Journal | None = None
+        self._do([])
+        self._timed(self.machine.start)
+        self._settle()
+        for name in self.names:
+            self.tell(core.Connected(name))
+        self._settle()
+
+    # ---- the driver
+    def tell(self, event: core.Event) -> None:
+        """One event that is no message."""
+        self._timed(lambda: self.machine.step(event))
+
+    def _timed(self, step: Any) -> None:
+        began = time.process_time()
+        sent = self._do(step())
+        self.cpu += time.process_time() - began
+        for to, message, size in sent:
+            self.bytes += size
+            self.messages += 1
+            self._answer(to, message)
+
+    def _do(self, effects: list[core.Effect]) -> list[tuple[InstanceId, m.Message, int]]:
+        sent = []
+        for effect in effects:
+            match effect:
+                case core.Send(to, message):
+                    wire = self._wires[to]
+                    self._letters.post(wire, to, self.machine.generation, message)  # type: ignore[arg-type]
+                    sent.append((to, message, wire.size))
+                case core.Journal():
+                    self.journal = effect
+                case _:
+                    self.orders.append(effect)
+        return sent
+
+    def _hear(self, code: int, head: bytes) -> None:
+        self._timed(lambda: self.machine.step(m.decode(code, head)))  # type: ignore[arg-type]
+
+    # ---- the instances
+    def _answer(self, me: InstanceId, message: m.Message) -> None:
+        match message:
+            case m.Ask(generation):
+                self._say(m.Answer(me, generation, None, 0, 0, b"", (), ()))
+            case m.Prepare():
+                for chain in self.machine.view.chains:
+                    if chain[-1] == me:
+                        self._say(m.Prepared(message.step, message.attempt, chain, 0, 1))
+            case m.Commit(label):
+                self._say(m.Committed(me, label))
+
+    def _say(self, message: m.Message) -> None:
+        self.heard.append((m.CODES[type(message)], m.encode(message)))
+
+    def _settle(self) -> None:
+        while self.heard or self.journal is not None:
+            if self.journal is not None:
+                table, self.journal = self.journal.table, None
+                self.tell(core.Journaled(table.version))
+            heard, self.heard = self.heard, []
+            for code, head in heard:
+                self.messages += 1
+                self._hear(code, head)
+
+    # ---- what is measured
+    def epoch(self, number: int) -> None:
+        """One epoch, from its begin to its end."""
+        self.tell(core.EpochBegun(number))
+        run = next(o for o in reversed(self.orders) if isinstance(o, core.StartIngest))
+        winners = tuple(
+            (name, tuple(m.Fragment(run.step, self.machine.generation, run.run, TASKS * w + t) for t in range(TASKS)))
+            for w, name in enumerate(self.names)
+        )
+        self.tell(core.Ingested(run.step, run.run, winners, 10 * number, b"notes"))
+        self._settle()
+        assert self.machine.committed == Label(Step(number, 0), self.machine._attempt()), "the epoch is not committed"
+        self.tell(core.EpochEnded(number))
+
+    def lose(self, name: InstanceId) -> None:
+        """One instance is lost: the groups close over it."""
+        self.names.remove(name)
+        self.tell(core.Lost(name, "it ended"))
+        self._settle()
+        assert name not in self.machine.view.members
+
+    def measure(self, act: Any) -> tuple[float, int, int]:
+        """(CPU seconds, bytes sent, messages)"""
+        self.cpu, self.bytes, self.messages = 0.0, 0, 0
+        act()
+        self.orders.clear()
+        return self.cpu, self.bytes, self.messages
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", default="100x1024,400x8192", help="workers x virtual nodes")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    results = Results("coordinator", METHOD)
+    for size in args.sizes.split(","):
+        workers, vnodes = map(int, size.split("x"))
+        driver = Driver(workers, vnodes)
+        driver.tell(Tick(0))
+        driver.epoch(0)
+        found = {"epoch": [driver.measure(partial(driver.epoch, e)) for e in range(1, 1 + args.epochs)]}
+        lost = driver.names[:: workers // args.epochs][: args.epochs]  # far from each other: no group loses both
+        found["table"] = [driver.measure(partial(driver.lose, name)) for name in lost]
+        for case, runs in found.items():
+            for metric, unit, values in zip(
+                ("cpu", "sent", "messages"), ("s", "bytes", ""), zip(*runs, strict=True), strict=True
+            ):
+                value = statistics.median(values)
+                results.add("ferry", case, metric, value, unit, workers=workers, vnodes=vnodes)
+                print(f"{workers:5} workers {vnodes:6} vnodes  {case:6} {metric:9} {value:14.3f} {unit}", flush=True)
+    if args.json is not None:
+        results.write(args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Each receiver gets what concerns it, and nothing is encoded twice for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ferry.contract import messages as m
+from ferry.contract.errors import Refusal
+from ferry.contract.names import Attempt, InstanceId, Label, Step, Term, driver_name
+from ferry.contract.routing import Group, Table, Version
+from ferry.coordinator import letters
+from ferry.coordinator.letters import Letters
+from ferry.sidecar.drivers import Drivers
+
+NAMES = tuple(InstanceId(f"{w}.0") for w in range(20))
+STEP, ATTEMPT = Step(3, 0), Attempt(2, 7)
+PEER = driver_name(2, "aa")
+
+
+class Wire:
+    """A channel that keeps what is posted."""
+
+    def __init__(self) -> None:
+        self.heads: list[bytes] = []
+        self.said: list[m.Message] = []
+
+    def post(self, lane: int, kind: int, generation: int, head: bytes) -> None:
+        self.heads.append(head)
+        self.said.append(m.decode(kind, head))
+
+
+def table(number: int, vnodes: int = 200) -> Table:
+    chains = [(NAMES[v % 20], NAMES[(v + 1) % 20]) for v in range(vnodes)]
+    return Table(Version(2, number), tuple(Group(Term(2, number), chain) for chain in chains))
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[m.Message]:
+    """What is encoded."""
+    seen: list[m.Message] = []
+    real = m.encode
+
+    def encode(message: m.Message) -> bytes:
+        seen.append(message)
+        return real(message)
+
+    monkeypatch.setattr(letters.m, "encode", encode)
+    return seen
+
+
+def test_a_helper_gets_its_own_fragments_and_everybody_the_names_of_all_helpers() -> None:
+    winners = tuple((name, tuple(m.Fragment(STEP, 2, 5, t) for t in range(4))) for name in NAMES[:10])
+    prepare = m.Prepare(STEP, ATTEMPT, Version(2, 1), winners, 10, 20)
+    out = Letters()
+    for name in NAMES:
+        wire = Wire()
+        out.post(wire, name, 2, prepare)  # type: ignore[arg-type]
+        own = tuple((helper, fragments if helper == name else ()) for helper, fragments in winners)
+        assert wire.said == [replace(prepare, winners=own)]
+
+
+def test_a_table_is_sent_as_what_has_changed(encoded: list[m.Message]) -> None:
+    first, second = table(1), table(2)
+    groups = list(first.groups)
+    groups[7] = Group(Term(2, 2), (NAMES[3],), (NAMES[4],))
+    second = first.with_groups(Version(2, 2), groups)
+    out, wires, drivers = Letters(), [Wire() for _ in range(3)], [Drivers() for _ in range(3)]
+    for version in (first, second, second):
+        for name, wire in zip(NAMES, wires, strict=False):
+            out.post(wire, name, 2, m.Install(version))  # type: ignore[arg-type]
+    assert [type(message) for message in encoded] == [m.Install, m.Amend, m.Amend], "once, however many get it"
+    for wire, mine in zip(wires, drivers, strict=True):
+        mine.opened(PEER)
+        assert [mine.installs(PEER, said).table for said in wire.said] == [first, second, second]  # type: ignore[arg-type]
+        assert len(wire.heads[1]) < 40 and len(wire.heads[2]) < 20
+    fresh = Wire()
+    out.post(fresh, NAMES[0], 2, m.Install(second))  # type: ignore[arg-type]
+    assert fresh.said == [m.Install(second)], "another connection knows of nothing"
+
+
+def test_a_change_of_a_table_that_is_not_here_is_refused() -> None:
+    drivers = Drivers()
+    drivers.opened(PEER)
+    amend = m.Amend(Version(2, 1), Version(2, 2), False, ())
+    with pytest.raises(Refusal, match="here is none"):
+        drivers.installs(PEER, amend)
+    drivers.installs(PEER, m.Install(table(1)))
+    assert drivers.installs(PEER, amend).table.version == Version(2, 2)
+    with pytest.raises(Refusal, match="number=2"):
+        drivers.installs(PEER, amend)
+    drivers.closed(PEER)
+    drivers.opened(PEER)
+    with pytest.raises(Refusal, match="here is none"):
+        drivers.installs(PEER, replace(amend, base=Version(2, 2)))
+
+
+def test_what_all_get_is_encoded_once(encoded: list[m.Message]) -> None:
+    out, wire, commit = Letters(), Wire(), m.Commit(Label(STEP, ATTEMPT), 2, 0, 10, b"notes")
+    for name in NAMES:
+        out.post(wire, name, 2, commit)  # type: ignore[arg-type]
+    assert encoded == [commit] and wire.said == [commit] * len(NAMES)
