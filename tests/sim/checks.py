@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Label, Step, Term
-from ferry.contract.routing import Table
+from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as dcore
 from ferry.protocol import instance as icore
 from ferry.protocol.groups import Change
@@ -35,9 +35,13 @@ class Checks:
         self.world = world
         self.fragments: dict[m.Fragment, list[data.Record]] = {}
         self.prepares: dict[Label, m.Prepare] = {}
-        self.root = data.Reference(None, state={v: {} for v in range(world.vnodes)})
+        self.root = data.Reference(None, live={v: {} for v in range(world.vnodes)})
         self.references: dict[Label | None, data.Reference] = {None: self.root}
         self.leaders: dict[tuple[int, Term], InstanceId] = {}
+        self.known: dict[Version, Table] = {}
+        """Tables of which the leaders were looked at."""
+        self.held: dict[str, dict[int, bool]] = {}
+        """In-step members of the journal, and the virtual nodes that they hold."""
         self.emitted_label: dict[int, Label] = {}
         self.read_label: dict[Step, Label] = {}
 
@@ -82,44 +86,39 @@ class Checks:
         if now.holds != before.holds:
             host.stale, host.lost_at = False, -1
         if now.committed != before.committed:
-            if now.high < before.high and self.in_step(host.name):
-                self.fail(f"{host.name}: watermark went back from {before.high} to {now.high}")
-            if self.in_step(host.name) and before.committed is not None and now.committed is not None:
-                if before.committed.step >= now.committed.step and before.holds:
-                    self.fail(f"{host.name}: committed {now.committed} after {before.committed}")
+            if host.name in self.held:
+                if now.high < before.high:
+                    self.fail(f"{host.name}: watermark went back from {before.high} to {now.high}")
+                if before.committed is not None and now.committed is not None:
+                    if before.committed.step >= now.committed.step and before.holds:
+                        self.fail(f"{host.name}: committed {now.committed} after {before.committed}")
             self.contents(host, before.holds)
             self.agreement()
 
-    def in_step(self, name: str) -> bool:
-        journal = self.world.journal
-        return journal is not None and any(name in g.in_step for g in journal.groups)
-
     def contents(self, host: Host, vnodes: tuple[int, ...]) -> None:
         """State of an in-step member equals the reference of its label."""
-        journal, label = self.world.journal, host.files.saved.committed
-        if journal is None or label is None:
+        held, label = self.held.get(host.name), host.files.saved.committed
+        if held is None or label is None:
             return
         reference = self.references.get(label)
         for v in vnodes:
-            if host.name not in journal.groups[v].in_step:
+            if v not in held:
                 continue
             if reference is None:
                 self.fail(f"{host.name} is in step for virtual node {v} at {label}, which no member has put")
                 return
-            low = reference.low
-            rows = host.files.state.get(v, {})
-            have = {r: x for r, x in rows.items() if data.end_of(r[0], r[1]) > low}
-            if have != reference.live.get(v, {}):
-                self.fail(f"{host.name} holds {have} for virtual node {v} at {label}, not {reference.live.get(v)}")
+            low, live = reference.low, reference.live[v]
+            have = host.files.state.get(v, {})
+            if have != live:
+                have = {r: x for r, x in have.items() if data.end_of(r[0], r[1]) > low}
+            if have != live:
+                self.fail(f"{host.name} holds {have} for virtual node {v} at {label}, not {live}")
 
     def agreement(self) -> None:
         """In-step members agree on every committed step and are at most one step apart."""
-        journal = self.world.journal
-        if journal is None:
-            return
         labels: dict[Step, tuple[Label, str]] = {}
         ordinals = []
-        for name in journal.in_step_instances():
+        for name in self.held:
             host = self.world.hosts[name]
             label = host.files.saved.committed
             if not host.files.saved.holds or (not host.alive and label is None) or host.stale:
@@ -137,7 +136,10 @@ class Checks:
     # ---- groups
     def journaled(self, before: Table | None, table: Table) -> None:
         self.installed(table)
+        self.held = {}
         for v, group in enumerate(table.groups):
+            for name in group.in_step:
+                self.held.setdefault(name, {})[v] = True
             old = before.groups[v].in_step if before else group.in_step
             for name in group.in_step:
                 if name in old:
@@ -156,6 +158,9 @@ class Checks:
 
     def installed(self, table: Table) -> None:
         """One leader per virtual node and term."""
+        if self.known.get(table.version) is table:
+            return
+        self.known[table.version] = table
         for v, group in enumerate(table.groups):
             leader = self.leaders.setdefault((v, group.term), group.leader)
             if leader != group.leader:

@@ -6,11 +6,12 @@ A row is (operator, slice, key) -> sum. The reference is a tree of labels: each 
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Label, Step
+from tests.sim.events import Dice
 
 SIZE = (10, 20)
 DELAY = 6
@@ -28,9 +29,10 @@ def end_of(operator: int, slice_: int) -> int:
     return (slice_ + 1) * SIZE[operator]
 
 
+@lru_cache(maxsize=64)
 def records(seed: int, epoch: int, flavour: tuple[int, int], keys: int, splits: int) -> list[list[Record]]:
     """Input of one epoch by split; `flavour` tells apart runs that see different input."""
-    rnd = random.Random(f"{seed}/{epoch}/{flavour}")
+    rnd = Dice(f"{seed}/{epoch}/{flavour}")
     if rnd.random() < 0.15:
         return [[] for _ in range(splits)]
     base = epoch * 7
@@ -46,9 +48,10 @@ def records(seed: int, epoch: int, flavour: tuple[int, int], keys: int, splits: 
 def partial(operator: int, batch: list[Record], vnodes: int) -> dict[int, Partial]:
     """What a task streams: sums by virtual node, slice and key."""
     out: dict[int, Partial] = {}
+    size = SIZE[operator]
     for time, key, amount in batch:
         part = out.setdefault(key % vnodes, {})
-        at = (time // SIZE[operator], key)
+        at = (time // size, key)
         old = part.get(at, (0, 0))
         part[at] = (old[0] + amount, old[1] + 1)
     return out
@@ -57,20 +60,25 @@ def partial(operator: int, batch: list[Record], vnodes: int) -> dict[int, Partia
 def after_images(operator: int, state: Rows, parts: list[Partial], low: int, high: int) -> tuple[Rows, int, int]:
     """(after-images, late records, fired rows) of one virtual node."""
     new: Rows = {}
-    late = 0
+    late = fired = 0
+    size = SIZE[operator]
     for part in parts:
         for (slice_, key), (amount, n) in part.items():
-            if end_of(operator, slice_) <= low:
+            if (slice_ + 1) * size <= low:
                 late += n
                 continue
             row = (operator, slice_, key)
             new[row] = new.get(row, state.get(row, 0)) + amount
-    fired = sum(1 for (op, s, _) in {**state, **new} if op == operator and low < end_of(op, s) <= high)
+    if low < high:
+        for op, s, _ in {**state, **new} if new else state:
+            if op == operator and low < (s + 1) * size <= high:
+                fired += 1
     return new, late, fired
 
 
 def fired_rows(operator: int, state: Rows, low: int, high: int) -> list[tuple[int, int, int]]:
-    return [(s, k, x) for (op, s, k), x in state.items() if op == operator and low < end_of(op, s) <= high]
+    size = SIZE[operator]
+    return [(s, k, x) for (op, s, k), x in state.items() if op == operator and low < (s + 1) * size <= high]
 
 
 def as_records(rows: list[tuple[int, int, int]]) -> list[Record]:
@@ -86,11 +94,10 @@ class Reference:
     low: int = WATERMARK_NONE
     high: int = WATERMARK_NONE
     greatest: int = WATERMARK_NONE
-    state: dict[int, Rows] = field(default_factory=dict)
     fired: list[tuple[int, int, int]] = field(default_factory=list)
     late: int = 0
     live: dict[int, Rows] = field(default_factory=dict)
-    """Rows that matter from this label on: those that fire in it or later."""
+    """Rows by virtual node that matter from this label on: those that fire in it or later. Never changed, but replaced."""
     parent: Reference | None = None
 
     def follow(self, label: Label, batch: list[Record], vnodes: int) -> Reference:
@@ -103,19 +110,25 @@ class Reference:
             out.high = max(self.high, out.greatest - DELAY if out.greatest != WATERMARK_NONE else WATERMARK_NONE)
         else:
             out.low, out.high, out.greatest = self.low, self.high, self.greatest
-        out.state = {v: dict(self.state.get(v, {})) for v in range(vnodes)}
+        operator, low, high = step.operator, out.low, out.high
+        touched: dict[int, Rows] = {}
+        size = SIZE[operator]
         for time, key, amount in batch:
-            slice_ = time // SIZE[step.operator]
-            if end_of(step.operator, slice_) <= out.low:
+            slice_ = time // size
+            if (slice_ + 1) * size <= low:
                 out.late += 1
                 continue
-            rows = out.state[key % vnodes]
-            row = (step.operator, slice_, key)
+            v = key % vnodes
+            rows = touched.get(v)
+            if rows is None:
+                rows = touched[v] = dict(self.live[v])
+            row = (operator, slice_, key)
             rows[row] = rows.get(row, 0) + amount
-        for rows in out.state.values():
-            out.fired += fired_rows(step.operator, rows, out.low, out.high)
+        out.live = {**self.live, **touched}
+        for v, rows in out.live.items():
+            if rows and high > low:
+                out.fired += fired_rows(operator, rows, low, high)
+            if low > self.low:
+                out.live[v] = {r: x for r, x in rows.items() if (r[1] + 1) * SIZE[r[0]] > low}
         out.fired.sort()
-        for v, rows in out.state.items():
-            out.live[v] = {r: x for r, x in rows.items() if end_of(r[0], r[1]) > out.low}
-            out.state[v] = dict(out.live[v])
         return out

@@ -37,32 +37,38 @@ class Driver:
 
     def tick(self) -> None:
         if self.alive:
-            self.take(core.Tick(self.world.clock.now))
+            effects = self.core.step(core.Tick(self.world.clock.now))
+            if effects:
+                self.execute(effects)
             self.world.after(40, self.tick)
 
     def take(self, event: core.Event) -> None:
         if self.alive:
             self.world.note(self.name, event)
-            self.execute(self.core.step(event))
+            effects = self.core.step(event)
+            if effects:
+                self.execute(effects)
 
     def execute(self, effects: list[core.Effect]) -> None:
+        world, story = self.world, self.world.story
         for effect in effects:
-            kind = type(effect.message).__name__ if isinstance(effect, core.Send) else type(effect).__name__
-            if self.world.before("D" + kind, self):
-                self.world.kill_driver(self)
+            sent = type(effect) is core.Send
+            if world.counts and world.before("D" + type(effect.message if sent else effect).__name__, self):
+                world.kill_driver(self)
                 return
-            self.world.note(self.name, effect)
-            self.perform(effect)
+            story.append((world.clock.now, self.name, effect))
+            if sent:
+                if type(effect.message) is m.Prepare:
+                    world.checks.prepared(effect.message)
+                world.net.send(self.name, effect.to, "control", effect.message, None)
+            else:
+                self.perform(effect)
             if not self.alive:
                 return
 
     def perform(self, effect: core.Effect) -> None:
         world, rnd = self.world, self.world.rnd
         match effect:
-            case core.Send(to, message):
-                if isinstance(message, m.Prepare):
-                    world.checks.prepared(message)
-                world.net.send(self.name, to, "control", message, None)
             case core.Journal():
                 world.after(rnd.randint(1, 5), world.journal_write, self, effect)
             case core.StartIngest():

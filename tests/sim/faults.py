@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from tests.sim.events import Weather
+from tests.sim.events import Dice, Weather
 
 INSTANCE_PLACES = ("Put", "Put", "Save", "LogDelta", "LogDelta", "Load", "Scan", "Contribute", "Compute", "SendDelta",
                    "Send", "Drop", "Release", "ForgetLog")  # fmt: skip
@@ -66,7 +66,7 @@ KINDS = 11
 
 def draw(seed: int) -> Scenario:
     """The scenario of a seed; its class (seed % KINDS) says which kinds of faults are frequent."""
-    rnd = random.Random(f"scenario/{seed}")
+    rnd = Dice(f"scenario/{seed}")
     kind = seed % KINDS
     operators = rnd.choice((1, 1, 2))
     workers = rnd.choice((2, 3, 3, 4))

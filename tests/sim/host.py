@@ -5,6 +5,7 @@ Files outlive a crash (unless the fault loses them); staged fragments, received 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId, Label, Step
 from ferry.protocol import instance as core
 from ferry.protocol.steps import step_of
+from ferry.protocol.view import Chain
 from tests.sim import data
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 Body = dict[int, data.Rows]
 CHUNK_ROWS = 3
+NOTHING: data.Rows = {}
 
 
 @dataclass(slots=True)
@@ -66,7 +69,8 @@ class Host:
         self.inbox, self.frozen_until, self.stands_until = [], 0, 0
         self.staged: dict[m.Fragment, dict[int, data.Partial]] = {}
         self.partials: dict[tuple[Any, ...], dict[int, list[data.Partial]]] = {}
-        self.bodies: dict[m.Delta, Body] = {}
+        self.bodies: dict[Label, dict[tuple[InstanceId, Chain], Body]] = {}
+        """By label, leader and chain: what was computed here, or came with a delta."""
         self.chunks: dict[m.Chunk, list[tuple[int, data.Row, int]]] = {}
         self.scans: dict[tuple[str, int], list[Any]] = {}
         logged = tuple(d for entries in self.files.log.values() for d, _ in entries)
@@ -121,112 +125,133 @@ class Host:
                 self.take(event, origin)
 
     def take(self, event: core.Event, origin: str = "") -> None:
-        if self.stands:
+        if self.stands_until and self.stands:
             self.inbox.append((event, origin))
         elif self.alive and not self.failed:
-            self.execute(self.core.step(event), origin)
+            effects = self.core.step(event)
+            if effects:
+                self.execute(effects, origin)
 
     def receive(self, source: str, message: m.Message, body: Any) -> None:
-        if not self.alive or self.failed:
-            return
-        if isinstance(message, m.Partials):
-            self.partials[(message.step, message.attempt, message.helper)] = body
-        elif isinstance(message, m.Delta):
-            self.bodies[message] = body
-        elif isinstance(message, m.Chunk):
-            self.chunks[message] = body
-        self.take(message, source)
+        """A message of another instance or a driver, to an instance that lives."""
+        if body is not None:
+            match message:
+                case m.Delta(step, attempt):
+                    self.bodies.setdefault(Label(step, attempt), {})[message.leader, message.chain] = body
+                case m.Partials(step, attempt, helper):
+                    self.partials[(step, attempt, helper)] = body
+                case m.Chunk():
+                    self.chunks[message] = body
+        self.take(message, source if source[0] == "d" else "")
 
     # ---- effects
     def execute(self, effects: list[core.Effect], origin: str) -> None:
+        world, story = self.world, self.world.story
         for effect in effects:
-            fate = self.world.before(type(effect).__name__, self)
-            if fate in ("torn", "fails") and isinstance(effect, core.Put):
-                self.put(effect.label, torn=True)
-            if fate == "fails":
-                # It has told the driver, and does nothing more.
-                self.life, self.failed = self.life + 1, True
-                self.world.after(20, self.world.crash, self)
-                return
-            if fate:
-                self.world.crash(self)
-                return
-            self.world.note(self.name, effect)
-            self.perform(effect, origin)
+            kind = type(effect)
+            if self.full_until or kind.__name__ in world.counts:
+                fate = world.before(kind.__name__, self)
+                if fate in ("torn", "fails") and isinstance(effect, core.Put):
+                    self.put(effect.label, torn=True)
+                if fate == "fails":
+                    # It has told the driver, and does nothing more.
+                    self.life, self.failed = self.life + 1, True
+                    world.after(20, world.crash, self)
+                    return
+                if fate:
+                    world.crash(self)
+                    return
+            story.append((world.clock.now, self.name, effect))
+            if kind is core.Send:
+                if effect.to == core.DRIVER:
+                    world.to_driver(self, origin, effect.message)
+                else:
+                    world.net.send(self.name, effect.to, "bulk", effect.message, None)
+            else:
+                PERFORM[kind](self, effect)
             if not self.alive or self.failed:
                 return
 
-    def perform(self, effect: core.Effect, origin: str) -> None:
-        files, world = self.files, self.world
-        match effect:
-            case core.Send(to, message):
-                if to == core.DRIVER:
-                    world.to_driver(self, origin, message)
-                else:
-                    world.net.send(self.name, to, "bulk", message, None)
-            case core.Contribute(prepare, fragments, leaders):
-                self.contribute(prepare, fragments, leaders)
-            case core.Compute(prepare, helpers, chains):
-                takes = world.rnd.randint(0, 3)
-                if self.long_computes:
-                    self.long_computes, takes = self.long_computes - 1, 5000
-                    self.stand(takes, frozen=False)
-                world.after(takes, self.compute, self.life, prepare, helpers, chains)
-            case core.SendDelta(to, delta):
-                found = self.bodies.get(delta)
-                if found is None and not delta.chain:
-                    found = self.copy_for(delta)
-                assert found is not None, f"{self.name} has no body for {delta}"
-                world.net.send(self.name, to, "delta", delta, {v: found[v] for v in delta.vnodes})
-            case core.LogDelta(delta):
-                body = self.bodies[delta]
-                files.log.setdefault(Label(delta.step, delta.attempt), []).append((delta, body))
-            case core.Put(label):
-                self.put(label)
-            case core.Save(saved):
-                before, files.saved = files.saved, saved
-                world.checks.saved(self, before)
-            case core.ForgetLog(step):
-                files.log = {lb: x for lb, x in files.log.items() if lb.step > step}
-                self.bodies = {d: b for d, b in self.bodies.items() if d.step > step}
-            case core.ForgetAttempt(label):
-                files.log.pop(label, None)
-            case core.Release(epoch, watermark):
-                self.staged = {f: b for f, b in self.staged.items() if f.step.epoch > epoch}
-                self.partials = {k: b for k, b in self.partials.items() if k[0].epoch > epoch}
-                files.floor = max(files.floor, watermark)
-                for v, rows in files.state.items():
-                    files.state[v] = {r: x for r, x in rows.items() if data.end_of(r[0], r[1]) > watermark}
-            case core.Drop(vnodes):
-                for v in vnodes:
-                    files.state.pop(v, None)
-                    files.loaded.pop(v, None)
-                    files.appended.pop(v, None)
-            case core.Load(chunk):
-                base = step_of(chunk.base, world.operators)
-                for v, row, x in self.chunks.pop(chunk):
-                    if any(step <= base for step in files.appended.get(v, ())):
-                        world.checks.fail(f"{self.name} put a step of virtual node {v} and loads it with base {base}")
-                    files.loaded[v] = base
-                    if data.end_of(row[0], row[1]) > chunk.floor:
-                        files.state.setdefault(v, {}).setdefault(row, x)
-            case core.Scan(learner, session, vnodes, base):
-                self.scans[(learner, session)] = [0, (-1, (0, 0, 0)), vnodes, base]
-                world.after(world.rnd.randint(0, 10), self.scan, self.life, learner, session)
-            case core.StopScan(learner, session):
-                self.scans.pop((learner, session), None)
-            case _:
-                raise AssertionError(effect)
+    def begin_compute(self, effect: core.Compute) -> None:
+        world = self.world
+        takes = world.rnd.randint(0, 3)
+        if self.long_computes:
+            self.long_computes, takes = self.long_computes - 1, 5000
+            self.stand(takes, frozen=False)
+        world.after(takes, self.compute, self.life, effect.prepare, effect.helpers, effect.chains)
 
-    def contribute(self, prepare: m.Prepare, fragments: tuple[m.Fragment, ...], leaders: Any) -> None:
-        for leader, vnodes in leaders:
+    def send_delta(self, effect: core.SendDelta) -> None:
+        delta = effect.delta
+        found = self.bodies[Label(delta.step, delta.attempt)]
+        body = found.get((delta.leader, delta.chain))
+        if body is None:  # The body of a learner's copy comes from the deltas of the chains of the same attempt.
+            body = {
+                v: rows for (leader, chain), part in found.items() if leader == delta.leader for v, rows in part.items()
+            }
+        if len(body) != len(delta.vnodes):
+            body = {v: body[v] for v in delta.vnodes}
+        self.world.net.send(self.name, effect.to, "delta", delta, body)
+
+    def log(self, effect: core.LogDelta) -> None:
+        delta = effect.delta
+        label = Label(delta.step, delta.attempt)
+        self.files.log.setdefault(label, []).append((delta, self.bodies[label][delta.leader, delta.chain]))
+
+    def save(self, effect: core.Save) -> None:
+        before, self.files.saved = self.files.saved, effect.saved
+        self.world.checks.saved(self, before)
+
+    def forget_log(self, effect: core.ForgetLog) -> None:
+        files, step = self.files, effect.step
+        files.log = {lb: x for lb, x in files.log.items() if lb.step > step}
+        self.bodies = {lb: b for lb, b in self.bodies.items() if lb.step > step}
+
+    def forget_attempt(self, effect: core.ForgetAttempt) -> None:
+        self.files.log.pop(effect.label, None)
+
+    def release(self, effect: core.Release) -> None:
+        files, epoch, watermark = self.files, effect.epoch, effect.watermark
+        self.staged = {f: b for f, b in self.staged.items() if f.step.epoch > epoch}
+        self.partials = {k: b for k, b in self.partials.items() if k[0].epoch > epoch}
+        if watermark > files.floor:
+            files.floor = watermark
+            for v, rows in files.state.items():
+                files.state[v] = {r: x for r, x in rows.items() if (r[1] + 1) * data.SIZE[r[0]] > watermark}
+
+    def drop(self, effect: core.Drop) -> None:
+        for v in effect.vnodes:
+            self.files.state.pop(v, None)
+            self.files.loaded.pop(v, None)
+            self.files.appended.pop(v, None)
+
+    def load(self, effect: core.Load) -> None:
+        files, chunk = self.files, effect.chunk
+        base = step_of(chunk.base, self.world.operators)
+        for v, row, x in self.chunks.pop(chunk):
+            if any(step <= base for step in files.appended.get(v, ())):
+                self.world.checks.fail(f"{self.name} put a step of virtual node {v} and loads it with base {base}")
+            files.loaded[v] = base
+            if data.end_of(row[0], row[1]) > chunk.floor:
+                files.state.setdefault(v, {}).setdefault(row, x)
+
+    def begin_scan(self, effect: core.Scan) -> None:
+        world = self.world
+        self.scans[(effect.learner, effect.session)] = [0, (-1, (0, 0, 0)), effect.vnodes, effect.base]
+        world.after(world.rnd.randint(0, 10), self.scan, self.life, effect.learner, effect.session)
+
+    def stop_scan(self, effect: core.StopScan) -> None:
+        self.scans.pop((effect.learner, effect.session), None)
+
+    def contribute(self, effect: core.Contribute) -> None:
+        prepare = effect.prepare
+        message = m.Partials(prepare.step, prepare.attempt, InstanceId(self.name))
+        staged = [self.staged[f] for f in effect.fragments]
+        for leader, vnodes in effect.leaders:
             body: dict[int, list[data.Partial]] = {}
-            for f in fragments:
-                staged = self.staged[f]
-                for v in vnodes:
-                    if v in staged:
-                        body.setdefault(v, []).append(staged[v])
-            message = m.Partials(prepare.step, prepare.attempt, InstanceId(self.name))
+            for parts in staged:
+                for v, part in parts.items():
+                    if v in vnodes:
+                        body.setdefault(v, []).append(part)
             self.world.net.send(self.name, leader, "fragment", message, body)
 
     def compute(self, life: int, prepare: m.Prepare, helpers: Any, chains: Any) -> None:
@@ -236,45 +261,36 @@ class Host:
             self.world.after(self.stands_until - self.world.clock.now, self.compute, life, prepare, helpers, chains)
             return
         out = []
-        self.computed: Body = {}
+        step, attempt, low, high = prepare.step, prepare.attempt, prepare.low, prepare.high
+        partials = [self.partials[(step, attempt, h)] for h in helpers]
+        mine = self.bodies.setdefault(Label(step, attempt), {})
         for chain, vnodes in chains:
             late = fired = 0
+            body: Body = {}
             for v in vnodes:
-                parts = [p for h in helpers for p in self.partials[(prepare.step, prepare.attempt, h)].get(v, [])]
-                rows, n_late, n_fired = data.after_images(
-                    prepare.step.operator, self.files.state.get(v, {}), parts, prepare.low, prepare.high
-                )
-                self.computed[v] = rows
+                parts = [p for heard in partials for p in heard.get(v, ())]
+                state = self.files.state.get(v, NOTHING)
+                body[v], n_late, n_fired = data.after_images(step.operator, state, parts, low, high)
                 late, fired = late + n_late, fired + n_fired
             out.append((chain, vnodes, late, fired))
-            me = InstanceId(self.name)
-            delta = m.Delta(prepare.step, prepare.attempt, prepare.version, me, chain, vnodes, late, fired)
-            self.bodies[delta] = {v: self.computed[v] for v in vnodes}
-        self.take(core.Computed(prepare.step, prepare.attempt, tuple(out)))
+            mine[InstanceId(self.name), chain] = body
+        self.take(core.Computed(step, attempt, tuple(out)))
 
-    def copy_for(self, copy: m.Delta) -> Body:
-        """The bodies of a learner's copy come from the deltas of the chains of the same attempt."""
-        out: Body = {}
-        for delta, body in self.bodies.items():
-            if (delta.step, delta.attempt, delta.leader) == (copy.step, copy.attempt, copy.leader) and delta.chain:
-                out.update(body)
-        return out
+    def begin_put(self, effect: core.Put) -> None:
+        self.put(effect.label)
 
     def put(self, label: Label, torn: bool = False) -> None:
-        rows = [
-            (v, row, x)
-            for delta, body in self.files.log.get(label, [])
-            for v in delta.vnodes
-            for row, x in body[v].items()
-        ]
+        files = self.files
+        bodies = [(v, body[v]) for delta, body in files.log.get(label, ()) for v in delta.vnodes if body[v]]
         self.world.checks.put(self, label)
         if torn:
-            rows = rows[: self.world.rnd.randint(0, len(rows))]
-        for v, row, x in rows:
-            if v in self.files.loaded and label.step <= self.files.loaded[v]:
+            rows = [(v, {row: x}) for v, part in bodies for row, x in part.items()]
+            bodies = rows[: self.world.rnd.randint(0, len(rows))]
+        for v, part in bodies:
+            if v in files.loaded and label.step <= files.loaded[v]:
                 self.world.checks.fail(f"{self.name} puts {label} of virtual node {v} after a snapshot that has it")
-            self.files.appended.setdefault(v, set()).add(label.step)
-            self.files.state.setdefault(v, {})[row] = x
+            files.appended.setdefault(v, set()).add(label.step)
+            files.state.setdefault(v, {}).update(part)
 
     def scan(self, life: int, learner: str, session: int) -> None:
         """Send the next chunk of what is there now."""
@@ -303,3 +319,20 @@ class Host:
         for v in vnodes:
             out += data.fired_rows(label.step.operator, self.files.state.get(v, {}), low, high)
         return out
+
+
+PERFORM: dict[type, Callable[[Host, Any], None]] = {
+    core.Contribute: Host.contribute,
+    core.Compute: Host.begin_compute,
+    core.SendDelta: Host.send_delta,
+    core.LogDelta: Host.log,
+    core.Put: Host.begin_put,
+    core.Save: Host.save,
+    core.ForgetLog: Host.forget_log,
+    core.ForgetAttempt: Host.forget_attempt,
+    core.Release: Host.release,
+    core.Drop: Host.drop,
+    core.Load: Host.load,
+    core.Scan: Host.begin_scan,
+    core.StopScan: Host.stop_scan,
+}

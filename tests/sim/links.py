@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ferry.contract import messages as m
@@ -11,8 +13,11 @@ from ferry.protocol import coordinator as dcore
 from ferry.protocol import instance as icore
 from tests.sim.checks import Checks
 from tests.sim.driver import Driver
-from tests.sim.events import Clock, Net
+from tests.sim.events import Clock, Link, Net
 from tests.sim.host import Host
+
+Story = deque[tuple[int, str, Any]]
+"""Time, who, what: the last that happened."""
 
 
 class Links:
@@ -20,19 +25,15 @@ class Links:
 
     rnd: random.Random
     clock: Clock
+    after: Callable[..., None]
     net: Net
     checks: Checks
+    story: Story
     hosts: dict[str, Host]
     drivers: dict[str, Driver]
 
     apart: dict[frozenset[str], bool]
     """Pairs of instances that never reach each other again; True when they do not notice."""
-
-    def after(self, delay: int, do: Any, *args: Any) -> None:
-        self.clock.after(delay, do, *args)
-
-    def note(self, who: str, what: Any) -> None:
-        raise NotImplementedError
 
     def sever(self, a: str, b: str, length: int) -> None:
         """Break a link; both ends hear of it, each at its time."""
@@ -88,27 +89,30 @@ class Links:
             driver.take(dcore.Lost(InstanceId(host.name), "connection closed"))
         driver.take(dcore.Connected(InstanceId(host.name)))
 
-    def deliver(self, source: str, target: str, message: Any, body: Any) -> None:
+    def deliver(self, source: str, target: str, link: Link, life: int, message: Any, body: Any) -> None:
+        if link.life != life or not link.up:
+            return
         host = self.hosts.get(target)
         if host is None:
             self.drivers[target].take(message)
             return
-        if source in self.drivers:
+        if source != host.driver and source in self.drivers:
             generation = self.drivers[source].generation
             known = self.drivers.get(host.driver)
             if known is None or known.generation <= generation:
                 host.driver = source
-        if isinstance(message, m.Install):
+        if type(message) is m.Install:
             self.checks.installed(message.table)
-        self.note(target, message)
-        host.receive(source, message, body)
+        if host.alive and not host.failed:
+            self.story.append((self.clock.now, target, message))
+            host.receive(source, message, body)
 
     def to_driver(self, host: Host, origin: str, message: Any) -> None:
         """Answers go to who asked, acknowledgements to the driver of the attempt, the rest to the newest."""
-        if isinstance(message, m.Failed) and host.full_until <= self.clock.now:
+        if type(message) is m.Failed and host.full_until <= self.clock.now:
             self.checks.fail(f"{host.name} fails: {message.reason}")
-        target = origin if origin in self.drivers else host.driver
-        if isinstance(message, m.Prepared | m.FragmentsGone):
+        target = origin if origin else host.driver
+        if type(message) in (m.Prepared, m.FragmentsGone):
             of = [d.name for d in self.drivers.values() if d.generation == message.attempt.generation]
             target = of[-1] if of else target
         if target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import random
+import heapq
 from collections import deque
 from typing import Any
 
@@ -16,9 +16,9 @@ from ferry.protocol import instance as icore
 from ferry.protocol.rules import Rules
 from tests.sim import checks, faults
 from tests.sim.driver import Driver
-from tests.sim.events import Clock, Net
+from tests.sim.events import Clock, Dice, Net
 from tests.sim.host import Files, Host
-from tests.sim.links import Links
+from tests.sim.links import Links, Story
 
 HEALED = 1_200
 """From this time on nothing new goes wrong."""
@@ -34,7 +34,7 @@ class World(Links):
 
     def __init__(self, seed: int, rules: Rules | None = None, verbose: bool = False) -> None:
         self.seed, self.rules, self.verbose = seed, rules or Rules(), verbose
-        self.rnd = random.Random(f"world/{seed}")
+        self.rnd = Dice(f"world/{seed}")
         s = self.scenario = faults.draw(seed)
         self.operators, self.vnodes, self.epochs = s.operators, s.vnodes, s.epochs
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
@@ -44,9 +44,11 @@ class World(Links):
             retry_max_ms=4_000, apart_ms=6_000, pace=g.Pace(s.batch),
         )  # fmt: skip
         self.clock = Clock()
+        self.after = self.clock.after
         self.net = Net(self.clock, self.rnd, s.weather, self.deliver)
-        self.story: deque[tuple[int, str, Any]] = deque(maxlen=100_000 if verbose else 60)
+        self.story: Story = Loud() if verbose else deque(maxlen=64)
         self.counts: dict[str, int] = {}
+        """How often the kinds of effects of which one is `planned` came."""
         self.planned: dict[tuple[str, int], faults.Fault] = {}
         self.hosts = {f"{w}.0": Host(self, f"{w}.0") for w in range(s.workers + s.spare)}
         self.initial = self.first_table()
@@ -82,28 +84,30 @@ class World(Links):
         for f in self.scenario.faults:
             if f.place:
                 self.planned[(f.place, f.count)] = f
+                self.counts[f.place] = 0
             else:
                 self.clock.at(f.time, self.strike, f, None)
         for number, time in enumerate(self.scenario.desired, 1):
             self.clock.at(time, self.desire, number)
         self.clock.at(HEALED, self.heal)
+        clock, heap = self.clock, self.clock.heap
         while not self.done:
-            if not self.clock.next() or self.clock.now > HEALED + PATIENCE:
+            if not heap or clock.now > HEALED + PATIENCE:
                 raise checks.Livelock(
-                    f"not finished at {self.clock.now} ms, spark {len(self.spark_commits)} of {self.epochs}"
+                    f"not finished at {clock.now} ms, spark {len(self.spark_commits)} of {self.epochs}"
                 )
+            clock.now, _, do, args = heapq.heappop(heap)
+            do(*args)
         if self.done == "finished":
             self.checks.end()
         return self.done
 
     def note(self, who: str, what: Any) -> None:
         self.story.append((self.clock.now, who, what))
-        if self.verbose and type(what) is not icore.Tick:
-            print(f"{self.clock.now:6} {who:9} {short(what)}")
 
     def heal(self) -> None:
         self.net.fair = True
-        self.planned = {}
+        self.planned, self.counts = {}, {}
         self.journal_up = True
 
     def quiet(self) -> bool:
@@ -122,8 +126,10 @@ class World(Links):
         if kind in NEED_ROOM and isinstance(who, Host) and who.full_until > self.clock.now:
             self.to_driver(who, "", m.Failed(InstanceId(who.name), "its disk is full"))
             return "fails"
-        n = self.counts[kind] = self.counts.get(kind, 0) + 1
-        f = self.planned.pop((kind, n), None) if self.planned else None
+        if kind not in self.counts:
+            return ""
+        n = self.counts[kind] = self.counts[kind] + 1
+        f = self.planned.pop((kind, n), None)
         if f is None:
             return ""
         return self.strike(f, who)
@@ -324,6 +330,15 @@ class World(Links):
 
     def staged_event(self, fragment: m.Fragment) -> icore.Staged:
         return icore.Staged(fragment)
+
+
+class Loud(Story):
+    """Says what happens as it happens."""
+
+    def append(self, line: tuple[int, str, Any]) -> None:
+        time, who, what = line
+        if type(what) is not icore.Tick:
+            print(f"{time:6} {who:9} {short(what)}")
 
 
 def short(what: Any) -> str:

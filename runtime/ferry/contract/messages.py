@@ -30,7 +30,7 @@ from __future__ import annotations
 import types
 import typing
 from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -77,8 +77,7 @@ class Answer:
     """Late records and (upper bound of) fired rows of the committed step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(NamedTuple):
     """Names one staged fragment for ever: task attempt ids start again with a new driver, so they are not enough."""
 
     step: Step

@@ -57,6 +57,9 @@ class Table:
     """True for the tables of a job before its first commit: members start with empty state instead of proving that they
     hold it. It is journaled as False before the first Commit is sent."""
 
+    def __hash__(self) -> int:
+        return hash(self.version)
+
     @property
     def virtual_nodes(self) -> int:
         """Number of virtual nodes, a power of two."""

@@ -71,7 +71,8 @@ class Coordinator(Patience):
             raise Bug(f"the coordinator cannot take {event}")
         handler(self, event)
         self._advance()
-        return self._drain()
+        out, self._out = self._out, []
+        return out
 
     def _advance(self) -> None:
         """Level-triggered progress, after every event."""

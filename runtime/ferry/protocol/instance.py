@@ -53,18 +53,20 @@ class Instance(Member):
         """Effects of coming (back) to life: a put that was cut short is done again."""
         if self.saved.committing is not None and self.rules.redo_put:
             self._finish(self.saved.committing)
-        return self._drain()
+        out, self._out = self._out, []
+        return out
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event; return the effects, to be executed in order."""
-        self._take(event)
-        return self._drain()
-
-    def _take(self, event: Event) -> None:
         handler = _HANDLERS.get(type(event))
         if handler is None:
             raise Bug(f"{self.me} cannot take {event}")
         handler(self, event)
+        out, self._out = self._out, []
+        return out
+
+    def _take(self, message: m.Prepare | m.Delta | m.Fetch) -> None:
+        _HANDLERS[type(message)](self, message)
 
     # ---- helper and leader
     def _on_staged(self, event: Staged) -> None:
@@ -138,11 +140,12 @@ class Instance(Member):
         t = self.trial
         if t is None or t.computing or self.view is None or not self._leads():
             return
-        helpers = tuple(h for h, _ in t.prepare.winners)
-        if all(h in t.heard for h in helpers):
-            t.computing = True
-            chains = tuple((c, v) for c, v in self.view.chains.items() if c[0] == self.me)
-            self._do(Compute(t.prepare, helpers, chains))
+        for helper, _ in t.prepare.winners:
+            if helper not in t.heard:
+                return
+        t.computing = True
+        chains = tuple((c, v) for c, v in self.view.chains.items() if c[0] == self.me)
+        self._do(Compute(t.prepare, tuple(h for h, _ in t.prepare.winners), chains))
 
     def _on_computed(self, done: Computed) -> None:
         t = self.trial

@@ -6,6 +6,7 @@ Names and positions only: whoever executes an effect has the bytes that belong t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
@@ -169,8 +170,7 @@ Effect = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """The mark of an instance: its identity after a crash. Written after what it describes, or before (committing)."""
 
     generation: int = 0

@@ -5,15 +5,15 @@ Must never put anything: that is `instance`, which follows attempts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Label, Step
-from ferry.protocol.instance_io import DRIVER, Drop, Effect, Event, Save, Saved, Send
+from ferry.protocol.instance_io import DRIVER, Drop, Effect, Save, Saved, Send
 from ferry.protocol.learning import Learning, Teaching
 from ferry.protocol.rules import Rules
-from ferry.protocol.view import View
+from ferry.protocol.view import View, seen
 
 LEARN_STALL_MS = 10_000
 """A snapshot that made no progress for this long is asked for again."""
@@ -60,16 +60,11 @@ class Member:
         self.learning = Learning(me, operators, self.rules, learn_stall_ms, self._do, self._save_learned)
         self.teaching = Teaching(self._do)
 
-    def _drain(self) -> list[Effect]:
-        out = self._out[:]
-        self._out.clear()
-        return out
-
     def _do(self, effect: Effect) -> None:
         self._out.append(effect)
 
     def _save(self, **changes: Any) -> None:
-        self.saved = replace(self.saved, **changes)
+        self.saved = self.saved._replace(**changes)
         self._do(Save(self.saved))
 
     def _save_learned(self) -> None:
@@ -142,7 +137,7 @@ class Member:
         if self.view is not None and table.version <= self.view.version:
             return
         self._raise_generation(table.version.generation)
-        view = self.view = View(table)
+        view = self.view = seen(table)
         self.trial = None
         taught = {i: dict.fromkeys(v) for i, v in view.taught.get(self.me, {}).items()}
         self.teaching.stop(lambda learner, vnodes: not all(v in taught.get(learner, {}) for v in vnodes))
@@ -172,6 +167,6 @@ class Member:
         for leader in sorted({wanted[v]: True for v in fresh}):
             self.learning.begin(leader, tuple(v for v in fresh if wanted[v] == leader))
 
-    def _take(self, event: Event) -> None:
-        """Handle an event, without draining the effects."""
+    def _take(self, message: m.Prepare | m.Delta | m.Fetch) -> None:
+        """Handle what has waited for its table."""
         raise NotImplementedError

@@ -36,7 +36,7 @@ from ferry.protocol.coordinator_io import (
     Settings,
 )  # fmt: skip
 from ferry.protocol.rules import Rules
-from ferry.protocol.view import Chain, View
+from ferry.protocol.view import Chain, View, seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Membership:
         # Learners of the last driver begin again: this one does not know what they missed.
         groups = [replace(x, learners=()) for x in (journal or initial).groups]
         self.table = Table(Version(self.generation, 0), tuple(groups), initial=(journal or initial).initial)
-        self.view = View(self.table)
+        self.view = seen(self.table)
         self.phase = Phase.JOURNAL
         self.phase_since = self.now = 0
         self.writing: Table | None = None
@@ -106,9 +106,6 @@ class Membership:
     def start(self) -> list[Effect]:
         """Claim the next generation in the journal."""
         self._journal(self.table, ())
-        return self._drain()
-
-    def _drain(self) -> list[Effect]:
         out, self._out = self._out, []
         return out
 
@@ -139,7 +136,7 @@ class Membership:
 
     def _journaled(self, table: Table) -> None:
         self.writing, self.expected = None, table.version
-        before, self.table, self.view = self.view, table, View(table)
+        before, self.table, self.view = self.view, table, seen(table)
         self._relearned(before)
         changes, self.after_write = self.after_write, ()
         if changes:
@@ -258,14 +255,15 @@ class Membership:
     # ---- level-triggered: called after every event, while no change is on its way to the journal
     def _settle_members(self) -> bool:
         """Admit who answered, close groups over who is gone. False when nothing else may be done now."""
-        strangers = {i: lost for i, a in self.answers.items() if (lost := self._lost(a)) != {}}
-        if strangers:
-            self._remove_strangers(strangers)
-            return False
-        held = [i for i in sorted(self.answers) if not self._barred(i) and self._admit(self.answers.pop(i))]
-        if held:
-            self._member_returned()
-        return not self._close_groups()
+        if self.answers:
+            strangers = {i: lost for i, a in self.answers.items() if (lost := self._lost(a)) != {}}
+            if strangers:
+                self._remove_strangers(strangers)
+                return False
+            held = [i for i in sorted(self.answers) if not self._barred(i) and self._admit(self.answers.pop(i))]
+            if held:
+                self._member_returned()
+        return not self.gone or not self._close_groups()
 
     def _lost(self, answer: m.Answer) -> dict[int, object] | None:
         """What of its groups' state an instance that answered does not have: some virtual nodes, or all (None)."""

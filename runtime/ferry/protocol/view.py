@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ferry.contract.names import InstanceId
 from ferry.contract.routing import Table
 
 Chain = tuple[InstanceId, ...]
 
 
+@lru_cache(maxsize=4)
+def seen(table: Table) -> View:
+    """The view of this table."""
+    return View(table)
+
+
 class View:
-    """Indexes of one table. All lists of virtual nodes are ascending, all lists of instances sorted."""
+    """Indexes of one table, never changed. All lists of virtual nodes are ascending, all lists of instances sorted."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -25,8 +33,8 @@ class View:
                 held.setdefault(i, []).extend(vnodes)
         for vnode, group in enumerate(table.groups):
             for i in group.learners:
-                learned.setdefault(i, {})[vnode] = group.leader
-                taught.setdefault(group.leader, {}).setdefault(i, []).append(vnode)
+                learned.setdefault(i, {})[vnode] = group.in_step[0]
+                taught.setdefault(group.in_step[0], {}).setdefault(i, []).append(vnode)
         self.led = {i: tuple(sorted(led[i])) for i in sorted(led)}
         """Leaders and what they lead."""
         self.held = {i: tuple(sorted(held[i])) for i in sorted(held)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from ferry.contract import messages as m
@@ -12,7 +11,7 @@ from ferry.protocol import instance as core
 
 def saved_to_wire(saved: core.Saved) -> dict[str, Any]:
     """Plain lists and maps."""
-    doc = asdict(saved)
+    doc = saved._asdict()
     doc["committed"] = list(saved.committed) if saved.committed else None
     doc["committing"] = m.encode(saved.committing) if saved.committing else None
     return doc
