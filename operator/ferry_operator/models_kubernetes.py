@@ -147,6 +147,14 @@ class Kubernetes(Part):
         description="Service account of the pods; null: the operator's default, one without any rights.",
         json_schema_extra=ALL_PODS,
     )
+    user: int | None = Field(
+        default=None,
+        ge=1,
+        le=2_147_483_647,
+        description="User and group of the processes, and group of the volumes; null: the operator's default, which may "
+        "leave it to the cluster.",
+        json_schema_extra=ALL_PODS,
+    )
     node_selector: dict[str, str] = Field(
         default_factory=dict,
         max_length=32,

@@ -13,7 +13,8 @@ import pytest
 from ferry import environment as surroundings
 from ferry_operator.kube import __main__ as operator
 from ferry_operator.kube import names, parts
-from ferry_operator.kube.rights import NODE_RIGHTS, RIGHTS
+from ferry_operator.kube.release import USER
+from ferry_operator.kube.rights import NODE_RIGHTS, RIGHTS, UNCALLED
 from tests.unit.charts import (
     CHART,
     ROOT,
@@ -94,7 +95,7 @@ def unrestricted(spec: Document) -> list[str]:
         mine = one.get("securityContext", {})
         checks = {
             "runAsNonRoot": mine.get("runAsNonRoot", pod.get("runAsNonRoot")) is True,
-            "runAsUser": mine.get("runAsUser", pod.get("runAsUser", 0)) == parts.USER,
+            "runAsUser": mine.get("runAsUser", pod.get("runAsUser", 0)) == USER,
             "seccomp": mine.get("seccompProfile", pod.get("seccompProfile")) == {"type": "RuntimeDefault"},
             "escalation": mine.get("allowPrivilegeEscalation") is False,
             "capabilities": mine.get("capabilities") == {"drop": ["ALL"]},
@@ -112,6 +113,17 @@ def test_every_pod_is_restricted(rendered: dict[str, list[Document]], name: str)
     found = dict(pods(rendered[name]))
     assert "x-ferry-operator" in found
     assert {pod: unrestricted(spec) for pod, spec in found.items()} == {pod: [] for pod in found}
+
+
+def test_a_cluster_may_choose_the_users() -> None:
+    """Such as OpenShift, which refuses pods that name one, and owners that hold up deletions without the right to."""
+    for _, spec in pods(render({"user": None})):
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(spec["securityContext"])
+        assert spec["securityContext"]["runAsNonRoot"] is True
+    (operators,) = of_kind(render({"user": None}), "Deployment")
+    told = {e["name"]: e.get("value") for e in operators["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert told["FERRY_USER"] == ""
+    assert set(UNCALLED) <= rights(render())
 
 
 def test_a_pod_that_is_not_restricted_is_seen() -> None:

@@ -4,6 +4,7 @@
 |---|---|
 | FERRY_IMAGE | image of jobs that name none |
 | FERRY_SERVICE_ACCOUNT | service account of jobs that name none |
+| FERRY_USER | user and group of jobs that name none; '': as the cluster chooses |
 | FERRY_REDIS_URL, FERRY_REDIS_PASSWORD | Redis of the installation |
 | FERRY_KEY | what secrets of runs are derived from; default: the password, or the URL, of Redis |
 | FERRY_READ_NODES | 'false': nodes may not be listed |
@@ -31,7 +32,7 @@ from ferry_operator.kube.leader import Leader
 from ferry_operator.kube.lease import RENEW_SECONDS, Lease
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.port import ApiError
-from ferry_operator.kube.release import Release, redis_url
+from ferry_operator.kube.release import USER, Release, redis_url
 
 log = logging.getLogger("ferry.operator")
 
@@ -118,6 +119,7 @@ def release_of(environ: Mapping[str, str], namespace: str) -> Release:
         redis=url,
         key=environ.get("FERRY_KEY") or password or url,
         service_account=environ.get("FERRY_SERVICE_ACCOUNT") or None,
+        user=int(environ.get("FERRY_USER", USER)) if environ.get("FERRY_USER") != "" else None,
         read_nodes=environ.get("FERRY_READ_NODES", "true").lower() not in ("false", "0", "no"),
         metrics_secret=environ.get("FERRY_METRICS_SECRET") or None,
     )

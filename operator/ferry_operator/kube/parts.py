@@ -17,9 +17,6 @@ from ferry_operator.models import API_VERSION, KIND, StreamJob
 from ferry_operator.models_base import is_below
 from ferry_operator.models_kubernetes import Resources, Volume
 
-USER = 10001
-"""User and group of the runtime image."""
-
 SETTINGS_DIRECTORY = "/etc/ferry"
 RUN_JSON = f"{SETTINGS_DIRECTORY}/run.json"
 INSTANCES_FILE = f"{SETTINGS_DIRECTORY}/pod/instances"
@@ -70,13 +67,19 @@ def owner(job: Doc) -> Doc:
     }
 
 
-def pod_security() -> Doc:
+def user(job: StreamJob, release: Release) -> int | None:
+    """User and group of the processes; None: as the cluster chooses."""
+    given = job.spec.kubernetes.user
+    return given if given is not None else release.user
+
+
+def pod_security(job: StreamJob, release: Release) -> Doc:
     """Of a whole pod."""
+    number = user(job, release)
+    mine = {} if number is None else {"runAsUser": number, "runAsGroup": number, "fsGroup": number}
     return {
         "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
+        **mine,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }

@@ -90,7 +90,7 @@ def _pod(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE_SECONDS,
-            "securityContext": parts.pod_security(),
+            "securityContext": parts.pod_security(spec, release),
             **parts.placement(spec),
         },
     }
@@ -146,8 +146,8 @@ def _owner_of_state(spec: StreamJob, release: Release) -> list[Doc]:
     """A directory of the node is made by root; it is given to the user of the sidecar."""
     if spec.spec.kubernetes.state_volume.medium != "hostPath":
         return []
-    path = str(DIRECTORY / "workers")
-    one = parts.container("state-owner", spec, release, ["chown", f"{parts.USER}:{parts.USER}", path], Resources())
+    path, user = str(DIRECTORY / "workers"), parts.user(spec, release)
+    one = parts.container("state-owner", spec, release, ["chown", f"{user}:{user}", path], Resources())
     one["securityContext"] |= {
         "runAsNonRoot": False,
         "runAsUser": 0,

@@ -17,6 +17,9 @@ from ferry_operator.kube import names
 from ferry_operator.models import StreamJob
 from ferry_operator.rundir import Options, settings_for
 
+USER = 10001
+"""User and group of the runtime image."""
+
 DIRECTORY = Path("/var/lib/ferry")
 """Directory of the run in every pod of it."""
 
@@ -34,6 +37,8 @@ class Release:
     """what the secrets of runs are derived from"""
     service_account: str | None = None
     """of jobs that name none; one without rights"""
+    user: int | None = USER
+    """of jobs that name none; None: as the cluster chooses"""
     read_nodes: bool = True
     """nodes may be listed"""
     metrics_secret: str | None = None
@@ -71,6 +76,10 @@ def settings_of(job: StreamJob, uid: str, release: Release) -> RunSettings:
     for field, path in paths.items():
         if path is not None and not path.startswith("/"):
             raise SpecRefused(f"spec.{field}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
+    if one.kubernetes.state_volume.medium == "hostPath" and one.kubernetes.user is None and release.user is None:
+        raise SpecRefused(
+            "spec.kubernetes.stateVolume: a directory of the node is given to a user: set kubernetes.user"
+        )
     place = _Place(names.run_name(job.metadata.name, uid), DIRECTORY)
     settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output or _output(job), one.events))
     return replace(settings, secret=run_key(release, uid), redis=release.redis)

@@ -10,6 +10,7 @@ from ferry_operator.kube.names import GROUP, PLURAL
 RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
     (GROUP, PLURAL): ("list", "watch", "patch"),
     (GROUP, f"{PLURAL}/status"): ("patch",),
+    (GROUP, f"{PLURAL}/finalizers"): ("update",),
     ("", "pods"): ("list", "watch", "create", "patch", "delete"),
     ("", "secrets"): ("create", "patch"),
     ("", "events"): ("create", "patch"),
@@ -20,3 +21,7 @@ RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
 
 NODE_RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {("", "nodes"): ("list",)}
 """The same, of the whole cluster; without it nodes that are cordoned are not seen."""
+
+UNCALLED: tuple[tuple[str, str, str], ...] = (("update", GROUP, f"{PLURAL}/finalizers"),)
+"""(verb, group, resource) that no call is made of: some clusters, such as OpenShift, ask for it of whoever makes objects
+that hold up the end of their owner (`blockOwnerDeletion`: a job that is deleted in the foreground waits for its pods)."""

@@ -407,4 +407,5 @@ def test_what_the_environment_says() -> None:
         {"FERRY_REDIS_URL": "redis://r:1/0", "FERRY_REDIS_PASSWORD": "p", "FERRY_READ_NODES": "false"}, "n"
     )
     assert release.redis == "redis://:p@r:1/0" and release.key == "p" and not release.read_nodes
+    assert [release_of(e, "n").user for e in ({}, {"FERRY_USER": "7"}, {"FERRY_USER": ""})] == [10001, 7, None]
     assert release_of({}, "n").read_nodes and release_of({}, "n").service_account is None

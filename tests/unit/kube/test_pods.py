@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ferry.contract.documents import TransportSettings
+from ferry.contract.errors import SpecRefused
 from ferry_operator import spec
 from ferry_operator.kube import names, objects, parts, pods
 from ferry_operator.kube.names import Doc
@@ -291,3 +292,19 @@ def test_names_are_labels_of_hosts() -> None:
     longest = "j" * 52
     assert len(names.worker_pod(longest, 511)) <= 63 and len(names.run_name(longest, UID)) <= 63
     assert parts.RUN_JSON.startswith("/etc/")
+
+
+def test_users_of_pods_are_the_jobs_own_or_the_installations_or_the_clusters() -> None:
+    document, one = made()
+    mine = made(kubernetes={"user": 2000})[1]
+    nobody = replace(RELEASE, user=None)
+    found = [parts.pod_security(*pair).get("runAsUser") for pair in ((one, RELEASE), (one, nobody), (mine, nobody))]
+    assert found == [10001, None, 2000]
+    assert parts.pod_security(mine, RELEASE)["fsGroup"] == 2000 and "fsGroup" not in parts.pod_security(one, nobody)
+    state = {"stateVolume": {"medium": "hostPath", "path": "/srv/state"}}
+    with pytest.raises(SpecRefused, match=r"set kubernetes\.user"):
+        settings_of(made(kubernetes=state)[1], UID, nobody)
+    owner = pods.worker(document, made(kubernetes={**state, "user": 2000})[1], nobody, 0, {})["spec"]["initContainers"][
+        0
+    ]
+    assert owner["args"][:2] == ["chown", "2000:2000"]

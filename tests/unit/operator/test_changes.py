@@ -66,6 +66,7 @@ CHANGED: dict[str, tuple[Any, Kind]] = {
     "spec.kubernetes.affinity": ({"nodeAffinity": {}}, Kind.ROLLING),
     "spec.kubernetes.driver.cpu": ("1", Kind.RESTART),
     "spec.kubernetes.driver.memory": ("2Gi", Kind.RESTART),
+    "spec.kubernetes.user": (2000, Kind.ROLLING),
     "spec.kubernetes.executor.cpu": ("1", Kind.ROLLING),
     "spec.kubernetes.executor.memory": ("2Gi", Kind.ROLLING),
     "spec.kubernetes.sidecar.cpu": ("1", Kind.ROLLING),
