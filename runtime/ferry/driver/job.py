@@ -53,7 +53,7 @@ class Job:
         board = Board(self.settings.run, self.settings.redis, self.settings.secret)
         announcer = Announcer(board, self.settings.cores)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
-        plan = compile.build(spark, module, args)
+        plan = compile.build(spark, module, args, self.settings.output)
         self._publish(board, plan)
         progress = Progress(self.settings.job, self.settings.directory)
         loop = Loop(self.settings, board, len(plan.operators), self._stage, self._spark_committed())
@@ -74,7 +74,7 @@ class Job:
         progress.resume(committed - again, notes, loop.machine.late, again)
         progress.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for output in plan.outputs:
-            output.sink.open(self.settings.output, committed)
+            output.sink.open(committed)
         if notes.get("flush") and self._spark_committed() >= committed:
             progress.note("finished", f"{progress.rows} rows")
             return 0

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from ferry.contract.errors import SpecRefused
-from ferry.spark import graph
+from ferry.spark import graph, sinks
 from ferry.spark.files import JsonSplits
 from ferry.spark.splits import Splits
 from ferry.spark.stream import Build, Frames, Input, Operator, Output, Stream, Transform, name_of
@@ -80,8 +80,8 @@ def load(module: str | None, file: str | None) -> ModuleType:
         ) from error
 
 
-def build(spark: SparkSession, module: ModuleType, args: dict[str, Any]) -> Plan:
-    """Call the module's functions and check what they declare."""
+def build(spark: SparkSession, module: ModuleType, args: dict[str, Any], output: str | None = None) -> Plan:
+    """Call the module's functions and check what they declare; `output` replaces the directory of file sinks."""
     sources = _call(module, "sources", spark, args)
     if not isinstance(sources, dict) or not sources:
         raise SpecRefused(f"{module.__name__}.sources must return a dict of named sources, it returned {sources!r}")
@@ -100,6 +100,7 @@ def build(spark: SparkSession, module: ModuleType, args: dict[str, Any]) -> Plan
         if output.input.origin != len(building.operators) - 1:
             name = building.operators[output.input.origin].shape.name  # type: ignore[index]
             raise SpecRefused(f"a sink reads operator {name!r}; only the last operator of a pipeline can have sinks")
+    sinks.place((one.sink for one in outputs), output)
     return Plan(sources, tuple(building.operators), outputs)
 
 

@@ -1,15 +1,19 @@
 """Where fired rows go. An epoch's output appears in one atomic step, or not at all.
 
-`open(committed)` is called once by every driver before its first epoch; `write` once for every epoch that fired rows,
-and again with the same rows when an epoch is run again. Must never delete what an epoch published.
+`place(base)` and `open(committed)` are called once by every driver before its first epoch; `write` once for every epoch that
+fired rows, and again with the same rows when an epoch is run again. Must never delete what an epoch published.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import re
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,28 +25,58 @@ from ferry.contract.errors import Fault, SpecRefused
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+log = logging.getLogger("ferry.driver")
+
+MANIFEST = "_ferry.json"
+"""In every published folder: whose it is, and rows and bytes of each part. Readers of Parquet skip such names."""
+
 
 class Sink(ABC):
     """One end of a pipeline."""
 
-    def open(self, base: str | None, committed: int) -> None:  # noqa: B027  most sinks have nothing to open
-        """`base` replaces the directory of file sinks; `committed` is the last committed epoch, -1 for a new job."""
+    def place(self, base: str | None) -> Path | None:
+        """The directory that is written to, if there is one; `base` takes the place of its parent."""
+        return None
+
+    def open(self, committed: int) -> None:  # noqa: B027  most sinks have nothing to open
+        """`committed` is the last committed epoch, -1 for a new job."""
 
     @abstractmethod
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Publish the rows of an epoch. Must be idempotent."""
 
 
+def place(sinks: Iterable[Sink], base: str | None) -> None:
+    """Have every sink know its directory. Two in one would each skip the epochs that the other has published."""
+    placed: dict[Path, Sink] = {}
+    for sink in sinks:
+        directory = sink.place(base)
+        if directory is None:
+            continue
+        where = directory.resolve()
+        if where in placed:
+            raise SpecRefused(f"{placed[where]!r} and {sink!r} both write to {where}; give each a last name of its own")
+        placed[where] = sink
+
+
 class Parquet(Sink):
     """`DIRECTORY/epoch=E/part-*.parquet`; a folder that exists is complete, for it is renamed into place."""
 
     def __init__(self, directory: str) -> None:
-        self.directory = Path(directory)
+        self.declared = directory
+        self.directory = _local(directory)
 
-    def open(self, base: str | None, committed: int) -> None:
-        """Refuse the output of another job; forget unfinished folders."""
+    def __repr__(self) -> str:
+        return f"parquet({self.declared!r})"
+
+    def place(self, base: str | None) -> Path:
+        """`base`/NAME, where NAME is the last name of the declared directory."""
         if base is not None:
-            self.directory = Path(base) / self.directory.name
+            self.directory = _local(base) / _local(self.declared).name
+        return self.directory
+
+    def open(self, committed: int) -> None:
+        """Refuse the output of another job; forget unfinished folders."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for left in self.directory.glob(".epoch=*"):
             shutil.rmtree(left)
@@ -54,39 +88,88 @@ class Parquet(Sink):
             )
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
-        """Write to a hidden folder, then rename. An epoch that is there already has the same rows."""
+        """Write to a hidden folder, then rename. An epoch that is there already, and whole, has the same rows."""
         final = self.directory / f"epoch={epoch}"
         if final.exists():
-            return
+            damage = self._damage(final, epoch)
+            if damage is None:
+                return
+            aside = self.directory / f"_damaged-epoch={epoch}.{uuid.uuid4().hex[:8]}"
+            final.rename(aside)
+            log.warning("%s: %s; it is kept as %s and written again", final, damage, aside.name)
         hidden = self.directory / f".epoch={epoch}.{generation}.{uuid.uuid4().hex[:8]}"
         hidden.mkdir(parents=True)
         if isinstance(rows, pa.Table):
             pq.write_table(rows, hidden / "part-0.parquet", compression="zstd")
+            parts = {"part-0.parquet": [rows.num_rows, _synced(hidden / "part-0.parquet")]}
         else:
-            written = {part for (part,) in rows.mapInArrow(_write_part(str(hidden)), "part string").collect()}
-            unseen = written - {part.name for part in hidden.iterdir()}
+            parts = {part: [n, size] for part, n, size in rows.mapInArrow(_write_part(str(hidden)), PART).collect()}
+            unseen = parts.keys() - {part.name for part in hidden.iterdir()}
             if unseen:
                 raise Fault(f"{self.directory}: what tasks wrote is not seen here; use a directory that all share")
             # A task that failed half way, or whose answer was lost, has left a part that another attempt wrote again.
             for part in hidden.iterdir():
-                if part.name not in written:
+                if part.name not in parts:
                     part.unlink()
+        (hidden / MANIFEST).write_text(json.dumps({"sink": self.declared, "epoch": epoch, "parts": parts}))
+        for made in (hidden / MANIFEST, hidden):
+            _synced(made)
         hidden.rename(final)
+        _synced(self.directory)
+
+    def _damage(self, folder: Path, epoch: int) -> str | None:
+        """What is wrong with a published folder: a machine that lost its power may keep a name and lose what it named."""
+        try:
+            said = json.loads((folder / MANIFEST).read_bytes())
+            whose = said["sink"], said["epoch"]
+            for name, (rows, size) in said["parts"].items():
+                found = pq.read_metadata(folder / name).num_rows, (folder / name).stat().st_size
+                if found != (rows, size):
+                    return f"{name} has (rows, bytes) {found}, {(rows, size)} were written"
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
+            return f"it cannot be read: {type(wrong).__name__}: {wrong}"
+        if whose != (self.declared, epoch):
+            raise SpecRefused(f"{folder} was written by parquet({whose[0]!r}); give {self!r} a directory of its own")
+        return None
+
+
+def _local(directory: str) -> Path:
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", directory):
+        raise SpecRefused(
+            f"sink: {directory!r} is a URL; a parquet sink writes to a directory. Mount what it names as a volume that "
+            "driver and workers share and give that path, or write to it yourself in ferry.foreach_epoch(...)"
+        )
+    return Path(directory)
+
+
+def _synced(path: Path) -> int:
+    """Have a file or a folder on the disk before anything says that it is there; its size."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+        return os.fstat(handle).st_size
+    finally:
+        os.close(handle)
+
+
+PART = "part string, rows long, bytes long"
 
 
 def _write_part(folder: str) -> Callable[[Any], Any]:
-    """A task that writes its rows to one part and returns its name; none for no rows."""
+    """A task that writes its rows to one part and says how many; none for no rows."""
 
     def task(batches: Any) -> Any:
-        name = f"part-{uuid.uuid4().hex}.parquet"
+        name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
         writer = None
         for batch in batches:
             if batch.num_rows:
                 writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, compression="zstd")
                 writer.write_batch(batch)
+                rows += batch.num_rows
         if writer is not None:
             writer.close()
-            yield pa.RecordBatch.from_pydict({"part": [name]})
+            size = _synced(Path(folder, name))
+            yield pa.RecordBatch.from_pydict({"part": [name], "rows": [rows], "bytes": [size]})
 
     return task
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from ferry.contract.errors import SpecRefused
-from ferry.spark.sinks import ForeachEpoch, parquet
+from ferry.spark import sinks
+from ferry.spark.sinks import MANIFEST, ForeachEpoch, Parquet, console, parquet
 
 ROWS = pa.table({"k": [1, 2]})
 
 
+def placed(base: Path, directory: str = "q") -> Parquet:
+    sink = parquet(directory)
+    sink.place(str(base))
+    return sink
+
+
 def test_an_epoch_is_published_once(tmp_path: Path) -> None:
-    sink = parquet("elsewhere/q")
-    sink.open(str(tmp_path), -1)
+    sink = placed(tmp_path, "elsewhere/q")
+    sink.open(-1)
     sink.write(3, 1, ROWS)
     sink.write(3, 2, ROWS)
     assert [p.name for p in (tmp_path / "q").iterdir()] == ["epoch=3"]
@@ -29,33 +36,34 @@ class _Retried:
     """A DataFrame of two partitions; the first attempt of each fails half way, the second is the one that Spark accepts."""
 
     def mapInArrow(self, task: Any, schema: str) -> _Retried:
-        self.accepted: list[tuple[str]] = []
+        self.accepted: list[tuple[Any, ...]] = []
         for partition in (ROWS, pa.table({"k": [3]})):
             with pytest.raises(ConnectionError):
                 list(task(self._broken(partition)))
             for answer in task(iter(partition.to_batches())):
-                self.accepted += [(name,) for name in answer.column("part").to_pylist()]
+                self.accepted += [tuple(row.values()) for row in answer.to_pylist()]
         return self
 
     def _broken(self, partition: pa.Table) -> Iterator[pa.RecordBatch]:
         yield from partition.to_batches()
         raise ConnectionError
 
-    def collect(self) -> list[tuple[str]]:
+    def collect(self) -> list[tuple[Any, ...]]:
         return self.accepted
 
 
 def test_parts_of_failed_tasks_are_not_published(tmp_path: Path) -> None:
-    sink = parquet("q")
-    sink.open(str(tmp_path), -1)
+    sink = placed(tmp_path)
+    sink.open(-1)
     sink.write(3, 1, _Retried())  # type: ignore[arg-type]
-    parts = list((tmp_path / "q" / "epoch=3").iterdir())
+    parts = list((tmp_path / "q" / "epoch=3").glob("*.parquet"))
+    sink.write(3, 2, "whole already")  # type: ignore[arg-type]
     assert sorted(k for part in parts for k in pq.read_table(part)["k"].to_pylist()) == [1, 2, 3]
 
 
 def test_a_zombie_never_replaces_what_is_there(tmp_path: Path) -> None:
-    sink = parquet("q")
-    sink.open(str(tmp_path), -1)
+    sink = placed(tmp_path)
+    sink.open(-1)
     sink.write(3, 2, ROWS)
     sink.write(3, 1, pa.table({"k": [9]}))
     assert pq.read_table(tmp_path / "q" / "epoch=3" / "part-0.parquet") == ROWS
@@ -63,20 +71,94 @@ def test_a_zombie_never_replaces_what_is_there(tmp_path: Path) -> None:
 
 def test_unfinished_folders_are_forgotten(tmp_path: Path) -> None:
     (tmp_path / "q" / ".epoch=4.1.abc").mkdir(parents=True)
-    sink = parquet("q")
-    sink.open(str(tmp_path), 3)
+    sink = placed(tmp_path)
+    sink.open(3)
     assert list((tmp_path / "q").iterdir()) == []
 
 
 def test_the_output_of_another_run_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "q" / "epoch=7").mkdir(parents=True)
     with pytest.raises(SpecRefused, match="epoch 7 of another run"):
-        parquet("q").open(str(tmp_path), 6)
+        placed(tmp_path).open(6)
     assert (tmp_path / "q" / "epoch=7").exists()
-    parquet("q").open(str(tmp_path), 7)
+    placed(tmp_path).open(7)
 
 
 def test_foreach_epoch_gets_epoch_and_generation() -> None:
     seen: list[tuple[int, int, object]] = []
     ForeachEpoch(lambda *call: seen.append(call)).write(5, 2, ROWS)
     assert seen == [(5, 2, ROWS)]
+
+
+def test_sinks_of_one_directory_are_refused(tmp_path: Path) -> None:
+    for one, other, base in (
+        ("clicks/out", "views/out", str(tmp_path)),
+        (f"{tmp_path}/out", f"{tmp_path}/x/../out", None),
+        ("out", "out", None),
+    ):
+        with pytest.raises(SpecRefused) as refused:
+            sinks.place([parquet(one), console(), parquet(other)], base)
+        assert f"parquet({one!r}) and parquet({other!r}) both write to" in str(refused.value)
+    sinks.place([parquet("clicks/out"), parquet("views/out"), console(), console()], None)
+
+
+def test_a_url_is_refused(tmp_path: Path) -> None:
+    for url in ("s3://bucket/out", "file:///out", "hdfs://host:8020/out", "s3:/bucket/out"):
+        with pytest.raises(SpecRefused, match=r"is a URL.*foreach_epoch"):
+            parquet(url)
+        with pytest.raises(SpecRefused, match="is a URL"):
+            parquet("out").place(url)
+
+
+def cut(folder: Path) -> None:
+    part = folder / "part-0.parquet"
+    part.write_bytes(part.read_bytes()[:-9])
+
+
+DAMAGES = {
+    "empty part": lambda folder: (folder / "part-0.parquet").write_bytes(b""),
+    "cut part": cut,
+    "no part": lambda folder: (folder / "part-0.parquet").unlink(),
+    "other rows": lambda folder: pq.write_table(pa.table({"k": [1]}), folder / "part-0.parquet"),
+    "no manifest": lambda folder: (folder / MANIFEST).unlink(),
+    "empty manifest": lambda folder: (folder / MANIFEST).write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_epoch_is_written_again_and_kept_aside(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
+    sink = placed(tmp_path)
+    sink.open(-1)
+    sink.write(3, 1, ROWS)
+    damage(tmp_path / "q" / "epoch=3")
+    sink.write(3, 2, ROWS)
+    assert pq.read_table(tmp_path / "q" / "epoch=3" / "part-0.parquet") == ROWS
+    assert sorted(p.name.split(".")[0] for p in (tmp_path / "q").iterdir()) == ["_damaged-epoch=3", "epoch=3"]
+    sink.write(3, 2, ROWS)
+    assert len(list((tmp_path / "q").iterdir())) == 2
+
+
+def test_the_epoch_of_another_sink_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    placed(tmp_path, "clicks/q").write(3, 1, ROWS)
+    with pytest.raises(SpecRefused, match=r"was written by parquet\('clicks/q'\); give parquet\('views/q'\)"):
+        placed(tmp_path, "views/q").write(3, 1, ROWS)
+
+
+def test_everything_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    synced, rename = sinks._synced, Path.rename
+
+    def seen_sync(path: Path) -> int:
+        steps.append(path.name.split(".4")[0])
+        return synced(path)
+
+    def seen_rename(path: Path, target: Path) -> Path:
+        steps.append(f"-> {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(sinks, "_synced", seen_sync)
+    monkeypatch.setattr(Path, "rename", seen_rename)
+    sink = placed(tmp_path)
+    sink.open(-1)
+    sink.write(4, 4, ROWS)
+    assert steps == ["part-0.parquet", MANIFEST, ".epoch=4", "-> epoch=4", "q"]
