@@ -43,6 +43,9 @@ WARM_DEADLINE_SECONDS = 600.0
 SINK_ATTEMPTS = 6
 """How often the sink of one epoch is tried, with back-off, before the job is Degraded and stops."""
 
+OFFSETS_BYTES_MAX = 64 * 1024
+"""What the notes of an epoch keep of Spark's checkpoint, packed; beyond it only its digest. A mark holds it twice."""
+
 EMIT_LOCAL_ROWS = 400_000
 """Fired rows up to this number become a local relation where Spark has something to do with them; more are read by tasks."""
 

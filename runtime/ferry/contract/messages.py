@@ -75,6 +75,8 @@ class Answer:
     late: int = 0
     fired: int = 0
     """Late records and (upper bound of) fired rows of the committed step."""
+    released: int = -1
+    """The last epoch whose fired rows were given up here: a later one was prepared, so Spark has seen its end."""
 
 
 class Fragment(NamedTuple):

@@ -24,6 +24,7 @@ from ferry.contract.names import InstanceId, Step
 from ferry.contract.tickets import Right, stage_right
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest
+from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.orders import next_order
 from ferry.driver.patience import Patience
 from ferry.driver.publisher import Publisher, is_passing
@@ -40,14 +41,15 @@ class Epochs:
     """Runs epochs, one at a time, on Spark's callback thread."""
 
     def __init__(
-        self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress, hook: Hook,
-        apart: bool,
+        self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress,
+        checkpoint: Checkpoint, hook: Hook, apart: bool,
     ) -> None:  # fmt: skip
         """`apart`: tasks run on other hosts, and share with the driver only what is mounted on both."""
         self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
             settings, spark, plan, loop, progress, hook,
         )  # fmt: skip
         self._root = Right.root(settings.secret)
+        self._checkpoint = checkpoint
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
@@ -161,6 +163,8 @@ class Epochs:
         before = notes.get("epoch", (0, 0, 0)) if step.operator else (0, 0, -late)
         notes["epoch"] = (before[0] + rows, before[1] + malformed, before[2] + late)
         notes["late"] = notes.get("late", 0) + late
+        if step.operator == 0:
+            notes["spark"] = self._checkpoint.notes(step.epoch)
         maxima: dict[str, Any] = notes.setdefault("maxima", {})
         mine: dict[str, int] = maxima.setdefault(str(step.operator), {})
         for r in receipts:

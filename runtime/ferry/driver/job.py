@@ -7,7 +7,6 @@ import logging
 import queue
 import threading
 import time
-from pathlib import Path
 
 import httpx
 from pyspark.sql import DataFrame, SparkSession
@@ -16,12 +15,13 @@ from pyspark.sql import functions as F
 from ferry import environment, scrape
 from ferry.board import Board
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug, StateUnavailable, Unreachable
+from ferry.contract.errors import Bug, Unreachable
 from ferry.coordinator import control
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.progress import Progress
 from ferry.driver import session
 from ferry.driver.announcer import Announcer
+from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.orders import Halted, next_order
@@ -40,6 +40,7 @@ class Job:
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self._surroundings = environment.read()
+        self._checkpoint = Checkpoint(settings.path / "checkpoint")
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._client = httpx.Client(headers={"Authorization": f"Bearer {settings.secret}"}, timeout=None)
@@ -56,7 +57,7 @@ class Job:
         plan = compile.build(spark, module, args, self.settings.output)
         self._publish(board, plan)
         progress = Progress(self.settings.job, self.settings.directory)
-        loop = Loop(self.settings, board, len(plan.operators), self._stage, self._spark_committed())
+        loop = Loop(self.settings, board, len(plan.operators), self._stage, self._checkpoint.ended())
         self._warm_up(spark, plan, loop)
         loop.start()
         where = self._surroundings.address, self._surroundings.control_port
@@ -70,15 +71,18 @@ class Job:
         ready = self._await_ready(loop)
         notes = json.loads(ready.meta) if ready.meta else {}
         committed = ready.committed.step.epoch if ready.committed else -1
-        again = epoch_again(committed, self._spark_committed())
+        foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
+        again = self._checkpoint.settle(committed, ready.final, notes.get("spark"), foreign)
         progress.resume(committed - again, notes, loop.machine.late, again)
         progress.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for output in plan.outputs:
             output.sink.open(committed)
-        if notes.get("flush") and self._spark_committed() >= committed:
+        if notes.get("flush") and not again:
             progress.note("finished", f"{progress.rows} rows")
             return 0
-        epochs = Epochs(self.settings, spark, plan, loop, progress, self._stage, self._surroundings.standalone)
+        epochs = Epochs(
+            self.settings, spark, plan, loop, progress, self._checkpoint, self._stage, self._surroundings.standalone
+        )
         return self._run_query(raw, loop, progress, epochs)
 
     # ---- starting
@@ -114,10 +118,6 @@ class Job:
         if not isinstance(order, core.Ready):
             raise Bug(f"{order} before the recovery was over")
         return order
-
-    def _spark_committed(self) -> int:
-        folder = Path(self.settings.directory) / "checkpoint" / "commits"
-        return max((int(p.name) for p in folder.glob("*") if p.name.isdigit()), default=-1)
 
     def _raw(self, spark: SparkSession, plan: compile.Plan) -> DataFrame:
         """The tagged union of all sources: (source, split, one struct column for each Spark source)."""
@@ -160,7 +160,7 @@ class Job:
         if epochs.finished:
             # The flush epoch is final only when Spark has it in its commit log.
             deadline = time.monotonic() + 10
-            while self._spark_committed() < progress.epoch and time.monotonic() < deadline and query.isActive:
+            while self._checkpoint.ended() < progress.epoch and time.monotonic() < deadline and query.isActive:
                 time.sleep(0.005)
         elif self._stop.is_set():
             epochs.stop_after_epoch()
@@ -207,17 +207,3 @@ class Job:
                 self._client.post(f"{self.settings.supervisor}/stage", json={"epoch": epoch, "stage": stage})
             except httpx.HTTPError as error:
                 log.warning("the supervisor did not answer at %s of epoch %d: %s", stage, epoch, error)
-
-
-def epoch_again(state: int, spark: int) -> bool:
-    """Whether the last epoch is to be run once more, for Spark has not seen its end; -1 stands for no epoch.
-
-    Raises StateUnavailable when the two do not belong together: going on would lose records, or count them twice.
-    """
-    if state - spark in (0, 1):
-        return spark < state
-    raise StateUnavailable(
-        f"the state ends with epoch {state}, and Spark's offsets (checkpoint/ of the run) with epoch {spark}: "
-        "one of them was lost or put back. Bring back the one that belongs to the other (on Kubernetes, offsets outlive the "
-        "driver's pod only below spec.kubernetes.checkpoint), or start a new job"
-    )

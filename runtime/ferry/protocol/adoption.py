@@ -54,6 +54,7 @@ class Adoption(Membership):
             self.commit = m.Commit(
                 found.best, self.generation, source.low, source.high, source.meta, source.late, source.fired
             )
+            self.final = any(a.released >= found.best.step.epoch for a in self.answers.values())
         for i, a in self.answers.items():
             self._obeys(i)
             if a.committed == found.best:

@@ -87,7 +87,7 @@ class Coordinator(Patience):
             case Phase.FINISH if self._all_put():
                 self.commit = None
                 self._enter(Phase.IDLE)
-                self._do(Ready(self.committed, self.meta))
+                self._do(Ready(self.committed, self.meta, self.final))
             case Phase.PREPARE if self.trying and len(self.acks) == len(self.view.chains):
                 if self.table.initial:
                     self._begin_history()

@@ -209,6 +209,8 @@ class Ready:
 
     committed: Label | None
     meta: bytes
+    final: bool
+    """A member has given up the rows of the committed epoch: it must not be emitted again, Spark had seen its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,8 +120,9 @@ class Member:
         learned = self.learning.warm if self.rules.whole_flag else self.learning.vnodes()
         holds = tuple(sorted({**dict.fromkeys((*s.holds, *s.learned)), **learned}))
         answer = m.Answer(
-            self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, self._prepared(), s.late, s.fired
-        )
+            self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, self._prepared(), s.late, s.fired,
+            s.released,
+        )  # fmt: skip
         self._do(Send(DRIVER, answer))
 
     def _prepared(self) -> tuple[Label, ...]:

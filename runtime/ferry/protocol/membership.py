@@ -88,6 +88,8 @@ class Membership:
         self.low = self.high = WATERMARK_NONE
         self.meta = b""
         self.late = self.fired = 0
+        self.final = False
+        """A member of the groups that were found has given up the rows of the committed epoch."""
         self.commit: m.Commit | None = None
         """What has to be finished everywhere: nothing else can happen to that step any more."""
         self.put: dict[InstanceId, bool] = {}

@@ -1,0 +1,162 @@
+"""Spark's checkpoint of the query: what of it is committed with the state, and how it is written again.
+
+Spark renames its files into place and never syncs them, and a directory may be lost or put back; the state is elsewhere.
+So what Spark needs to begin an epoch again is part of the notes that the epoch commits:
+
+    checkpoint/metadata       the query's id
+    checkpoint/offsets/E-1    where epoch E begins
+    checkpoint/offsets/E      where it ends; written before the epoch begins
+    checkpoint/commits/E      Spark has seen its end; written after the sinks have it
+
+A new driver compares them, and writes what is missing, before Spark looks. Must never let Spark plan an epoch anew that the
+state has committed: what came since would be skipped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from ferry.contract import limits
+from ferry.contract.errors import StateUnavailable
+
+log = logging.getLogger("ferry.driver")
+
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+"""An entry of Spark's commit log. Its watermark is that of Spark's own stateful operators, which are refused."""
+
+WHAT_TO_DO = (
+    "Bring back the checkpoint/ of the run that belongs to the state (on Kubernetes it outlives the driver's pod below "
+    "spec.kubernetes.checkpoint), or start a new job"
+)
+
+
+class Checkpoint:
+    """The folder of one query. The folder itself may be a mount: it is never renamed or removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ended(self) -> int:
+        """The last epoch that Spark has seen the end of, -1 for none: of the one before any that it has begun, too."""
+        return max(self._last("commits"), self._last("offsets") - 1)
+
+    def notes(self, epoch: int) -> str:
+        """What to commit with an epoch that has begun: its files, packed, or their digest when they are too large."""
+        texts = [self._text("metadata"), self._text(f"offsets/{epoch - 1}"), self._text(f"offsets/{epoch}")]
+        content = json.dumps(texts).encode()
+        packed = base64.b85encode(zlib.compress(content)).decode()
+        return packed if len(packed) <= limits.OFFSETS_BYTES_MAX else f"{_digest(texts[-1] or '')} {len(content)}"
+
+    def settle(self, epoch: int, final: bool, notes: str | None, foreign: Sequence[str]) -> bool:
+        """Make the folder agree with the committed `epoch` (-1: none) and its `notes`; whether Spark begins it again.
+
+        `final`: the state says that Spark had seen its end. `foreign`: Spark's own sources, whose logs only Spark writes.
+        Raises StateUnavailable when going on would lose records or count them twice.
+        """
+        spark = self.ended()
+        if spark > epoch:
+            raise StateUnavailable(
+                f"the state ends with epoch {epoch}, and Spark's checkpoint ({self._folder}) with epoch {spark}: the state "
+                f"was lost or put back. {WHAT_TO_DO}"
+            )
+        if epoch < 0:
+            return False
+        if notes is None:  # of a release that did not keep them
+            if spark < epoch - 1:
+                raise self._lacks(f"the end of epoch {epoch - 1}", "the state does not have it")
+            return spark < epoch
+        self._restore(epoch, notes, foreign)
+        again = spark < epoch and not final
+        if epoch - again >= 0 and not self._text(f"commits/{epoch - again}"):
+            self._write(f"commits/{epoch - again}", COMMIT)
+        self._forget_torn(epoch + 1, self._text(f"offsets/{epoch}") or "")
+        return again
+
+    def _restore(self, epoch: int, notes: str, foreign: Sequence[str]) -> None:
+        """Write what of the kept files is missing or torn; refuse those of another day."""
+        if " " in notes:
+            digest, size = notes.split()
+            if (found := self._text(f"offsets/{epoch}")) is None:
+                raise self._lacks(f"offsets/{epoch}", f"its {size} bytes were too many to be kept with the state")
+            if _digest(found) != digest:
+                raise self._differs(f"offsets/{epoch}")
+            return
+        texts = json.loads(zlib.decompress(base64.b85decode(notes)))
+        for name, text in zip(("metadata", f"offsets/{epoch - 1}", f"offsets/{epoch}"), texts, strict=True):
+            found = self._text(name)
+            if text is None or found == text:
+                continue
+            if found is not None and not text.startswith(found):
+                raise self._differs(name)
+            log.warning("%s was lost: it is written again from what the state has kept", self._folder / name)
+            if foreign and name != "metadata":
+                raise self._lacks(
+                    name,
+                    f"{', '.join(foreign)}: Spark's own source, whose log in checkpoint/sources cannot be written anew",
+                )
+            self._write(name, text)
+
+    def _forget_torn(self, epoch: int, like: str) -> None:
+        """Remove the offsets of an epoch that only began, when a power cut left no whole file: Spark would stop at it."""
+        found = self._text(f"offsets/{epoch}")
+        if found is not None and (
+            len(found.split("\n")) < len(like.split("\n")) or not _is_json(found.split("\n")[-1])
+        ):
+            (self._folder / f"offsets/{epoch}").unlink()
+
+    def _lacks(self, what: str, why: str) -> StateUnavailable:
+        return StateUnavailable(
+            f"Spark's checkpoint ({self._folder}) does not have {what}, which the state has committed, and it cannot be "
+            f"written again: {why}. {WHAT_TO_DO}"
+        )
+
+    def _differs(self, name: str) -> StateUnavailable:
+        return StateUnavailable(
+            f"{self._folder / name} is not what the state has committed: the checkpoint is another query's, or was put back "
+            f"to another day. {WHAT_TO_DO}"
+        )
+
+    def _last(self, log: str) -> int:
+        return max((int(p.name) for p in (self._folder / log).glob("*") if p.name.isdigit()), default=-1)
+
+    def _text(self, name: str) -> str | None:
+        try:
+            return (self._folder / name).read_text("utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name: str, text: str) -> None:
+        """Whole or not at all, and still there after a power cut."""
+        file = self._folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        hidden = file.with_name(f".{file.name}.ferry")
+        with open(hidden, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        hidden.rename(file)
+        for folder in (file.parent, self._folder, self._folder.parent):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return line == "-"  # a source that has begun nothing yet
+    return True

@@ -1,0 +1,171 @@
+"""A driver goes on only with offsets that belong to the state it has found; what was lost of them it writes again."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ferry.contract import limits
+from ferry.contract.errors import StateUnavailable
+from ferry.driver.checkpoint import COMMIT, Checkpoint
+
+
+def offsets(epoch: int) -> str:
+    return f'v1\n{{"batchWatermarkMs":0,"conf":{{}}}}\n{{"positions":{{"bids":{epoch * 10}}}}}\n-'
+
+
+class Query:
+    """What Spark writes for one epoch after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.checkpoint = folder, Checkpoint(folder)
+        self.notes: dict[int, str] = {}
+        (folder / "offsets").mkdir(parents=True)
+        (folder / "commits").mkdir()
+        (folder / "metadata").write_text('{"id":"q"}')
+
+    def begin(self, epoch: int) -> None:
+        (self.folder / f"offsets/{epoch}").write_text(offsets(epoch))
+        self.notes[epoch] = self.checkpoint.notes(epoch)
+
+    def end(self, epoch: int) -> None:
+        (self.folder / f"commits/{epoch}").write_text(COMMIT)
+
+    def settle(self, epoch: int, final: bool = False, *foreign: str) -> bool:
+        return self.checkpoint.settle(epoch, final, self.notes.get(epoch), foreign)
+
+    def begins(self) -> int:
+        """What Spark does next: it needs the last two offsets whole, and repeats an epoch without an end."""
+        known = {int(p.name): p.read_text() for p in self.folder.glob("offsets/*")}
+        last = max(known, default=-1)
+        for epoch in range(max(last - 1, 0), last + 1):
+            assert known[epoch] == offsets(epoch)
+        ends = {int(p.name): p.read_text() for p in self.folder.glob("commits/*") if p.name.isdigit()}
+        assert all(text == COMMIT for text in ends.values())
+        return last if max(ends, default=-1) < last else last + 1
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    """Epochs 0 to 6 have ended, 7 has begun and is committed in the state."""
+    made = Query(tmp_path / "checkpoint")
+    for epoch in range(8):
+        made.begin(epoch)
+        made.end(epoch)
+    (made.folder / "commits/7").unlink()
+    return made
+
+
+def lose(query: Query, *names: str) -> None:
+    for name in names:
+        there = query.folder / name
+        shutil.rmtree(there) if there.is_dir() else there.unlink()
+
+
+LOSSES = [(), ("offsets/7",), ("offsets/7", "commits/6"), ("offsets/6", "offsets/7"), ("commits",), ("offsets",),
+          ("metadata", "offsets", "commits"), (".",)]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", LOSSES, ids=" ".join)
+def test_the_last_epoch_is_begun_again_with_its_own_offsets_whatever_was_lost(
+    query: Query, lost: tuple[str, ...]
+) -> None:
+    lose(query, *lost)
+    assert query.settle(7) is True
+    assert query.begins() == 7
+    assert (query.folder / "metadata").read_text() == '{"id":"q"}'
+    assert query.settle(7) is True, "and again"
+
+
+@pytest.mark.parametrize("lost", LOSSES, ids=" ".join)
+def test_an_epoch_whose_rows_were_given_up_is_not_begun_again(query: Query, lost: tuple[str, ...]) -> None:
+    lose(query, *lost)
+    assert query.settle(7, final=True) is False
+    assert query.begins() == 8
+
+
+def test_what_has_ended_is_not_begun_again(query: Query) -> None:
+    query.end(7)
+    assert query.settle(7) is False and query.begins() == 8
+    query.begin(8)
+    lose(query, "commits", "offsets/7")
+    assert query.settle(7) is False and query.begins() == 8, "Spark had begun the next"
+
+
+def test_the_first_epoch(tmp_path: Path) -> None:
+    one = Query(tmp_path / "checkpoint")
+    assert one.settle(-1) is False
+    one.begin(0)
+    assert one.settle(-1) is False and one.begins() == 0, "begun and not committed: the same range is read"
+    lose(one, ".")
+    assert one.settle(0) is True and one.begins() == 0
+
+
+def test_a_torn_file_of_an_epoch_that_only_began_is_planned_anew(query: Query) -> None:
+    query.end(7)
+    whole = offsets(8)
+    for torn in ("", whole[:5], whole[:-4], whole[:-2]):
+        (query.folder / "offsets/8").write_text(torn)
+        assert query.settle(7) is False and query.begins() == 8
+    (query.folder / "offsets/8").write_text(whole)
+    assert query.settle(7) is False and query.begins() == 8
+    assert (query.folder / "offsets/8").exists()
+
+
+@pytest.mark.parametrize("torn", ["", "v1\n{"])
+def test_a_torn_file_of_a_committed_epoch_is_written_again(query: Query, torn: str) -> None:
+    (query.folder / "offsets/7").write_text(torn)
+    (query.folder / "commits/6").write_text("")
+    assert query.settle(7) is True and query.begins() == 7
+
+
+@pytest.mark.parametrize("name", ["offsets/7", "offsets/6", "metadata"])
+def test_offsets_of_another_day_end_the_job(query: Query, name: str) -> None:
+    (query.folder / name).write_text(offsets(9))
+    with pytest.raises(StateUnavailable, match=r"is not what the state has committed.*Bring back"):
+        query.settle(7)
+
+
+@pytest.mark.parametrize(("ended", "begun"), [(8, 8), (7, 9)])
+def test_state_that_is_older_than_the_offsets_ends_the_job(query: Query, ended: int, begun: int) -> None:
+    query.end(ended)
+    query.begin(begun)
+    with pytest.raises(StateUnavailable, match=r"state ends with epoch 7.*with epoch 8"):
+        query.settle(7)
+    with pytest.raises(StateUnavailable):
+        query.settle(-1)
+
+
+def test_the_log_of_a_source_of_sparks_own_cannot_be_written(query: Query) -> None:
+    assert query.settle(7, False, "orders") is True, "nothing is missing"
+    lose(query, "offsets/7")
+    with pytest.raises(StateUnavailable, match=r"offsets/7.*orders: Spark's own source.*Bring back"):
+        query.settle(7, False, "orders")
+    assert query.settle(7) is True
+
+
+def test_of_offsets_that_are_too_many_only_the_digest_is_kept(query: Query) -> None:
+    large = offsets(7) + "".join(random.Random(1).choices("abcdefghijklmnop", k=4 * limits.OFFSETS_BYTES_MAX))
+    (query.folder / "offsets/7").write_text(large)
+    query.notes[7] = query.checkpoint.notes(7)
+    assert len(query.notes[7]) < 100
+    assert query.settle(7) is True
+    (query.folder / "offsets/7").write_text(large + "x")
+    with pytest.raises(StateUnavailable, match="is not what"):
+        query.settle(7)
+    lose(query, "offsets/7")
+    with pytest.raises(StateUnavailable, match="too many"):
+        query.settle(7)
+
+
+def test_state_of_a_release_that_kept_no_offsets(query: Query) -> None:
+    del query.notes[7]
+    assert query.settle(7) is True
+    query.end(7)
+    assert query.settle(7) is False
+    lose(query, "commits", "offsets")
+    with pytest.raises(StateUnavailable, match="Bring back"):
+        query.settle(7)
