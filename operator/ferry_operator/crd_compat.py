@@ -13,6 +13,11 @@ Schema = Mapping[str, Any]
 ACCEPTED: dict[str, str] = {}
 """Rules that came after a release and refuse nothing that it allowed, each with the reason."""
 
+WITHDRAWN: dict[str, str] = {
+    "spec.sink.attempts": "Stored objects have it by its default. It ended jobs; a sink has `patience` now, and they go on.",
+}
+"""Fields that are no more, and why no object that has them is the worse for it: the API server drops them."""
+
 _LOWER = ("minimum", "minLength", "minItems", "minProperties")
 _UPPER = ("maximum", "maxLength", "maxItems", "maxProperties")
 _EXACT = ("pattern", "format", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
@@ -57,7 +62,7 @@ def _schema(old: Schema, new: Schema, path: str) -> Iterator[str]:
         below = f"{path}.{name}".removeprefix(".")
         if name in new.get("properties", {}):
             yield from _schema(field, new["properties"][name], below)
-        elif not new.get(_FREE):
+        elif not new.get(_FREE) and below not in WITHDRAWN:
             yield f"{below}: is gone"
     for key, mark in (("items", "[]"), ("additionalProperties", "{}")):
         if key in old and key in new:

@@ -201,8 +201,8 @@ class Kubernetes(Part):
     checkpoint: AbsolutePath | None = Field(
         default=None,
         max_length=PATH_MAX,
-        description="Directory on one of `volumes` for Spark's checkpoint; null: it ends with the driver's pod, and is written again "
-        "from the state unless a source is Spark's own.",
+        description="Directory on one of `volumes` for Spark's checkpoint; null: it ends with the driver's pod, and is "
+        "written again from the state unless a source is Spark's own.",
         json_schema_extra=refused("The offsets are there: make a new job.", "kubernetes"),
     )
 

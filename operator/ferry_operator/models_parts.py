@@ -259,7 +259,7 @@ class Failure(Part):
     )
     return_deadline: Annotated[Duration, between("0s", "24h")] = Field(
         default=Duration("60s"),
-        description="Wait for the only holder of a vnode before the job stops.",
+        description="Wait for the only holder of a vnode before the driver ends; the next one waits again.",
         json_schema_extra=PACE,
     )
 
@@ -286,13 +286,18 @@ class Failure(Part):
 class Sink(Part):
     """What happens when a sink fails."""
 
-    attempts: int = Field(
-        default=limits.SINK_ATTEMPTS,
-        ge=1,
-        le=100,
-        description="Tries per epoch before the job stops.",
+    patience: Annotated[Duration, between("1s", "168h")] | None = Field(
+        default=None,
+        description="A sink that fails for longer stops the job, which goes on there when it is started again; null: it is "
+        "tried for ever, and the job is Degraded.",
         json_schema_extra=PACE,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_release(cls, values: Any) -> Any:
+        """Stored objects of version 0.1.0 all have `attempts`, by its default."""
+        return {k: v for k, v in values.items() if k != "attempts"} if isinstance(values, dict) else values
 
 
 class DeadLetter(Part):

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ferry.contract.errors import FerryError, SpecRefused
+    from ferry.contract.errors import FerryError, Final, SpecRefused
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Malformed, Splits
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FerryError",
+    "Final",
     "Malformed",
     "Sink",
     "SpecRefused",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ferry.contract.errors": ("FerryError", "SpecRefused"),
+    "ferry.contract.errors": ("FerryError", "Final", "SpecRefused"),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Malformed", "Splits"),

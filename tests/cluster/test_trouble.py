@@ -51,12 +51,12 @@ def test_a_sink_that_fails_stops_the_job_and_a_later_run_goes_on(tmp_path: Path)
     sink.mkdir()
     (sink / "broken").write_text("3")
     job = clicks.job(tmp_path, {"input": str(tmp_path / "in"), "sink": str(sink)})
-    sets = [f"state.directory={tmp_path / 'state'}", "sink.attempts=3"]
+    sets = [f"state.directory={tmp_path / 'state'}", "sink.patience=2s"]
     first = runner.run(job, tmp_path, sets=sets)
     assert first.code == 1 and not first.left, first.story()
     assert "sink of epoch 3" in first.summary["reason"] and "the database is away" in first.summary["reason"]
     *_, last = (tmp_path / "state" / "logs" / "driver.log").read_text().strip().splitlines()
-    assert "the database is away; nothing is lost" in last, "whoever looks for the reason looks there"
+    assert "the database is away (for 2 s); nothing is lost" in last, "whoever looks for the reason looks there"
     assert len(first.summary["degraded"]) >= 3 + 1, first.summary["degraded"]  # a hiccup in every epoch before
     (sink / "broken").unlink()
     second = runner.run(job, tmp_path, sets=[*sets, "workers=3"])
@@ -135,6 +135,7 @@ def test_a_full_disk_stops_the_job_with_a_reason_and_room_lets_it_go_on(tmp_path
     with runner.disk(tmp_path / "disk", "40m") as disk:
         args = {"seed": 23, "keys": "uniform", "domain": 10_000_000}
         sets = [*runner.sets_of(args), f"state.directory={disk / 'state'}", "epoch.maxRows=60000"]
+        sets.append("failure.returnDeadline=1s")
         first = runner.run("nbq5", tmp_path, 900_000, sets)
         assert first.code == 1 and not first.left, first.story()
         assert any(word in first.summary["reason"].lower() for word in ("space", "room", "disk")), first.story()

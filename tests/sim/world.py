@@ -261,7 +261,7 @@ class World(Links):
     def halted(self, driver: Driver, kind: str, reason: str) -> None:
         if kind == "superseded":
             self.kill_driver(driver)
-        elif kind in ("unavailable", "lost-epoch", "failed") and (self.no_copy() or self.no_helper()):
+        elif kind in ("unavailable", "away", "lost-epoch", "failed") and (self.no_copy() or self.no_helper()):
             self.kill_driver(driver)
             if driver is self.driver or self.driver is None:
                 self.done = kind

@@ -10,7 +10,7 @@ A run lives in one directory:
 | `run.json` | supervisor | RunSettings; mode 0600, for it holds the secret |
 | `driver.json` | driver | {"url", "pid", "generation"}: where the control endpoint listens, once it does |
 | `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970 |
-| `checkpoint/` | Spark | offsets and commits of the query |
+| `checkpoint/` | Spark, driver | offsets and commits of the query; what is lost of it is written again from the state |
 | `workers/K/I/` | instance K.I | its state, log and mark |
 | `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
 
@@ -118,7 +118,8 @@ class RunSettings:
     heartbeat_ms: int = 500
     timeout_ms: int = 2500
     return_deadline_ms: int = 60_000
-    sink_attempts: int = 6
+    sink_patience_ms: int | None = None
+    """How long a sink may fail before the job stops; None: for ever."""
     stops: tuple[tuple[int, str], ...] = ()
     """(epoch, stage) at which the driver asks the supervisor (POST supervisor/stage {"epoch", "stage"}) and waits."""
     supervisor: str | None = None

@@ -4,6 +4,7 @@ FerryError
   Refusal            a peer or a user asked for something that is not allowed; nothing changed
     SpecRefused        the job file or the pipeline is wrong: the user mends it
     Superseded         a newer generation or routing table exists: the sender is a zombie and stops
+    Final              a sink, or a user's function in it, says that another try is of no use: the job stops
   Fault              the world broke: retry, or fail over
     Unreachable        a peer is gone or silent
     RowsGone           a read names rows that are not there (any more): never an empty result
@@ -27,6 +28,10 @@ class SpecRefused(Refusal):
 
 class Superseded(Refusal):
     """The sender is of a lower generation or routing table than the receiver."""
+
+
+class Final(Refusal):
+    """A sink cannot take these rows, and never will: the job stops instead of trying again. For users' functions, too."""
 
 
 class Fault(FerryError):

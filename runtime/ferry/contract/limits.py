@@ -40,9 +40,6 @@ RETURN_DEADLINE_SECONDS = 60.0
 WARM_DEADLINE_SECONDS = 600.0
 """A move that is still warming after this is aborted with a reason."""
 
-SINK_ATTEMPTS = 6
-"""How often the sink of one epoch is tried, with back-off, before the job is Degraded and stops."""
-
 OFFSETS_BYTES_MAX = 64 * 1024
 """What the notes of an epoch keep of Spark's checkpoint, packed; beyond it only its digest. A mark holds it twice."""
 

@@ -66,6 +66,10 @@ class Loop:
         self.stages: dict[str, float] = {}
         """When the step under way reached a stage (monotonic seconds)."""
         self._round_at = time.monotonic()
+        self.halt: core.Halt | None = None
+        """The last order, once it was given."""
+        self.ending = threading.Event()
+        """The job is to end, by a halt or because somebody stops it: what waits within an epoch gives up."""
 
     def start(self) -> None:
         """Claim the generation and begin."""
@@ -106,7 +110,13 @@ class Loop:
                     self._perform(self.machine.step(Tick(int(now * 1000))))
         except Exception as error:
             log.exception("the coordinator stops")
-            self.orders.put(core.Halt("bug", f"{type(error).__name__}: {error}"))
+            self._give(core.Halt("bug", f"{type(error).__name__}: {error}"))
+
+    def _give(self, order: Order) -> None:
+        self.orders.put(order)
+        if isinstance(order, core.Halt):
+            self.halt = order
+            self.ending.set()
 
     def _perform(self, effects: list[core.Effect]) -> None:
         sent: m.Message | None = None
@@ -129,7 +139,7 @@ class Loop:
                             self.settings.directory,
                             {"t": time.time(), "kind": "halt", "text": f"{effect.kind}: {effect.reason}"},
                         )
-                    self.orders.put(effect)
+                    self._give(effect)
         if isinstance(sent, m.Prepare):
             self.stages["prepare"] = time.monotonic()
             self._hook(sent.step.epoch, "prepare")

@@ -1,6 +1,7 @@
 """`python -m ferry.driver RUN_JSON`: run the job until it ends.
 
-Exit codes: 0 finished or stopped, 2 the pipeline or a setting is refused, 3 halted (the timeline says why), else a crash.
+Exit codes: 0 finished or stopped, 2 the pipeline or a setting is refused, 3 halted: another start would not mend it (the
+timeline says why). Everything else is a crash: whoever looks after the driver starts another one, after a while.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ import sys
 import threading
 
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError, SpecRefused
+from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable
 from ferry.driver import session
 from ferry.driver.job import Job
+from ferry.driver.orders import Halted
 
 OURS = ("coordinator", "members", "journal", "journal-watch", "control", "tick")
 """Threads without which nothing goes on; Spark's bridge has others."""
+
+
+FINAL_HALTS = ("superseded", "unavailable", "lost-epoch")
+"""Kinds of halts that another start would not mend."""
 
 
 def main() -> int:
@@ -33,13 +39,20 @@ def main() -> int:
     threading.excepthook = end_with_thread
     try:
         return Job(settings).run()
-    except SpecRefused as refused:
-        code, why = 2, f"refused: {refused}"
     except FerryError as error:
-        code, why = 3, f"{type(error).__name__}: {error}"
+        code, why = code_of(error), f"{type(error).__name__}: {error}"
+        why = f"refused: {error}" if code == 2 else why
     session.kill()  # the reason is the last line of the log: whoever looks for it looks there
     print(why, file=sys.stderr)
     return code
+
+
+def code_of(error: FerryError) -> int:
+    """Of a driver that ends with it: final is what the next one would meet again."""
+    if isinstance(error, SpecRefused):
+        return 2
+    final = error.kind in FINAL_HALTS if isinstance(error, Halted) else isinstance(error, Refusal | StateUnavailable)
+    return 3 if final else 1
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:

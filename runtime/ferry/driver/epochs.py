@@ -26,7 +26,7 @@ from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.orders import next_order
-from ferry.driver.patience import Patience
+from ferry.driver.patience import QUIET_SECONDS, Patience
 from ferry.driver.publisher import Publisher, is_passing
 from ferry.driver.watch import Watch
 from ferry.protocol import coordinator as core
@@ -58,13 +58,14 @@ class Epochs:
         self._dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
         self._dead_letter_of_tasks = None if apart and settings.dead_letter is None else str(self._dead_letter)
         self.publisher = Publisher(settings, spark, plan, loop, progress, hook, self._watch, self._dead_letter)
-        self._patience = Patience(settings.return_deadline_ms)
+        self._patience = Patience(loop, progress, "IngestFailing", QUIET_SECONDS)
         self._last_end: float | None = None
         self._halting = threading.Event()
 
     def stop_after_epoch(self) -> None:
-        """Wait for the epoch under way; a later one is not begun."""
+        """Wait for the epoch under way, unless it fails and is tried again; a later one is not begun."""
         self._halting.set()
+        self.loop.ending.set()
         self.idle.wait(30)
 
     def run(self, batch: DataFrame, epoch: int) -> None:

@@ -24,7 +24,7 @@ from ferry.driver.announcer import Announcer
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
-from ferry.driver.orders import Halted, next_order
+from ferry.driver.orders import Halted, Stopped, next_order
 from ferry.protocol import coordinator as core
 from ferry.spark import compile
 from ferry.spark.source import SLOTS, splits_source
@@ -140,6 +140,9 @@ class Job:
         def one_epoch(batch: DataFrame, epoch: int) -> None:
             try:
                 epochs.run(batch, epoch)
+            except Stopped:
+                epochs.idle.set()
+                raise
             except BaseException as error:
                 self._failure = error
                 raise

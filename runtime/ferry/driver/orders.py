@@ -15,9 +15,19 @@ class Halted(FerryError):
         self.kind = halt.kind
 
 
+class Stopped(FerryError):
+    """Somebody stopped the job while an epoch could not come to its end."""
+
+
 def next_order(loop: Loop) -> Order:
     """Wait for the next order; raises Halted when it is to stop."""
     order = loop.orders.get()
     if isinstance(order, core.Halt):
         raise Halted(order)
     return order
+
+
+def sleep(loop: Loop, seconds: float) -> None:
+    """Wait within an epoch; raises Halted or Stopped at once when the job is to end."""
+    if loop.ending.wait(seconds):
+        raise Halted(loop.halt) if loop.halt is not None else Stopped("the job was stopped")

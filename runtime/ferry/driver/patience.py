@@ -1,38 +1,48 @@
-"""Trying again what fails because an instance is gone: a little later each time, and not for ever."""
+"""Trying again what fails and may pass: a little later each time, said aloud, for as long as the job may wait."""
 
 from __future__ import annotations
 
 import logging
 import time
 
-from ferry.contract.errors import Exhausted
+from ferry.contract.errors import Final
+from ferry.coordinator.loop import Loop
+from ferry.coordinator.progress import Progress
+from ferry.driver.orders import sleep
 
 log = logging.getLogger("ferry.driver")
 
 RETRY_SECONDS = 0.05
-RETRY_SECONDS_MAX = 1.0
+RETRY_SECONDS_MAX = 30.0
 
-GRACE_SECONDS = 60.0
-"""How long something may fail after the last holder of the state should be back, before the job stops."""
+QUIET_SECONDS = 5.0
+"""What fails because an instance is gone works again within this time, as a rule: it is no trouble before."""
 
 
 class Patience:
-    """Counts how long one thing has failed without a success between."""
+    """Follows one thing that may fail; `reason` is what the trouble is called in the driver's status."""
 
-    def __init__(self, return_deadline_ms: int) -> None:
-        self._limit = return_deadline_ms / 1000 + GRACE_SECONDS
+    def __init__(
+        self, loop: Loop, progress: Progress, reason: str, quiet: float = 0.0, limit: float | None = None
+    ) -> None:
+        """`quiet`: seconds before it is said; `limit`: seconds after which the job stops, None for never."""
+        self._loop, self._progress, self._reason, self._quiet, self._limit = loop, progress, reason, quiet, limit
         self._since: float | None = None
 
     def failed(self, what: str) -> None:
-        """Wait a moment; raises Exhausted when it has failed for too long."""
+        """Wait before the next try. Raises Final after the limit, and what `sleep` raises when the job ends meanwhile."""
         now = time.monotonic()
         self._since = self._since if self._since is not None else now
         failing = now - self._since
         log.warning("%s", what)
-        if failing > self._limit:
-            raise Exhausted(f"{what} (for {failing:.0f} s); nothing is lost: start the job again when it is mended")
-        time.sleep(min(RETRY_SECONDS + failing / 10, RETRY_SECONDS_MAX))
+        if failing >= self._quiet:
+            self._progress.troubled(self._reason, what)
+        if self._limit is not None and failing >= self._limit:
+            raise Final(f"{what} (for {failing:.0f} s); nothing is lost: mend it and start the job again")
+        wait = min(RETRY_SECONDS + failing / 10, RETRY_SECONDS_MAX)
+        sleep(self._loop, wait if self._limit is None else min(wait, self._limit - failing))
 
     def succeeded(self) -> None:
         """It works (again)."""
         self._since = None
+        self._progress.mended(self._reason)

@@ -1,7 +1,7 @@
 """Fired rows of a committed step on their way to the sinks, and dead letters to their folder.
 
 Reading may fail because an instance is gone: the coordinator then names other readers. Writing may fail because the sink
-does: it is tried again, and then the job stops, degraded, with nothing lost. Must never decide which attempt counts.
+does: it is tried again, degraded, for as long as the job may wait. Must never decide which attempt counts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Exhausted, FerryError
+from ferry.contract.errors import Fault, FerryError
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress
-from ferry.driver.patience import Patience
+from ferry.driver.patience import QUIET_SECONDS, Patience
 from ferry.driver.watch import Watch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -40,10 +40,20 @@ READ_ERRORS = re.compile(
 """In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost; or its
 tasks were, with their executors."""
 
+FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused)\b")
+"""In the text of a failed Spark job."""
+
 
 def is_passing(error: Exception) -> bool:
     """Whether a failed Spark job may be due to an instance that died under it."""
     return READ_ERRORS.search(str(error)) is not None
+
+
+def is_final(error: Exception) -> bool:
+    """Whether a sink says that another try is of no use: by its class, or that of what failed in a task of Spark."""
+    if isinstance(error, FerryError):
+        return not isinstance(error, Fault)
+    return FINAL_ERRORS.search(str(error)) is not None
 
 
 class Publisher:
@@ -60,7 +70,9 @@ class Publisher:
         self._watch = watch
         self._dead_letter = dead_letter
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
-        self._patience = Patience(settings.return_deadline_ms)
+        self._reading = Patience(loop, progress, "ReadFailing", QUIET_SECONDS)
+        limit = settings.sink_patience_ms
+        self._sinking = Patience(loop, progress, "SinkFailing", limit=None if limit is None else limit / 1000)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
 
@@ -95,22 +107,10 @@ class Publisher:
                 return False
             record.fired = fired
         self._publish_dead_letters(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
-        self.progress.mended("SinkFailing")
-        self._patience.succeeded()
         return True
-
-    def _sink_failed(self, epoch: int, attempts: int, error: Exception) -> None:
-        """Back off and try again; after some attempts the job is degraded and stops."""
-        text = f"sink of epoch {epoch} failed (attempt {attempts} of {self.settings.sink_attempts}): {error}"
-        self.progress.troubled("SinkFailing", text)
-        log.warning("%s", text)
-        if attempts >= self.settings.sink_attempts:
-            raise Exhausted(f"{text}; nothing is lost: mend the sink and start the job again") from error
-        time.sleep(min(0.1 * 2 ** (attempts - 1), 5.0))
 
     def _publish_rows(self, rows: core.Rows, epoch: int) -> int | None:
         """Give the sinks the rows, again and again; how many there were. None when they could not be read."""
-        attempts = 0
         while True:
             table = None
             try:
@@ -123,15 +123,16 @@ class Publisher:
             self.loop.stages["sink"] = time.monotonic()
             try:
                 self._write(rows, table, epoch)
+                self._reading.succeeded()
+                self._sinking.succeeded()
                 return table.num_rows if table is not None else rows.fired
-            except FerryError:
-                raise
             except Exception as error:
                 if table is None and is_passing(error):
                     self._read_failed(rows, error)
                     return None
-                attempts += 1
-                self._sink_failed(epoch, attempts, error)
+                if is_final(error):
+                    raise
+                self._sinking.failed(f"sink of epoch {epoch}: {type(error).__name__}: {error}")
 
     def _fetch(self, rows: core.Rows) -> pa.Table:
         with self._watch.on(i for i, _ in rows.readers):
@@ -144,7 +145,7 @@ class Publisher:
 
     def _read_failed(self, rows: core.Rows, error: Exception) -> None:
         """Ask for other readers a little later."""
-        self._patience.failed(f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}")
+        self._reading.failed(f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}")
         self.loop.post(core.ReadFailed(rows.label.step))
 
     def _write(self, rows: core.Rows, table: pa.Table | None, epoch: int) -> None:

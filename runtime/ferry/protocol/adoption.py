@@ -38,7 +38,7 @@ class Adoption(Membership):
             gone = not any(self._at_work(i) for i in silent)
             if gone and waited >= self.settings.return_ms and not self.table.initial:
                 self._halt(
-                    "unavailable",
+                    "away",
                     f"virtual nodes {found.missing[:8]} (of {len(found.missing)}) are held only by {silent[:4]}, not seen "
                     f"for {self.settings.return_ms / 1000:.0f} s: start the worker again with its state directory",
                 )

@@ -218,7 +218,7 @@ class Halt:
     """The job cannot go on."""
 
     kind: str
-    """superseded | unavailable | lost-epoch | failed"""
+    """superseded | unavailable | lost-epoch | away | failed | bug; the last three may pass by another start"""
     reason: str
 
 

@@ -339,7 +339,7 @@ class Membership:
                 self._halt("failed", f"{what} are held only by {', '.join(failing[:4])}, which failed for {seconds}")
             else:
                 self._halt(
-                    "unavailable",
+                    "away",
                     f"{what} were held only by {overdue[:4]}, gone for {seconds}: start the worker again with its state "
                     "directory",
                 )

@@ -1,15 +1,25 @@
-"""What fails for ever stops the job with a reason; a success in between begins the count again."""
+"""What fails is tried again for as long as the job may wait, and said meanwhile; an end of the job ends every wait."""
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from ferry.contract.errors import Exhausted
+from ferry.contract.errors import Bug, Exhausted, FerryError, Final, SpecRefused, StateUnavailable, Superseded
+from ferry.coordinator.progress import Progress
 from ferry.driver import patience
+from ferry.driver.__main__ import code_of
+from ferry.driver.orders import Halted, Stopped
+from ferry.protocol.coordinator import Halt
 
 
 class Clock:
-    """Time that only sleeping moves."""
+    """Time that only waiting moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -17,9 +27,10 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
-        assert 0 < seconds <= patience.RETRY_SECONDS_MAX
+    def wait(self, seconds: float) -> bool:
+        assert 0 <= seconds <= patience.RETRY_SECONDS_MAX
         self.now += seconds
+        return False
 
 
 @pytest.fixture
@@ -29,17 +40,62 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_it_ends(clock: Clock) -> None:
-    tries, one = 0, patience.Patience(return_deadline_ms=10_000)
-    with pytest.raises(Exhausted, match=r"rows are away \(for 7\d s\); nothing is lost"):
-        while tries < 1000:
-            one.failed("rows are away")
-            tries += 1
-    assert 70 < clock.now - 1000 < 72
+def test_a_day_is_not_too_long_and_a_success_begins_the_count_again(clock: Clock, tmp_path: Path) -> None:
+    progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
+    one = patience.Patience(loop, progress, "SinkFailing")  # type: ignore[arg-type]
+    tries = 0
+    while clock.now < 1000 + 86_400:
+        one.failed("the database is away")
+        tries += 1
+    assert [t.reason for t in progress.troubles] == ["SinkFailing"] and tries < 4000
+    one.succeeded()
+    assert progress.troubles == ()
+    before = clock.now
+    one.failed("again")
+    assert clock.now - before == pytest.approx(patience.RETRY_SECONDS)
 
 
-def test_a_success_begins_the_count_again(clock: Clock) -> None:
-    one = patience.Patience(return_deadline_ms=0)
-    for _ in range(1000):
-        one.failed("x")
-        one.succeeded()
+def test_what_lasts_for_a_moment_is_no_trouble_yet(clock: Clock, tmp_path: Path) -> None:
+    progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
+    one = patience.Patience(loop, progress, "IngestFailing", quiet=5.0)  # type: ignore[arg-type]
+    while clock.now < 1004.9:
+        assert not progress.troubles
+        one.failed("an instance is gone")
+    one.failed("an instance is gone")
+    one.failed("an instance is gone")
+    assert [t.reason for t in progress.troubles] == ["IngestFailing"]
+
+
+def test_a_limit_that_the_user_has_set_ends_the_job(clock: Clock, tmp_path: Path) -> None:
+    progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
+    one = patience.Patience(loop, progress, "SinkFailing", limit=60.0)  # type: ignore[arg-type]
+    with pytest.raises(Final, match=r"no room \(for 60 s\); nothing is lost"):
+        while clock.now < 2000:
+            one.failed("no room")
+    assert clock.now == pytest.approx(1060)
+
+
+@pytest.mark.parametrize("halt", [None, Halt("superseded", "generation 3 has taken over")])
+def test_an_end_of_the_job_ends_the_wait_at_once(halt: Halt | None, tmp_path: Path) -> None:
+    loop: Any = SimpleNamespace(ending=threading.Event(), halt=halt)
+    one = patience.Patience(loop, Progress("job", str(tmp_path)), "SinkFailing")
+    one._since = time.monotonic() - 1000
+    threading.Timer(0.05, loop.ending.set).start()
+    began = time.monotonic()
+    with pytest.raises(Halted if halt else Stopped):
+        one.failed("the database is away")
+    assert time.monotonic() - began < patience.RETRY_SECONDS_MAX / 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SpecRefused("x"), 2), (Final("x"), 3), (StateUnavailable("x"), 3), (Superseded("x"), 3),
+        (Halted(Halt("superseded", "x")), 3), (Halted(Halt("unavailable", "x")), 3), (Halted(Halt("lost-epoch", "x")), 3),
+        (Halted(Halt("away", "x")), 1), (Halted(Halt("failed", "x")), 1), (Halted(Halt("bug", "x")), 1),
+        (Exhausted("x"), 1), (Bug("x"), 1),
+    ],
+    ids=lambda one: str(one) if isinstance(one, int) else f"{type(one).__name__} {one}",
+)  # fmt: skip
+def test_only_what_another_start_would_not_mend_is_final(error: FerryError, code: int) -> None:
+    assert code_of(error) == code

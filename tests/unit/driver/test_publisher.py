@@ -1,12 +1,19 @@
-"""Dead letters of accepted tasks become visible, those of others go; and which failures of Spark pass by themselves."""
+"""Dead letters of accepted tasks become visible, those of others go; which failures pass by themselves, and which are final."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from ferry.driver.publisher import Publisher, is_passing
+from ferry.contract.errors import Fault, Final, SpecRefused
+from ferry.coordinator.progress import Progress
+from ferry.driver.orders import Halted
+from ferry.driver.patience import Patience
+from ferry.driver.publisher import Publisher, is_final, is_passing
+from ferry.protocol.coordinator import Halt, Rows
 
 
 def test_dead_letters_that_came_with_receipts_are_published_with_their_epoch(tmp_path: Path) -> None:
@@ -32,3 +39,40 @@ def test_dead_letters_that_came_with_receipts_are_published_with_their_epoch(tmp
 )
 def test_a_lost_instance_or_executor_passes_and_an_error_of_the_user_does_not(text: str, passing: bool) -> None:
     assert is_passing(RuntimeError(text)) is passing
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (Final("the table has other columns"), True),
+        (SpecRefused("x"), True),
+        (Halted(Halt("superseded", "x")), True),
+        (Fault("what tasks wrote is not seen here"), False),
+        (ConnectionError("the database is away"), False),
+        (RuntimeError("Task 0 failed 4 times: ferry.contract.errors.Final: the table has other columns"), True),
+        (RuntimeError("Task 0 failed 4 times: ConnectionError"), False),
+    ],
+    ids=str,
+)
+def test_a_sink_says_itself_whether_another_try_is_of_use(error: Exception, final: bool) -> None:
+    assert is_final(error) is final
+
+
+def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferry.driver.patience.sleep", lambda loop, seconds: None)
+    tries: list[int] = []
+
+    def write(rows: Any, table: Any, epoch: int) -> None:
+        tries.append(epoch)
+        if len(tries) < 1000:
+            assert len(tries) == 1 or progress.troubles[0].reason == "SinkFailing"
+            raise ConnectionError("the database is away")
+
+    publisher, progress = object.__new__(Publisher), Progress("job", str(tmp_path))
+    loop: Any = SimpleNamespace(stages={})
+    publisher.loop, publisher.hook, publisher._local_rows = loop, lambda epoch, stage: None, -1
+    publisher._reading = Patience(loop, progress, "ReadFailing")
+    publisher._sinking = Patience(loop, progress, "SinkFailing")
+    publisher._write = write  # type: ignore[method-assign]
+    assert publisher._publish_rows(cast(Rows, SimpleNamespace(fired=7)), 5) == 7
+    assert len(tries) == 1000 and progress.troubles == ()

@@ -54,7 +54,7 @@ CHANGED: dict[str, tuple[Any, Kind]] = {
     "spec.failure.returnDeadline": ("10s", Kind.RESTART),
     "spec.failure.progressDeadline": ("1h", Kind.LIVE),
     "spec.failure.stallDeadline": ("1h", Kind.LIVE),
-    "spec.sink.attempts": (2, Kind.RESTART),
+    "spec.sink.patience": ("10m", Kind.RESTART),
     "spec.deadLetter.directory": ("/data/bad", Kind.RESTART),
     "spec.spark": ({"spark.x": "y"}, Kind.RESTART),
     "spec.kubernetes.image": ("jobs:2", Kind.ROLLING),

@@ -143,7 +143,7 @@ def test_who_is_at_work_and_has_no_time_to_answer_is_not_gone() -> None:
     top.wait(100_000, {A: 1000})
     assert "Halt" not in top.kinds()
     top.wait(10_000)
-    assert top.last(c.Halt).kind == "unavailable"
+    assert top.last(c.Halt).kind == "away"
 
 
 def test_a_message_that_can_never_be_sent_stops_the_job_with_its_reason() -> None:
