@@ -11,7 +11,8 @@ everything listens on the loopback interface and tasks reach instances through u
 | `FERRY_MASTER_PORT` | driver | port of Spark's master; 0: any free one |
 | `FERRY_SPARK` | driver | `standalone`: Spark's workers are other processes, on other hosts; else task slots in the driver |
 | `FERRY_WORKER` | tasks | the worker that a task runs beside: its instances are the helpers nearby |
-| `FERRY_METRICS_TOKEN` | driver, sidecar | who shows it may read the metrics (port 7071); not set: nobody listens |
+| `FERRY_METRICS_TOKEN` | driver, sidecar | who shows it may read the metrics; not set: nobody listens |
+| `FERRY_METRICS_PORT` | driver, sidecar | port of the metrics; not set: 7071 of the fixed ones, else any free one |
 | `FERRY_PLACE` | sidecar | where it was started (a pod): a start elsewhere takes its worker away for good |
 | `FERRY_INSTANCES_FILE` | sidecar | holds the number of wanted instances, instead of `workers/K/instances` |
 """
@@ -58,16 +59,13 @@ class Environment:
     instances_file: Path | None = None
     place: str | None = None
     metrics_token: str | None = field(default=None, repr=False)
+    metrics_port: int = 0
+    """Port for Prometheus; 0: any free one."""
 
     @property
     def address(self) -> str:
         """Where this process listens."""
         return self.host or LOOPBACK
-
-    @property
-    def metrics_port(self) -> int:
-        """Port for Prometheus; 0: any free one."""
-        return METRICS_PORT if self.fixed_ports else 0
 
     def channel_port(self, instance: int) -> int:
         """Port of an instance's channel; 0: any free one."""
@@ -98,6 +96,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         instances_file=Path(file) if file else None,
         place=given.get("FERRY_PLACE") or None,
         metrics_token=given.get("FERRY_METRICS_TOKEN") or None,
+        metrics_port=_port(given, "FERRY_METRICS_PORT") or (METRICS_PORT if ports == "fixed" else 0),
     )
 
 

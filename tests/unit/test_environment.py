@@ -25,6 +25,8 @@ def test_a_pod_says_where_it_is() -> None:
     one = environment.read(given)
     assert (one.host, one.address, one.standalone, one.worker) == ("10.1.2.3", "10.1.2.3", True, 0)
     assert (one.channel_port(3), one.flight_port(3), one.control_port, one.master_port) == (7103, 7203, 7070, 7077)
+    assert (one.metrics_port, environment.read({}).metrics_port) == (7071, 0)
+    assert environment.read({**given, "FERRY_METRICS_PORT": "17123"}).metrics_port == 17123
     assert one.place == "a pod" and environment.read({}).place is None
     assert one.instances_file == Path("/etc/ferry/pod/instances")
 

@@ -82,6 +82,7 @@ class Leader:
         if self._watch.started:
             self._watch.close()
         self._link.close()
+        self._metrics.jobs.clear()
         return ended
 
     # ---- listings

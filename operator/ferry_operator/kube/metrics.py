@@ -1,12 +1,120 @@
-"""What the operator counts, for Prometheus. It never looks at jobs itself."""
+"""What the operator counts, and what it last said of each job, for Prometheus. It never looks at jobs itself.
+
+Of jobs only whoever leads says anything: a job that is down has no metrics of its own, and is seen here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import get_args
 
 import prometheus_client as prom
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ferry_operator.status_model import JobStatus, Phase
 
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSample:
+    """One job, as it was last seen."""
+
+    status: JobStatus
+    generation: int
+    """of the spec that the user wrote last"""
+    in_force: bool
+    """that one is followed, not an older one"""
+    pods: int
+    """of workers"""
+    given_up: int
+    """moves of state that were, and are not done yet"""
+
+
+class Jobs(Collector):
+    """A few series of every job. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, JobSample] = {}
+        self._handovers: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def seen(self, name: str, sample: JobSample, handover_seconds: float | None) -> None:
+        """A job after a pass over it; the handover that ended with it, if one did."""
+        with self._lock:
+            self._samples[name] = sample
+            if handover_seconds is not None:
+                self._handovers[name] = handover_seconds
+
+    def forget(self, name: str) -> None:
+        """A job that is gone."""
+        with self._lock:
+            self._samples.pop(name, None)
+            self._handovers.pop(name, None)
+
+    def clear(self) -> None:
+        """Another operator leads."""
+        with self._lock:
+            self._samples.clear()
+            self._handovers.clear()
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """All series."""
+        with self._lock:
+            samples, handovers = dict(self._samples), dict(self._handovers)
+        yield _family(
+            "ferry_streamjob_condition",
+            "1 for what a condition of the job is",
+            ("streamjob", "type", "status"),
+            {
+                (name, one.type, truth): float(one.status == truth)
+                for name, sample in samples.items()
+                for one in sample.status.conditions
+                for truth in ("True", "False", "Unknown")
+            },
+        )
+        yield _family(
+            "ferry_streamjob_phase",
+            "1 for the phase that the job is in",
+            ("streamjob", "phase"),
+            {(n, phase): float(s.status.phase == phase) for n, s in samples.items() for phase in get_args(Phase)},
+        )
+        for what, text, read in _NUMBERS:
+            values: dict[tuple[str, ...], float] = {(name,): read(sample) for name, sample in samples.items()}
+            yield _family(what, text, ("streamjob",), values)
+        text = "How long the last handover of the job took"
+        seconds: dict[tuple[str, ...], float] = {(name,): value for name, value in handovers.items()}
+        yield _family("ferry_streamjob_last_handover_seconds", text, ("streamjob",), seconds)
+
+
+_NUMBERS: tuple[tuple[str, str, Callable[[JobSample], float]], ...] = (
+    (
+        "ferry_streamjob_generation_lag",
+        "Versions of the spec that were not looked at yet",
+        lambda sample: max(0, sample.generation - sample.status.observed_generation),
+    ),
+    (
+        "ferry_streamjob_spec_in_force",
+        "1 when the job follows the spec that was written last",
+        lambda sample: float(sample.in_force),
+    ),
+    ("ferry_streamjob_worker_pods", "Pods of workers", lambda sample: sample.pods),
+    (
+        "ferry_streamjob_moves_given_up",
+        "Moves of state that were given up, and are not done yet",
+        lambda sample: sample.given_up,
+    ),
+)
+
+
+def _family(name: str, text: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
 
 
 class Metrics:
@@ -14,6 +122,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = prom.CollectorRegistry()
+        self.jobs = Jobs()
+        self.registry.register(self.jobs)
         self._calls = prom.Counter(
             "ferry_operator_api_requests",
             "Calls of the API server",

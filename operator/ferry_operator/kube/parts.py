@@ -30,6 +30,9 @@ CONTROL_PORT, METRICS_PORT, MASTER_PORT, CHANNEL_PORT, FLIGHT_PORT = 7070, 7071,
 HOST_PORTS, HOST_JOBS = 21000, 4000
 """On the host's network each job has two ports of its own, which the scheduler keeps from clashing on one node."""
 
+HOST_METRICS_PORTS, HOST_PODS = 17000, 4000
+"""There each pod has one for its metrics, likewise."""
+
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -49,6 +52,13 @@ def control_port(job: StreamJob, uid: str) -> int:
 def master_port(job: StreamJob, uid: str) -> int:
     """Where Spark's master listens."""
     return _host_port(uid) + 1 if on_host(job) else MASTER_PORT
+
+
+def metrics_port(job: StreamJob, uid: str, worker: int | None = None) -> int:
+    """Where the driver, or a worker's sidecar, serves its metrics."""
+    if not on_host(job):
+        return METRICS_PORT
+    return HOST_METRICS_PORTS + crc32(f"{uid} {'driver' if worker is None else worker}".encode()) % HOST_PODS
 
 
 def _host_port(uid: str) -> int:
@@ -128,10 +138,7 @@ def networks(job: StreamJob) -> dict[str, str]:
 
 
 def metrics_token(release: Release) -> list[Doc]:
-    """What processes with metrics ask for; without it they serve none. A Secret that is gone keeps no pod from starting.
-
-    Not for pods on the host's network: several on one node would share the port.
-    """
+    """What processes with metrics ask for; without it they serve none. A Secret that is gone keeps no pod from starting."""
     if release.metrics_secret is None:
         return []
     reference = {"name": release.metrics_secret, "key": "token", "optional": True}

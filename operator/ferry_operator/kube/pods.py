@@ -23,16 +23,18 @@ PYTHON = "python3"
 def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str, str]) -> Doc:
     """The pod of the driver. It ends when the job does; a new one is the operator's to make."""
     uid, name = job["metadata"]["uid"], spec.metadata.name
-    control, master = parts.control_port(spec, uid), parts.master_port(spec, uid)
+    control, master, metrics = (f(spec, uid) for f in (parts.control_port, parts.master_port, parts.metrics_port))
     arguments = [PYTHON, "-m", "ferry.driver", parts.RUN_JSON]
     main = parts.container("driver", spec, release, arguments, spec.spec.kubernetes.driver)
     main["env"] = parts.environment(
-        spec, FERRY_SPARK="standalone", FERRY_CONTROL_PORT=str(control), FERRY_MASTER_PORT=str(master)
+        spec,
+        FERRY_SPARK="standalone",
+        FERRY_CONTROL_PORT=str(control),
+        FERRY_MASTER_PORT=str(master),
+        FERRY_METRICS_PORT=str(metrics),
     )
-    main["ports"] = [_port("control", control, spec), _port("master", master, spec)]
-    if not parts.on_host(spec):
-        main["ports"].append(_port("metrics", parts.METRICS_PORT, spec))
-        main["env"] += parts.metrics_token(release)
+    main["env"] += parts.metrics_token(release)
+    main["ports"] = [_port("control", control, spec), _port("master", master, spec), _port("metrics", metrics, spec)]
     # It says whether its loop comes round; one that is not well for long is replaced (`life.hangs`).
     main["readinessProbe"] = _answers(control, failures=3, path="/healthz")
     main["volumeMounts"] = [*parts.base_mounts(), *parts.checkpoint_mount(spec), *parts.user_mounts(spec)]
@@ -56,7 +58,7 @@ def worker(job: Doc, spec: StreamJob, release: Release, index: int, annotations:
     volumes = [*parts.base_volumes(spec, with_instances=True), _state_volume(job, spec), *parts.user_volumes(spec)]
     pod["spec"] |= {
         "restartPolicy": "Always",
-        "initContainers": [*_owner_of_state(spec, release), _sidecar(spec, release, index)],
+        "initContainers": [*_owner_of_state(spec, release), _sidecar(job, spec, release, index)],
         "containers": [_executor(spec, release, index)],
         "volumes": volumes,
         "affinity": {"podAntiAffinity": _apart(name), **(kubernetes.affinity or {})},
@@ -96,22 +98,20 @@ def _pod(
     }
 
 
-def _sidecar(spec: StreamJob, release: Release, index: int) -> Doc:
+def _sidecar(job: Doc, spec: StreamJob, release: Release, index: int) -> Doc:
     """A native sidecar: it starts before the executor, and ends after it."""
     arguments = [PYTHON, "-m", "ferry.sidecar", parts.RUN_JSON, "--worker", str(index)]
     one = parts.container("sidecar", spec, release, arguments, spec.spec.kubernetes.sidecar)
     one["restartPolicy"] = "Always"
-    one["env"] = parts.environment(spec, FERRY_INSTANCES_FILE=parts.INSTANCES_FILE)
+    metrics = parts.metrics_port(spec, job["metadata"]["uid"], index)
+    more = {"FERRY_INSTANCES_FILE": parts.INSTANCES_FILE, "FERRY_METRICS_PORT": str(metrics)}
+    one["env"] = [*parts.environment(spec, **more), *parts.metrics_token(release)]
     # A container that starts again in a pod that was replaced must not take the worker back.
     one["env"].append({"name": "FERRY_PLACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
     one["volumeMounts"] = [*parts.base_mounts(), parts.mount("state", str(DIRECTORY / "workers"))]
+    one["ports"] = [_port("metrics", metrics, spec)]
     if not parts.on_host(spec):
-        one["ports"] = [
-            _port("channel", parts.CHANNEL_PORT, spec),
-            _port("flight", parts.FLIGHT_PORT, spec),
-            _port("metrics", parts.METRICS_PORT, spec),
-        ]
-        one["env"] += parts.metrics_token(release)
+        one["ports"] += [_port("channel", parts.CHANNEL_PORT, spec), _port("flight", parts.FLIGHT_PORT, spec)]
         # The executor waits for it; compiling the kernels at a first start takes a while.
         one["startupProbe"] = {**_answers(parts.FLIGHT_PORT, failures=300), "periodSeconds": 1}
         one["readinessProbe"] = _answers(parts.FLIGHT_PORT, failures=3)

@@ -18,7 +18,7 @@ from ferry_operator.kube import events, inforce, names, redis_line
 from ferry_operator.kube.cluster import KubeCluster, driver_url
 from ferry_operator.kube.driver_link import DriverLink
 from ferry_operator.kube.facts import OVERDUE_SECONDS, Trouble
-from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.observe import Seen, Sightings, View, look
 from ferry_operator.kube.plan import Step, WriteSettings, plan, told
@@ -87,6 +87,7 @@ class Reconciler:
         job = self.store.job(name)
         memory = self._memories.get(name)
         if memory is not None and (job is None or job["metadata"]["uid"] != memory.uid):
+            self.metrics.jobs.forget(name)
             if not self._forget(name, memory.uid):
                 return CALM_SECONDS
             memory = self._memories.pop(name) and None
@@ -96,7 +97,9 @@ class Reconciler:
             memory = self._memories.setdefault(name, Memory(job["metadata"]["uid"]))
         view = self._look(job, memory)
         steps = plan(view, self.token)
-        self._write(view, report(view, steps, self.token, self.release.image), memory)
+        said = report(view, steps, self.token, self.release.image)
+        self._write(view, said, memory)
+        self.metrics.jobs.seen(name, _sample(view, said), said.handover_seconds)
         errors = self._act(view, steps, memory)
         memory.errors = tuple(Trouble("ApiRefused", str(error)) for error in errors)
         for error in errors:
@@ -266,6 +269,11 @@ def _expect(step: d.SubmitDesired, memory: Memory) -> None:
         pod, status, _, at = memory.answer
         mine = d.Submitted(step.number, step.generation, step.basis, step.placements)
         memory.answer = (pod, status, mine, at)
+
+
+def _sample(view: View, said: Report) -> JobSample:
+    generation = int(view.seen.job["metadata"].get("generation") or 0)
+    return JobSample(said.status, generation, view.force.newest, len(view.seen.workers), 0)
 
 
 def again_after(repeats: int) -> float:

@@ -26,7 +26,7 @@ from ferry_operator.kube.queue import BACK_OFF_SECONDS_MAX, WorkQueue
 from ferry_operator.kube.store import Store
 from ferry_operator.kube.watch import changed
 from tests.unit.kube.fakes.fake_api import FakeApi
-from tests.unit.kube.fakes.fake_world import job
+from tests.unit.kube.fakes.fake_world import World, job, settled
 
 
 class Clock:
@@ -392,6 +392,34 @@ def test_health_and_metrics_over_http() -> None:
     with pytest.raises(urllib.error.HTTPError, match="503"):
         urllib.request.urlopen(f"{url}/healthz")
     server.close()
+
+
+def test_the_operator_says_how_its_jobs_are() -> None:
+    world = World()
+    world.api.create(JOBS, job())
+    metrics = world.operator.metrics
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"ferry_streamjob_{name}", {"streamjob": "nbq5", **labels})
+
+    assert value("phase", phase="Running") is None, "nothing is known yet"
+    world.round()
+    assert (
+        value("condition", type="Ready", status="False") == 1 and value("condition", type="Ready", status="True") == 0
+    )
+    world.until(settled)
+    world.rounds(3)
+    assert value("condition", type="Ready", status="True") == 1 and value("phase", phase="Running") == 1
+    assert value("worker_pods") == 2 and value("spec_in_force") == 1 and value("generation_lag") == 0
+    assert (value("last_handover_seconds") or 0) > 0
+    world.driver_ends(3, "nobody holds virtual node 3")
+    world.api.edit(JOBS, "nbq5", {"spec": {"epoch": {"interval": "soon"}}})
+    world.rounds(3)
+    assert value("phase", phase="Failed") == 1 and value("spec_in_force") == 0, "the driver says nothing any more"
+    world.api.remove(JOBS, "nbq5")
+    world.rounds(3)
+    assert value("phase", phase="Failed") is None
+    assert b"ferry_streamjob_phase" in metrics.text()
 
 
 def test_without_a_token_there_are_no_metrics() -> None:

@@ -126,10 +126,24 @@ def test_processes_with_metrics_get_their_token() -> None:
     for container in (main, sidecar):
         assert {"name": "FERRY_METRICS_TOKEN", "valueFrom": {"secretKeyRef": reference}} in container["env"]
         assert {"name": "metrics", "containerPort": 7071} in container["ports"]
-    document, one = made(kubernetes={"network": "host"})
-    on_host = pods.driver(document, one, release, {}), pods.worker(document, one, release, 0, {})
-    for container in (executor, *(c for pod in (*on_host, driver(), worker()) for c in containers(pod))):
+    for container in (executor, *(c for pod in (driver(), worker()) for c in containers(pod))):
         assert "FERRY_METRICS_TOKEN" not in env(container)
+
+
+def test_pods_on_the_hosts_network_serve_their_metrics_each_at_a_port_of_its_own() -> None:
+    release = replace(RELEASE, metrics_secret="ferry-metrics")
+    document, one = made(kubernetes={"network": "host"})
+    served = [pods.driver(document, one, release, {})["spec"]["containers"][0]]
+    served += [pods.worker(document, one, release, k, {})["spec"]["initContainers"][0] for k in range(3)]
+    found = []
+    for container in served:
+        port = next(p for p in container["ports"] if p["name"] == "metrics")
+        assert port["hostPort"] == port["containerPort"], "the scheduler keeps two from clashing"
+        assert any(e["name"] == "FERRY_METRICS_TOKEN" for e in container["env"])
+        assert env(container)["FERRY_METRICS_PORT"] == str(port["containerPort"])
+        found.append(port["containerPort"])
+    others = {parts.control_port(one, UID), parts.master_port(one, UID)}
+    assert len(set(found)) == 4 and not others & set(found) and all(17000 <= port < 21000 for port in found)
 
 
 def test_a_worker_is_a_native_sidecar_and_an_executor() -> None:
@@ -155,7 +169,7 @@ def test_jobs_on_one_host_have_ports_of_their_own() -> None:
     other = {**document, "metadata": {**document["metadata"], "uid": "another"}}
     ports = [pods.driver(d, one, RELEASE, {})["spec"]["containers"][0]["ports"] for d in (document, other)]
     numbers = [{port["hostPort"] for port in some} for some in ports]
-    assert not numbers[0] & numbers[1] and all(len(some) == 2 for some in numbers)
+    assert not numbers[0] & numbers[1] and all(len(some) == 3 for some in numbers)
     sidecar = pods.worker(document, one, RELEASE, 0, {})["spec"]["initContainers"][0]
     assert "ports" not in sidecar and "FERRY_PORTS" not in env(sidecar)
 
