@@ -14,6 +14,7 @@ from ferry.protocol import coordinator as dcore
 from ferry.protocol import groups as g
 from ferry.protocol import instance as icore
 from ferry.protocol.rules import Rules
+from ferry.protocol.story import short
 from tests.sim import checks, faults
 from tests.sim.driver import Driver
 from tests.sim.events import Clock, Dice, Net
@@ -339,11 +340,3 @@ class Loud(Story):
         time, who, what = line
         if type(what) is not icore.Tick:
             print(f"{time:6} {who:9} {short(what)}")
-
-
-def short(what: Any) -> str:
-    """A line for people."""
-    text = str(what)
-    for word in ("step=", "attempt=", "Step", "Attempt", "InstanceId", "vnodes="):
-        text = text.replace(word, "")
-    return text.replace("epoch=", "").replace("operator=", "").replace("generation=", "g").replace("number=", "")[:400]

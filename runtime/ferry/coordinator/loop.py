@@ -27,6 +27,7 @@ from ferry.coordinator.meters import Meters
 from ferry.protocol import coordinator as core
 from ferry.protocol.groups import Pace
 from ferry.protocol.instance import Tick
+from ferry.protocol.story import Story
 
 log = logging.getLogger("ferry.coordinator")
 
@@ -62,6 +63,7 @@ class Loop:
             name, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
         )
         self._letters = Letters()
+        self._story = Story()
         self.meters = Meters()
         self.stages: dict[str, float] = {}
         """When the step under way reached a stage (monotonic seconds)."""
@@ -101,6 +103,7 @@ class Loop:
                     event = self._inbox.get(timeout=TICK_SECONDS)
                     if isinstance(event, core.Lost):
                         self.meters.lost(event.instance, self.machine.table)
+                    self._story.add(int(time.monotonic() * 1000), event)
                     self._perform(self.machine.step(event))
                 except queue.Empty:
                     pass
@@ -109,7 +112,7 @@ class Loop:
                     tick_at = now + TICK_SECONDS
                     self._perform(self.machine.step(Tick(int(now * 1000))))
         except Exception as error:
-            log.exception("the coordinator stops")
+            log.exception("the coordinator stops; the last that it was told and has done:\n%s", self._story)
             self._give(core.Halt("bug", f"{type(error).__name__}: {error}"))
 
     def _give(self, order: Order) -> None:
@@ -120,7 +123,9 @@ class Loop:
 
     def _perform(self, effects: list[core.Effect]) -> None:
         sent: m.Message | None = None
+        now = int(time.monotonic() * 1000)
         for effect in effects:
+            self._story.add(now, effect)
             match effect:
                 case core.Send():
                     self._send(effect)
@@ -135,6 +140,7 @@ class Loop:
                 case _:
                     if isinstance(effect, core.Halt):
                         log.error("halt: %s: %s", effect.kind, effect.reason)
+                        log.warning("the last that the coordinator was told and has done:\n%s", self._story)
                         append_record(
                             self.settings.directory,
                             {"t": time.time(), "kind": "halt", "text": f"{effect.kind}: {effect.reason}"},

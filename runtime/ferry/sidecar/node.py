@@ -33,6 +33,7 @@ from ferry.contract.shapes import Shape
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
 from ferry.protocol import instance as core
+from ferry.protocol.story import Story
 from ferry.sidecar import ALIVE, SUPERSEDED_CODE
 from ferry.sidecar.counts import Counts
 from ferry.sidecar.data import Data
@@ -81,6 +82,7 @@ class Node:
         self._yield_until = 0.0
         self._life = life.hex()
         self._inbox = Inbox()
+        self._story = Story()
         self._board = Board(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
         self._begun = 0
@@ -134,7 +136,7 @@ class Node:
         try:
             self._loop()
         except Exception as error:
-            log.exception("instance %s stops", self.me)
+            log.exception("instance %s stops; the last that it was told and has done:\n%s", self.me, self._story)
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
             time.sleep(LAST_WORDS_SECONDS)
             return 3
@@ -209,6 +211,7 @@ class Node:
     def _handle(self, event: core.Event, body: Any) -> None:
         if isinstance(event, m.Prepare) and self._is_outdone(event.attempt):
             return
+        self._story.add(int(time.monotonic() * 1000), event)
         self._data.receive(event, body)
         self._perform(self._machine.step(event))
         if isinstance(event, m.Commit):
@@ -250,7 +253,9 @@ class Node:
 
     def _perform(self, effects: list[core.Effect]) -> None:
         """Execute effects in order; what they find out goes back into the machine."""
+        now = int(time.monotonic() * 1000)
         for effect in effects:
+            self._story.add(now, effect)
             event = self._data.perform(effect)
             if event is not None:
                 self._perform(self._machine.step(event))

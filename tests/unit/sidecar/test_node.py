@@ -13,6 +13,7 @@ from ferry.contract.errors import Exhausted
 from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.protocol import instance as core
+from ferry.protocol.story import Story
 from ferry.sidecar import node
 from ferry.sidecar.inbox import Inbox
 
@@ -22,10 +23,13 @@ ME = InstanceId("0.0")
 @pytest.mark.parametrize(
     "error", [Exhausted("the disk is full"), OSError(28, "No space left on device"), KeyError("x")]
 )
-def test_whatever_ends_an_instance_is_told_to_the_driver(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_whatever_ends_an_instance_is_told_to_the_driver(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     sent: list[Any] = []
     one = node.Node.__new__(node.Node)
-    one.me = ME
+    one.me, one._story = ME, Story()
+    one._story.add(7, m.Ask(3))
 
     def loop() -> None:
         raise error
@@ -35,11 +39,12 @@ def test_whatever_ends_an_instance_is_told_to_the_driver(monkeypatch: pytest.Mon
     monkeypatch.setattr(one, "_send", lambda send, body: sent.append(send))
     assert one._live() == 3
     assert sent == [core.Send(core.DRIVER, m.Failed(ME, f"{type(error).__name__}: {error}"))]
+    assert "7 Ask(g3)" in caplog.text, "the story is logged with the error"
 
 
 def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     one, taken = node.Node.__new__(node.Node), []
-    one._inbox = Inbox()
+    one._inbox, one._story = Inbox(), Story()
     one._newest = Attempt(0, 0)
     monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: taken.append(event)), raising=False)
     monkeypatch.setattr(one, "_machine", SimpleNamespace(step=lambda event: []), raising=False)
