@@ -1,6 +1,7 @@
 """Run many seeds, or look for the damage that a removed rule does.
 
     python -m tests.sim.run --seeds 2000 --from 0      all rules on; the first failure ends the run
+    python -m tests.sim.run --seeds 2000 --moving      the same from a seed that the commit says
     python -m tests.sim.run --seed S -v                one seed, with its story
     python -m tests.sim.run --rules                    every rule removed in turn
     python -m tests.sim.run --rule NAME[+NAME]         one rule, or rules that cover each other
@@ -20,8 +21,10 @@ from dataclasses import fields
 
 from ferry.contract.errors import Bug
 from ferry.protocol.rules import Rules
+from ferry.protocol.story import short
+from tests import moving
 from tests.sim.checks import Livelock, Violation
-from tests.sim.world import World, short
+from tests.sim.world import World
 
 TOGETHER: dict[tuple[str, ...], str] = {
     ("fence_read", "gone_is_error"): "a driver that is fenced reads rows that are gone: either rule refuses it",
@@ -80,6 +83,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--moving", action="store_true", help="begin where the commit says")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--rule", default="")
     parser.add_argument("--rules", action="store_true")
@@ -90,9 +94,11 @@ def main() -> int:
     off = tuple(args.rule.split("+")) if args.rule else ()
     if args.seed is not None:
         return report([one(args.seed, off, args.v)], off)
-    seeds = range(args.first, args.first + args.seeds)
+    first = moving.first_seed() if args.moving else args.first
+    seeds = range(first, first + args.seeds)
     if args.rules:
         return each_rule(seeds, args.j)
+    print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     began = time.monotonic()
     found = search(seeds, off, args.j, args.keep_on)
     if args.keep_on:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.sim.run import one
+from tests.sim.run import one, report, search
 
 
 @pytest.mark.sim
@@ -28,3 +28,13 @@ def test_a_seed_is_a_seed() -> None:
         command = [sys.executable, "-m", "tests.sim.run", "--seed", "5", "-v"]
         stories.append(subprocess.run(command, env=env, capture_output=True, check=True, timeout=60).stdout)
     assert stories[0] == stories[1] and len(stories[0]) > 1000
+
+
+@pytest.mark.sim
+def test_a_failed_seed_is_replayed_by_one_line_and_carries_its_story(capsys: pytest.CaptureFixture[str]) -> None:
+    found = search(range(20), ("drop_stale",), 1)
+    assert report(found, ("drop_stale",)) == 1
+    said = capsys.readouterr().out.splitlines()
+    seed, story = found[0][0], found[0][3].splitlines()
+    assert said[1] == f"replay: python -m tests.sim.run --seed {seed} --rule drop_stale -v"
+    assert len(story) == 64 and said[2 : 2 + 64] == story
