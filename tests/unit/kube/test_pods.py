@@ -171,7 +171,7 @@ def test_jobs_on_one_host_have_ports_of_their_own() -> None:
     numbers = [{port["hostPort"] for port in some} for some in ports]
     assert not numbers[0] & numbers[1] and all(len(some) == 3 for some in numbers)
     sidecar = pods.worker(document, one, RELEASE, 0, {})["spec"]["initContainers"][0]
-    assert "ports" not in sidecar and "FERRY_PORTS" not in env(sidecar)
+    assert [port["name"] for port in sidecar["ports"]] == ["metrics"] and "FERRY_PORTS" not in env(sidecar)
 
 
 @pytest.mark.parametrize(
