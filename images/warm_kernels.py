@@ -84,6 +84,7 @@ def fragments(shape: Shape, rows: int) -> list[pa.RecordBatch]:
 
 def instance(shape: Shape, directory: Path) -> None:
     """One epoch on a leader and a replica, a snapshot to a learner, fired rows."""
+    slice_table.KEYS_BYTES = 1  # few keys are moved, too
 
     def opened(name: str) -> AggregateState | RowState:
         if shape.kind == "join":
@@ -109,7 +110,9 @@ def instance(shape: Shape, directory: Path) -> None:
         learner = opened(f"learner-{id(state)}")
         for chunk in state.snapshot(VNODES, 1 << 18):
             learner.put_absent(carry(chunk))
-        learner.drop(VNODES[:5])
+        learner.drop(VNODES[5:])
+        while learner.work():
+            pass
         state.statistics(VNODES)
     for table in (directory / "leader").glob("*.table"):
         with table.open("r+b") as file:  # as a process leaves it that is killed in the middle of a write

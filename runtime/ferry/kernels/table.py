@@ -1,10 +1,11 @@
-"""The table of one slice: V regions of equal capacity, open addressing inside a region, rows of 8-byte words.
+"""The table of one slice: one region for each virtual node, open addressing inside a region, rows of 8-byte words.
 
-A row is (used, hash, key or heap offset, n, cells...). The region of virtual node v is rows
-[v * capacity, (v + 1) * capacity), so a virtual node is one piece of the file. Rows that come sorted
-by hash walk through the regions from front to back.
+A row is (used, hash, key or heap offset, n, cells...). `places[v]` says where the region of virtual node v is: its first row
+times 64, plus the logarithm of its capacity; 0: it has none yet. A region that is full moves to a new one of twice its size,
+alone: regions fill up at different counts, so that a put pays for its own rows and not for the whole table.
 
-A row is written values first, then key and hash, then the used word, so that a put that was torn can be done again.
+A row is written values first, then key and hash, then the used word, so that a put that was torn can be done again; a region
+is written first, and then its place. Rows from `end` on were never used, and a region that was left is never used again.
 Merge codes are those of ferry.kernels.grouping; they are repeated here because files of kernels are self-contained.
 """
 
@@ -14,7 +15,8 @@ import numpy as np
 from numba import njit
 
 USED, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
-DONE, TABLE_FULL, HEAP_FULL = 0, 1, 2
+DONE, HEAP_FULL = 0, -1
+PLACE_BITS = 6
 
 
 @njit(cache=True, nogil=True)
@@ -28,6 +30,13 @@ def _vnode(hash_, vnode_bits):  # type: ignore[no-untyped-def]
 def _home(hash_, bits):  # type: ignore[no-untyped-def]
     # Low bits, for rows come sorted by hash: with the top bits a small region would fill up from one end, quadratically.
     return np.int64(hash_) & ((np.int64(1) << bits) - 1)
+
+
+@njit(cache=True, nogil=True)
+def _limit(v, bits):  # type: ignore[no-untyped-def]
+    # Between a half and 7/10 of the capacity, by virtual node.
+    spread = (np.int64(v) * 0x9E3779B1 >> 12) % 52
+    return (np.int64(1) << bits) * (128 + spread) >> 8
 
 
 @njit(cache=True, nogil=True)
@@ -61,14 +70,34 @@ def _find(slots, heap, base, bits, home, hash_, by_bytes, offsets, data, r):  # 
 
 
 @njit(cache=True, nogil=True)
+def _move(slots, places, end, v, bits):  # type: ignore[no-untyped-def]
+    # The region of v, if it has one, to a new one of 2**bits rows.
+    base, mask = end[0], (np.int64(1) << bits) - 1
+    end[0] = base + mask + 1
+    if places[v] != 0:
+        old = places[v] >> PLACE_BITS
+        for i in range(old, old + (np.int64(1) << (places[v] & 63))):
+            if slots[i, USED] == 0:
+                continue
+            p = _home(slots[i, HASH], bits)
+            while slots[base + p, USED] != 0:
+                p = (p + 1) & mask
+            slots[base + p, :] = slots[i, :]
+    places[v] = base << PLACE_BITS | bits
+
+
+@njit(cache=True, nogil=True)
 def put(  # type: ignore[no-untyped-def]
     slots,
     heap,
+    places,
     counts,
     key_bytes,
+    end,
     heap_end,
+    granted,
+    first_bits,
     vnode_bits,
-    bits,
     by_bytes,
     order,
     hashes,
@@ -80,33 +109,44 @@ def put(  # type: ignore[no-untyped-def]
     absent,
     start,
 ):
-    """Upsert rows order[start:]: (next position, DONE | TABLE_FULL | HEAP_FULL).
+    """Upsert rows order[start:]: (next position, DONE | HEAP_FULL | how many rows more a region needs than are granted).
 
-    `counts`, `key_bytes` int64[V] and `heap_end` int64[1] lie in the file's header. With `absent`, a row that is there
-    already is kept. A region is full at 7/10.
+    `places`, `counts`, `key_bytes` int64[V], `end` and `heap_end` int64[1] lie in the file's header. Regions may be made up
+    to row `granted`, new ones of 2**first_bits rows. With `absent`, a row that is there already is kept.
     """
-    limit = (np.int64(1) << bits) * 7 // 10
     for o in range(start, order.size):
         r = order[o]
         h = np.int64(hashes[r])
         v = _vnode(h, vnode_bits)
-        found = _find(slots, heap, v << bits, bits, _home(h, bits), h, by_bytes, offsets, data, r)
+        if places[v] == 0:
+            need = np.int64(1) << first_bits
+            if end[0] + need > granted:
+                return o, need
+            _move(slots, places, end, v, np.int64(first_bits))
+        base, bits = places[v] >> PLACE_BITS, places[v] & 63
+        found = _find(slots, heap, base, bits, _home(h, bits), h, by_bytes, offsets, data, r)
         if found >= 0:
             if not absent:
                 slots[found, COUNT] = n[r]
                 for c in range(cells.shape[1]):
                     slots[found, CELLS + c] = cells[r, c]
             continue
-        if counts[v] >= limit:
-            return o, TABLE_FULL
+        if by_bytes and heap_end[0] + 4 + offsets[r + 1] - offsets[r] > heap.size:
+            return o, HEAP_FULL
+        if counts[v] >= _limit(v, bits):
+            need = np.int64(2) << bits
+            if end[0] + need > granted:
+                return o, need
+            bits += 1
+            _move(slots, places, end, v, bits)
+            base = places[v] >> PLACE_BITS
+            found = _find(slots, heap, base, bits, _home(h, bits), h, by_bytes, offsets, data, r)
         i = -1 - found
         key = np.int64(0)
         if by_bytes:
             key = heap_end[0]
             begin = offsets[r]
             length = offsets[r + 1] - begin
-            if key + 4 + length > heap.size:
-                return o, HEAP_FULL
             for b in range(4):
                 heap[key + b] = np.uint8((length >> (8 * b)) & 255)
             for q in range(length):
@@ -168,37 +208,43 @@ def _merge(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untype
 
 @njit(cache=True, nogil=True)
 def merge_stored(  # type: ignore[no-untyped-def]
-    slots, fslots, heap, vnode_bits, bits, by_bytes, order, rows, frows, offsets, data, codes
+    slots, fslots, heap, places, vnode_bits, by_bytes, order, rows, frows, offsets, data, codes
 ):
     """Add what the table holds for rows order[...] to `rows` (layout as in grouping: word 1 hash, 3 n, 4.. cells)."""
     for o in range(order.size):
         r = order[o]
         h = rows[r, HASH]
-        base = _vnode(h, vnode_bits) << bits
-        found = _find(slots, heap, base, bits, _home(h, bits), h, by_bytes, offsets, data, r)
+        place = places[_vnode(h, vnode_bits)]
+        if place == 0:
+            continue
+        bits = place & 63
+        found = _find(slots, heap, place >> PLACE_BITS, bits, _home(h, bits), h, by_bytes, offsets, data, r)
         if found >= 0:
             rows[r, COUNT] += slots[found, COUNT]
             _merge(rows, frows, r, slots, fslots, found, codes)
 
 
 @njit(cache=True, nogil=True)
-def scan(slots, heap, counts, bits, by_bytes, vnodes, at_vnode, at_row, rows_max, bytes_max):  # type: ignore[no-untyped-def]
-    """Places of the used rows of these regions from (at_vnode, at_row) on: (places, next at_vnode, next at_row).
+def scan(slots, heap, places, by_bytes, vnodes, at_vnode, at_row, at_place, rows_max, bytes_max):  # type: ignore[no-untyped-def]
+    """Used rows of these regions from (at_vnode, at_row, at_place) on: (their numbers, next of all three).
 
-    Stops after rows_max rows, or when the keys found take bytes_max bytes.
+    A region that is not at `at_place` any more begins again: its rows are in another order. Stops after rows_max rows, or
+    when the keys found take bytes_max bytes.
     """
     out = np.empty(rows_max, np.int64)
     found = 0
     taken = np.int64(0)
-    capacity = np.int64(1) << bits
     while at_vnode < vnodes.size:
-        v = vnodes[at_vnode]
-        if counts[v] > 0:
+        place = places[vnodes[at_vnode]]
+        if place != at_place:
+            at_row = 0
+        if place != 0:
+            base, capacity = place >> PLACE_BITS, np.int64(1) << (place & 63)
             while at_row < capacity:
-                i = (v << bits) + at_row
+                i = base + at_row
                 if slots[i, USED] != 0:
                     if found == rows_max or taken >= bytes_max:
-                        return out[:found], at_vnode, at_row
+                        return out[:found], at_vnode, at_row, place
                     out[found] = i
                     found += 1
                     if by_bytes:
@@ -206,35 +252,37 @@ def scan(slots, heap, counts, bits, by_bytes, vnodes, at_vnode, at_row, rows_max
                 at_row += 1
         at_vnode += 1
         at_row = 0
-    return out[:found], at_vnode, at_row
+        at_place = np.int64(0)
+    return out[:found], at_vnode, at_row, at_place
 
 
 @njit(cache=True, nogil=True)
-def rehash(slots, counts, bits, into, into_bits):  # type: ignore[no-untyped-def]
-    """Copy every row of a table into an empty, larger one."""
-    mask = (np.int64(1) << into_bits) - 1
-    for v in range(counts.size):
-        if counts[v] == 0:
+def move_keys(slots, heap, place, heap_end, mark):  # type: ignore[no-untyped-def]
+    """Copy the keys of one region that lie before `mark` to the end of the heap, which has room for them."""
+    base = place >> PLACE_BITS
+    for i in range(base, base + (np.int64(1) << (place & 63))):
+        if slots[i, USED] == 0 or slots[i, KEY] >= mark:
             continue
-        for i in range(v << bits, (v + 1) << bits):
-            if slots[i, USED] == 0:
-                continue
-            p = _home(slots[i, HASH], into_bits)
-            while into[(v << into_bits) + p, USED] != 0:
-                p = (p + 1) & mask
-            into[(v << into_bits) + p, :] = slots[i, :]
+        at, to = slots[i, KEY], heap_end[0]
+        size = 4 + _length(heap, at)
+        for q in range(size):
+            heap[to + q] = heap[at + q]
+        heap_end[0] = to + size
+        slots[i, KEY] = to
 
 
 @njit(cache=True, nogil=True)
-def recount(slots, heap, counts, key_bytes, bits, by_bytes):  # type: ignore[no-untyped-def]
+def recount(slots, heap, places, counts, key_bytes, by_bytes):  # type: ignore[no-untyped-def]
     """Set counts and key_bytes from the rows themselves, after a put that was torn."""
     for v in range(counts.size):
         rows = 0
         taken = np.int64(0)
-        for i in range(v << bits, (v + 1) << bits):
-            if slots[i, USED] != 0:
-                rows += 1
-                if by_bytes:
-                    taken += 4 + _length(heap, slots[i, KEY])
+        if places[v] != 0:
+            base = places[v] >> PLACE_BITS
+            for i in range(base, base + (np.int64(1) << (places[v] & 63))):
+                if slots[i, USED] != 0:
+                    rows += 1
+                    if by_bytes:
+                        taken += 4 + _length(heap, slots[i, KEY])
         counts[v] = rows
         key_bytes[v] = taken

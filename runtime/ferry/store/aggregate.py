@@ -1,17 +1,22 @@
 """State of one windowed aggregate in one instance, for all its virtual nodes.
 
-One `SliceTable` per slice. State changes by `put` (and `put_absent`, `expire`, `drop`); `delta` only computes what a put
-would change. Iterators look at the state anew at every step, so puts may happen between two `next()`.
+One `SliceTable` per slice, of which some are open: slices may be more than a process may open files. State changes by `put`
+(and `put_absent`, `expire`, `drop`); `delta` only computes what a put would change. What was forgotten is left out at once,
+and leaves the disk later, in pieces (`work`). Iterators look at the state anew at every step, so puts may happen between two
+`next()`.
 """
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,11 +27,21 @@ from ferry.kernels import columns, grouping, panes, schemas
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
 from ferry.store import mapped
-from ferry.store.slice_table import Rows, SliceTable
+from ferry.store.drops import Drops
+from ferry.store.slice_table import BEGIN, Rows, SliceTable
 
 __all__ = ["AggregateState", "split_by_vnode", "take_vnodes"]
 
 FIRED_ROWS_MAX = 65536
+FIRED_BYTES_MAX = 64 * 1024 * 1024
+
+OPEN_MAX = 512
+"""Slices that are open, with at most two files each: epochs write few, and a limit of 1,024 files is usual."""
+
+EXPIRE_AT_ONCE = 64
+TIDY_AT_ONCE = 64
+SLICES_A_CHUNK = 256
+"""Slices that one step looks at, at most."""
 
 
 class AggregateState:
@@ -45,31 +60,69 @@ class AggregateState:
         self._codes = grouping.merge_codes(shape)
         self._by_bytes = not shape.int_key
         self.expired = limits.WATERMARK_NONE
-        self._tables: dict[int, SliceTable] = {}
-        """by slice; least recently written first"""
         directory.mkdir(parents=True, exist_ok=True)
+        self._drops = Drops(directory / "drops", virtual_nodes)
+        self._slices: list[int] = []
+        """in order"""
+        self._open: dict[int, SliceTable] = {}
+        """by slice; least recently used first"""
+        self._opening = threading.Lock()
+        """Fired rows are read on other threads while a delta is computed, or a snapshot made."""
+        self._over: deque[SliceTable | int] = deque()
+        """Slices that are expired, and still on the disk."""
+        self._untidy: dict[int, None] = {}
+        """Slices that may have something to give back."""
+        self._entries = np.zeros(virtual_nodes, np.int64)
+        self._bytes = np.zeros(virtual_nodes, np.int64)
         self._reopen()
 
     def _reopen(self) -> None:
-        found: dict[int, list[int]] = {}
         for path in self.directory.glob("*.table"):
-            name, bits, _ = path.name.split(".")
             if SliceTable.is_complete(path):
-                found.setdefault(int(name), []).append(int(bits))
+                self._slices.append(int(path.stem))
             else:
                 path.unlink()
-        for slice_start in sorted(found):
-            *older, newest = sorted(found[slice_start])
-            self._tables[slice_start] = self._table(slice_start, newest)
-            for superseded in older:
-                (self.directory / f"{slice_start}.{superseded}.table").unlink()
+        self._slices.sort()
         for path in self.directory.glob("*.heap"):
-            if int(path.stem) not in self._tables:
+            if not self._has(int(path.stem)):
                 path.unlink()
+        for slice_start in self._slices:
+            table = self._table(slice_start)
+            table.find_garbage()
+            self._untidy[slice_start] = None
+            self._count(table.totals(), 1)
 
-    def _table(self, slice_start: int, bits: int) -> SliceTable:
+    def _has(self, slice_start: int) -> bool:
+        at = bisect_left(self._slices, slice_start)
+        return at < len(self._slices) and self._slices[at] == slice_start
+
+    def _table(self, slice_start: int) -> SliceTable:
+        """The table of a slice, open and without what was dropped; used last of all."""
+        with self._opening:
+            table = self._open.pop(slice_start, None) or self._opened(slice_start)
+            self._open[slice_start] = table
+            table.settle()
+            return table
+
+    def _opened(self, slice_start: int) -> SliceTable:
+        if len(self._open) >= OPEN_MAX:
+            self._close(1)
         width = CELLS + self._codes.size
-        return SliceTable(self.directory, slice_start, self.virtual_nodes, width, self._by_bytes, bits)
+        while True:
+            try:
+                return SliceTable(self.directory, slice_start, width, self._by_bytes, self._drops)
+            except mapped.TooManyFiles:
+                if not self._open:
+                    raise
+                self._close(-(-len(self._open) // 2))
+
+    def _close(self, count: int) -> None:
+        for slice_start in list(self._open)[:count]:
+            self._open.pop(slice_start).close()
+
+    def _count(self, totals: tuple[Ints, Ints], sign: int) -> None:
+        self._entries += sign * totals[0]
+        self._bytes += sign * totals[1]
 
     # -- merging ----------------------------------------------------------------------------------------------------
 
@@ -110,9 +163,10 @@ class AggregateState:
         offsets, data = heap_keys(heap, np.ascontiguousarray(rows[:, KEY])) if self._by_bytes else (NO_INTS, NO_BYTES)
         distinct, bounds, order = columns.slice_groups(np.ascontiguousarray(rows[:, SLICE]), self.shape.window.pane_ms)
         for i, slice_start in enumerate(distinct.tolist()):
-            table = self._tables.get(slice_start)
-            if table is not None:
-                table.merge_stored(rows, order[bounds[i] : bounds[i + 1]], offsets, data, self._codes)
+            if self._has(slice_start):
+                self._table(slice_start).merge_stored(
+                    rows, order[bounds[i] : bounds[i + 1]], offsets, data, self._codes
+                )
         return self._batch((rows, heap)), late
 
     # -- changing ---------------------------------------------------------------------------------------------------
@@ -137,26 +191,22 @@ class AggregateState:
             for i, s in enumerate(distinct.tolist())
             if self.shape.window.last_end(s) > self.expired
         ]
-        key_bytes = p.data.size if live else 0
         for s, chosen in live:
-            self._open_slice(s, chosen.size)
-            self._tables[s] = self._tables.pop(s)
-        mapped.require_room(self.directory, sum(self._tables[s].room_for(c.size, 0) for s, c in live) + key_bytes)
-        for s, chosen in live:
-            self._tables[s].put(rows, chosen, absent)
+            table = self._table(s)
+            mapped.require_room(self.directory, table.room_for(chosen.size) + p.data.size)
+            if not self._has(s):
+                insort(self._slices, s)
+            before = table.totals()
+            table.put(rows, chosen, absent)
+            self._count(before, -1)
+            self._count(table.totals(), 1)
+            self._untidy[s] = None
         self._trim_memory(len(live))
-
-    def _open_slice(self, slice_start: int, rows: int) -> None:
-        if slice_start not in self._tables:
-            # Room for the fullest of the regions (mean and four deviations), so that no bulk load grows the table at once.
-            mean = max(1024, rows) / self.virtual_nodes
-            capacity = max(8, int((mean + 4 * mean**0.5) / 0.7))
-            self._tables[slice_start] = self._table(slice_start, (capacity - 1).bit_length())
 
     def _trim_memory(self, hot: int) -> None:
         # Not the tables that were just written: the next epoch writes them again.
-        excess = sum(t.mapped_bytes for t in self._tables.values()) - self.memory_bytes
-        for table in list(self._tables.values())[: len(self._tables) - hot]:
+        excess = sum(t.mapped_bytes for t in self._open.values()) - self.memory_bytes
+        for table in list(self._open.values())[: max(0, len(self._open) - hot)]:
             if excess <= 0:
                 return
             table.page_out()
@@ -165,17 +215,41 @@ class AggregateState:
     def expire(self, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
         self.expired = max(self.expired, watermark)
-        for slice_start in [s for s in self._tables if self.shape.window.last_end(s) <= self.expired]:
-            self._tables.pop(slice_start).unlink()
+        count = bisect_left(self._slices, True, key=lambda s: self.shape.window.last_end(s) > self.expired)
+        self._over.extend(self._slices[:count])
+        del self._slices[:count]
+        for _ in range(min(count, EXPIRE_AT_ONCE)):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove a piece of a slice that is over."""
+        table = self._over.popleft()
+        if isinstance(table, int):
+            self._untidy.pop(table, None)
+            table = self._open.pop(table, None) or self._opened(table)
+            self._count(table.totals(), -1)
+        if table.shrink():
+            self._over.append(table)
 
     def drop(self, vnodes: Ints) -> None:
         """Forget these virtual nodes. When interrupted, do it again."""
-        for table in self._tables.values():
-            table.drop(np.asarray(vnodes, np.int64))
+        vnodes = np.asarray(vnodes, np.int64)
+        if not self._entries[vnodes].any():
+            return
+        self._drops.drop(vnodes, self._drops.last + 1, {})
+        self._entries[vnodes] = self._bytes[vnodes] = 0
+        self._untidy.update(dict.fromkeys(self._slices))
 
     def work(self) -> bool:
-        """Upkeep in pieces; there is none to do."""
-        return False
+        """Give a little back of what is not needed any more; False when there was nothing to do."""
+        if self._over:
+            self._sweep()
+            return True
+        for slice_start in list(islice(self._untidy, TIDY_AT_ONCE)):
+            if self._has(slice_start) and self._table(slice_start).tidy():
+                return True
+            del self._untidy[slice_start]
+        return bool(self._untidy)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -186,21 +260,23 @@ class AggregateState:
         """
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         self._require_not_expired(low)
-        slices = np.array(sorted(self._tables), np.int64)
+        slices = np.array(self._slices, np.int64)
         for start, members in panes.windows_between(self.shape.window, slices, low, high):
             pane_starts = slices[members].tolist()
             begin = 0
             while begin < vnodes.size:
                 self._require_not_expired(low)
-                tables = [self._tables[s] for s in pane_starts]
-                bounds = np.cumsum(np.sum([t.counts[vnodes[begin:]] for t in tables], axis=0))
-                end = begin + max(1, int(np.searchsorted(bounds, max_rows, side="right")))
-                rows, heap = self._window_rows(tables, vnodes[begin:end])
-                begin = end
+                totals = np.sum([self._table(s).totals() for s in pane_starts], axis=0)[:, vnodes[begin:]]
+                counts, size = np.cumsum(totals, axis=1)
+                end = int(
+                    min(np.searchsorted(counts, max_rows, "right"), np.searchsorted(size, FIRED_BYTES_MAX, "right"))
+                )
+                end = max(1, end)
+                rows, heap = self._window_rows(pane_starts, vnodes[begin : begin + end])
+                step = max(1, min(max_rows, int(counts[end - 1]) * FIRED_BYTES_MAX // max(1, int(size[end - 1]))))
+                begin += end
                 # Copied before the first is handed out, so nothing that happens between two batches can change them.
-                yield from [
-                    self._results(rows[a : a + max_rows], heap, start) for a in range(0, rows.shape[0], max_rows)
-                ]
+                yield from [self._results(rows[a : a + step], heap, start) for a in range(0, rows.shape[0], step)]
 
     def _require_not_expired(self, low: int) -> None:
         if low < self.expired:
@@ -208,18 +284,16 @@ class AggregateState:
                 f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self.expired} are expired"
             )
 
-    def _window_rows(self, tables: list[SliceTable], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:
-        found = []
-        for table in tables:
-            most = int(table.counts[vnodes].sum())
-            if most:
-                found.append((table, table.scan(vnodes, (0, 0), most, 1 << 62)[0]))
-        if not found:
-            return np.empty((0, CELLS + self._codes.size), np.int64), NO_BYTES
-        if len(found) == 1:
-            return found[0][1], found[0][0].heap
+    def _window_rows(self, pane_starts: list[int], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:
         groups = Groups(self._codes, self._by_bytes)
-        for table, rows in found:
+        for s in pane_starts:
+            table = self._table(s)
+            most = int(table.counts[vnodes].sum())
+            if not most:
+                continue
+            rows, _ = table.scan(vnodes, BEGIN, most, 1 << 62)
+            if len(pane_starts) == 1:
+                return rows, table.heap
             offsets, data = NO_INTS, NO_BYTES
             if self._by_bytes:
                 offsets, data = heap_keys(table.heap, np.ascontiguousarray(rows[:, KEY]))
@@ -253,11 +327,11 @@ class AggregateState:
 
     def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
         """Upper bound of the rows that `fired` yields; exact for tumbling windows."""
-        slices = np.array(sorted(self._tables), np.int64)
+        slices = np.array(self._slices, np.int64)
         windows = panes.windows_between(self.shape.window, slices, low, high)
         rows = np.zeros(slices.size, np.int64)
         for position in np.unique(np.concatenate([members for _, members in windows] or [NO_INTS])).tolist():
-            rows[position] = self._tables[int(slices[position])].counts[vnodes].sum()
+            rows[position] = self._table(int(slices[position])).counts[vnodes].sum()
         return sum(int(rows[members].sum()) for _, members in windows)
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
@@ -268,15 +342,15 @@ class AggregateState:
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         pending: list[pa.RecordBatch] = []
         room = chunk_bytes
-        for slice_start in sorted(self._tables):
-            at, generation = (0, 0), -1
-            while (table := self._tables.get(slice_start)) is not None:
-                if table.generation != generation:
-                    # The table grew: rows are in other places now, so its scan begins again.
-                    at, generation = (0, 0), table.generation
-                rows, at = table.scan(
-                    vnodes, at, max(1, room // (table.row_bytes() + 8 * self._by_bytes)), max(1, room)
-                )
+        for number, slice_start in enumerate(list(self._slices)):
+            if number % SLICES_A_CHUNK == SLICES_A_CHUNK - 1:
+                # Also when they hold nothing of these virtual nodes: whoever asks has other things to do.
+                yield pa.concat_batches(pending) if pending else columns.empty(schemas.partials_schema(self.shape))
+                pending, room = [], chunk_bytes
+            at = BEGIN
+            while self._has(slice_start):
+                table = self._table(slice_start)
+                rows, at = table.scan(vnodes, at, max(1, room // (table.row_bytes + 8 * self._by_bytes)), max(1, room))
                 if rows.shape[0]:
                     rows[:, SLICE] = slice_start  # This word said `used`; in a group it is the slice.
                     pending.append(columns.from_groups(self.shape, rows, table.heap))
@@ -291,14 +365,6 @@ class AggregateState:
             yield pa.concat_batches(pending)
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
-        """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `slices`, `file_bytes` on disk."""
-        zero: npt.NDArray[np.int64] = np.zeros(self.virtual_nodes, np.int64)
-        entries = np.sum([t.counts for t in self._tables.values()] or [zero], axis=0)
-        used = np.sum([t.vnode_bytes() for t in self._tables.values()] or [zero], axis=0)
+        """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `slices`."""
         chosen = slice(None) if vnodes is None else vnodes
-        return {
-            "entries": entries[chosen],
-            "bytes": used[chosen],
-            "slices": len(self._tables),
-            "file_bytes": sum(t.allocated_bytes() for t in self._tables.values()),
-        }
+        return {"entries": self._entries[chosen], "bytes": self._bytes[chosen], "slices": len(self._slices)}

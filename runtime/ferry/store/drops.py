@@ -24,12 +24,15 @@ class Drops:
         """Read the file, if there is one. Raises StateUnavailable when it is not what was written."""
         self._path = path
         self.at: Ints = np.full(virtual_nodes, -1, np.int64)
+        self.last = -1
+        """the greatest of them"""
         self.notes: dict[str, Any] = {}
         if path.exists():
             try:
                 document = msgpack.unpackb(path.read_bytes())
                 self.at[:] = np.frombuffer(document["at"], np.int64)
                 self.notes = document["notes"]
+                self.last = int(self.at.max())
             except (ValueError, KeyError, TypeError) as e:
                 raise StateUnavailable(f"{path}: cannot be read ({e}); warm this instance again") from e
 
@@ -43,9 +46,8 @@ class Drops:
         except OSError as e:
             raise Exhausted(f"{self._path}: could not be written: {e}") from e
         os.replace(unfinished, self._path)
-        self.at, self.notes = at, notes
+        self.at, self.notes, self.last = at, notes, int(at.max())
 
     def gone(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """bool[V]: what a file of that number holds in vain; None when it holds nothing so."""
-        gone: np.ndarray[Any, np.dtype[np.bool_]] = self.at >= number
-        return gone if gone.any() else None
+        return self.at >= number if self.last >= number else None

@@ -23,6 +23,10 @@ _MADV_PAGEOUT = 21  # Linux 5.4; Python 3.11 does not name it.
 _PUNCH_HOLE_KEEP_SIZE = 0x3
 
 
+class TooManyFiles(Exhausted):
+    """More files are open, or mapped, than the system allows to this process."""
+
+
 def require_room(directory: Path, needed: int) -> None:
     """Raise Exhausted unless `needed` bytes and the reserve are free below `directory`."""
     free = _free(directory)
@@ -46,18 +50,18 @@ def _free(directory: Path) -> int:
 def open_mapped(path: Path, size: int | None = None) -> mmap.mmap:
     """Map a file, shared and writable; with `size` it is created or extended (sparse) to that many bytes.
 
-    Raises Exhausted when there is no room, or no more file descriptors even at the hard limit.
+    Raises Exhausted when there is no room, TooManyFiles at the hard limit of file descriptors or the bound of mappings.
     """
     try:
         return _open(path, size)
     except OSError as e:
         if e.errno == errno.EMFILE:
-            # One descriptor per slice: the soft limit (often 1,024) is for programs that use select().
+            # A mapping keeps its descriptor. The soft limit (often 1,024) is for programs that use select().
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             if soft != hard:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
                 return open_mapped(path, size)
-            raise Exhausted(f"{path}: no file descriptor left of {hard}; raise the limit, or use longer slices") from e
+            raise TooManyFiles(f"{path}: no file descriptor left of {hard}; raise the limit (ulimit -n)") from e
         if e.errno == errno.ENOMEM:
             raise no_maps_left(path) from e
         if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -65,9 +69,9 @@ def open_mapped(path: Path, size: int | None = None) -> mmap.mmap:
         raise
 
 
-def no_maps_left(path: Path) -> Exhausted:
+def no_maps_left(path: Path) -> TooManyFiles:
     """What ENOMEM of a mapping means: memory itself is not given out before it is used."""
-    return Exhausted(f"{path}: the system maps no more files into this process; raise the sysctl vm.max_map_count")
+    return TooManyFiles(f"{path}: the system maps no more files into this process; raise the sysctl vm.max_map_count")
 
 
 def _open(path: Path, size: int | None) -> mmap.mmap:

@@ -56,7 +56,7 @@ class RowState:
         directory.mkdir(parents=True, exist_ok=True)
         self._drops = Drops(directory / "drops", virtual_nodes)
         self._segments = segments.read_all(directory, virtual_nodes)
-        self._sequence = max([int(self._drops.at.max()), 0, *(s.sequence for s in self._segments)])
+        self._sequence = max([self._drops.last, 0, *(s.sequence for s in self._segments)])
         noted = self._drops.notes
         self._epoch = max([noted.get("epoch", -1), *(s.about.epoch for s in self._segments)])
         """of the newest put; those before it are over"""

@@ -1,12 +1,13 @@
-"""One slice of an aggregate: a table file with V regions, and a heap file when keys are bytes.
+"""One slice of an aggregate: a table file with a region for each virtual node, and a heap file when keys are bytes.
 
-Files: `SLICE.BITS.table` (header page, then rows; BITS = log2 of a region's capacity) and `SLICE.heap`. The header's word
-`complete` is written last, so a table that was being grown is recognised and removed; growing leaves the heap alone.
-Layout and crash rules of the rows: ferry.kernels.table.
+Files: `SLICE.table` (header, then rows) and `SLICE.heap`. The header's magic is written last, so a table that was being made
+is recognised. Layout and crash rules of the rows: ferry.kernels.table. What is not needed any more (regions that were left,
+keys of virtual nodes that were dropped) goes back to the file system later: `tidy`, in pieces.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,21 +15,33 @@ import numpy as np
 
 from ferry.contract.errors import Bug
 from ferry.kernels import table
-from ferry.kernels.grouping import NO_BYTES, Bytes, Floats, Ints
+from ferry.kernels.grouping import NO_BYTES, Bytes, Floats, Hashes, Ints
 from ferry.store import mapped
+from ferry.store.drops import Drops
 
-MAGIC = 0x31454C4241545246
-_MAGIC, _COMPLETE, _VNODES, _BITS, _WIDTH, _DIRTY, _HEAP_END = range(7)
+MAGIC = 0x32454C4241545246
+_MAGIC, _VNODES, _WIDTH, _DIRTY, _END, _HEAP_BEGIN, _HEAP_END, _DROPS = range(8)
 _HEADER_WORDS = 16
 _BITS_MIN = 3
+_ROWS_MIN = 256
 _HEAP_BYTES_MIN = 4096
+GRANT_BYTES = 1024 * 1024
+"""Room for new regions is asked for so much at a time."""
+PIECE_BYTES = 32 * 1024 * 1024
+"""Is given back to the file system at a time."""
+KEYS_BYTES = 1024 * 1024
+"""Of keys are moved at a time, and may be dead before any is."""
+
+Place = tuple[int, int, int]
+"""Where a scan goes on: position in its virtual nodes, row of the region, where the region was."""
+BEGIN: Place = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows to put, as arrays over one batch; see kernels.columns.Partials."""
 
-    hashes: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    hashes: Hashes
     keys: Ints
     offsets: Ints
     data: Bytes
@@ -37,26 +50,27 @@ class Rows:
 
 
 class SliceTable:
-    """The table of one slice; `generation` changes whenever rows may have changed places."""
+    """The table of one slice. `drops` says what of it is not there any more."""
 
-    def __init__(
-        self, directory: Path, slice_start: int, virtual_nodes: int, width: int, by_bytes: bool, bits: int
-    ) -> None:
-        """Open or create `SLICE.BITS.table`. `width` is words per row (4 and the state columns)."""
+    def __init__(self, directory: Path, slice_start: int, width: int, by_bytes: bool, drops: Drops) -> None:
+        """Open or create `SLICE.table`. `width` is words per row (4 and the state columns)."""
         self.directory, self.slice_start = directory, slice_start
-        self.virtual_nodes, self.width, self.by_bytes = virtual_nodes, width, by_bytes
-        self._vnode_bits = virtual_nodes.bit_length() - 1
-        self.generation = 0
+        self.width, self.by_bytes = width, by_bytes
+        self._drops, self.virtual_nodes = drops, drops.at.size
+        self._vnode_bits = self.virtual_nodes.bit_length() - 1
         self.cold = False
-        self._heap_path = directory / f"{slice_start}.heap"
+        self.path, self.heap_path = directory / f"{slice_start}.table", directory / f"{slice_start}.heap"
         self.heap: Bytes = NO_BYTES
-        self._use(*self._map(bits))
+        self._garbage: deque[tuple[Path, int, int]] = deque()
+        """(file, begin, end): bytes that are never looked at again"""
+        self._moving: tuple[int, int] | None = None
+        """(virtual node, mark): keys before the mark are being moved, up to this virtual node they were"""
+        self._map(_ROWS_MIN)
         if by_bytes:
             self._map_heap(_HEAP_BYTES_MIN)
         if self._header[_DIRTY]:
-            table.recount(self.slots, self.heap, self.counts, self._key_bytes, self.bits, by_bytes)
+            table.recount(self.slots, self.heap, self.places, self.counts, self._key_bytes, by_bytes)
             self._header[_DIRTY] = 0
-        self._header[_COMPLETE] = 1
         self.mapped_bytes = 0
         """of the regions in use and of the heap: what may take memory"""
         self._measure()
@@ -65,149 +79,227 @@ class SliceTable:
     def is_complete(path: Path) -> bool:
         """True for a table file that was finished."""
         with path.open("rb") as f:
-            words = np.frombuffer(f.read(16), np.int64)
-        return words.size == 2 and words[_MAGIC] == MAGIC and words[_COMPLETE] == 1
-
-    def _header_bytes(self) -> int:
-        size = 8 * (_HEADER_WORDS + 2 * self.virtual_nodes)
-        return -(-size // mapped.PAGE_BYTES) * mapped.PAGE_BYTES
-
-    def _path(self, bits: int) -> Path:
-        return self.directory / f"{self.slice_start}.{bits}.table"
-
-    def _map(self, bits: int) -> tuple[int, object, Ints]:
-        path = self._path(bits)
-        size = self._header_bytes() + 8 * self.width * (self.virtual_nodes << bits)
-        mapping = mapped.open_mapped(path, size)
-        words = np.frombuffer(mapping, np.int64)
-        if words[_MAGIC] == 0:
-            words[[_VNODES, _BITS, _WIDTH]] = self.virtual_nodes, bits, self.width
-            words[_MAGIC] = MAGIC
-        found = words[[_MAGIC, _VNODES, _BITS, _WIDTH]].tolist()
-        if found != [MAGIC, self.virtual_nodes, bits, self.width]:
-            raise Bug(f"{path}: header (magic, virtual nodes, bits, width) is {found}: it belongs to another shape")
-        return bits, mapping, words
-
-    def _use(self, bits: int, mapping: object, words: Ints) -> None:
-        self.bits, self._mapping, self._header = bits, mapping, words[:_HEADER_WORDS]
-        v = self.virtual_nodes
-        self.counts = words[_HEADER_WORDS : _HEADER_WORDS + v]
-        self._key_bytes = words[_HEADER_WORDS + v : _HEADER_WORDS + 2 * v]
-        self._heap_end = words[_HEAP_END : _HEAP_END + 1]
-        self.slots = words[self._header_bytes() // 8 :].reshape(-1, self.width)
-        self.fslots: Floats = self.slots.view(np.float64)
-        self.generation += 1
-
-    def _map_heap(self, size: int) -> None:
-        self._heap_mapping = mapped.open_mapped(self._heap_path, size)
-        self.heap = np.frombuffer(self._heap_mapping, np.uint8)
+            return f.read(8) == MAGIC.to_bytes(8, "little")
 
     @property
-    def entries(self) -> int:
-        """Rows of all virtual nodes."""
-        return int(self.counts.sum())
-
     def row_bytes(self) -> int:
         """Bytes of one row without its key bytes."""
         return 8 * self.width
 
-    def vnode_bytes(self) -> Ints:
-        """Bytes in use per virtual node, int64[V]."""
-        return self.counts * self.row_bytes() + self._key_bytes
+    @property
+    def _header_bytes(self) -> int:
+        size = 8 * (_HEADER_WORDS + 3 * self.virtual_nodes)
+        return -(-size // mapped.PAGE_BYTES) * mapped.PAGE_BYTES
+
+    def _map(self, rows: int) -> None:
+        mapping = mapped.open_mapped(self.path, self._header_bytes + self.row_bytes * rows)
+        words = np.frombuffer(mapping, np.int64)
+        if words[_MAGIC] == 0:
+            words[[_VNODES, _WIDTH, _DROPS]] = self.virtual_nodes, self.width, self._drops.last
+            words[_MAGIC] = MAGIC
+        found = words[[_MAGIC, _VNODES, _WIDTH]].tolist()
+        if found != [MAGIC, self.virtual_nodes, self.width]:
+            raise Bug(f"{self.path}: header (magic, virtual nodes, width) is {found}: it belongs to another shape")
+        self._mapping, self._header = mapping, words[:_HEADER_WORDS]
+        v = self.virtual_nodes
+        self.places, self.counts, self._key_bytes = (
+            words[_HEADER_WORDS + i * v : _HEADER_WORDS + (i + 1) * v] for i in range(3)
+        )
+        self._end, self._heap_end = words[_END : _END + 1], words[_HEAP_END : _HEAP_END + 1]
+        rows = (words.size - self._header_bytes // 8) // self.width
+        self.slots = words[self._header_bytes // 8 :][: rows * self.width].reshape(rows, self.width)
+        self.fslots: Floats = self.slots.view(np.float64)
+
+    def _map_heap(self, size: int) -> None:
+        self._heap_mapping = mapped.open_mapped(self.heap_path, size)
+        self.heap = np.frombuffer(self._heap_mapping, np.uint8)
+
+    def bytes_of(self, counts: Ints, key_bytes: Ints) -> Ints:
+        """Bytes in use by so many rows and keys."""
+        return counts * self.row_bytes + key_bytes
+
+    def totals(self) -> tuple[Ints, Ints]:
+        """Rows and bytes of each virtual node, as they are now; without what was dropped, also when it is not `settle`d."""
+        counts, key_bytes = self.counts.copy(), self._key_bytes.copy()
+        gone = self._drops.gone(int(self._header[_DROPS]) + 1)
+        if gone is not None:
+            counts[gone] = key_bytes[gone] = 0
+        return counts, self.bytes_of(counts, key_bytes)
 
     def _measure(self) -> None:
-        regions = int(np.count_nonzero(self.counts))
-        self.mapped_bytes = self._header_bytes() + (regions << self.bits) * self.row_bytes() + int(self._heap_end[0])
+        used = self.places[self.places != 0] & 63
+        heap = int(self._heap_end[0] - self._header[_HEAP_BEGIN])
+        self.mapped_bytes = self._header_bytes + int((1 << used).sum()) * self.row_bytes + heap
 
-    def allocated_bytes(self) -> int:
-        """Bytes on disk."""
-        return mapped.allocated_bytes(self._path(self.bits)) + mapped.allocated_bytes(self._heap_path)
+    def room_for(self, rows: int) -> int:
+        """Upper bound of the disk that this many new rows take in the regions there are: each on a page of its own."""
+        return min(rows * mapped.PAGE_BYTES, int(self._end[0]) * self.row_bytes)
 
-    def room_for(self, rows: int, key_bytes: int) -> int:
-        """Upper bound of the disk that this many new rows may take without growing: every row on a page of its own."""
-        return min(rows * mapped.PAGE_BYTES, self.slots.nbytes) + key_bytes + 4 * rows
+    # -- changing ---------------------------------------------------------------------------------------------------
 
     def put(self, rows: Rows, order: Ints, absent: bool) -> None:
-        """Upsert rows[order]; grows as needed. Raises Exhausted before anything is written that has no room."""
+        """Upsert rows[order]; regions grow as needed. Raises Exhausted before anything is written that has no room."""
         self.cold = False
-        start = 0
+        before = self.places.copy()
+        # Room for the fullest of the regions (mean and four deviations), so that no bulk load makes them grow at once.
+        mean = order.size / self.virtual_nodes
+        first_bits = max(_BITS_MIN, (int((mean + 4 * mean**0.5) / 0.5)).bit_length())
+        step = min(GRANT_BYTES // self.row_bytes, order.size << _BITS_MIN)
+        granted = start = 0
         while True:
             self._header[_DIRTY] = 1
-            start, why = table.put(
-                self.slots, self.heap, self.counts, self._key_bytes, self._heap_end, self._vnode_bits, self.bits,
-                self.by_bytes, order, rows.hashes, rows.keys, rows.offsets, rows.data, rows.n, rows.cells, absent, start,
+            start, need = table.put(
+                self.slots, self.heap, self.places, self.counts, self._key_bytes, self._end, self._heap_end, granted,
+                first_bits, self._vnode_bits, self.by_bytes,
+                order, rows.hashes, rows.keys, rows.offsets, rows.data, rows.n, rows.cells, absent, start,
             )  # fmt: skip
             self._header[_DIRTY] = 0
-            if why == table.DONE:
-                self._measure()
-                return
-            if why == table.TABLE_FULL:
-                self._grow()
-            else:
+            if need == table.DONE:
+                break
+            if need == table.HEAP_FULL:
                 row = order[start]
-                need = int(self._heap_end[0]) + 4 + int(rows.offsets[row + 1] - rows.offsets[row])
-                size = max(2 * self.heap.size, need)
-                mapped.require_room(self.directory, size - self.heap.size)
-                self._map_heap(size)
+                self._extend_heap(4 + int(rows.offsets[row + 1] - rows.offsets[row]))
+            else:
+                granted = self._grant(max(step, need))
+        self._left(before)
+        self._measure()
 
-    def _grow(self) -> None:
-        bits = self.bits + 1
-        regions = int(np.count_nonzero(self.counts))
-        mapped.require_room(self.directory, (regions << bits) * self.row_bytes() + self._header_bytes())
-        self._path(bits).unlink(missing_ok=True)
-        old_path, old = self._path(self.bits), self.slots
-        _, mapping, words = self._map(bits)
-        fresh = words[self._header_bytes() // 8 :].reshape(-1, self.width)
-        table.rehash(old, self.counts, self.bits, fresh, bits)
-        words[_HEADER_WORDS : _HEADER_WORDS + 2 * self.virtual_nodes] = np.concatenate([self.counts, self._key_bytes])
-        words[_HEAP_END] = self._heap_end[0]
-        words[_COMPLETE] = 1
-        self._use(bits, mapping, words)
-        old_path.unlink(missing_ok=True)
+    def _grant(self, rows: int) -> int:
+        mapped.require_room(self.directory, rows * self.row_bytes)
+        granted = int(self._end[0]) + rows
+        if granted > self.slots.shape[0]:
+            self._map(max(granted, 2 * self.slots.shape[0]))
+        return granted
+
+    def _extend_heap(self, need: int) -> None:
+        size = max(int(self._heap_end[0]) + need, self.heap.size + min(self.heap.size, PIECE_BYTES))
+        mapped.require_room(self.directory, size - self.heap.size)
+        self._map_heap(size)
+
+    def _left(self, before: Ints) -> None:
+        """Regions that were left since then are garbage."""
+        left = before[(before != self.places) & (before != 0)]
+        self._garbage.extend(self._bytes_of_rows(int(p >> table.PLACE_BITS), 1 << int(p & 63)) for p in np.sort(left))
+
+    def _bytes_of_rows(self, first: int, rows: int) -> tuple[Path, int, int]:
+        begin = self._header_bytes + first * self.row_bytes
+        return self.path, begin, begin + rows * self.row_bytes
+
+    def settle(self) -> None:
+        """Forget what was dropped. When interrupted, do it again."""
+        gone = self._drops.gone(int(self._header[_DROPS]) + 1)
+        if gone is None:
+            return
+        before = self.places.copy()
+        self._header[_DIRTY] = 1
+        self.places[gone] = 0
+        self.counts[gone] = 0
+        self._key_bytes[gone] = 0
+        self._header[_DROPS] = self._drops.last
+        self._header[_DIRTY] = 0
+        self._left(before)
+        self._measure()
+
+    # -- upkeep -----------------------------------------------------------------------------------------------------
+
+    def find_garbage(self) -> None:
+        """Also what a process left that has ended: all that no region and no key can be in."""
+        used = np.sort(self.places[self.places != 0])
+        at = 0
+        for place in used.tolist():
+            first = place >> table.PLACE_BITS
+            if first > at:
+                self._garbage.append(self._bytes_of_rows(at, first - at))
+            at = first + (1 << (place & 63))
+        if self._end[0] > at:
+            self._garbage.append(self._bytes_of_rows(at, int(self._end[0]) - at))
+        if self._header[_HEAP_BEGIN]:
+            self._garbage.append((self.heap_path, 0, int(self._header[_HEAP_BEGIN])))
+
+    def tidy(self) -> bool:
+        """Give back a little of what is not needed; False when there is nothing of that kind."""
+        if self._garbage:
+            self._punch(PIECE_BYTES)
+            return True
+        return self.by_bytes and self._move_keys()
+
+    def close(self) -> None:
+        """Before it is forgotten: garbage that nobody knows of is found again by the next process only."""
+        while self._garbage:
+            self._punch(1 << 62)
+
+    def _punch(self, left: int) -> None:
+        while self._garbage and left > 0:
+            path, begin, end = self._garbage.popleft()
+            if end - begin > left:
+                self._garbage.appendleft((path, begin + left, end))
+                end = begin + left
+            mapped.punch(path, begin, end)
+            left -= max(end - begin, PIECE_BYTES // 256)
+
+    def _move_keys(self) -> bool:
+        """Once most of the heap is dead, what is alive is copied behind it, some regions at a time."""
+        begin, end = int(self._header[_HEAP_BEGIN]), int(self._heap_end[0])
+        if self._moving is None:
+            if end - begin < max(KEYS_BYTES, 2 * int(self._key_bytes.sum())):
+                return False
+            self._moving = 0, end
+        vnode, mark = self._moving
+        moved = 0
+        while vnode < self.virtual_nodes and moved < KEYS_BYTES:
+            need = int(self._key_bytes[vnode])
+            if need:
+                if not mapped.has_room(self.directory, need):
+                    self._moving = None
+                    return False
+                if int(self._heap_end[0]) + need > self.heap.size:
+                    self._extend_heap(need)
+                table.move_keys(self.slots, self.heap, self.places[vnode], self._heap_end, mark)
+            moved += need
+            vnode += 1
+        self._moving = vnode, mark
+        if vnode == self.virtual_nodes:
+            self._moving = None
+            self._header[_HEAP_BEGIN] = mark
+            self._garbage.append((self.heap_path, begin, mark))
+            self._measure()
+        return True
+
+    def page_out(self) -> None:
+        """Let the system take the memory back; the table stays usable."""
+        if not self.cold:
+            mapped.page_out(self._mapping)
+            if self.by_bytes:
+                mapped.page_out(self._heap_mapping)
+            self.cold = True
+
+    def shrink(self) -> bool:
+        """Give back a piece of a slice that is over; the files are gone when this is False."""
+        if self.mapped_bytes > PIECE_BYTES:
+            self.mapped_bytes = 0
+            self._garbage.append(self._bytes_of_rows(0, int(self._end[0])))
+            if self.by_bytes:
+                self._garbage.append((self.heap_path, 0, int(self._heap_end[0])))
+        if self._garbage:
+            self._punch(PIECE_BYTES)
+            return True
+        self.path.unlink(missing_ok=True)
+        self.heap_path.unlink(missing_ok=True)
+        return False
+
+    # -- reading ----------------------------------------------------------------------------------------------------
 
     def merge_stored(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes, codes: Ints) -> None:
         """Add the stored values to the groups `rows[order]` in place (layout of kernels.grouping)."""
         self.cold = False
         table.merge_stored(
-            self.slots, self.fslots, self.heap, self._vnode_bits, self.bits, self.by_bytes,
+            self.slots, self.fslots, self.heap, self.places, self._vnode_bits, self.by_bytes,
             order, rows, rows.view(np.float64), offsets, data, codes,
         )  # fmt: skip
 
-    def scan(self, vnodes: Ints, at: tuple[int, int], rows_max: int, bytes_max: int) -> tuple[Ints, tuple[int, int]]:
-        """Rows (copied) of these virtual nodes from place `at` on, at most so many; and the place to go on from."""
-        places, vnode, row = table.scan(
-            self.slots, self.heap, self.counts, self.bits, self.by_bytes, vnodes, at[0], at[1], rows_max, bytes_max
+    def scan(self, vnodes: Ints, at: Place, rows_max: int, bytes_max: int) -> tuple[Ints, Place]:
+        """Rows (copied) of these virtual nodes from `at` on, at most so many; and where to go on from."""
+        found, vnode, row, place = table.scan(
+            self.slots, self.heap, self.places, self.by_bytes, vnodes, *at, rows_max, bytes_max
         )
-        return self.slots[places], (int(vnode), int(row))
-
-    def drop(self, vnodes: Ints) -> None:
-        """Clear these regions and give their disk back. The heap goes when no row is left."""
-        vnodes = np.unique(vnodes[self.counts[vnodes] > 0])
-        if vnodes.size == 0:
-            return
-        self._header[_DIRTY] = 1
-        for run in np.split(vnodes, np.flatnonzero(np.diff(vnodes) > 1) + 1):
-            first, last = int(run[0]) << self.bits, (int(run[-1]) + 1) << self.bits
-            base = self._header_bytes()
-            if not mapped.punch(self._path(self.bits), base + first * self.row_bytes(), base + last * self.row_bytes()):
-                self.slots[first:last] = 0
-        self.counts[vnodes] = 0
-        self._key_bytes[vnodes] = 0
-        if not self.counts.any():
-            self._heap_end[0] = 0
-        self._header[_DIRTY] = 0
-        self.generation += 1
-        self._measure()
-
-    def page_out(self) -> None:
-        """Let the system take the memory back; the table stays usable."""
-        if not self.cold:
-            mapped.page_out(self._mapping)  # type: ignore[arg-type]
-            if self.by_bytes:
-                mapped.page_out(self._heap_mapping)
-            self.cold = True
-
-    def unlink(self) -> None:
-        """Remove the files; arrays that still look at them stay valid."""
-        self._path(self.bits).unlink(missing_ok=True)
-        self._heap_path.unlink(missing_ok=True)
+        return self.slots[found], (int(vnode), int(row), int(place))
