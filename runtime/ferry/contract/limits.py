@@ -46,8 +46,14 @@ OFFSETS_BYTES_MAX = 64 * 1024
 EMIT_LOCAL_ROWS = 400_000
 """Fired rows up to this number become a local relation where Spark has something to do with them; more are read by tasks."""
 
+EMIT_LOCAL_BYTES = 64 * 1024 * 1024
+"""And up to these bytes: Spark's JVM holds them several times."""
+
 EMIT_DIRECT_ROWS = 2_000_000
 """Fired rows up to this number go from the instances through the driver to the sink where Spark has nothing to do."""
+
+EMIT_DIRECT_BYTES = 256 * 1024 * 1024
+"""And up to these bytes, which the driver holds."""
 
 assert VIRTUAL_NODES_MAX == 1 << KEY_GROUP_BITS
 assert WATERMARK_NONE < 0 < WATERMARK_END

@@ -75,6 +75,9 @@ class Publisher:
         self._sinking = Patience(loop, progress, "SinkFailing", limit=None if limit is None else limit / 1000)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
+        self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
+        self._row_bytes = 0.0
+        """Of the rows that were fetched last; of those that were too many, what they have at least."""
 
     def splits(self, rows: core.Rows) -> list[dict[str, Any]]:
         """Where the fired rows are: one split an instance."""
@@ -114,7 +117,7 @@ class Publisher:
         while True:
             table = None
             try:
-                if rows.fired <= self._local_rows:
+                if rows.fired <= self._local_rows and rows.fired * self._row_bytes <= self._local_bytes:
                     table = self._fetch(rows)
             except (fl.FlightError, pa.ArrowException) as error:
                 self._read_failed(rows, error)
@@ -134,11 +137,19 @@ class Publisher:
                     raise
                 self._sinking.failed(f"sink of epoch {epoch}: {type(error).__name__}: {error}")
 
-    def _fetch(self, rows: core.Rows) -> pa.Table:
+    def _fetch(self, rows: core.Rows) -> pa.Table | None:
+        """The rows, where the driver may hold them; None where tasks have to read them."""
         with self._watch.on(i for i, _ in rows.readers):
             # Looked up while they are watched: who is lost earlier has no address any more.
             splits = self.splits(rows)
-            return emit.fetch(self._readers, splits, self._fired_schema(rows), self._watch.gone)
+            schema, most = self._fired_schema(rows), self._local_bytes
+            table = emit.fetch(self._readers, splits, schema, self._watch.gone, most)
+        if table is None:
+            # So that epochs like this one do not begin in vain; smaller ones are fetched still.
+            self._row_bytes = max(self._row_bytes, most / rows.fired * 1.01)
+        elif table.num_rows:
+            self._row_bytes = table.nbytes / table.num_rows
+        return table
 
     def _fired_schema(self, rows: core.Rows) -> pa.Schema:
         return fired_schema(self.plan.operators[rows.label.step.operator].shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +17,24 @@ from ferry.spark.stream import MapBatches, Output, Transform
 LOOK_SECONDS = 0.05
 
 
-def fetch(pool: ThreadPoolExecutor, splits: list[dict[str, Any]], schema: pa.Schema, gone: Event) -> pa.Table:
-    """All rows of an epoch as one table.
+def fetch(
+    pool: ThreadPoolExecutor, splits: list[dict[str, Any]], schema: pa.Schema, gone: Event, bytes_max: int
+) -> pa.Table | None:
+    """All rows of an epoch as one table; None when they are more than `bytes_max`: nothing is kept of them then.
 
     Raises a Flight error when an instance does not have them, or when `gone` is set meanwhile: one of them was lost.
     """
+    lock, room = Lock(), [bytes_max]
 
     def read(split: dict[str, Any]) -> list[pa.RecordBatch]:
-        return list(read_rows(split))
+        found = []
+        for batch in read_rows(split):
+            with lock:
+                room[0] -= batch.nbytes
+            if room[0] < 0:
+                return []
+            found.append(batch)
+        return found
 
     parts = [pool.submit(read, split) for split in splits]
     while wait(parts, LOOK_SECONDS, FIRST_EXCEPTION).not_done:
@@ -32,7 +42,8 @@ def fetch(pool: ThreadPoolExecutor, splits: list[dict[str, Any]], schema: pa.Sch
             raise fl.FlightUnavailableError("an instance that has the rows was lost")
         if any(part.done() and part.exception() for part in parts):
             break
-    return pa.Table.from_batches([b for part in parts for b in part.result()], schema=schema)
+    batches = [b for part in parts for b in part.result()]
+    return pa.Table.from_batches(batches, schema=schema) if room[0] >= 0 else None
 
 
 def is_direct(output: Output) -> bool:

@@ -1,0 +1,68 @@
+"""The driver holds few rows at a time, however wide they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ferry.driver.publisher import Publisher
+from ferry.driver.watch import Watch
+from ferry.spark import emit
+
+SCHEMA = pa.schema([("text", pa.string())])
+BATCH = pa.RecordBatch.from_pydict({"text": ["x" * 10_000] * 10}, schema=SCHEMA)
+given: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    given.clear()
+
+    def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        for number in range(split["batches"]):
+            given.append(number)
+            yield BATCH
+
+    monkeypatch.setattr(emit, "read_rows", read_rows)
+
+
+def fetch(batches: list[int], bytes_max: int) -> pa.Table | None:
+    with ThreadPoolExecutor(4) as pool:
+        return emit.fetch(pool, [{"batches": n} for n in batches], SCHEMA, Event(), bytes_max)
+
+
+def test_rows_that_fit_are_one_table() -> None:
+    table = fetch([3, 0, 2], 5 * BATCH.nbytes)
+    assert table is not None and table.num_rows == 50
+
+
+def test_of_more_nothing_is_kept_and_no_more_is_asked_for() -> None:
+    assert fetch([3, 0, 3], 5 * BATCH.nbytes) is None
+    given.clear()
+    assert fetch([1000, 1000], 5 * BATCH.nbytes) is None
+    assert len(given) <= 5 + 2 * 2
+
+
+def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:
+    publisher: Any = object.__new__(Publisher)
+    publisher._local_rows, publisher._local_bytes, publisher._row_bytes = 1000, 5 * BATCH.nbytes, 0.0
+    publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: None
+    publisher._reading = publisher._sinking = SimpleNamespace(succeeded=lambda: None)
+    publisher._watch, publisher._readers = Watch(lambda: None), ThreadPoolExecutor(4)
+    publisher._fired_schema = lambda rows: SCHEMA
+    publisher.splits = lambda rows: [{"batches": rows.fired // 10}]
+    written: list[int | None] = []
+    publisher._write = lambda rows, table, epoch: written.append(None if table is None else table.num_rows)
+    asked = []
+    for fired in (200, 200, 30, 200):
+        given.clear()
+        publisher._publish_rows(SimpleNamespace(fired=fired, readers=()), 1)
+        asked.append(bool(given))
+    assert written == [None, None, 30, None]
+    assert asked == [True, False, True, False]
