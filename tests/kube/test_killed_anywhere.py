@@ -76,7 +76,7 @@ class Mortal:
     def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
         self._survive(self._api.delete(kind, name, uid, version, grace))
 
-    def submit(self, *what: Any) -> bool:
+    def submit(self, *what: Any) -> None:
         return self._survive(self._link.submit(*what))
 
     def stop(self, *what: Any) -> bool:

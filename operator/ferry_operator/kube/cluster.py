@@ -69,7 +69,7 @@ class KubeCluster:
     view: View
 
     def do(self, step: Step) -> None:
-        """Do one step. Raises ApiError, Deposed, Unreachable."""
+        """Do one step. Raises ApiError, Deposed, PlacementRefused, Unreachable."""
         match step:
             case d.StartWorker(index, instances):
                 self.start_worker(index, instances)
@@ -165,8 +165,9 @@ class KubeCluster:
 
     def _submit(self, action: d.SubmitDesired) -> None:
         url = driver_url(self.view.seen, self.view.force.job)
-        if url is None or not self.link.submit(url, run_key(self.release, self.view.seen.uid), action, self.token):
-            raise Unreachable(f"the driver did not take placement {action.number}")
+        if url is None:
+            raise Unreachable(f"placement {action.number}: the driver has no address")
+        self.link.submit(url, run_key(self.release, self.view.seen.uid), action, self.token)
 
     def _job(self) -> StreamJob:
         assert self.view.force.job is not None

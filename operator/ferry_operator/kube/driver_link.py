@@ -1,7 +1,7 @@
 """The driver of a job over HTTP: its status, the placement in force there, a new placement, a request to stop.
 
-A driver that does not answer is no error here but None or False. What was submitted is kept by the driver that
-accepted it, so that an operator that takes over knows what is in force without having written it down.
+A driver that does not answer is no error here but None or False, unless it was to take a placement. What was submitted is
+kept by the driver that accepted it, so that an operator that takes over knows what is in force without having written it down.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ from typing import Any
 import httpx
 
 from ferry.contract.documents import Status
+from ferry.contract.errors import Fault, Unreachable
 from ferry.contract.names import InstanceId
 from ferry_operator import decide as d
 from ferry_operator.kube.names import Doc
 
 TIMEOUT = httpx.Timeout(2.0, connect=1.0)
+
+
+SAID_MAX = 300
+"""Characters of a refusal that are passed on."""
+
+
+class PlacementRefused(Fault):
+    """A driver answers, and does not take a placement."""
 
 
 class DriverLink:
@@ -40,12 +49,15 @@ class DriverLink:
         except (httpx.HTTPError, ValueError, TypeError, KeyError):
             return None
 
-    def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> bool:
-        """Hand over a placement; True when the driver has taken it."""
+    def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> None:
+        """Hand over a placement. Raises PlacementRefused when the driver says no, Unreachable when it says nothing."""
         try:
-            return self._ask("PUT", f"{url}/desired", secret, to_wire(action, token)).is_success
-        except httpx.HTTPError:
-            return False
+            answer = self._ask("PUT", f"{url}/desired", secret, to_wire(action, token))
+        except httpx.HTTPError as error:
+            raise Unreachable(f"the driver did not take placement {action.number}: {error}") from None
+        if not answer.is_success:
+            said = answer.text.strip()[:SAID_MAX]
+            raise PlacementRefused(f"the driver refuses placement {action.number} with {answer.status_code}: {said}")
 
     def stop(self, url: str, secret: str) -> bool:
         """Ask for the end after the epoch under way; True when the driver has heard it."""

@@ -38,6 +38,9 @@ REFUSED_SECONDS = 60.0
 STALE_SECONDS = 90.0
 """A leader whose last listing is older is not well."""
 
+STUCK_SECONDS = 90.0
+"""A pass that lasts longer waits for something that has no end, such as a name server; so may all others soon."""
+
 END_SECONDS = 12.0
 """For the passes under way to end: longer than any call takes."""
 
@@ -66,7 +69,7 @@ class Leader:
     def well(self) -> bool:
         """Whether everything goes on as it should."""
         working = self._listing.is_alive() and (not self._watch.started or self._watch.alive)
-        return working and time.monotonic() - self._listed_at < STALE_SECONDS
+        return working and time.monotonic() - self._listed_at < STALE_SECONDS and self.queue.longest() < STUCK_SECONDS
 
     def close(self, before_watch: Callable[[], None] = lambda: None) -> bool:
         """End all passes, then call `before_watch`, then end the watches; False when a pass would not end."""

@@ -18,7 +18,7 @@ class WorkQueue:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._due: dict[str, float] = {}
-        self._busy: dict[str, None] = {}
+        self._busy: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._closed = False
         self._changed = threading.Condition()
@@ -39,7 +39,7 @@ class WorkQueue:
                 due, name = min(waiting, default=(now + 1.0, ""))
                 if name and due <= now:
                     del self._due[name]
-                    self._busy[name] = None
+                    self._busy[name] = now
                     return name
                 self._changed.wait(due - now)
             return None
@@ -71,6 +71,12 @@ class WorkQueue:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def longest(self) -> float:
+        """Seconds for which the oldest of the names that are worked on has been."""
+        with self._changed:
+            now = self._clock()
+            return max((now - began for began in self._busy.values()), default=0.0)
 
     def depth(self) -> int:
         """Names that are due and not being worked on."""

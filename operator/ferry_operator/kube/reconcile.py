@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ferry.contract.documents import Status
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import Fault, SpecRefused
 from ferry_operator import decide as d
 from ferry_operator.kube import events, inforce, names, redis_line
 from ferry_operator.kube.cluster import KubeCluster, driver_url
-from ferry_operator.kube.driver_link import DriverLink
+from ferry_operator.kube.driver_link import DriverLink, PlacementRefused
 from ferry_operator.kube.facts import OVERDUE_SECONDS, Trouble
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.names import Doc
@@ -101,9 +101,9 @@ class Reconciler:
         self._write(view, said, memory)
         self.metrics.jobs.seen(name, _sample(view, said), said.handover_seconds)
         errors = self._act(view, steps, memory)
-        memory.errors = tuple(Trouble("ApiRefused", str(error)) for error in errors)
+        memory.errors = tuple(_trouble(error) for error in errors)
         for error in errors:
-            if error.passes:
+            if isinstance(error, ApiError) and error.passes:
                 raise error
         if changed(job, self.store.job(name) or job):
             return 0.0  # while the pass went on; its own patch may have brought the news before the watch
@@ -217,10 +217,10 @@ class Reconciler:
         return False
 
     # ---- act
-    def _act(self, view: View, steps: Sequence[Step], memory: Memory) -> list[ApiError]:
+    def _act(self, view: View, steps: Sequence[Step], memory: Memory) -> list[Fault]:
         """Do what can be done; what was refused is tried again in a later pass."""
         cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view)
-        errors, unwritten = list[ApiError](), False
+        errors, unwritten = list[Fault](), False
         for step in steps:
             if isinstance(step, d.SubmitDesired):
                 _expect(step, memory)
@@ -228,8 +228,8 @@ class Reconciler:
                 continue  # what is started reads the settings
             try:
                 cluster.do(step)
-            except ApiError as error:
-                if error.status == 0:
+            except (ApiError, PlacementRefused) as error:
+                if isinstance(error, ApiError) and error.status == 0:
                     raise
                 errors.append(error)
                 log.info("%s: %s: %s", view.seen.name, told(step), error)
@@ -269,6 +269,10 @@ def _expect(step: d.SubmitDesired, memory: Memory) -> None:
         pod, status, _, at = memory.answer
         mine = d.Submitted(step.number, step.generation, step.basis, step.placements)
         memory.answer = (pod, status, mine, at)
+
+
+def _trouble(error: Fault) -> Trouble:
+    return Trouble("PlacementRefused" if isinstance(error, PlacementRefused) else "ApiRefused", str(error))
 
 
 def _sample(view: View, said: Report) -> JobSample:

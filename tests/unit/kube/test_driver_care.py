@@ -77,6 +77,16 @@ def test_a_driver_whose_epoch_stands_is_replaced() -> None:
     world.until(settled)
 
 
+def test_a_driver_that_refuses_placements_is_told_of() -> None:
+    world = running()
+    world.refuses_placements = True
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: w.condition("Degraded").get("reason") == "PlacementRefused", 20)
+    assert "with 422: too few" in world.condition("Degraded")["message"] and world.lives == 1
+    world.refuses_placements = False
+    world.until(lambda w: settled(w) and w.status["workers"] == 3 and w.condition("Degraded")["status"] == "False")
+
+
 MINE = revise(spec.check(document()))
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from ferry.contract.errors import Unreachable
 from ferry_operator import decide as d
 from ferry_operator.kube import events, redis_line
 from ferry_operator.kube.__main__ import release_of
 from ferry_operator.kube.api import Fenced
-from ferry_operator.kube.driver_link import DriverLink, from_wire, to_wire
+from ferry_operator.kube.driver_link import DriverLink, PlacementRefused, from_wire, to_wire
 from ferry_operator.kube.health import Health
+from ferry_operator.kube.leader import Leader
 from ferry_operator.kube.lease import EXPIRY_SECONDS, HELD_SECONDS, Lease
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.names import Doc
@@ -26,7 +28,7 @@ from ferry_operator.kube.queue import BACK_OFF_SECONDS_MAX, WorkQueue
 from ferry_operator.kube.store import Store
 from ferry_operator.kube.watch import changed
 from tests.unit.kube.fakes.fake_api import FakeApi
-from tests.unit.kube.fakes.fake_world import World, job, settled
+from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
 
 
 class Clock:
@@ -154,6 +156,21 @@ def test_a_name_is_worked_on_once_at_a_time_and_comes_again() -> None:
     assert queue.take() == "b" and queue.depth() == 0
     queue.done("a", None)
     assert queue.depth() == 1 and queue.take() == "a"
+
+
+def test_a_pass_that_does_not_end_makes_the_leader_unwell() -> None:
+    clock, api = Clock(), FakeApi(Clock())
+    leader = Leader(api, RELEASE, 1, lambda: True, Metrics())
+    leader.queue = WorkQueue(clock)
+    leader._listing = threading.Thread(target=threading.Event().wait, args=(60,), daemon=True)
+    leader._listing.start()
+    for name in ("a", "b"):
+        leader.queue.add(name)
+        leader.queue.take()
+        clock.now += 50
+    assert leader.queue.longest() == 100 and not leader.well, "the oldest counts, others may go on"
+    leader.queue.done("a", None)
+    assert leader.queue.longest() == 50 and leader.well
 
 
 def test_failures_wait_longer_and_longer_and_success_forgets_them() -> None:
@@ -287,14 +304,17 @@ def server() -> Iterator[tuple[str, list[Any], list[int]]]:
 def test_a_driver_is_asked_with_its_secret(server: tuple[str, list[Any], list[int]]) -> None:
     url, requests, codes = server
     link = DriverLink()
-    assert link.submit(url, "s", SUBMIT, 9) and link.stop(url, "s")
+    link.submit(url, "s", SUBMIT, 9)
+    assert link.stop(url, "s")
     found = link.submitted(url, "s", 2)
     assert found is not None and found.number == 3
     assert [(r[0], r[1]) for r in requests] == [("PUT", "/desired"), ("POST", "/stop"), ("GET", "/desired")]
     assert {r[2] for r in requests} == {"Bearer s"} and json.loads(requests[0][3])["token"] == 9
     assert link.status(url, "s") is None, "that was no status"
     codes[0] = 409
-    assert not link.submit(url, "s", SUBMIT, 1) and link.submitted(url, "s", 2) is None
+    with pytest.raises(PlacementRefused, match="refuses placement 3 with 409: <html>"):
+        link.submit(url, "s", SUBMIT, 1)
+    assert link.submitted(url, "s", 2) is None
     link.close()
 
 
@@ -302,7 +322,9 @@ def test_a_driver_that_is_not_there_is_no_error() -> None:
     link = DriverLink()
     nowhere = f"http://127.0.0.1:{free_port()}"
     assert link.status(nowhere, "s") is None and link.submitted(nowhere, "s", 1) is None
-    assert not link.submit(nowhere, "s", SUBMIT, 1) and not link.stop(nowhere, "s")
+    with pytest.raises(Unreachable):
+        link.submit(nowhere, "s", SUBMIT, 1)
+    assert not link.stop(nowhere, "s")
 
 
 def free_port() -> int:

@@ -9,11 +9,11 @@ import contextlib
 from typing import Any
 
 from ferry.contract.documents import Links, Status, Trouble
-from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE
+from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE, Unreachable
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator import decide as d
 from ferry_operator.kube import facts, names
-from ferry_operator.kube.driver_link import from_wire, to_wire
+from ferry_operator.kube.driver_link import PlacementRefused, from_wire, to_wire
 from ferry_operator.kube.facts import stamp
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.names import Doc
@@ -110,16 +110,17 @@ class FakeLink:
         driver = self.world.driver
         return from_wire(driver.desired, generation) if driver is not None and driver.desired is not None else None
 
-    def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> bool:
+    def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> None:
         self.world.api.before("submit", JOBS, "")
         driver = self.world.driver
-        if driver is None or token < driver.token:
-            return False
+        if driver is None:
+            raise Unreachable("nobody is there")
+        if token < driver.token or self.world.refuses_placements:
+            raise PlacementRefused(f"the driver refuses placement {action.number} with 422: too few")
         driver.token = token
         if driver.desired is None or action.number > driver.desired["number"]:
             driver.desired = to_wire(action, token)
         self.world.api.after("submit", JOBS, "")
-        return True
 
     def stop(self, url: str, secret: str) -> bool:
         self.world.api.before("stop", JOBS, "")
@@ -160,6 +161,7 @@ class World:
         """an epoch is under way, and does not come to its end"""
         self.hangs = False
         """the driver that runs answers nobody, and its kubelet says so"""
+        self.refuses_placements = False
         self.no_records = False
         """no epoch begins"""
         self.troubles: tuple[Trouble, ...] = ()
