@@ -64,6 +64,10 @@ class Members:
             return None
         return entry if self._dialler.life(instance) == entry.incarnation else None
 
+    def connected(self, instance: InstanceId) -> bool:
+        """Whether there is a channel to an instance now."""
+        return self.endpoint is not None and self.endpoint.channel(instance) is not None
+
     def closed(self, peer: str, reason: str) -> None:
         """The channel to a peer closed."""
         if self._dialler is not None:

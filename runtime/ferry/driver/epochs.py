@@ -53,7 +53,7 @@ class Epochs:
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
-        self._watch = Watch(spark.sparkContext.cancelAllJobs)
+        self._watch = Watch(spark.sparkContext.cancelAllJobs, loop.members.connected)
         loop.members.on_lost = self._watch.lost
         self._dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
         self._dead_letter_of_tasks = None if apart and settings.dead_letter is None else str(self._dead_letter)

@@ -23,20 +23,23 @@ GRACE_SECONDS = 1.5
 class Watch:
     """`gone` is set when one of the watched instances is lost; `cancel` is called when that alone has not helped."""
 
-    def __init__(self, cancel: Callable[[], None]) -> None:
+    def __init__(self, cancel: Callable[[], None], connected: Callable[[InstanceId], bool]) -> None:
         self.gone = threading.Event()
-        self._cancel = cancel
+        self._cancel, self._connected = cancel, connected
         self._watched: frozenset[InstanceId] = frozenset()
         self._number = 0
         self._lock = threading.Lock()
 
     @contextmanager
     def on(self, instances: Iterable[InstanceId]) -> Iterator[None]:
-        """Watch these instances meanwhile."""
+        """Watch these instances meanwhile; one that was lost since it was chosen is lost now."""
         with self._lock:
-            self._watched = frozenset(instances)
+            self._watched = watched = frozenset(instances)
             self._number += 1
             self.gone.clear()
+        for instance in watched:
+            if not self._connected(instance):
+                self.lost(instance)
         try:
             yield
         finally:
