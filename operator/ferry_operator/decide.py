@@ -271,8 +271,8 @@ def _may_come(observed: Observed, instance: InstanceId) -> bool:
 
 
 def _under_strength(status: Status, basis: Basis) -> bool:
-    """The groups are as desired, and yet one has fewer copies than there are workers for."""
-    if not status.settled:
+    """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up."""
+    if not status.settled and not (status.moves_given_up and not any(learners for _, learners in status.groups)):
         return False
     workers = len(dict.fromkeys(worker_of(i) for i in basis.usable))
     wanted = 1 + min(basis.replicas, workers - 1)

@@ -76,7 +76,7 @@ class Host:
         logged = tuple(d for entries in self.files.log.values() for d, _ in entries)
         self.core = core.Instance(
             InstanceId(self.name), self.world.operators, self.files.saved, logged, self.world.rules, learn_stall_ms=500,
-            slow_ms=50,
+            slow_ms=50, session_vnodes=2,
         )  # fmt: skip
         self.execute(self.core.start(), "")
         if self.alive:

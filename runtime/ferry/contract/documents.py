@@ -198,6 +198,10 @@ class Status:
     transport: Links = Links()
     began: int | None = None
     """The epoch that this driver took over, -1 for none; None: not known yet."""
+    notices: tuple[Trouble, ...] = ()
+    """What the coordinator works around, the job goes on: InstanceFailed, InstancesApart, MovesGivenUp."""
+    moves_given_up: int = 0
+    """Copies that were wanted, and are left alone for a while; MovesGivenUp among the notices says why."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps. `degraded` is what version 0.1.0 reads of the troubles."""
@@ -213,6 +217,7 @@ class Status:
                 "version": tuple(doc["version"]),
                 "groups": [(a, b) for a, b in doc["groups"]],
                 "troubles": tuple(Trouble(**known(Trouble, one)) for one in doc.get("troubles", told)),
+                "notices": tuple(Trouble(**known(Trouble, one)) for one in doc.get("notices", ())),
                 "transport": Links(**known(Links, doc.get("transport", {}))),
             }
         )

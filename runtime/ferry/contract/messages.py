@@ -13,6 +13,7 @@
 | Commit / Committed | driver <-> instance | put the deltas of that attempt; it is final |
 | Fetch / Chunk | learner <-> leader | snapshot of virtual nodes, begun at `base` |
 | Warm | learner -> driver | I hold these virtual nodes whole, as of `label` |
+| Learned | learner -> driver | so much of a leader's snapshots has come |
 | Refused | instance -> driver | you are superseded |
 | Waiting | instance -> driver | an attempt takes long: so far it is here, and these it has not heard from |
 | Unsendable | instance -> driver | a message can never be sent, whoever tries |
@@ -188,6 +189,15 @@ class Warm:
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """The snapshots of a leader come along; said only when there are more chunks than ever before."""
+
+    instance: InstanceId
+    leader: InstanceId
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     instance: InstanceId
     generation: int
@@ -265,7 +275,7 @@ class Leaving:
 Message = (
     Install | Ask | Answer | Prepare | Partials | Delta | Prepared | FragmentsGone | Commit | Committed
     | Fetch | Chunk | Warm | Refused | Failed | Report | Begins | Leaving | Waiting
-    | Unsendable | Pulse | Amend
+    | Unsendable | Pulse | Amend | Learned
 )  # fmt: skip
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))

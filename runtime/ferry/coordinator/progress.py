@@ -40,6 +40,34 @@ def is_at_rest(machine: Coordinator) -> bool:
     )
 
 
+def notices(machine: Coordinator) -> tuple[Trouble, ...]:
+    """What the coordinator has found and works around; read from another thread."""
+    now = machine.now
+    found: dict[str, tuple[list[str], int]] = {}
+
+    def add(reason: str, text: str, since: int) -> None:
+        texts, first = found.get(reason, ([], since))
+        found[reason] = [*texts, text], min(first, since)
+
+    for i, failure in sorted(dict(machine.failed).items()):
+        if failure.since is not None:
+            add("InstanceFailed", f"{i}: {failure.reason}", failure.since)
+    for (a, b), bar in sorted(dict(machine.apart).items()):
+        if now < bar.until:
+            add("InstancesApart", f"{a} and {b} cannot reach each other", bar.since)
+    moves: dict[tuple[str, str], tuple[int, int]] = {}
+    for (i, _), refusal in sorted(dict(machine.refused).items()):
+        if now < refusal.bar.until:
+            count, since = moves.get((i, refusal.reason), (0, refusal.bar.since))
+            moves[(i, refusal.reason)] = count + 1, min(since, refusal.bar.since)
+    for (i, reason), (count, since) in moves.items():
+        add("MovesGivenUp", f"{count} copies on {i}: {reason}", since)
+    return tuple(
+        Trouble(reason, "; ".join(texts)[:TROUBLE_TEXT_MAX], time.time() - (now - since) / 1000)
+        for reason, (texts, since) in found.items()
+    )
+
+
 @dataclass(slots=True)
 class EpochRecord:
     """One finished epoch: wall-clock seconds, counts, and seconds per stage."""
@@ -167,6 +195,8 @@ class Progress:
             journal_up=machine.journal_up,
             finished=self.finished,
             troubles=self.troubles,
+            notices=notices(machine),
+            moves_given_up=sum(machine.now < r.bar.until for r in list(machine.refused.values())),
             transport=meters.links(),
             began=self.began,
         )

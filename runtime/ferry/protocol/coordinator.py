@@ -291,6 +291,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     m.Unsendable: Coordinator._on_unsendable,
     m.Pulse: Coordinator._on_pulse,
     m.Warm: Coordinator._on_warm,
+    m.Learned: Coordinator._on_learned,
 }
 
 __all__ = [

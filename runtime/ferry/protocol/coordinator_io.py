@@ -53,7 +53,7 @@ class Settings:
     start_ms: int = 15_000
     """How long a new driver waits for members of the journaled groups before it removes them."""
     warm_ms: int = 600_000
-    """A learner that is not in step by then is dropped, its move aborted."""
+    """A learner to which nothing came for this long is dropped, its move given up for a while."""
     pace: g.Pace = field(default_factory=g.Pace)
     ended: int = -1
     """The last epoch in Spark's commit log when this driver began: state as of an older one is of an older day."""

@@ -9,7 +9,7 @@ are the same steps. It is called between two epochs. `without` closes groups ove
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ferry.contract.names import InstanceId, Label, Term
@@ -96,12 +96,13 @@ def regroup(
     pace: Pace,
     generation: int,
     rules: Rules,
+    may_lead: Callable[[InstanceId], bool] = lambda i: True,
 ) -> tuple[list[Group], list[Change]]:
     """One step from `table` towards `desired`, between two epochs.
 
     Nothing desired (an empty sequence) means the members that there are. `warm` says as of which label a learner holds a
     virtual node; it becomes in step when that is the last committed one. `refused` are (learner, virtual node) pairs
-    whose warming was aborted: they are not begun again for this desired placement.
+    that were given up: they are not begun again for the present.
     """
     groups: list[Group] = []
     changes: list[Change] = []
@@ -121,15 +122,16 @@ def regroup(
                 learners.remove(i)
                 in_step.append(i)
                 changes.append(Change(vnode, "in-step", i))
-        leader = want[0]
+        leader = want[0] if may_lead(want[0]) else in_step[0]
         if leader != in_step[0] and (leader in in_step or (leader in learners and not rules.cut_in_step)):
             in_step = [leader, *(i for i in in_step if i != leader)]
             learners = [i for i in learners if i != leader]
             changes.append(Change(vnode, "cut", leader))
         elif all(i in in_step for i in wanted):
             # Only a group at its full desired strength lets its origin go: a target may die right after the cut.
-            gone = [i for i in in_step if i not in want]
-            in_step = [i for i in in_step if i in want]
+            # Its leader stays as long as the desired one may not lead.
+            gone = [i for i in in_step[1:] if i not in want]
+            in_step = [i for i in in_step if i not in gone]
             changes += [Change(vnode, "cleaned", i) for i in gone]
         missing = [i for i in want if i not in in_step and i not in learners and (i, vnode) not in refused]
         if missing and (group.learners or busy < pace.batch):

@@ -4,6 +4,9 @@
                 ^                     | gap, stall, lost leader
                 '---------------------'  (begin again, from nothing)
 
+What is learned of a leader is cut into sessions of a few virtual nodes each, one after the other, so that what has come
+stays: a move of hours loses minutes when a connection breaks.
+
 A snapshot is a scan begun when the leader had committed `base`. It is what the learner's label says once every delta after
 `base` was put here, without a gap, and none up to `base`: rows are appended, so a step that came by both ways would
 count twice. Hence a learner drops what it put before the first chunk, and takes no chunk of a leader that is elsewhere.
@@ -21,12 +24,19 @@ from ferry.protocol.instance_io import DRIVER, Drop, Effect, Load, Scan, Send, S
 from ferry.protocol.rules import Rules
 from ferry.protocol.steps import step_of, successor
 
+SESSION_VNODES = 32
+"""Virtual nodes that come by one snapshot: what has to begin again together."""
+
+SESSIONS_AT_ONCE = 2
+"""Snapshots that are asked of one leader at one time: while one ends the next one is on its way."""
+
 
 @dataclass(slots=True)
 class Session:
     """One snapshot being received."""
 
     number: int
+    """0 while it is not asked for: those before it come first."""
     leader: InstanceId
     vnodes: tuple[int, ...]
     version: Version
@@ -52,14 +62,16 @@ class Learning:
 
     def __init__(
         self, me: InstanceId, operators: int, rules: Rules, stall_ms: int, do: Callable[[Effect], None],
-        whole: Callable[[], None] = lambda: None,
+        whole: Callable[[], None] = lambda: None, session_vnodes: int = SESSION_VNODES,
     ) -> None:  # fmt: skip
         self.me, self.operators, self.rules, self.stall_ms, self.do = me, operators, rules, stall_ms, do
-        self.whole = whole
+        self.whole, self.session_vnodes = whole, session_vnodes
         self.sessions: list[Session] = []
         self.version = Version(0, 0)
         self.count = 0
         self.now = 0
+        self.told: dict[InstanceId, int] = {}
+        """How many chunks of each leader the driver was told of."""
 
     def vnodes(self, complete: bool = False) -> dict[int, bool]:
         """Virtual nodes being learned; with `complete` only those whose snapshot is whole."""
@@ -77,24 +89,39 @@ class Learning:
         for s in self.sessions:
             still = tuple(v for v in s.vnodes if wanted.get(v) == s.leader)
             # A snapshot under way still brings all its virtual nodes: with fewer wanted it has to begin again.
-            if still == s.vnodes or (still and s.complete):
+            if still == s.vnodes or (still and (s.complete or not s.number)):
                 s.vnodes = still
                 kept.append(s)
         self.sessions = kept
+        self._ask_next()
         covered = self.vnodes()
         return [v for v in wanted if v not in covered]
 
     def begin(self, leader: InstanceId, vnodes: tuple[int, ...]) -> None:
-        """Ask the leader for a snapshot."""
-        self.count += 1
-        self.sessions.append(Session(self.count, leader, vnodes, self.version, self.now))
-        self.do(Send(leader, m.Fetch(self.me, self.version, self.count, vnodes)))
+        """Ask the leader for snapshots, one after the other."""
+        for at in range(0, len(vnodes), self.session_vnodes):
+            piece = vnodes[at : at + self.session_vnodes]
+            self.sessions.append(Session(0, leader, piece, self.version, self.now))
+        self._ask_next()
+
+    def _ask_next(self) -> None:
+        under_way: dict[InstanceId, int] = {}
+        for s in self.sessions:
+            under_way[s.leader] = under_way.get(s.leader, 0) + (s.number > 0 and not s.complete)
+        for s in [x for x in self.sessions if not x.number]:
+            if under_way[s.leader] < SESSIONS_AT_ONCE:
+                under_way[s.leader] += 1
+                self.count += 1
+                s.number, s.version, s.progress = self.count, self.version, self.now
+                self.do(Send(s.leader, m.Fetch(self.me, self.version, self.count, s.vnodes)))
 
     def _again(self, s: Session) -> None:
         self.sessions.remove(s)
         if self.rules.drop_stale:
             self.do(Drop(s.vnodes))
-        self.begin(s.leader, s.vnodes)
+        # Before those that were not asked for yet.
+        self.sessions.insert(0, Session(0, s.leader, s.vnodes, self.version, self.now))
+        self._ask_next()
 
     def on_chunk(self, chunk: m.Chunk, committed: Label | None) -> None:
         """Load the next chunk; a gap begins the snapshot again."""
@@ -111,6 +138,7 @@ class Learning:
         self.do(Load(chunk))
         if chunk.last:
             s.complete = True
+            self._ask_next()
             self.report(committed)
 
     def _apart(self, s: Session, chunk: m.Chunk, committed: Label | None) -> bool:
@@ -172,14 +200,22 @@ class Learning:
 
     def peer_lost(self, peer: InstanceId) -> None:
         """Snapshots from that leader begin again."""
-        for s in [x for x in self.sessions if x.leader == peer and not x.complete]:
+        self.told.pop(peer, None)
+        for s in [x for x in self.sessions if x.leader == peer and x.number and not x.complete]:
             self._again(s)
 
     def tick(self, now: int) -> None:
-        """Begin snapshots again that do not move."""
+        """Begin snapshots again that do not move; tell the driver of those that do."""
         self.now = now
-        for s in [x for x in self.sessions if not x.complete and now - x.progress > self.stall_ms]:
+        for s in [x for x in self.sessions if x.number and not x.complete and now - x.progress > self.stall_ms]:
             self._again(s)
+        chunks: dict[InstanceId, int] = {}
+        for s in self.sessions:
+            chunks[s.leader] = chunks.get(s.leader, 0) + s.next_chunk
+        for leader, count in chunks.items():
+            if count > self.told.get(leader, 0):
+                self.do(Send(DRIVER, m.Learned(self.me, leader, count)))
+        self.told = {leader: max(count, self.told.get(leader, 0)) for leader, count in chunks.items()}
 
 
 class Teaching:

@@ -11,7 +11,7 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.protocol.instance_io import DRIVER, Drop, Effect, Save, Saved, Send
-from ferry.protocol.learning import Learning, Teaching
+from ferry.protocol.learning import SESSION_VNODES, Learning, Teaching
 from ferry.protocol.rules import Rules
 from ferry.protocol.view import View, seen
 
@@ -39,7 +39,7 @@ class Member:
 
     def __init__(
         self, me: InstanceId, operators: int, saved: Saved, logged: tuple[m.Delta, ...] = (), rules: Rules | None = None,
-        learn_stall_ms: int = LEARN_STALL_MS, slow_ms: int = SLOW_MS,
+        learn_stall_ms: int = LEARN_STALL_MS, slow_ms: int = SLOW_MS, session_vnodes: int = SESSION_VNODES,
     ) -> None:  # fmt: skip
         self.me = me
         self.operators = operators
@@ -57,7 +57,9 @@ class Member:
         self.early: dict[tuple[Step, Attempt], dict[InstanceId, bool]] = {}
         self.waiting: list[m.Prepare | m.Delta | m.Fetch] = []
         self._out: list[Effect] = []
-        self.learning = Learning(me, operators, self.rules, learn_stall_ms, self._do, self._save_learned)
+        self.learning = Learning(
+            me, operators, self.rules, learn_stall_ms, self._do, self._save_learned, session_vnodes
+        )
         self.teaching = Teaching(self._do)
 
     def _do(self, effect: Effect) -> None:

@@ -50,6 +50,14 @@ class Failure:
     """The first time in a row; None when it has put a Commit since."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A copy that was given up, and why."""
+
+    bar: Bar
+    reason: str
+
+
 class Membership:
     """State of one driver generation, its journal, its members."""
 
@@ -102,7 +110,8 @@ class Membership:
         self.learning: dict[tuple[InstanceId, int], Version] = {}
         """The table since which a learner has learned a virtual node from its present leader."""
         self.joined: dict[tuple[InstanceId, int], int] = {}
-        self.refused: dict[tuple[InstanceId, int], bool] = {}
+        """When a copy was begun, or came along last."""
+        self.refused: dict[tuple[InstanceId, int], Refusal] = {}
         self._out: list[Effect] = []
 
     def start(self) -> list[Effect]:

@@ -5,13 +5,17 @@ Desired --> joined --> Warm --> in step --> cut --> cleaned        (groups.regro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId
 from ferry.contract.routing import Group
 from ferry.protocol import groups as g
 from ferry.protocol.adoption import Adoption
-from ferry.protocol.coordinator_io import Desired, Phase
+from ferry.protocol.bars import Bar
+from ferry.protocol.coordinator_io import Desired, Note, Phase
+from ferry.protocol.membership import Refusal
 
 
 class Moves(Adoption):
@@ -23,9 +27,24 @@ class Moves(Adoption):
                 raise Bug(f"{len(event.placements)} placements for {self.table.virtual_nodes} virtual nodes")
             self.desired, self.refused = event, {}
 
-    def refuse(self, instance: InstanceId, vnode: int, reason: str) -> None:
-        """Leave a move alone for a while."""
-        self.refused[(instance, vnode)] = True
+    def refuse(self, instance: InstanceId, vnodes: Sequence[int], reason: str) -> None:
+        """Leave these moves alone for a while."""
+        for key in [(instance, v) for v in vnodes]:
+            before = self.refused[key].bar if key in self.refused else None
+            bar = Bar.after(before, self.now, self.settings.retry_ms, self.settings.retry_max_ms)
+            self.refused[key] = Refusal(bar, reason)
+        text = f"{len(vnodes)} copies on {instance} are given up, and begun again in {bar.wait / 1000:g} s: {reason}"
+        self._do(Note("given-up", self.step_now, text=text))
+
+    def given_up(self) -> dict[tuple[InstanceId, int], Refusal]:
+        """Moves that are left alone for a while, by (learner, virtual node)."""
+        return {key: refusal for key, refusal in self.refused.items() if self.now < refusal.bar.until}
+
+    def _on_learned(self, event: m.Learned) -> None:
+        """A move that comes along has the time that it needs, and so have those that wait for it."""
+        for v, leader in self.view.learned.get(event.instance, {}).items():
+            if leader == event.leader and (event.instance, v) in self.joined:
+                self.joined[(event.instance, v)] = self.now
 
     def _on_warm(self, event: m.Warm) -> None:
         for key in [(event.instance, v) for v in event.vnodes]:
@@ -44,24 +63,36 @@ class Moves(Adoption):
     def _wanted(self, pace: g.Pace) -> tuple[list[Group], list[g.Change]]:
         placements = self.desired.placements if self.desired else ()
         return g.regroup(
-            self.table, placements, self.alive, self.warm, self.committed, self.refused, pace, self.generation,
-            self.rules,
+            self.table, placements, self.alive, self.warm, self.committed, self.given_up(), pace, self.generation,
+            self.rules, self._led_in_peace,
         )  # fmt: skip
 
     def _regroup(self) -> None:
         """One step towards what is desired; between two epochs."""
         if self.writing is not None or not self.journal_up or not (self.desired or self.view.learned):
             return
-        for key, since in list(self.joined.items()):
-            if key[1] not in self.view.learned.get(key[0], {}):
-                del self.joined[key]
+        stuck: dict[InstanceId, list[int]] = {}
+        for (i, v), since in list(self.joined.items()):
+            if v not in self.view.learned.get(i, {}):
+                del self.joined[(i, v)]
             elif self.now - since > self.settings.warm_ms:
-                self.refused[key] = True
+                stuck.setdefault(i, []).append(v)
+        for i in sorted(stuck):
+            leaders = sorted({self.view.learned[i][v]: True for v in stuck[i]})
+            seconds = self.settings.warm_ms / 1000
+            self.refuse(i, stuck[i], f"nothing has come from {', '.join(leaders[:4])} for {seconds:g} s")
         groups, changes = self._wanted(self._pace())
+        for c in changes:
+            if c.kind == "in-step":
+                self.refused.pop((c.instance, c.vnode), None)
         if changes:
             if any(c.kind == "cut" for c in changes):
                 self.cut_at = self.committed.step.epoch if self.committed else -1
             self._journal(self._next(groups), tuple(changes))
+
+    def _led_in_peace(self, instance: InstanceId) -> bool:
+        """Whether an instance may be made a leader: not as long as one that others could not reach is kept apart."""
+        return True
 
     def pending(self) -> bool:
         """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""

@@ -55,6 +55,9 @@ class Patience(Moves):
             return f"{', '.join(cut[:4])} cannot reach each other" if cut else ""
         return ""
 
+    def _led_in_peace(self, instance: InstanceId) -> bool:
+        return not any(instance in found and self.now < bar.until for found, bar in self.apart.items())
+
     # ---- what they say
     def _on_pulse(self, event: m.Pulse) -> None:
         if event.instance in self.alive:
@@ -109,9 +112,9 @@ class Patience(Moves):
         helpers = super()._helpers()
         groups, changes = around(self.table.groups, helpers, self.alive, self._are_apart, blamed.slow, self.generation)
         if changes and self.journal_up:
-            for c in changes:
-                if c.kind == "removed":
-                    self.refuse(c.instance, c.vnode, "it cannot be reached by its leader")
+            for i in sorted({c.instance: True for c in changes if c.kind == "removed"}):
+                left = [c.vnode for c in changes if c.kind == "removed" and c.instance == i]
+                self.refuse(i, left, "it cannot be reached by its leader")
             self._enter(Phase.PREPARE)
             self._journal(self._next(groups), tuple(changes))
             return True

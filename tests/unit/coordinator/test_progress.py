@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ferry.contract import messages as m
+from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
+from ferry.coordinator.meters import Meters
 from ferry.coordinator.progress import TROUBLE_TEXT_MAX, EpochRecord, Progress, is_at_rest, is_settled
+from ferry.protocol.bars import Bar
+from ferry.protocol.coordinator import Coordinator, Settings, Tick
 from ferry.protocol.coordinator_io import Desired
 
 NOTES = {"rows": 100, "malformed": 7, "late": 3, "epoch": (40, 2, 1)}
@@ -58,3 +64,26 @@ def test_a_trouble_is_told_once_and_stays_in_the_status_with_its_latest_text_unt
     assert progress.troubles == (ingest,)
     told = [json.loads(line)["kind"] for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
     assert told == ["degraded", "degraded", "mended"]
+
+
+def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) -> None:
+    a, b = InstanceId("0.0"), InstanceId("1.0")
+    machine = Coordinator(Settings(retry_ms=5000), Table(Version(0, 0), (Group(Term(0, 0), (a,)),) * 3), None)
+    machine.start()
+    machine.step(Tick(1000))
+    machine.step(m.Failed(a, "Exhausted: the disk is full"))
+    machine.refuse(b, (0, 2), "nothing has come from 0.0 for 600 s")
+    machine.apart[(a, b)] = Bar(500, 9000, 8000)
+    status = Status.from_wire(
+        json.loads(json.dumps(Progress("job", str(tmp_path)).status(machine, Meters()).to_wire()))
+    )
+    assert {n.reason: n.text for n in status.notices} == {
+        "InstanceFailed": "0.0: Exhausted: the disk is full",
+        "InstancesApart": "0.0 and 1.0 cannot reach each other",
+        "MovesGivenUp": "2 copies on 1.0: nothing has come from 0.0 for 600 s",
+    }
+    assert status.moves_given_up == 2 and not status.troubles
+    assert {round(time.time() - n.since, 1) for n in status.notices} == {0.0, 0.5}
+    machine.step(Tick(6000))
+    status = Progress("job", str(tmp_path)).status(machine, Meters())
+    assert status.moves_given_up == 0 and [n.reason for n in status.notices] == ["InstanceFailed", "InstancesApart"]

@@ -151,6 +151,15 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             ["SubmitDesired"],
             id="and is filled when nobody else will",
         ),
+        pytest.param(
+            replace(
+                REST,
+                status=status([(["0.0"], []), (["1.0", "0.0"], [])], ALIVE, settled=False, moves_given_up=1),
+                submitted=d.Submitted(1, 1, BASIS, (("0.0",), ("1.0", "0.0"))),  # type: ignore[arg-type]
+            ),
+            ["SubmitDesired"],
+            id="or when the driver has given up what it was about",
+        ),
         pytest.param(replace(REST, status=status(GROUPS, ALIVE, finished=True), drains=(1,)), [], id="a finished job"),
     ],
 )  # fmt: skip

@@ -142,3 +142,48 @@ def test_a_late_delta_is_put_as_a_whole_or_not_at_all() -> None:
     learner.learning.on_chunk(m.Chunk(other, 2, 0, label(6), True, 0, 0), label(6))
     assert not learner.learning.wants(delta(6, (1, 2))), "the snapshot of 2 from its new leader has it"
     assert learner.learning.wants(delta(6, (1,)))
+
+
+def test_many_virtual_nodes_come_in_pieces_and_what_has_come_stays_when_the_leader_is_lost() -> None:
+    done: list[Effect] = []
+    learning = Learning(B, 1, Rules(), 1000, done.append, session_vnodes=2)
+    wanted = tuple(range(7))
+    learning.keep(dict.fromkeys(wanted, A), Version(1, 1))
+    learning.begin(A, wanted)
+
+    def asked() -> list[tuple[int, ...]]:
+        pieces = [e.message.vnodes for e in done if isinstance(e, Send) and isinstance(e.message, m.Fetch)]
+        done.clear()
+        return pieces
+
+    def whole(session: int) -> None:
+        learning.on_chunk(m.Chunk(A, session, 0, label(5), True, 0, 0), label(5))
+
+    assert asked() == [(0, 1), (2, 3)], "so many at a time"
+    whole(1)
+    assert asked() == [(4, 5)]
+    learning.peer_lost(A)
+    assert sorted(asked()) == [(2, 3), (4, 5)], "what is whole is not asked for again"
+    for number in (4, 5, 6):
+        whole(number)
+    assert asked() == [(6,)]
+    assert learning.warm == dict.fromkeys(wanted, True)
+
+
+def test_the_driver_hears_of_a_snapshot_only_when_there_is_more_of_it_than_ever() -> None:
+    learner = Learner()
+
+    def told() -> list[int]:
+        learner.learning.tick(100)
+        sent = [e.message for e in learner.done if isinstance(e, Send)]
+        learner.done.clear()
+        return [x.chunks for x in sent if isinstance(x, m.Learned)]
+
+    assert told() == []
+    learner.chunk(base=5, committed=5, last=False)
+    learner.chunk(base=5, committed=5, number=1, last=False)
+    assert told() == [2] and told() == []
+    learner.chunk(base=5, committed=5, number=9)  # a gap: it begins again
+    for number, expected in ((0, []), (1, []), (2, [3])):
+        learner.chunk(base=5, committed=5, number=number, last=False, session=2)
+        assert told() == expected

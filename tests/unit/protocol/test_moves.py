@@ -37,39 +37,72 @@ def test_after_a_cut_no_other_virtual_node_begins_for_some_epochs(gap: int, seco
     assert not changes(top) and not top.driver.pending()
 
 
-def test_a_move_that_is_not_warm_in_time_is_aborted_and_not_begun_again_until_there_is_another_wish() -> None:
-    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000))
+def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while() -> None:
+    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000, retry_ms=5000, retry_max_ms=8000))
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
     top.tell(c.Desired(1, ((B,),)))
     changes(top)
     top.epoch(1)
     assert changes(top) == [(0, "joined")]
-    top.tell(c.Tick(1000))
+    top.wait(1000)
     top.epoch(2)
     assert changes(top) == []
-    top.tell(c.Tick(1001))
-    top.epoch(3)
-    assert changes(top) == [(0, "aborted")]
-    assert top.driver.table.groups[0].members == (A,)
-    top.deaf = set()
-    top.epoch(4)
-    assert changes(top) == [] and not top.driver.pending()
-    top.tell(c.Desired(2, ((B,),)))
-    for epoch in range(5, 8):
+    epoch = 2
+    for wait in (5000, 8000, 8000):
+        top.wait(1)
+        epoch += 1
         top.epoch(epoch)
-    assert changes(top) == [(0, kind) for kind in ("joined", "in-step", "cut", "cleaned")]
+        assert [x.text for x in top.done if isinstance(x, c.Note) and x.kind == "given-up"] == [
+            f"1 copies on 1.0 are given up, and begun again in {wait // 1000} s: nothing has come from 0.0 for 1 s"
+        ]
+        assert changes(top) == [(0, "aborted")]
+        assert top.driver.table.groups[0].members == (A,)
+        assert list(top.driver.given_up()) == [(B, 0)]
+        top.wait(wait - 1)
+        assert not top.driver.pending()
+        top.wait(1)
+        assert top.driver.pending(), "without data a tick has to make an epoch"
+        epoch += 1
+        top.epoch(epoch)
+        assert changes(top) == [(0, "joined")]
+        top.wait(1000)
+    top.deaf = set()
+    top.tell(c.Desired(2, ((A,),)))
+    top.epoch(epoch + 1)
+    epoch += 1
+    top.tell(c.Desired(3, ((B,),)))
+    made = []
+    for _ in range(6):
+        epoch += 1
+        top.epoch(epoch)
+        made += [kind for _, kind in changes(top)]
+    assert made[-3:] == ["in-step", "cut", "cleaned"] and not top.driver.given_up()
+
+
+def test_a_move_that_comes_along_has_the_time_that_it_needs() -> None:
+    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000))
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk)}
+    top.tell(c.Desired(1, ((B,),)))
+    for epoch in range(1, 20):
+        top.epoch(epoch)
+        assert top.driver.table.groups[0].learners == (B,)
+        top.wait(900)
+        top.tell(m.Learned(B, A, epoch))
+    top.wait(1001)
+    top.epoch(20)
+    assert top.driver.table.groups[0].learners == ()
 
 
 def test_the_time_of_a_move_begins_anew_with_every_move() -> None:
-    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000, silence_ms=10_000))
+    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000))
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
-    for number, (wished, now) in enumerate([(B, 0), (A, 900), (B, 1800), (B, 2700)], 1):
-        top.tell(c.Tick(now))
+    for number, (wished, wait) in enumerate([(B, 900), (A, 900), (B, 900), (B, 101)], 1):
         top.tell(c.Desired(number, ((wished,),)))
         top.epoch(number)
+        top.wait(wait)
     assert top.driver.table.groups[0].learners == (B,)
-    top.tell(c.Tick(2801))
     top.epoch(5)
     assert top.driver.table.groups[0].learners == ()
