@@ -72,10 +72,10 @@ class Checks:
                 f"{label} was prepared with watermarks {(p.low, p.high)}, committed inputs say "
                 f"{(reference.low, reference.high)}"
             )
-        if label.step.operator == 1:
-            want = sorted(data.as_records(parent.fired))
+        if label.step.operator:
+            want = sorted(data.as_records(label.step.operator - 1, parent.fired))
             if sorted(batch) != want:
-                self.fail(f"operator 1 read other rows in {label} than operator 0 fired: {sorted(batch)} {want}")
+                self.fail(f"{label} is of other rows than the operator before fired: {sorted(batch)} {want}")
         self.references[label] = reference
 
     # ---- members
@@ -190,16 +190,15 @@ class Checks:
         world = self.world
         reference = self.root
         for epoch in sorted(world.spark_commits):
-            for operator in range(world.operators):
-                step = Step(epoch, operator)
-                label = self.emitted_label[epoch]
-                if operator < world.operators - 1:
-                    parent = self.references[label].parent
-                    assert parent is not None and parent.label is not None
-                    label = parent.label
-                if label.step != step or self.references[label].parent is not reference:
-                    self.fail(f"{label} does not follow {reference.label}")
-                reference = self.references[label]
+            last = self.references[self.emitted_label[epoch]]
+            for operator in reversed(range(world.operators)):
+                if last.label is None or last.label.step != Step(epoch, operator) or last.parent is None:
+                    self.fail(f"epoch {epoch} ends with {last.label} in place of operator {operator}")
+                    return
+                last = last.parent
+            if last is not reference:
+                self.fail(f"epoch {epoch} follows {last.label}, not {reference.label}")
+            reference = self.references[self.emitted_label[epoch]]
             if world.sink[epoch][1] != reference.fired:
                 self.fail(f"the sink holds {world.sink[epoch][1]} for epoch {epoch}, not {reference.fired}")
         if not world.varied:
@@ -215,7 +214,7 @@ class Checks:
             for operator in range(world.operators):
                 label = Label(Step(epoch, operator), self.emitted_label[epoch].attempt)
                 if operator:
-                    batch = data.as_records(reference.fired)
+                    batch = data.as_records(operator - 1, reference.fired)
                 reference = reference.follow(label, batch, world.vnodes)
             if world.sink[epoch][1] != reference.fired:
                 self.fail(f"epoch {epoch}: sink {world.sink[epoch][1]}, oracle {reference.fired}")

@@ -1,6 +1,6 @@
 """Input of the simulated job, its arithmetic, and the reference: what a single process would have computed.
 
-Operator 0 sums amounts per key in windows of 10; operator 1 sums the fired rows of operator 0 per key in windows of 20.
+Operator 0 sums amounts per key in windows of 10; the others sum the fired rows of the one before, in larger windows.
 A row is (operator, slice, key) -> sum. The reference is a tree of labels: each label's state follows from its parent's.
 """
 
@@ -13,7 +13,7 @@ from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Label, Step
 from tests.sim.events import Dice
 
-SIZE = (10, 20)
+SIZE = (10, 20, 30)
 DELAY = 6
 """Allowed disorder of event time."""
 
@@ -81,9 +81,9 @@ def fired_rows(operator: int, state: Rows, low: int, high: int) -> list[tuple[in
     return [(s, k, x) for (op, s, k), x in state.items() if op == operator and low < (s + 1) * size <= high]
 
 
-def as_records(rows: list[tuple[int, int, int]]) -> list[Record]:
-    """Fired rows of operator 0 as input of operator 1."""
-    return [(end_of(0, s) - 1, k % 5, x) for s, k, x in rows]
+def as_records(operator: int, rows: list[tuple[int, int, int]]) -> list[Record]:
+    """Fired rows of an operator as input of the next."""
+    return [(end_of(operator, s) - 1, k % 5, x) for s, k, x in rows]
 
 
 @dataclass(slots=True)

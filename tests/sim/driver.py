@@ -158,7 +158,9 @@ class Driver:
                 batches = []
             self.stage(job, batches, failed)
         else:
-            self.rows(job.rows, lambda rows: self.stage(job, [data.as_records(rows)], failed), failed)
+            self.rows(
+                job.rows, lambda rows: self.stage(job, [data.as_records(job.step.operator - 1, rows)], failed), failed
+            )
 
     def stage(self, job: core.StartIngest, batches: list[list[data.Record]], failed: Any) -> None:
         world, rnd = self.world, self.world.rnd

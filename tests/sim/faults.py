@@ -24,7 +24,7 @@ class Fault:
     """`what` happens to whoever performs the effect (or to a random one of `who`), possibly more than one thing."""
 
     what: str
-    """crash | lose | rollback (files of an older day) | full (no room on its disk) | slow (computes
+    """crash | lose | rollback (files of an older day) | worker, loseworker, backup (these of all instances of a worker) | full (no room on its disk) | slow (computes
     longer than any deadline) | freeze (stands still) | driver | zombie | partition | suspect | journal | cut (partition of two
     instances) | apart (one that never heals)"""
     place: str = ""
@@ -42,6 +42,8 @@ class Scenario:
     vnodes: int
     workers: int
     spare: int
+    per_worker: int
+    """Instances of a worker: they die together, and no group has two of them."""
     replicas: int
     epochs: int
     keys: int
@@ -68,21 +70,41 @@ def draw(seed: int) -> Scenario:
     """The scenario of a seed; its class (seed % KINDS) says which kinds of faults are frequent."""
     rnd = Dice(f"scenario/{seed}")
     kind = seed % KINDS
-    operators = rnd.choice((1, 1, 2))
+    operators = rnd.choice((1, 1, 1, 2, 2, 3))
     workers = rnd.choice((2, 3, 3, 4))
     spare = rnd.choice((0, 1, 1, 2)) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1))
     weather = Weather()
     if kind in (4, 5):
-        weather = Weather(rnd.choice((0, 0.01, 0.03)), rnd.choice((0, 0.05, 0.2)), rnd.choice((0.02, 0.1, 0.3)))
+        weather.slow = rnd.choice((0.02, 0.1, 0.3))
+    if rnd.random() < 0.06:
+        weather.drop, weather.duplicate = rnd.choice(((0.01, 0.05), (0.03, 0.0), (0.0, 0.2), (0.03, 0.2)))
     kinds = {
         0: ["suspect", "crash"],
-        1: ["crash", "crash", "lose", "rollback"],
+        1: ["crash", "worker", "lose", "rollback", "backup", "loseworker"],
         2: ["driver", "driver", "zombie"],
         3: ["zombie", "zombie", "partition", "suspect"],
         4: ["partition", "cut", "suspect", "journal"],
         5: ["crash", "lose", "driver", "zombie", "partition", "cut", "suspect", "journal"],
-        6: ["driver+crash", "crash+driver", "zombie+crash", "driver+lose", "zombie+partition", "driver", "crash"],
-        7: ["crash", "lose", "rollback", "driver", "zombie", "suspect", "zombie+journal", "crash+suspect"],
+        6: [
+            "driver+crash",
+            "crash+driver",
+            "zombie+crash",
+            "driver+lose",
+            "zombie+partition",
+            "driver+worker",
+            "crash",
+        ],
+        7: [
+            "crash",
+            "lose",
+            "rollback",
+            "driver",
+            "zombie",
+            "suspect",
+            "zombie+journal",
+            "crash+suspect",
+            "driver+backup",
+        ],
         9: ["apart", "apart", "apart", "apart+driver", "crash", "suspect"],
         10: ["slow", "slow", "freeze", "freeze", "freeze+driver", "crash"],
         8: ["full", "full", "full", "full+driver", "crash", "suspect"],
@@ -96,6 +118,7 @@ def draw(seed: int) -> Scenario:
         vnodes=rnd.choice((2, 2, 4, 8)),
         workers=workers,
         spare=spare,
+        per_worker=2 if rnd.random() < 0.15 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
         epochs=rnd.randint(5, 10),
         keys=rnd.choice((3, 8, 12)),
@@ -121,7 +144,7 @@ def fault(rnd: random.Random, what: str) -> Fault:
         out.length = rnd.choice((20, 150, 600, FOR_GOOD))
     elif first == "freeze":
         out.length = rnd.choice((100, 500, 1500, 60_000))
-    if first in ("crash", "lose") and rnd.random() < 0.75:
+    if first in ("crash", "lose", "worker", "loseworker") and rnd.random() < 0.75:
         out.place, out.count = rnd.choice(INSTANCE_PLACES), rnd.randint(1, 40)
     elif first in ("driver", "zombie") and rnd.random() < 0.75:
         out.place, out.count = rnd.choice(DRIVER_PLACES), rnd.randint(1, 14)

@@ -57,7 +57,7 @@ class Host:
         self.stands_until = 0
         self.frozen_until = 0
         """Until then it does not even say that it lives."""
-        self.inbox: list[tuple[core.Event, str]] = []
+        self.inbox: list[tuple[core.Event, str, Any]] = []
         self.full_until = 0
         """There is no room on its disk until then."""
         self.driver = ""
@@ -117,32 +117,32 @@ class Host:
     def go_on(self, life: int) -> None:
         if self.alive and life == self.life and not self.stands:
             waiting, self.inbox = self.inbox, []
-            newest = max((e.attempt for e, _ in waiting if isinstance(e, m.Prepare)), default=None)
-            for event, origin in waiting:
+            newest = max((e.attempt for e, *_ in waiting if isinstance(e, m.Prepare)), default=None)
+            for event, origin, body in waiting:
                 if isinstance(event, m.Prepare) and newest is not None and event.attempt < newest:
                     if event.attempt.generation == newest.generation:
                         continue
-                self.take(event, origin)
+                self.take(event, origin, body)
 
-    def take(self, event: core.Event, origin: str = "") -> None:
+    def take(self, event: core.Event, origin: str = "", body: Any = None) -> None:
         if self.stands_until and self.stands:
-            self.inbox.append((event, origin))
+            self.inbox.append((event, origin, body))
         elif self.alive and not self.failed:
+            if body is not None:
+                self.keep(event, body)
             effects = self.core.step(event)
             if effects:
                 self.execute(effects, origin)
 
-    def receive(self, source: str, message: m.Message, body: Any) -> None:
-        """A message of another instance or a driver, to an instance that lives."""
-        if body is not None:
-            match message:
-                case m.Delta(step, attempt):
-                    self.bodies.setdefault(Label(step, attempt), {})[message.leader, message.chain] = body
-                case m.Partials(step, attempt, helper):
-                    self.partials[(step, attempt, helper)] = body
-                case m.Chunk():
-                    self.chunks[message] = body
-        self.take(message, source if source[0] == "d" else "")
+    def keep(self, event: core.Event, body: Any) -> None:
+        """What came with a message, for the effects that will name it."""
+        match event:
+            case m.Delta(step, attempt):
+                self.bodies.setdefault(Label(step, attempt), {})[event.leader, event.chain] = body
+            case m.Partials(step, attempt, helper):
+                self.partials[(step, attempt, helper)] = body
+            case m.Chunk():
+                self.chunks[event] = body
 
     # ---- effects
     def execute(self, effects: list[core.Effect], origin: str) -> None:

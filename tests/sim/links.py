@@ -105,7 +105,7 @@ class Links:
             self.checks.installed(message.table)
         if host.alive and not host.failed:
             self.story.append((self.clock.now, target, message))
-            host.receive(source, message, body)
+            host.take(message, source if source[0] == "d" else "", body)
 
     def to_driver(self, host: Host, origin: str, message: Any) -> None:
         """Answers go to who asked, acknowledgements to the driver of the attempt, the rest to the newest."""

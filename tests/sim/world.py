@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Term
+from ferry.contract.names import InstanceId, Term, worker_of
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as dcore
 from ferry.protocol import groups as g
@@ -51,7 +51,8 @@ class World(Links):
         self.counts: dict[str, int] = {}
         """How often the kinds of effects of which one is `planned` came."""
         self.planned: dict[tuple[str, int], faults.Fault] = {}
-        self.hosts = {f"{w}.0": Host(self, f"{w}.0") for w in range(s.workers + s.spare)}
+        names = [f"{w}.{i}" for w in range(s.workers + s.spare) for i in range(s.per_worker)]
+        self.hosts = {name: Host(self, name) for name in names}
         self.initial = self.first_table()
         self.journal: Table | None = None
         self.journal_up = True
@@ -67,20 +68,20 @@ class World(Links):
 
     def first_table(self) -> Table:
         s = self.scenario
-        names = [InstanceId(f"{w}.0") for w in range(s.workers)]
-        groups = tuple(
-            Group(Term(0, 0), tuple(names[(v + k) % len(names)] for k in range(1 + s.replicas)))
-            for v in range(s.vnodes)
-        )
+
+        def chain(v: int) -> tuple[InstanceId, ...]:
+            index = v // s.workers % s.per_worker
+            return tuple(InstanceId(f"{(v + k) % s.workers}.{index}") for k in range(1 + s.replicas))
+
+        groups = tuple(Group(Term(0, 0), chain(v)) for v in range(s.vnodes))
         return Table(Version(0, 0), groups, initial=True)
 
     # ---- running
     def run(self) -> str:
         """Until the job is done, or has stopped for a good reason. Raises Violation or Livelock."""
         for name in self.hosts:
-            self.start(name) if int(name[0]) < self.scenario.workers else self.after(
-                self.rnd.randint(1, 300), self.start, name
-            )
+            there = worker_of(InstanceId(name)) < self.scenario.workers
+            self.start(name) if there else self.after(self.rnd.randint(1, 300), self.start, name)
         self.new_driver()
         for f in self.scenario.faults:
             if f.place:
@@ -142,10 +143,22 @@ class World(Links):
             fate = self.inflict(what, f, who) or fate
         return fate
 
-    def inflict(self, what: str, f: faults.Fault, who: Any) -> str:
+    def mates(self, host: Host) -> list[Host]:
+        """All instances of its worker."""
+        return [h for h in self.hosts.values() if h.name.split(".")[0] == host.name.split(".")[0]]
+
+    def inflict(self, what: str, f: faults.Fault, who: Any, length: int = 0) -> str:
         rnd = self.rnd
         host = who if isinstance(who, Host) else rnd.choice(list(self.hosts.values()))
         driver = who if isinstance(who, Driver) else self.driver
+        if what in ("worker", "loseworker", "backup"):
+            # The one that performs the effect comes last: it is the one that the caller ends.
+            one = {"worker": "crash", "loseworker": "lose", "backup": "rollback"}[what]
+            length = rnd.randint(20, 200)
+            for mate in self.mates(host):
+                if mate is not host:
+                    self.inflict(one, f, mate, length)
+            return self.inflict(one, f, host, length)
         if what in ("crash", "lose"):
             if not host.alive:
                 return ""
@@ -166,7 +179,7 @@ class World(Links):
         elif what == "apart":
             self.part(*rnd.sample(sorted(self.hosts), 2))
         elif what == "rollback" and host.alive and self.may_lose(host):
-            self.after(rnd.randint(20, 200), self.roll_back, host, copy.deepcopy(host.files))
+            self.after(length or rnd.randint(20, 200), self.roll_back, host, copy.deepcopy(host.files))
         elif what in ("driver", "zombie") and driver is not None and driver.alive:
             if driver is self.driver:
                 self.driver = None
@@ -318,13 +331,17 @@ class World(Links):
     # ---- what the operator wants
     def desire(self, number: int) -> None:
         rnd = self.rnd
-        there = sorted(self.hosts)
         if rnd.random() < 0.3 and self.desired is not None:
             placements = tuple(x.in_step for x in self.initial.groups)  # A -> B -> A
         else:
+            there = sorted({name.split(".")[0] for name in self.hosts})
             some = rnd.sample(there, rnd.randint(min(2, len(there)), len(there)))
             size = min(len(some), 1 + rnd.choice((0, 1, 1, 2)))
-            placements = tuple(tuple(InstanceId(i) for i in rnd.sample(some, size)) for _ in range(self.vnodes))
+            per = self.scenario.per_worker
+            placements = tuple(
+                tuple(InstanceId(f"{w}.{rnd.randrange(per)}") for w in rnd.sample(some, size))
+                for _ in range(self.vnodes)
+            )
         self.desired = dcore.Desired(number, placements)
         if self.driver is not None:
             self.driver.take(self.desired)
