@@ -1,0 +1,182 @@
+"""How long an instance's loop stands at a time while its state grows, moves to another instance and leaves it.
+
+The real data of two instances in one process: state is put epoch by epoch, a snapshot of one half is sent and loaded chunk
+by chunk, then the half is dropped, and in the end all of it expires. Every step of a loop is timed alone, by the clock and by
+the processor: on a busy machine the clock also counts what others do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract import limits
+from ferry.contract import messages as m
+from ferry.contract.documents import RunSettings
+from ferry.contract.names import InstanceId
+from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.protocol import instance as core
+from ferry.sidecar.data import Data
+from ferry.spark.fragment import Fragmenter
+
+LEADER, LEARNER = InstanceId("0.0"), InstanceId("1.0")
+VNODES = 1024
+WINDOW = Window(3_600_000, 3_600_000)
+SIDE = Side((("k", "k", "int64"), ("text", "text", "string")))
+SHAPES = {
+    "join": Shape("j", 0, "join", (("k", "int"),), WINDOW, (), SIDE, SIDE),
+    "aggregate": Shape("a", 0, "aggregate", (("text", "string"),), WINDOW, (Aggregate("n", "count"),)),
+}
+ROWS = 50_000
+"""records of one epoch"""
+TEXT_BYTES = 100
+
+
+class Clock:
+    """How long each kind of step took."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        """seconds of the clock, seconds of the processor"""
+
+    def __call__(self, kind: str, step: Callable[[], Any]) -> Any:
+        begun, computed = time.perf_counter(), time.thread_time()
+        result = step()
+        self.steps[kind].append((time.perf_counter() - begun, time.thread_time() - computed))
+        return result
+
+
+def settings_of(directory: Path) -> RunSettings:
+    return RunSettings(
+        job="bench", run="bench-1", directory=str(directory), secret="", redis="", pipeline_module=None,
+        pipeline_file=None, pipeline_args={}, virtual_nodes=VNODES, replicas=1, workers=2, instances_per_worker=1,
+        memory_bytes=1 << 40, epoch_interval_ms=1000, epoch_max_rows=ROWS, cores=1,
+    )  # fmt: skip
+
+
+class Loop:
+    """One instance's data, and the steps that its loop would make."""
+
+    def __init__(self, name: InstanceId, kind: str, directory: Path, clock: Clock) -> None:
+        self.shape, self.clock, self.epoch = SHAPES[kind], clock, 0
+        self.sent: list[tuple[m.Chunk, Any]] = []
+        self.data = Data(settings_of(directory), name, directory, [self.shape], lambda *_: None, self._send)
+        self.data.saved()
+        self.state = self.data.states[0]
+
+    def _send(self, send: core.Send, body: Any) -> bool:
+        assert isinstance(send.message, m.Chunk)
+        self.sent.append((send.message, body))
+        return True
+
+    @property
+    def bytes(self) -> int:
+        return int(self.state.statistics()["bytes"].sum())
+
+    def epoch_of(self, seed: int) -> pa.RecordBatch:
+        random = np.random.default_rng(seed)
+        keys = random.integers(0, 1 << 40, ROWS)
+        texts = [f"{k:0{TEXT_BYTES}d}" for k in keys.tolist()]
+        fragmenter = Fragmenter(self.shape, seed % 2) if self.shape.kind == "join" else Fragmenter(self.shape)
+        records = pa.record_batch({"k": keys, "text": texts, "t": np.ones(ROWS, np.int64)})
+        fragmenter.add(records, [self.shape.key[0][0]], "t")
+        return self.state.combine(fragmenter.drain())
+
+    def put(self, seed: int) -> None:
+        rows = self.epoch_of(seed)
+        self.epoch += 1
+        delta, _ = self.clock("compute", lambda: self.state.delta([rows], limits.WATERMARK_NONE))
+        self.clock("put of an epoch", lambda: self.state.put(delta, self.epoch, "leader"))
+        self.clock("report", lambda: self.state.statistics())
+        for _ in range(4):
+            self.clock("upkeep", self.data.work)
+
+    def rest(self) -> None:
+        while self.clock("upkeep", self.data.work):
+            pass
+
+    def fill(self, size: int) -> None:
+        while self.bytes < size:
+            self.put(self.epoch)
+
+    def perform(self, kind: str, effect: core.Effect) -> None:
+        self.clock(kind, lambda: self.data.perform(effect))
+
+
+def move(leader: Loop, learner: Loop, clock: Clock) -> None:
+    half = tuple(range(VNODES // 2))
+    leader.perform("begin of a snapshot", core.Scan(LEARNER, 1, half, None))
+    while leader.data.scans:
+        clock("two chunks of a snapshot", lambda: leader.data.scans.pump(2))
+        for chunk, body in leader.sent:
+            learner.data.receive(chunk, None if body is None else memoryview(body))
+            learner.perform("load of a chunk", core.Load(chunk))
+        leader.sent.clear()
+        clock("upkeep", learner.data.work)
+    leader.perform("drop", core.Drop(half))
+    leader.rest()
+    learner.rest()
+    assert not leader.state.statistics()["bytes"][: VNODES // 2].any()
+    for loop in (leader, learner):
+        loop.perform("release of everything", core.Release(1, limits.WATERMARK_END))
+        loop.rest()
+
+
+def measure(kind: str, size: int, directory: Path) -> Clock:
+    clock = Clock()
+    Loop(LEADER, kind, directory / "warm", Clock()).fill(1 << 20)
+    leader, learner = (Loop(name, kind, directory / name, clock) for name in (LEADER, LEARNER))
+    leader.fill(size)
+    move(leader, learner, clock)
+    return clock
+
+
+def main() -> int:
+    """Measure and print; 1 when a step took longer than it may."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=SHAPES, default="join")
+    parser.add_argument("--mib", type=int, nargs="+", default=[256, 2048], help="sizes of the state")
+    parser.add_argument("--max-ms", type=float, default=200.0)
+    parser.add_argument("--directory", type=Path, help="where the state is put; needs three times its size")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    records, worst = [], 0.0
+    for mib in args.mib:
+        with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+            clock = measure(args.kind, mib << 20, Path(directory))
+        print(f"{args.kind}, {mib} MiB of state, load {os.getloadavg()[0]:.1f}")
+        for step, times in sorted(clock.steps.items(), key=lambda item: -max(item[1])):
+            clocked, computed = np.array(times).T * 1000
+            worst = max(worst, clocked.max())
+            print(
+                f"  {step:26} {len(times):7} times, {clocked.sum() / 1000:8.2f} s together,"
+                f" longest {clocked.max():7.1f} ms, of the processor {computed.max():7.1f} ms"
+            )
+            for metric, value in (("longest", clocked.max()), ("longest, of the processor", computed.max())):
+                about = {
+                    "benchmark": "loop_standing",
+                    "case": step,
+                    "metric": metric,
+                    "value": float(value),
+                    "unit": "ms",
+                }
+                records.append({**about, "kind": args.kind, "mib": mib, "load1": os.getloadavg()[0]})
+    if args.json:
+        args.json.write_text(json.dumps(records, indent=1))
+    print(f"longest standing of the loop: {worst:.1f} ms, allowed {args.max_ms:.0f}")
+    return int(worst > args.max_ms)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
