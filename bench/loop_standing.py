@@ -1,8 +1,8 @@
 """How long an instance's loop stands at a time while its state grows, moves to another instance and leaves it.
 
 The real data of two instances in one process: state is put epoch by epoch, a snapshot of one half is sent and loaded chunk
-by chunk, then the half is dropped, and in the end all of it expires. Every step of a loop is timed alone, by the clock and by
-the processor: on a busy machine the clock also counts what others do.
+by chunk, then the half is dropped, and in the end all of it expires. Every step of a loop is timed alone, by the clock and
+by the processor: on a busy machine the clock also counts what others do.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ log = logging.getLogger("ferry.sidecar")
 LOOK_SECONDS, CALM_SECONDS = 0.1, 1.0
 """Between two looks at the board: while somebody is missing, and when everybody is there."""
 
-WAITING_MESSAGES_MAX, WAITING_SECONDS = 4096, 30.0
-"""Messages that wait for one peer's channel, and for how long; older ones go first. What is lost costs a new attempt, not
-state."""
+WAITING_MESSAGES_MAX, WAITING_BYTES_MAX, WAITING_SECONDS = 4096, 64 * 1024 * 1024, 30.0
+"""Messages that wait for one peer's channel, their bytes, and for how long; older ones go first. What is lost costs a new
+attempt, not state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,26 @@ class Post:
     head: bytes
     body: tuple[pa.Buffer, ...]
 
+    @property
+    def size(self) -> int:
+        """Bytes of head and body."""
+        return len(self.head) + sum(memoryview(part).nbytes for part in self.body)
+
 
 @dataclass(slots=True)
 class Queue:
     """What waits for one peer's channel."""
 
     since: float
-    posts: deque[Post] = field(default_factory=lambda: deque(maxlen=WAITING_MESSAGES_MAX))
+    posts: deque[Post] = field(default_factory=deque)
+    bytes: int = 0
+
+    def add(self, post: Post) -> None:
+        """Of too many, or too large ones, the oldest are lost."""
+        self.posts.append(post)
+        self.bytes += post.size
+        while len(self.posts) > 1 and (len(self.posts) > WAITING_MESSAGES_MAX or self.bytes > WAITING_BYTES_MAX):
+            self.bytes -= self.posts.popleft().size
 
 
 class Peers:
@@ -115,7 +128,7 @@ class Peers:
             if channel is not None:
                 self._post(channel, post)
                 return
-            self._waiting.setdefault(peer, Queue(time.monotonic())).posts.append(post)
+            self._waiting.setdefault(peer, Queue(time.monotonic())).add(post)
         self._wake.set()
 
     def send_nowait(self, peer: str, lane: Lane, kind: int, head: bytes, body: tuple[pa.Buffer, ...]) -> bool:

@@ -131,6 +131,24 @@ def test_messages_of_both_sides_arrive_in_order(late: bool) -> None:
         b.endpoint.close()
 
 
+def test_what_waits_for_a_peer_that_never_comes_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "WAITING_BYTES_MAX", 10_000)
+    registry = Registry()
+    a, b = Instance("0.0", registry), Instance("1.0", registry)
+    try:
+        a.start()
+        for i in range(100):
+            a.peers.post("1.0", Lane.DELTA, 1, b"%d" % i, (bytes(998),))
+        b.start()
+        b.wait_for(10)
+        a.peers.post("1.0", Lane.DELTA, 1, b"last", ())
+        b.wait_for(11)
+        assert b.got == [*(b"%d" % i for i in range(90, 100)), b"last"]
+    finally:
+        a.endpoint.close()
+        b.endpoint.close()
+
+
 def test_nothing_is_sent_in_bulk_without_a_channel() -> None:
     peers = Peers("0.0", Registry(), print)  # type: ignore[arg-type]
     assert not peers.send_nowait("1.0", Lane.BULK, 1, b"", ())
