@@ -1,7 +1,7 @@
 """The driver of a job over HTTP: its status, the placement in force there, a new placement, a request to stop.
 
 A driver that does not answer is no error here but None or False, unless it was to take a placement. What was submitted is
-kept by the driver that accepted it, so that an operator that takes over knows what is in force without having written it down.
+kept by the driver that accepted it, so that an operator that takes over knows what is in force though none wrote it down.
 """
 
 from __future__ import annotations
