@@ -64,7 +64,7 @@ def _troubles(view: View) -> Iterable[Trouble]:
     if status is not None and view.stalled >= STALLED_SECONDS:
         yield Trouble("Stalled", f"the epoch after {status.epoch} does not come to its end")
     if status is not None:
-        yield from (Trouble(one.reason, one.text) for one in status.troubles)
+        yield from (Trouble(one.reason, one.text) for one in (*status.troubles, *status.notices))
     if status is not None and not status.journal_up:
         yield Trouble("JournalDown", "the driver does not reach Redis: groups cannot change, epochs go on")
     for name, why in view.lost.items():
@@ -107,6 +107,8 @@ def _progressing(view: View, steps: Sequence[Step]) -> Claimed:
     if turn.leaving:
         which = ", ".join(str(k) for k in turn.leaving)
         return Claimed("Progressing", "True", "Replacing", f"workers {which} are emptied and made again")
+    if given_up(view):
+        return Claimed("Progressing", "True", "Waiting", "for moves that were given up to be begun again")
     if moving(view):
         return Claimed("Progressing", "True", "Moving", "state is on its way")
     observed = view.observed
@@ -124,6 +126,9 @@ def _handover(view: View) -> Claimed:
     if count == 0:
         return Claimed("Handover", "False", "Settled")
     total = len(view.seen.status.groups)
+    if (left := given_up(view)) > 0:
+        text = f"{left} copies were given up, and are begun again after a while; {count} of {total} virtual nodes wait"
+        return Claimed("Handover", "False", "GivenUp", text)
     return Claimed("Handover", "True", "Moving", f"{count} of {total} virtual nodes are on their way")
 
 
@@ -164,6 +169,14 @@ def moving(view: View) -> int:
         elsewhere = bool(wanted) and (in_step[:1] != wanted[:1] or not frozenset(wanted) <= frozenset(in_step))
         count += bool(learners) or (elsewhere and not settled)
     return count
+
+
+def given_up(view: View) -> int:
+    """Copies that were given up, while nothing else is on its way."""
+    status = view.seen.status
+    if status is None or any(learners for _, learners in status.groups):
+        return 0
+    return status.moves_given_up
 
 
 def intended(steps: Sequence[Step]) -> str | None:

@@ -49,6 +49,8 @@ def changes(report: Report) -> Iterator[Notice]:
                 yield Notice("Normal", "HandoverStarted", condition.message)
             case "Handover", "False" if old is not None and old.status == "True" and condition.reason == "Settled":
                 yield Notice("Normal", "HandoverFinished", f"after {now.last_handover}")
+            case "Handover", "False" if condition.reason == "GivenUp":
+                yield Notice("Warning", "HandoverGivenUp", condition.message)
             case "ReplicasInSync", "False" if condition.reason == "TooFewWorkers":
                 yield Notice("Warning", condition.reason, condition.message)
             case "Progressing", "False" if condition.reason == "Paused":

@@ -87,6 +87,26 @@ def test_a_driver_that_refuses_placements_is_told_of() -> None:
     world.until(lambda w: settled(w) and w.status["workers"] == 3 and w.condition("Degraded")["status"] == "False")
 
 
+def test_moves_that_were_given_up_are_told_of_until_they_are_done() -> None:
+    world = running()
+    world.gives_up = (Trouble("MovesGivenUp", "5 copies on 2.0: nothing has come from 0.0 for 600 s", world.now),)
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: w.condition("Handover").get("reason") == "GivenUp", 30)
+    assert (
+        world.condition("Handover")["status"] == "False"
+        and "1 copies were given up" in world.condition("Handover")["message"]
+    )
+    assert world.condition("Degraded")["reason"] == "MovesGivenUp" and not settled(world)
+    assert "nothing has come from 0.0" in world.condition("Degraded")["message"]
+    assert world.condition("Progressing")["message"] == "for moves that were given up to be begun again"
+    reasons = {event["reason"] for (kind, _), event in world.api.objects.items() if kind == EVENTS}
+    assert {"MovesGivenUp", "HandoverGivenUp"} <= reasons
+    value = world.operator.metrics.registry.get_sample_value
+    assert value("ferry_streamjob_moves_given_up", {"streamjob": "nbq5"}) == 1
+    world.gives_up = ()
+    world.until(lambda w: settled(w) and w.status["workers"] == 3 and w.condition("Degraded")["status"] == "False")
+
+
 MINE = revise(spec.check(document()))
 
 

@@ -77,7 +77,8 @@ class FakeDriver:
         for vnode, wanted in enumerate(self.desired["placements"]):
             living = [i for i in wanted if i in alive]
             if living and self.groups[vnode] != living:
-                self.groups[vnode] = living
+                if not self.world.gives_up:
+                    self.groups[vnode] = living
                 return
 
     def settled(self) -> bool:
@@ -90,6 +91,7 @@ class FakeDriver:
         return Status(
             job="nbq5", generation=self.generation, phase="ingest" if self.world.stands else "idle", epoch=self.world.epoch,
             watermark=None, version=(1, 1), began=self.began, troubles=self.world.troubles,
+            moves_given_up=len(self.world.gives_up), notices=self.world.gives_up,
             groups=[(list(g), []) for g in self.groups], settled=self.settled(),
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
             loads=[(1.0, 1.0)] * len(self.groups), rows=10, late=0, malformed=0, rows_per_second=1.0,
@@ -162,6 +164,8 @@ class World:
         self.hangs = False
         """the driver that runs answers nobody, and its kubelet says so"""
         self.refuses_placements = False
+        self.gives_up: tuple[Trouble, ...] = ()
+        """why nothing moves"""
         self.no_records = False
         """no epoch begins"""
         self.troubles: tuple[Trouble, ...] = ()
