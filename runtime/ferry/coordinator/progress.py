@@ -15,6 +15,7 @@ from typing import Any
 
 from ferry.contract.documents import Status, Trouble, append_record
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
+from ferry.contract.names import InstanceId
 from ferry.coordinator.meters import Meters
 from ferry.protocol.coordinator import Coordinator
 from ferry.protocol.groups import settled
@@ -55,7 +56,7 @@ def notices(machine: Coordinator) -> tuple[Trouble, ...]:
     for (a, b), bar in sorted(dict(machine.apart).items()):
         if now < bar.until:
             add("InstancesApart", f"{a} and {b} cannot reach each other", bar.since)
-    moves: dict[tuple[str, str], tuple[int, int]] = {}
+    moves: dict[tuple[InstanceId, str], tuple[int, int]] = {}
     for (i, _), refusal in sorted(dict(machine.refused).items()):
         if now < refusal.bar.until:
             count, since = moves.get((i, refusal.reason), (0, refusal.bar.since))
