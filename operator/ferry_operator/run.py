@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from ferry.contract.documents import TIMELINE
 from ferry.contract.errors import SpecRefused
 from ferry_operator import environment, spec, timeline
 from ferry_operator.care import Outcome
@@ -55,15 +56,14 @@ def run(request: Request, programs: Programs | None = None) -> int:
     for warning in spec.warnings(job):
         progress.print(Text(f"warning: {warning}", style="yellow"))
     directory = RunDirectory(job, environment.home())
-    timeline_file = directory.path / "timeline.jsonl"
-    skip = len(timeline.read(timeline_file))
+    tail = timeline.Tail(directory.path / TIMELINE, from_end=True)
     remove = False
     try:
         settings = settings_for(job, request.job_file, directory, request.options)
         supervisor = Supervisor(settings, directory, schedule, environment.home(), programs or Programs())
         with Progress(progress, request.quiet) as show:
             outcome = supervisor.run(show)
-        records = timeline.read(timeline_file)[skip:]
+        records = tail.read()
         remove = outcome.ok and not directory.given and not request.options.keep
         _report(request, outcome, job.metadata.name, records, None if remove else directory.path, progress)
         for left in schedule.left() if outcome.ok else []:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from ferry.contract.documents import RunSettings, Status, append_record
+from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator import decide as d
@@ -66,7 +66,7 @@ class Supervisor:
         self._slow = ""
         self._desk = Desk()
         self._interrupts = Interrupts(self._desk.wake)
-        self._tail = Tail(directory.path / "timeline.jsonl", from_end=True)
+        self._tail = Tail(directory.path / TIMELINE, from_end=True)
 
     # ---- the loop
     def run(self, show: Callable[[View], None]) -> Outcome:

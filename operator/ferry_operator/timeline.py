@@ -9,6 +9,7 @@ the latency of single records, offered at a fixed rate: a longer epoch makes no 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,10 +17,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ferry.contract.documents import TIMELINE_BEFORE
+
 Record = dict[str, Any]
 
 FOLLOW_UP_SECONDS = 5.0
 """A cut or clean-up of a vnode that ended its warming not longer ago than this belongs to the same move."""
+
+HEAD_BYTES = 256
+"""Of a part of the timeline, enough to tell it from another: its first record begins with the time."""
 
 FAILURES = ("kill-worker", "kill-instance", "kill-driver", "restart driver")
 """Actions that a recovery follows."""
@@ -31,31 +37,57 @@ def read(file: Path) -> list[Record]:
 
 
 class Tail:
-    """Reads what was added to a timeline since the last look."""
+    """Reads what was added to a timeline since the last look, across the end of its part."""
 
     def __init__(self, file: Path, from_end: bool = False) -> None:
         self._file = file
-        self._at = file.stat().st_size if from_end and file.exists() else 0
+        self._head, self._at = b"", 0
+        """How the part begins that was read last: no other part begins with the same record."""
+        if from_end and file.exists():
+            with open(file, "rb") as part:
+                self._head, self._at = part.read(HEAD_BYTES), part.seek(0, os.SEEK_END)
 
     def read(self) -> list[Record]:
         """New records, in order; none while the file does not exist."""
+        records: list[Record] = []
         try:
             with open(self._file, "rb") as file:
+                head = file.read(HEAD_BYTES)
+                if not self._known(head):
+                    records, self._at = self._rest(), 0
+                self._head = head
                 file.seek(self._at)
-                data = file.read()
+                found, size = _records(file.read())
         except FileNotFoundError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._at += len(whole)
-        records = []
-        for line in whole.splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue  # a process that was killed while it wrote
-            if isinstance(record, dict) and "kind" in record:
-                records.append(record)
-        return records
+        self._at += size
+        return records + found
+
+    def _known(self, head: bytes) -> bool:
+        return bool(self._head) and head.startswith(self._head)
+
+    def _rest(self) -> list[Record]:
+        """What was not read of the part before; all of it, if that is another one by now."""
+        try:
+            with open(self._file.with_name(TIMELINE_BEFORE), "rb") as file:
+                file.seek(self._at if self._known(file.read(HEAD_BYTES)) else 0)
+                return _records(file.read())[0]
+        except FileNotFoundError:
+            return []
+
+
+def _records(data: bytes) -> tuple[list[Record], int]:
+    """The records of the whole lines, and the bytes of these."""
+    whole = data[: data.rfind(b"\n") + 1]
+    records = []
+    for line in whole.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # a process that was killed while it wrote
+        if isinstance(record, dict) and "kind" in record:
+            records.append(record)
+    return records, len(whole)
 
 
 @dataclass(slots=True)

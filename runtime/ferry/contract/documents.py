@@ -9,7 +9,8 @@ A run lives in one directory:
 |---|---|---|
 | `run.json` | supervisor | RunSettings; mode 0600, for it holds the secret |
 | `driver.json` | driver | {"url", "pid", "generation"}: where the control endpoint listens, once it does |
-| `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970 |
+| `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970. At
+`limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and the one that was that goes |
 | `checkpoint/` | Spark, driver | offsets and commits of the query; what is lost of it is written again from the state |
 | `workers/K/I/` | instance K.I | its state, log and mark |
 | `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
@@ -28,13 +29,19 @@ Timeline records by `kind`:
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ferry.contract import rings
+from ferry.contract import limits, rings
 from ferry.contract.lenient import known
+
+TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
+"""The part that is written, and the one before it."""
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 """Stages of an epoch at which a run can be told to stop and let an action happen."""
@@ -224,7 +231,16 @@ class Status:
 
 
 def append_record(directory: str | Path, record: dict[str, Any]) -> None:
-    """Append one record to the run's timeline, in one write so that processes do not mix their lines."""
+    """Append one record to the run's timeline, in one write so that processes do not mix their lines.
+
+    A part that is full becomes the part before; a lock on it keeps two processes from doing that at once.
+    """
     line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
-    with open(Path(directory) / "timeline.jsonl", "ab", buffering=0) as file:
+    path = Path(directory) / TIMELINE
+    with open(path, "ab", buffering=0) as file:
         file.write(line)
+        if file.tell() > limits.TIMELINE_BYTES_MAX:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):  # the other one has done it
+                if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                    path.rename(path.with_name(TIMELINE_BEFORE))

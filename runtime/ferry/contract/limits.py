@@ -43,6 +43,12 @@ WARM_DEADLINE_SECONDS = 600.0
 OFFSETS_BYTES_MAX = 64 * 1024
 """What the notes of an epoch keep of Spark's checkpoint, packed; beyond it only its digest. A mark holds it twice."""
 
+TIMELINE_BYTES_MAX = 64 * 1024 * 1024
+"""Of one part of a timeline, about 150,000 epochs. The part before is kept, the one before that goes."""
+
+DEAD_LETTER_BYTES_MAX = 1024 * 1024 * 1024
+"""Of all dead letters of a job: the oldest epochs go first. Malformed records are counted all the same."""
+
 EMIT_LOCAL_ROWS = 400_000
 """Fired rows up to this number become a local relation where Spark has something to do with them; more are read by tasks."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ferry.contract import documents, limits
 from ferry_operator import plot, timeline
 
 T = 1_800_000_000.0
@@ -133,6 +135,32 @@ def test_a_tail_reads_only_whole_new_lines(tmp_path: Path) -> None:
     assert tail.read() == [{"kind": "epoch", "t": 2}]
     assert tail.read() == []
     assert timeline.Tail(file, from_end=True).read() == []
+
+
+def test_a_timeline_has_a_bound_and_its_readers_miss_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 1000)
+    file = tmp_path / documents.TIMELINE
+    follows, late = timeline.Tail(file), timeline.Tail(file)
+    seen: list[int] = []
+    for n in range(200):
+        documents.append_record(tmp_path, {"kind": "epoch", "epoch": n})
+        if n % 7 == 0:
+            seen += [r["epoch"] for r in follows.read()]
+        if n == 99:
+            ends = timeline.Tail(file, from_end=True)
+    assert [*seen, *(r["epoch"] for r in follows.read())] == list(range(200))
+    assert {p.name for p in tmp_path.iterdir()} <= {documents.TIMELINE, documents.TIMELINE_BEFORE}
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 2200
+    kept = [r["epoch"] for r in late.read()]
+    assert kept == [r["epoch"] for r in timeline.read(file)] == list(range(kept[0], 200))
+    assert [r["epoch"] for r in ends.read()] == kept, "two parts later it reads what is there"
+
+
+def test_two_processes_end_a_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 2000)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: documents.append_record(tmp_path, {"kind": "epoch", "epoch": n}), range(110)))
+    assert {r["epoch"] for r in timeline.read(tmp_path / documents.TIMELINE)} == set(range(110))
 
 
 @pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG"), ("b.svg", b"<?xml"), ("without", b"\x89PNG")])
