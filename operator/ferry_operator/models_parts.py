@@ -307,7 +307,8 @@ class DeadLetter(Part):
         default=None,
         min_length=1,
         max_length=PATH_MAX,
-        description="Directory for them; null: beside the output, else with the run.",
+        description="Directory for them, one folder an epoch; null: beside the output, else with the run. Beyond "
+        f"{limits.DEAD_LETTER_BYTES_MAX >> 30}Gi the oldest epochs are deleted.",
         json_schema_extra=restart("The driver is restarted; later epochs write there."),
     )
 

@@ -25,6 +25,7 @@ from ferry.contract.tickets import Right, stage_right
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest
 from ferry.driver.checkpoint import Checkpoint
+from ferry.driver.letters import DeadLetters
 from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, Patience
 from ferry.driver.publisher import Publisher, is_passing
@@ -55,9 +56,10 @@ class Epochs:
         self.idle.set()
         self._watch = Watch(spark.sparkContext.cancelAllJobs, loop.members.connected)
         loop.members.on_lost = self._watch.lost
-        self._dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
-        self._dead_letter_of_tasks = None if apart and settings.dead_letter is None else str(self._dead_letter)
-        self.publisher = Publisher(settings, spark, plan, loop, progress, hook, self._watch, self._dead_letter)
+        dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
+        self._dead_letter_of_tasks = None if apart and settings.dead_letter is None else str(dead_letter)
+        letters = DeadLetters(dead_letter)
+        self.publisher = Publisher(settings, spark, plan, loop, progress, hook, self._watch, letters)
         self._patience = Patience(loop, progress, "IngestFailing", QUIET_SECONDS)
         self._last_end: float | None = None
         self._halting = threading.Event()
@@ -178,7 +180,7 @@ class Epochs:
             for r in receipts
             if r["malformed"]
         }
-        self.publisher.keep_dead_letters(letters)
+        self.publisher.letters.keep(step.epoch, letters)
         notes["letters"] = [*(notes.get("letters", []) if step.operator else []), *letters]
         high = limits.WATERMARK_END if flush else self._watermark(step, mine, order)
         meta = json.dumps(notes, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Fired rows of a committed step on their way to the sinks, and dead letters to their folder.
+"""Fired rows of a committed step on their way to the sinks, and dead letters with them.
 
 Reading may fail because an instance is gone: the coordinator then names other readers. Writing may fail because the sink
 does: it is tried again, degraded, for as long as the job may wait. Must never decide which attempt counts.
@@ -11,7 +11,6 @@ import logging
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from ferry.contract.errors import Fault, FerryError
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress
+from ferry.driver.letters import DeadLetters
 from ferry.driver.patience import QUIET_SECONDS, Patience
 from ferry.driver.watch import Watch
 from ferry.kernels.schemas import fired_schema
@@ -61,14 +61,14 @@ class Publisher:
 
     def __init__(
         self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress, hook: Hook,
-        watch: Watch, dead_letter: Path,
+        watch: Watch, letters: DeadLetters,
     ) -> None:  # fmt: skip
         self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
             settings, spark, plan, loop, progress, hook,
         )  # fmt: skip
         self._root = Right.root(settings.secret)
         self._watch = watch
-        self._dead_letter = dead_letter
+        self.letters = letters
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
         self._reading = Patience(loop, progress, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
@@ -109,7 +109,7 @@ class Publisher:
             if fired is None:
                 return False
             record.fired = fired
-        self._publish_dead_letters(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
+        self.letters.publish(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
         return True
 
     def _publish_rows(self, rows: core.Rows, epoch: int) -> int | None:
@@ -167,21 +167,3 @@ class Publisher:
             with self._watch.on(i for i, _ in rows.readers if table is None):
                 made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, self.splits(rows), schema))
                 output.sink.write(epoch, rows.generation, made)
-
-    def keep_dead_letters(self, letters: dict[str, list[str]]) -> None:
-        """Write those that came with receipts where tasks that share a directory with the driver write theirs."""
-        for name, lines in letters.items():
-            if lines:
-                self._dead_letter.mkdir(parents=True, exist_ok=True)
-                (self._dead_letter / f".{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
-
-    def _publish_dead_letters(self, epoch: int, accepted: list[str]) -> None:
-        """Make the set-aside records of accepted tasks visible, forget those of others."""
-        if not self._dead_letter.is_dir():
-            return
-        for hidden in self._dead_letter.glob(f".{epoch}-*.jsonl"):
-            name = hidden.name[1:]
-            if name.removesuffix(".jsonl") in accepted:
-                hidden.rename(self._dead_letter / name)
-            else:
-                hidden.unlink()

@@ -198,11 +198,16 @@ class _Task:
         if w.dead_letter is None:
             self.letters += lines[: LETTERS_MAX - len(self.letters)]
             return
-        folder = Path(w.dead_letter)
+        folder = hidden_letters(Path(w.dead_letter), w.epoch)
         folder.mkdir(parents=True, exist_ok=True)
-        name = f".{w.epoch}-{w.shape.index}-{w.generation}-{w.run}-{self.attempt}.jsonl"
+        name = f"{w.epoch}-{w.shape.index}-{w.generation}-{w.run}-{self.attempt}.jsonl"
         with open(folder / name, "a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
+
+
+def hidden_letters(directory: Path, epoch: int) -> Path:
+    """Where the tasks of an epoch write what they set aside."""
+    return directory / f".epoch={epoch}"
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

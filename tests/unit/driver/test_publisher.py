@@ -1,4 +1,4 @@
-"""Dead letters of accepted tasks become visible, those of others go; which failures pass by themselves, and which are final."""
+"""Which failures pass by themselves, and which are final."""
 
 from __future__ import annotations
 
@@ -14,17 +14,6 @@ from ferry.driver.orders import Halted
 from ferry.driver.patience import Patience
 from ferry.driver.publisher import Publisher, is_final, is_passing
 from ferry.protocol.coordinator import Halt, Rows
-
-
-def test_dead_letters_that_came_with_receipts_are_published_with_their_epoch(tmp_path: Path) -> None:
-    publisher = object.__new__(Publisher)
-    publisher._dead_letter = tmp_path / "letters"
-    publisher.keep_dead_letters({"5-0-2-3-77": ["a", "b"], "5-0-2-3-78": []})
-    (tmp_path / "letters" / ".5-0-2-3-79.jsonl").write_text("of a task that was tried again")
-    (tmp_path / "letters" / ".6-0-2-4-80.jsonl").write_text("of the next epoch")
-    publisher._publish_dead_letters(5, ["5-0-2-3-77", "5-0-2-3-78"])
-    found = {p.name: p.read_text() for p in (tmp_path / "letters").iterdir()}
-    assert found == {"5-0-2-3-77.jsonl": "a\nb\n", ".6-0-2-4-80.jsonl": "of the next epoch"}
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) ->
     made = task(str(tmp_path / "letters"))
     made._set_aside(2, ["{", "}"], "no JSON")
     assert (made.malformed, made.letters) == (2, [])
-    lines = (tmp_path / "letters" / ".5-0-2-3-77.jsonl").read_text().splitlines()
+    lines = (tmp_path / "letters" / ".epoch=5" / "5-0-2-3-77.jsonl").read_text().splitlines()
     assert [json.loads(line)["record"] for line in lines] == ["{", "}"]
 
 
