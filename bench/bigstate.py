@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,7 @@ class Keys:
     """The source; a position is a number of records."""
 
     keys: int
+    own_clock: ClassVar[bool] = True
 
     def schema(self) -> pa.Schema:
         """Event time and key."""

@@ -63,3 +63,6 @@ NO_TRANSPORT = "no transport: "
 
 NO_TRANSPORT_CODE = 4
 """Its exit code."""
+
+OVERFLOW = "integer overflow: "
+"""What the text of a SpecRefused begins with that a reader of fired rows gets: reading them again would not help."""

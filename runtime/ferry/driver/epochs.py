@@ -28,7 +28,7 @@ from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.letters import DeadLetters
 from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, Patience
-from ferry.driver.publisher import Publisher, is_passing
+from ferry.driver.publisher import Publisher, is_passing, refuse_final
 from ferry.driver.watch import Watch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import Plan
@@ -147,6 +147,7 @@ class Epochs:
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
         """Try again a little later: the coordinator may know by then who is gone."""
+        refuse_final(reason)
         self._patience.failed(f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:300]}")
         self.loop.post(core.IngestFailed(order.step, order.run))
 

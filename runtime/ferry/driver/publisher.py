@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Fault, FerryError
+from ferry.contract.errors import OVERFLOW, Fault, FerryError, SpecRefused
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress
@@ -54,6 +54,13 @@ def is_final(error: Exception) -> bool:
     if isinstance(error, FerryError):
         return not isinstance(error, Fault)
     return FINAL_ERRORS.search(str(error)) is not None
+
+
+def refuse_final(error: Exception | str) -> None:
+    """Raise SpecRefused when rows cannot be read for what they hold: no other reader would help."""
+    found = re.search(rf"{OVERFLOW}.*?(?=\. Detail: |\n|$)", str(error))  # Flight adds where it was raised.
+    if found is not None:
+        raise SpecRefused(found[0])
 
 
 class Publisher:
@@ -156,6 +163,7 @@ class Publisher:
 
     def _read_failed(self, rows: core.Rows, error: Exception) -> None:
         """Ask for other readers a little later."""
+        refuse_final(error)
         self._reading.failed(f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}")
         self.loop.post(core.ReadFailed(rows.label.step))
 

@@ -5,7 +5,8 @@ and when panes are combined into a window. Slash (paper 003) calls this the help
 
 A state cell is 8 bytes; floats are kept as their bit pattern. Codes of state columns, see `merge_codes`:
 0/1 sum, 2/3 min, 4/5 max (even: int64, odd: float64), 6 + 2 * (by is float) + (value is float) for the first of the two
-columns of arg_max, -1 for its second. NaN is greater than every number, as in Spark. Integer sums wrap.
+columns of arg_max, -1 for its second, -2 for the flags, which come last. NaN is greater than every number, as in Spark.
+An integer sum that leaves 64 bits sets its flag, for good.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ Bytes = npt.NDArray[np.uint8]
 SLICE, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
 """Words of a group's row; the state cells follow. With byte keys, KEY is an offset into the heap."""
 
+FLAGS = -2
+OVERFLOWED = 31
+"""Number of the flag of column 0 that says so; bits below it say that a column has seen a value."""
+
 DONE, ROWS_FULL, HEAP_FULL = 0, 1, 2
 NO_BYTES: Bytes = np.empty(0, np.uint8)
 NO_INTS: Ints = np.empty(0, np.int64)
@@ -36,7 +41,7 @@ def merge_codes(shape: Shape) -> Ints:
         is_float = int(a.number == "float")
         match a.function:
             case "count":
-                pass
+                codes += [0] * len(a.state_types)
             case "sum":
                 codes.append(is_float)
             case "mean":
@@ -47,6 +52,8 @@ def merge_codes(shape: Shape) -> Ints:
                 codes.append(4 + is_float)
             case "arg_max":
                 codes += [6 + 2 * int(a.by_number == "float") + is_float, -1]
+    if shape.flagged:
+        codes.append(FLAGS)
     return np.array(codes, np.int64)
 
 
@@ -61,7 +68,11 @@ def _merge(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untype
         code = codes[c]
         d = CELLS + c
         if code == 0:
-            into[i, d] += source[j, c]
+            before, added = into[i, d], source[j, c]
+            total = before + added
+            if (before ^ total) & (added ^ total) < 0 and codes[codes.size - 1] == FLAGS:
+                into[i, CELLS + codes.size - 1] |= np.int64(1) << (OVERFLOWED + c)
+            into[i, d] = total
         elif code == 1:
             finto[i, d] += fsource[j, c]
         elif code == 2:
@@ -89,6 +100,8 @@ def _merge(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untype
             if more:
                 into[i, d] = source[j, c]
                 into[i, d + 1] = source[j, c + 1]
+        elif code == FLAGS:
+            into[i, d] |= source[j, c]
 
 
 @njit(cache=True, nogil=True)

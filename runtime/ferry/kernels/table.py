@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 USED, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
+FLAGS, OVERFLOWED = -2, 31
 DONE, HEAP_FULL = 0, -1
 PLACE_BITS = 6
 
@@ -176,7 +177,11 @@ def _merge(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untype
         code = codes[c]
         d = CELLS + c
         if code == 0:
-            into[i, d] += source[j, d]
+            before, added = into[i, d], source[j, d]
+            total = before + added
+            if (before ^ total) & (added ^ total) < 0 and codes[codes.size - 1] == FLAGS:
+                into[i, CELLS + codes.size - 1] |= np.int64(1) << (OVERFLOWED + c)
+            into[i, d] = total
         elif code == 1:
             finto[i, d] = fsource[j, d] + finto[i, d]
         elif code == 2:
@@ -204,6 +209,8 @@ def _merge(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untype
             if more:
                 into[i, d] = source[j, d]
                 into[i, d + 1] = source[j, d + 1]
+        elif code == FLAGS:
+            into[i, d] |= source[j, d]
 
 
 @njit(cache=True, nogil=True)

@@ -37,8 +37,11 @@ def feeds_of(operator: Operator, plan: Plan, rows: bool) -> dict[str, tuple[Feed
         key = name
         if _in_spark(source):
             key, maps, splits = f"{name}#{side}", (), None
+        # What an operator has fired was judged as records; generators do not follow the clock.
+        free = name == ROWS or getattr(origin, "own_clock", False)
+        columns = None if source.steps else _columns(operator, side)
         feeds.setdefault(key, []).append(
-            Feed(side, maps, source.key, source.time, splits, None if source.steps else _columns(operator, side))
+            Feed(side, maps, source.key, source.time, splits, columns, None if free else source.ahead_ms)
         )
     return {n: tuple(f) for n, f in feeds.items()}
 

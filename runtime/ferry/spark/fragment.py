@@ -26,6 +26,16 @@ KEY_BYTES_MAX = 32 * 1024 * 1024
 EVENT_TIME_MAX = limits.WATERMARK_END // 2
 """Event times beyond this (either sign) are malformed: no window arithmetic may overflow."""
 
+INT_MAX = 2**63 - 1
+
+NEUTRAL: dict[tuple[str, Number], float] = {
+    ("min", "int"): INT_MAX,
+    ("min", "float"): float("nan"),
+    ("max", "int"): -INT_MAX - 1,
+    ("max", "float"): float("-inf"),
+}
+"""What changes no other value: it stands for null. Of sums it is 0."""
+
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_dictionary)
 _UNIT_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
@@ -46,23 +56,33 @@ class Fragmenter:
         if shape.kind == "aggregate":
             self._groups = Groups(merge_codes(shape), not shape.int_key, groups_max, KEY_BYTES_MAX)
 
-    def add(self, batch: pa.RecordBatch, key_columns: list[str], time_column: str) -> None:
-        """Take records; event time is int64 milliseconds or a timestamp. Raises SpecRefused for columns that do not fit."""
+    def add(
+        self, batch: pa.RecordBatch, key_columns: list[str], time_column: str, latest: int = EVENT_TIME_MAX
+    ) -> None:
+        """Take records; event time is int64 milliseconds or a timestamp, `latest` at most.
+
+        Raises SpecRefused for columns that do not fit.
+        """
         self._check(batch, [*key_columns, time_column, *self._sources()])
         if len(key_columns) != len(self.shape.key):
             raise SpecRefused(f"operator {self.shape.name}: key has {len(self.shape.key)} elements, not {key_columns}")
+        batch = self._without(batch, self._too_great(batch, [*key_columns, time_column]))
         keys = [self._key(batch, c, kind) for c, (_, kind) in zip(key_columns, self.shape.key, strict=True)]
         times = self._time(batch, time_column)
-        refused, bad = None, self._bad(keys, times, batch)
+        bad = self._bad(keys, times, latest)
         if bad is not None:
-            refused, good = batch.filter(pa.array(bad)), pa.array(~bad)
-            batch = batch.filter(good)
+            batch, good = self._without(batch, bad), pa.array(~bad)
             keys, times = [k.filter(good) for k in keys], times.filter(good)
         if batch.num_rows:
             self._take(batch, keys, times)
-        if refused is not None:
-            self._malformed.append(refused)
-            self.rows_malformed += refused.num_rows
+
+    def _without(self, batch: pa.RecordBatch, bad: npt.NDArray[np.bool_] | None) -> pa.RecordBatch:
+        """Set these records aside as malformed; the others."""
+        if bad is None or not bad.any():
+            return batch
+        self._malformed.append(batch.filter(pa.array(bad)))
+        self.rows_malformed += int(bad.sum())
+        return batch.filter(pa.array(~bad))
 
     def _take(self, batch: pa.RecordBatch, keys: list[pa.Array], times: pa.Array) -> None:
         slices, greatest = panes.slices_of(columns.integers(times), self.shape.window.pane_ms)
@@ -92,15 +112,13 @@ class Fragmenter:
         return self.take_full()
 
     def malformed(self) -> pa.Table | None:
-        """Records refused since the last call (null key, null or absurd event time, null in an aggregated column)."""
+        """Records refused since the last call: a null key or event time, a time out of bounds, an integer beyond 64 bits."""
         refused, self._malformed = self._malformed, []
         return pa.Table.from_batches(refused) if refused else None
 
     def _sources(self) -> list[str]:
         if self.shape.kind == "aggregate":
-            return [
-                c for a in self.shape.aggregates if a.function != "count" for c in (a.column, a.by) if c is not None
-            ]
+            return [c for a in self.shape.aggregates for c in (a.column, a.by) if c is not None]
         side = self.shape.left if self.side == 0 else self.shape.right
         assert side is not None
         return [source for _, source, _ in side.columns]
@@ -141,46 +159,70 @@ class Fragmenter:
         values = np.floor_divide(raw.fill_null(0).to_numpy(zero_copy_only=False), per_ms)
         return pa.array(values, mask=np.asarray(raw.is_null()) if raw.null_count else None)
 
-    def _bad(self, keys: list[pa.Array], times: pa.Array, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
-        needed = [*keys, times]
+    def _too_great(self, batch: pa.RecordBatch, names: list[str]) -> npt.NDArray[np.bool_] | None:
+        """Which records have an unsigned integer that no signed one can hold, where one is needed."""
         if self.shape.kind == "aggregate":
-            needed += [batch.column(c) for c in self._sources()]
+            names = names + [c for a in self.shape.aggregates if a.function != "count" for c in (a.column, a.by) if c]
         bad: npt.NDArray[np.bool_] | None = None
-        for column in needed:
+        for column in (batch.column(name) for name in dict.fromkeys(names)):
+            if column.type == pa.uint64() and (pc.max(column).as_py() or 0) > INT_MAX:
+                great = pc.greater(column, pa.scalar(INT_MAX, pa.uint64())).fill_null(False)
+                values = great.to_numpy(zero_copy_only=False)
+                bad = values if bad is None else bad | values
+        return bad
+
+    def _bad(self, keys: list[pa.Array], times: pa.Array, latest: int) -> npt.NDArray[np.bool_] | None:
+        bad: npt.NDArray[np.bool_] | None = None
+        for column in (*keys, times):
             if column.null_count:
                 null = column.is_null().to_numpy(zero_copy_only=False)
                 bad = null if bad is None else bad | null
+        latest = min(latest, EVENT_TIME_MAX)
         extremes = pc.min_max(times).as_py()
-        if extremes["min"] is not None and (extremes["min"] < -EVENT_TIME_MAX or extremes["max"] > EVENT_TIME_MAX):
+        if extremes["min"] is not None and (extremes["min"] < -EVENT_TIME_MAX or extremes["max"] > latest):
             values = times.fill_null(0).to_numpy(zero_copy_only=False)
-            absurd = (values < -EVENT_TIME_MAX) | (values > EVENT_TIME_MAX)
+            absurd = (values < -EVENT_TIME_MAX) | (values > latest)
             bad = absurd if bad is None else bad | absurd
         return bad
 
-    def _number(self, batch: pa.RecordBatch, name: str | None, number: Number) -> Ints:
+    def _number(self, batch: pa.RecordBatch, name: str | None, number: Number, valid: pa.Array, neutral: float) -> Ints:
+        """A column's cells, with `neutral` where the record is not valid."""
         assert name is not None
         column = batch.column(name)
         if number == "int" and pa.types.is_floating(column.type):
             raise SpecRefused(
                 f"operator {self.shape.name}: column {name} is {column.type}: declare the aggregate as float"
             )
-        column = self._cast(column, schemas.NUMBER_TYPES[number], name)
+        kind = schemas.NUMBER_TYPES[number]
+        column = self._cast(column, kind, name)
+        if valid is not None:
+            column = pc.if_else(valid, column, pa.scalar(neutral, kind))
         values: npt.NDArray[np.int64] = column.to_numpy(zero_copy_only=True).view(np.int64)
         return values
 
     def _cells(self, batch: pa.RecordBatch) -> Ints:
         cells = np.empty((batch.num_rows, len(self.shape.state_types)), np.int64)
+        if self.shape.flagged:
+            cells[:, -1] = 0
         at = 0
         for a in self.shape.aggregates:
+            nulls = [batch.column(c) for c in (a.column, a.by) if c is not None and batch.column(c).null_count]
+            valid = None if not nulls else nulls[0].is_valid()
+            for column in nulls[1:]:
+                valid = pc.and_(valid, column.is_valid())
+            has = 1 if valid is None else valid.to_numpy(zero_copy_only=False)
             if a.function == "count":
-                continue
-            if a.function == "arg_max":
-                cells[:, at] = self._number(batch, a.by, a.by_number)
-                cells[:, at + 1] = self._number(batch, a.column, a.number)
+                if a.column is not None:
+                    cells[:, at] = has
+            elif a.function == "arg_max":
+                cells[:, at] = self._number(batch, a.by, a.by_number, valid, NEUTRAL["max", a.by_number])
+                cells[:, at + 1] = self._number(batch, a.column, a.number, valid, NEUTRAL["max", a.number])
             else:
-                cells[:, at] = self._number(batch, a.column, a.number)
+                cells[:, at] = self._number(batch, a.column, a.number, valid, NEUTRAL.get((a.function, a.number), 0))
                 if a.function == "mean":
-                    cells[:, at + 1] = 1
+                    cells[:, at + 1] = has
+            if a.function != "count":
+                cells[:, -1] |= np.int64(1 << at) * has
             at += len(a.state_types)
         return cells
 

@@ -30,7 +30,7 @@ def refuse_but_chains(sources: Iterable[str], operators: Sequence[Operator]) -> 
                 raise SpecRefused(
                     f"operator {name!r} reads operator {read!r}, but the one before it is {before!r}. {TODAY}"
                 )
-    read = {side.origin for operator in operators for side in operator.inputs}
-    unread = [source for source in sources if source not in read]
+    used = {side.origin for operator in operators for side in operator.inputs}
+    unread = [source for source in sources if source not in used]
     if operators and unread:
         raise SpecRefused(f"source {unread[0]!r} is read by no operator: use it, or leave it out of sources(). {TODAY}")

@@ -7,6 +7,7 @@ reached does not fail the task: the receipt says so, and the driver runs the ing
 from __future__ import annotations
 
 import json
+import time as clock
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.flight as fl
 
 from ferry import environment
+from ferry.contract.errors import Exhausted
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.places import Registration
 from ferry.contract.shapes import Shape
 from ferry.contract.tickets import Right, stage_ticket
 from ferry.kernels.schemas import state_schema
-from ferry.spark.fragment import Fragmenter
+from ferry.spark.fragment import EVENT_TIME_MAX, Fragmenter
 from ferry.spark.source import FLUSH
 from ferry.spark.splits import Malformed, Splits
 from ferry.spark.stream import Batches
@@ -49,6 +51,8 @@ class Feed:
     splits: Splits | None
     columns: tuple[str, ...] | None
     """Columns to read; None = all."""
+    ahead_ms: int | None = None
+    """How far ahead of this worker's clock an event time may be; None: as far as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +187,15 @@ class _Task:
             ends = pc.subtract(records.column("window_end"), 1)
             records = pa.RecordBatch.from_arrays([*records.columns, ends], names=[*records.schema.names, time])
         fragmenter = self.fragmenters[feed.side]
-        fragmenter.add(records, list(feed.key), time)
+        latest = EVENT_TIME_MAX if feed.ahead_ms is None else int(clock.time() * 1000) + feed.ahead_ms
+        fragmenter.add(records, list(feed.key), time, latest)
         self.sender.send(fragmenter.take_full())
         refused = fragmenter.malformed()
         if refused is not None:
             rows = [json.dumps(row, default=str) for row in refused.to_pylist()]
-            self._set_aside(len(rows), rows, f"null or unusable key, event time or value from {name!r}")
+            self._set_aside(
+                len(rows), rows, f"null or unusable key, event time (too far ahead?) or value from {name!r}"
+            )
 
     def _set_aside(self, count: int, records: list[str], reason: str) -> None:
         """Write records to a hidden file of this attempt; the driver makes those of accepted attempts visible."""
@@ -211,8 +218,10 @@ def hidden_letters(directory: Path, epoch: int) -> Path:
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table as one batch."""
+    """A table as one batch. Raises Exhausted when its texts have more bytes than one batch can count."""
     batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise Exhausted(f"map_batches: {table.nbytes} bytes of one batch; return large_string columns, or fewer rows")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 

@@ -38,7 +38,8 @@ class Malformed:
 class Splits(Protocol):
     """A source whose records are made or read inside the ingest task.
 
-    Reading the same split again gives the same records in the same order, in any process.
+    Reading the same split again gives the same records in the same order, in any process. One that makes up its event times
+    says so by an attribute `own_clock` that is true: they are not compared with the worker's clock.
     """
 
     def schema(self) -> pa.Schema:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, KeyType, Number, Shape, Side, Window
+from ferry.contract.shapes import STATE_COLUMNS_MAX, Aggregate, KeyType, Number, Shape, Side, Window
 from ferry.kernels.schemas import fired_schema
 from ferry.spark.words import milliseconds
 
@@ -60,6 +60,8 @@ class Input:
     time: str | None
     delay_ms: int
     key: tuple[str, ...] = ()
+    ahead_ms: int | None = None
+    """How far ahead of the clock an event time may be; None: as far as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +87,20 @@ class Stream:
     build: Build
     input: Input
 
-    def event_time(self, column: str, delay: int | str = 0) -> Stream:
+    def event_time(self, column: str, delay: int | str = 0, ahead: int | str | None = "1d") -> Stream:
         """`column` (int64 milliseconds or a timestamp) is the event time; records come at most `delay` late.
 
         `delay`: milliseconds, or text such as "3s". The watermark is the greatest event time seen minus this.
+        `ahead`: records whose time is more than this ahead of the worker's clock are malformed, for the watermark never goes
+        back. None: the times are of another clock. Ferry's generators have their own, so it does not hold for them.
         """
         self._column(column, "event_time")
         kind = self.input.schema.field(column).type
         if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
             raise SpecRefused(f"event_time: column {column!r} is {kind}; int64 milliseconds or a timestamp is needed")
-        return replace(self, input=replace(self.input, time=column, delay_ms=milliseconds(delay, "delay")))
+        ahead_ms = None if ahead is None else milliseconds(ahead, "ahead")
+        timed = replace(self.input, time=column, delay_ms=milliseconds(delay, "delay"), ahead_ms=ahead_ms)
+        return replace(self, input=timed)
 
     def transform(self, function: Frames) -> Stream:
         """Stateless Spark SQL before an operator; after one, `function` sees all rows that the epoch fired."""
@@ -176,6 +182,11 @@ class WindowedStream:
             raise SpecRefused(f"aggregate {name!r}: name at least one, e.g. n=count()")
         made = tuple(self._aggregate(name, out, a) for out, a in aggregates.items())
         shape = Shape(name, len(self.build.operators), "aggregate", self._key(name), self.window, made)
+        if len(shape.state_types) > STATE_COLUMNS_MAX:
+            raise SpecRefused(
+                f"aggregate {name!r}: {len(made)} aggregates need {len(shape.state_types)} columns of state, "
+                f"{STATE_COLUMNS_MAX} are possible; declare less (mean and arg_max take two)"
+            )
         return self._declare(Operator(shape, (self.input,)))
 
     def join(
@@ -238,16 +249,16 @@ class WindowedStream:
         numbers: list[Number] = ["int", "int"]
         for i, column in enumerate((aggregate.column, aggregate.by)):
             if column is not None:
-                numbers[i] = self._number(name, out, column)
+                numbers[i] = self._number(name, out, column, aggregate.function == "count")
         return replace(aggregate, name=out, number=numbers[0], by_number=numbers[1])
 
-    def _number(self, name: str, out: str, column: str) -> Number:
+    def _number(self, name: str, out: str, column: str, any_type: bool) -> Number:
         if column not in self.input.schema.names:
             raise SpecRefused(
                 f"aggregate {name!r}: {out} needs column {column!r}; there are {', '.join(self.input.schema.names)}"
             )
         kind = self.input.schema.field(column).type
-        if pa.types.is_integer(kind):
+        if any_type or pa.types.is_integer(kind):
             return "int"
         if pa.types.is_floating(kind):
             return "float"

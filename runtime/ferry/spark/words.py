@@ -23,13 +23,13 @@ def sliding(size: int | str, slide: int | str) -> Window:
     return Window(size_ms, slide_ms)
 
 
-def count() -> Aggregate:
-    """Number of records."""
-    return Aggregate("", "count")
+def count(column: str | None = None) -> Aggregate:
+    """Number of records, or of those in which `column` is not null."""
+    return Aggregate("", "count", column)
 
 
 def sum(column: str) -> Aggregate:
-    """Sum of an integer (64-bit) or float column."""
+    """Sum of an integer or float column; null when it has no value. A sum beyond 64-bit integers stops the job."""
     return Aggregate("", "sum", column)
 
 
@@ -49,7 +49,7 @@ def mean(column: str) -> Aggregate:
 
 
 def arg_max(column: str, by: str) -> Aggregate:
-    """The value of `column` where `by` is greatest; ties go to the greater value."""
+    """The value of `column` where `by` is greatest, of the records that have both; ties go to the greater value."""
     return Aggregate("", "arg_max", column, by)
 
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.contract import limits
-from ferry.contract.errors import RowsGone
-from ferry.contract.shapes import Shape
+from ferry.contract.errors import OVERFLOW, RowsGone, SpecRefused
+from ferry.contract.shapes import Aggregate, Shape
 from ferry.kernels import columns, grouping, panes, schemas
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
@@ -312,18 +312,30 @@ class AggregateState:
         out.append(pa.array(np.full(rows.shape[0], start)))
         out.append(pa.array(np.full(rows.shape[0], start + self.shape.window.size_ms)))
         cells = columns.cell_arrays(self.shape, rows[:, CELLS:])
+        flags = rows[:, -1] if self.shape.flagged else NO_INTS
         at = 0
         for a in self.shape.aggregates:
             if a.function == "count":
-                out.append(pa.array(np.ascontiguousarray(rows[:, COUNT])))
-            elif a.function == "mean":
-                out.append(
-                    pc.divide(cells[at].cast(pa.float64(), safe=False), cells[at + 1].cast(pa.float64(), safe=False))
-                )
+                out.append(pa.array(np.ascontiguousarray(rows[:, COUNT])) if a.column is None else cells[at])
             else:
-                out.append(cells[at + (a.function == "arg_max")])
+                self._refuse_overflow(a, flags, at, start)
+                seen = pa.array(flags & (1 << at) != 0)
+                if a.function == "mean":
+                    sums, values = (cell.cast(pa.float64(), safe=False) for cell in cells[at : at + 2])
+                    result = pc.divide(sums, values)
+                else:
+                    result = cells[at + (a.function == "arg_max")]
+                out.append(pc.if_else(seen, result, pa.scalar(None, result.type)))
             at += len(a.state_types)
         return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.shape))
+
+    def _refuse_overflow(self, aggregate: Aggregate, flags: Ints, at: int, start: int) -> None:
+        if (flags & (1 << grouping.OVERFLOWED + at)).any():
+            what = f"operator {self.shape.name}, {aggregate.name}={aggregate.function}({aggregate.column!r})"
+            raise SpecRefused(
+                f"{OVERFLOW}{what}: the sum of a key in the window from {start} is beyond 64-bit integers; "
+                "make the column a double before the operator"
+            )
 
     def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
         """Upper bound of the rows that `fired` yields; exact for tumbling windows."""

@@ -61,6 +61,8 @@ class ArrivalSplits:
     side by side, then stay together in event time. Implements ferry.spark.splits.Splits.
     """
 
+    own_clock = True
+
     def __init__(self, generator: Generator, stream: str) -> None:
         self.generator, self.stream = generator, stream
         generator.schema(stream)

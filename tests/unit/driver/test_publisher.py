@@ -12,7 +12,7 @@ from ferry.contract.errors import Fault, Final, SpecRefused
 from ferry.coordinator.progress import Progress
 from ferry.driver.orders import Halted
 from ferry.driver.patience import Patience
-from ferry.driver.publisher import Publisher, is_final, is_passing
+from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Halt, Rows
 
 
@@ -65,3 +65,10 @@ def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypat
     publisher._write = write  # type: ignore[method-assign]
     assert publisher._publish_rows(cast(Rows, SimpleNamespace(fired=7)), 5) == 7
     assert len(tries) == 1000 and progress.troubles == ()
+
+
+def test_rows_that_cannot_be_read_for_what_they_hold_are_not_asked_for_again() -> None:
+    refuse_final("FlightUnavailableError: connection refused")
+    text = "Flight returned internal error, with message: integer overflow: operator x, s=sum('a'): too much. Detail: Python exception\nmore"
+    with pytest.raises(SpecRefused, match=r"^integer overflow: operator x, s=sum\('a'\): too much$"):
+        refuse_final(text)

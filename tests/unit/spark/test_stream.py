@@ -42,7 +42,7 @@ def test_an_aggregate_declares_its_operator_and_its_output(bids: Stream, build: 
     (operator,) = build.operators
     assert operator.inputs[0].delay_ms == 3000
     assert operator.shape.key == (("auction", "int"), ("channel", "string"))
-    assert operator.shape.state_types == ("int", "float", "int", "float", "int")
+    assert operator.shape.state_types == ("int", "float", "int", "float", "int", "int")
 
 
 def test_a_fired_stream_is_keyed_again_by_its_window_end(bids: Stream, build: Build) -> None:
@@ -79,6 +79,7 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("no such column", lambda b, p: windowed(b).aggregate("x", s=ferry.sum("prize")), "s needs column 'prize'"),
     ("text column", lambda b, p: windowed(b).aggregate("x", s=ferry.sum("channel")), "column 'channel' is string"),
     ("taken name", lambda b, p: windowed(b).aggregate("x", auction=ferry.count()), "'auction' is already an output column"),
+    ("too many", lambda b, p: windowed(b).aggregate("x", **{f"m{i}": ferry.mean("price") for i in range(16)}), "16 aggregates need 33 columns of state, 31 are possible"),
     ("operator name", lambda b, p: windowed(b).aggregate("Hot Items", n=ferry.count()), "operator name 'Hot Items'"),
     ("no operator", lambda b, p: b.sink(ferry.console()), "a pipeline without a stateful operator"),
     ("no other key", lambda b, p: windowed(b).join("j", p, [], []), "the other stream needs .key_by"),
@@ -109,3 +110,10 @@ def test_two_operators_of_one_name_are_refused(bids: Stream) -> None:
 )
 def test_durations(text: int | str, value: int) -> None:
     assert milliseconds(text, "x") == value
+
+
+def test_columns_of_any_type_can_be_counted(bids: Stream, build: Build) -> None:
+    windowed(bids).aggregate("x", n=ferry.count(), named=ferry.count("channel"))
+    assert build.operators[0].shape.state_types == ("int",)
+    with pytest.raises(SpecRefused, match="'y': n needs column 'chanel'"):
+        windowed(bids).aggregate("y", n=ferry.count("chanel"))

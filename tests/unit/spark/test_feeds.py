@@ -1,0 +1,39 @@
+"""What a task is told of an input: which clock its event times follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+import ferry
+from ferry.spark.compile import Plan
+from ferry.spark.feeds import feeds_of
+from ferry.spark.splits import Splits
+from ferry.spark.stream import Build, Input, Stream
+from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
+
+DAY = 86_400_000
+BID = pa.schema([("ts", pa.int64()), ("auction", pa.int64())])
+
+
+def feed_of(source: Splits, operator: int, ahead: str | None = "1d") -> int | None:
+    build = Build(lambda function, schema, where: schema)
+    stream = Stream(build, Input("bid", (), BID, None, 0)).event_time("ts", ahead=ahead)
+    counts = stream.key_by("auction").window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
+    counts.event_time("window_end").key_by("n").window(ferry.tumbling("1s")).aggregate("b", m=ferry.count())
+    plan = Plan({"bid": source}, tuple(build.operators), ())
+    ((feed,),) = feeds_of(build.operators[operator], plan, operator > 0).values()
+    return feed.ahead_ms
+
+
+def test_event_times_of_records_may_be_a_day_ahead_of_the_clock(tmp_path: Path) -> None:
+    files = ferry.parquet_files(tmp_path, schema=BID)
+    assert feed_of(files, 0) == DAY
+    assert feed_of(files, 0, "1h") == 3_600_000
+    assert feed_of(files, 0, None) is None
+
+
+def test_generators_and_fired_rows_do_not_follow_the_clock(tmp_path: Path) -> None:
+    assert feed_of(NexmarkSplits(NexmarkGenerator(), "bid"), 0) is None
+    assert feed_of(ferry.parquet_files(tmp_path, schema=BID), 1) is None
