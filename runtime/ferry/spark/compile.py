@@ -92,13 +92,13 @@ def build(spark: SparkSession, module: ModuleType, args: dict[str, Any], output:
     graph.refuse_but_chains(sources, building.operators)
     _refuse_uncounted(sources, building.operators)
     outputs = tuple(made) if isinstance(made, list | tuple) else (made,)
-    for output in outputs:
-        if not isinstance(output, Output):
+    for one in outputs:
+        if not isinstance(one, Output):
             raise SpecRefused(
-                f"{module.__name__}.pipeline must return what .sink(...) returns (or a list of them), not {output!r}"
+                f"{module.__name__}.pipeline must return what .sink(...) returns (or a list of them), not {one!r}"
             )
-        if output.input.origin != len(building.operators) - 1:
-            name = building.operators[output.input.origin].shape.name  # type: ignore[index]
+        if one.input.origin != len(building.operators) - 1:
+            name = building.operators[one.input.origin].shape.name  # type: ignore[index]
             raise SpecRefused(f"a sink reads operator {name!r}; only the last operator of a pipeline can have sinks")
     sinks.place((one.sink for one in outputs), output)
     return Plan(sources, tuple(building.operators), outputs)
