@@ -22,6 +22,7 @@ from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
 from ferry.environment import Environment
 from ferry.worker.launch import CONFIGURATION, LOGGING, Files, command, variables
+from ferry.worker.tail import Tail
 
 log = logging.getLogger("ferry.worker")
 
@@ -41,6 +42,7 @@ class Follower:
         self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
         self._driver: DriverPlace | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._tail = Tail(self._files.work, say)
         self._started = 0.0
         self._failures = 0
         self._not_before = 0.0
@@ -60,7 +62,9 @@ class Follower:
         return 0
 
     def look(self, now: float) -> None:
-        """Compare what runs with what should."""
+        """Compare what runs with what should; pass on what executors print."""
+        if self._process is not None:
+            self._tail.look()
         with suppress(Unreachable):  # Redis is away: the driver that is known stays the one
             driver = self._board.driver()
             if driver is not None and (self._driver is None or driver.life != self._driver.life):
@@ -107,6 +111,12 @@ class Follower:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+            self._tail.close()
+
+
+def say(line: str) -> None:
+    """To the log of this container, where the lines of this process are."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def die_with_parent() -> None:

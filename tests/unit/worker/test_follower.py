@@ -93,6 +93,28 @@ def test_it_follows_the_driver_from_life_to_life(follower: Follower) -> None:
     assert started(follower, 2)[1].endswith(" spark://10.0.0.2:7077")
 
 
+def test_what_executors_print_is_in_the_log_of_the_container(
+    follower: Follower, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board: FakeBoard = follower._board  # type: ignore[assignment]
+    board.place = place(1, "a")
+    old = follower._files.work / "app-0" / "0"
+    old.mkdir(parents=True)
+    (old / "stderr").write_text("of the container before\n")
+    follower.look(1.0)
+    executor = follower._files.work / "app-1" / "3"
+    executor.mkdir(parents=True)
+    (executor / "stderr").write_text("a warning of the user's code\n")
+    follower.look(2.0)
+    with (executor / "stderr").open("a") as errors:
+        errors.write("last words\n")
+    board.place = place(2, "b")
+    follower.look(3.0)
+    follower.look(4.0)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("executor ")]
+    assert said == ["executor 3 stderr: a warning of the user's code", "executor 3 stderr: last words"]
+
+
 def test_one_that_dies_is_started_again_a_little_later_each_time(follower: Follower) -> None:
     board: FakeBoard = follower._board  # type: ignore[assignment]
     board.place, now, delays = place(1, "a"), 100.0, []

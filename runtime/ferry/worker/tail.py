@@ -1,0 +1,86 @@
+"""What executors and their Python processes print, line by line, for the log of the container that they run in.
+
+Spark's worker lets them write to files, which grow, are renamed and removed. Must never hold more than a part of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+CHUNK_BYTES = 64 * 1024
+"""Of one file at one look."""
+
+LINE_BYTES = 8 * 1024
+"""A longer line is passed on in parts."""
+
+FILES = ("*/*/stdout", "*/*/stderr")
+"""Below a worker's directory: of an application, of an executor."""
+
+
+@dataclass(slots=True)
+class _File:
+    """One file, also after it got another name."""
+
+    name: str
+    source: BinaryIO
+    rest: bytes = b""
+
+
+class Tail:
+    """The lines that files below a directory have got since the last look."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+        """`say` gets every line, with the executor and the stream in front."""
+        self._directory, self._say = directory, say
+        self._files: dict[tuple[int, int], _File] = {}
+
+    def look(self) -> None:
+        """Pass on what is new; a file that is gone is read to its end first."""
+        present = self._open()
+        for key, file in list(self._files.items()):
+            more = self._read(file)
+            if not more and key not in present:
+                self._forget(key)
+
+    def close(self) -> None:
+        """Pass on all that is left, before another directory takes the place of this one."""
+        self._open()
+        for key, file in list(self._files.items()):
+            while self._read(file):
+                pass
+            self._forget(key)
+
+    def _open(self) -> frozenset[tuple[int, int]]:
+        """Open what is new; the files that have their names at present."""
+        found = []
+        for path in (path for pattern in FILES for path in self._directory.glob(pattern)):
+            with suppress(OSError):  # it may have got another name meanwhile
+                known = path.stat()
+                found.append((known.st_dev, known.st_ino))
+                if found[-1] not in self._files:
+                    self._files[found[-1]] = _File(f"executor {path.parent.name} {path.name}", path.open("rb"))
+        return frozenset(found)
+
+    def _read(self, file: _File) -> bool:
+        """Pass on the lines of the next part; whether there was one."""
+        part = file.source.read(CHUNK_BYTES)
+        *lines, file.rest = (file.rest + part).split(b"\n")
+        if len(file.rest) >= LINE_BYTES:
+            lines, file.rest = [*lines, file.rest], b""
+        for line in lines:
+            self._tell(file, line)
+        return bool(part)
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        file = self._files.pop(key)
+        if file.rest:
+            self._tell(file, file.rest)
+        file.source.close()
+
+    def _tell(self, file: _File, line: bytes) -> None:
+        for at in range(0, len(line), LINE_BYTES):
+            self._say(f"{file.name}: {line[at : at + LINE_BYTES].decode(errors='replace')}")
