@@ -1,7 +1,8 @@
 """The ingest task: expand splits, run the stateless part, make fragments, stream them to a helper, return one receipt.
 
 A receipt is a JSON text; receipts reach the driver only from task attempts that Spark accepted. A helper that cannot be
-reached does not fail the task: the receipt says so, and the driver runs the ingest again with the helpers alive then.
+reached does not fail the task: it takes another one. If none can be, or one goes away under it, the receipt says so, and the
+driver runs the ingest again with the helpers alive then.
 """
 
 from __future__ import annotations
@@ -34,6 +35,16 @@ RECEIPT = "receipt string"
 
 LETTERS_MAX = 100
 """Malformed records that go with one receipt; more are counted only."""
+
+REACH_SECONDS = 5.0
+"""An instance that does not answer within this time is passed over: the next helper is tried, or other readers."""
+
+CALL_SECONDS = 3600.0
+"""No stream of rows lasts longer, whatever has become of its other end."""
+
+SILENCE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms", 20_000)]
+"""A connection whose bytes nobody acknowledges for 20 s is gone: TCP alone would wait for a quarter of an hour. The pings
+come seldom, for a server of gRPC refuses more than one in 300 s."""
 
 Shares = list[tuple[str, str]]
 """What one task reads: (source, split as JSON)."""
@@ -74,9 +85,23 @@ class Work:
 
 def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     """Rows that an operator fired, from the instance that leads them. Raises a Flight error when they are not there."""
-    with fl.connect(split["flight"]) as client:
-        for chunk in client.do_get(fl.Ticket(split["ticket"])):
+    with reached(split["flight"]) as client:
+        for chunk in client.do_get(fl.Ticket(split["ticket"]), fl.FlightCallOptions(timeout=CALL_SECONDS)):
             yield chunk.data
+
+
+def reached(uri: str) -> fl.FlightClient:
+    """A connection to an instance that answers. Raises a Flight error when it does not within REACH_SECONDS."""
+    client = fl.connect(uri, generic_options=SILENCE)
+    try:
+        # It serves no list and says so; but it says it at once, unlike a call with data, which would only wait.
+        list(client.list_flights(options=fl.FlightCallOptions(timeout=REACH_SECONDS)))
+    except NotImplementedError:
+        return client
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def ingest(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -254,18 +279,21 @@ class _Sender:
     def _open(self) -> None:
         """Take the helper whose turn it is, or the next one that answers."""
         w = self._work
-        failed: Exception = ConnectionError("no helper is alive")
+        failed = []
         for one in in_turn(w.helpers, self._partition + w.epoch, environment.read().worker):
             try:
-                client = fl.connect(one.flight)
+                client = reached(one.flight)
                 ticket = stage_ticket(w.right, self._attempt, one.instance, one.incarnation)
                 descriptor = fl.FlightDescriptor.for_command(ticket)
-                self._writer, _ = client.do_put(descriptor, state_schema(w.shape))
+                options = fl.FlightCallOptions(timeout=CALL_SECONDS)
+                self._writer, _ = client.do_put(descriptor, state_schema(w.shape), options)
                 self._client, self.helper = client, one.instance
                 return
             except (fl.FlightError, pa.ArrowException, OSError) as error:
-                failed = error
-        raise failed
+                failed.append(f"{one.instance} at {one.flight} ({type(error).__name__}: {str(error)[:200]})")
+        raise fl.FlightUnavailableError(
+            f"no helper can be reached from this task: {'; '.join(failed) or 'none is alive'}"
+        )
 
     def finish(self) -> None:
         if self._writer is not None:

@@ -1,0 +1,96 @@
+"""Instances that a task cannot reach: another helper is taken in time, or all are named."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from ferry.contract.names import Step
+from ferry.contract.places import Registration
+from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.tickets import Right, stage_right
+from ferry.kernels.schemas import state_schema
+from ferry.spark import ingest
+from ferry.spark.ingest import Work, _Sender, read_rows
+
+SHAPE = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+ROW = pa.RecordBatch.from_pydict({"slice": [0], "hash": [1], "key": [1], "n": [1]}, schema=state_schema(SHAPE))
+
+
+class Helper(fl.FlightServerBase):
+    """Takes what comes; what it is asked for, it never gives."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc+tcp://127.0.0.1:0")
+        self.rows = 0
+        self.uri = f"grpc+tcp://127.0.0.1:{self.port}"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def do_put(self, context: object, descriptor: object, reader: object, writer: object) -> None:
+        self.rows += sum(chunk.data.num_rows for chunk in reader)  # type: ignore[attr-defined]
+
+    def do_get(self, context: object, ticket: object) -> object:
+        def never() -> Iterator[pa.RecordBatch]:
+            time.sleep(0.4)
+            yield ROW
+
+        return fl.GeneratorStream(ROW.schema, never())
+
+
+@pytest.fixture(scope="module")
+def helper() -> Iterator[Helper]:
+    made = Helper()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address that takes connections and says nothing, as a path that loses one direction does."""
+    monkeypatch.setattr(ingest, "REACH_SECONDS", 0.1)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"grpc+tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def sender(*helpers: tuple[str, str]) -> _Sender:
+    right = stage_right(Right.root("a-secret-of-the-run"), Step(0, 0), 2, 3, time.time())
+    some = tuple(Registration(instance, "life", instance, 1, uri, 1) for instance, uri in helpers)
+    return _Sender(Work(SHAPE, {}, some, right, 0, 2, 3, None), 7, 0)
+
+
+def test_a_helper_that_says_nothing_is_passed_over(
+    silent: str, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sender(("0.0", silent), ("1.0", helper.uri))
+    monkeypatch.setattr(ingest, "REACH_SECONDS", 0.5)
+    made.send([ROW])
+    made.finish()
+    assert (made.helper, helper.rows) == ("1.0", 1)
+
+
+def test_when_none_can_be_reached_all_are_named(silent: str) -> None:
+    made = sender(("0.0", silent), ("1.0", "grpc+tcp://127.0.0.1:1"))
+    with pytest.raises(fl.FlightUnavailableError) as failed:
+        made.send([ROW])
+    assert f"0.0 at {silent} (FlightTimedOutError" in str(failed.value) and "1.0 at grpc+tcp://127.0.0.1:1" in str(
+        failed.value
+    )
+
+
+def test_reading_from_who_says_nothing_ends(silent: str) -> None:
+    with pytest.raises(fl.FlightError):
+        list(read_rows({"flight": silent, "ticket": "x"}))
+
+
+def test_rows_that_do_not_come_are_not_waited_for_for_ever(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "CALL_SECONDS", 0.1)
+    with pytest.raises(fl.FlightTimedOutError):
+        list(read_rows({"flight": helper.uri, "ticket": "x"}))
