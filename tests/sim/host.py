@@ -32,7 +32,6 @@ class Files:
     saved: core.Saved = field(default_factory=core.Saved)
     log: dict[Label, list[tuple[m.Delta, Body]]] = field(default_factory=dict)
     state: dict[int, data.Rows] = field(default_factory=dict)
-    floor: int = WATERMARK_NONE
     loaded: dict[int, Step] = field(default_factory=dict)
     """The base of the snapshot of which rows were loaded, by virtual node."""
     appended: dict[int, set[Step]] = field(default_factory=dict)
@@ -73,6 +72,12 @@ class Host:
         """By label, leader and chain: what was computed here, or came with a delta."""
         self.chunks: dict[m.Chunk, list[tuple[int, data.Row, int]]] = {}
         self.scans: dict[tuple[str, int], list[Any]] = {}
+        saved, files = self.files.saved, self.files
+        for v in [v for v in files.state if v not in saved.holds and v not in saved.learned]:
+            self.forget(v)
+        self.floor = WATERMARK_NONE
+        """Slices that were final at this watermark are not here any more, and never come back. Not on the disk."""
+        self.expire(saved.low)
         logged = tuple(d for entries in self.files.log.values() for d, _ in entries)
         self.core = core.Instance(
             InstanceId(self.name), self.world.operators, self.files.saved, logged, self.world.rules, learn_stall_ms=500,
@@ -210,19 +215,26 @@ class Host:
         self.files.log.pop(effect.label, None)
 
     def release(self, effect: core.Release) -> None:
-        files, epoch, watermark = self.files, effect.epoch, effect.watermark
+        epoch = effect.epoch
         self.staged = {f: b for f, b in self.staged.items() if f.step.epoch > epoch}
         self.partials = {k: b for k, b in self.partials.items() if k[0].epoch > epoch}
-        if watermark > files.floor:
-            files.floor = watermark
-            for v, rows in files.state.items():
-                files.state[v] = {r: x for r, x in rows.items() if (r[1] + 1) * data.SIZE[r[0]] > watermark}
+        self.expire(effect.watermark)
+
+    def expire(self, watermark: int) -> None:
+        if watermark > self.floor:
+            self.floor = watermark
+            state = self.files.state
+            for v, rows in state.items():
+                state[v] = {r: x for r, x in rows.items() if (r[1] + 1) * data.SIZE[r[0]] > watermark}
 
     def drop(self, effect: core.Drop) -> None:
         for v in effect.vnodes:
-            self.files.state.pop(v, None)
-            self.files.loaded.pop(v, None)
-            self.files.appended.pop(v, None)
+            self.forget(v)
+
+    def forget(self, vnode: int) -> None:
+        self.files.state.pop(vnode, None)
+        self.files.loaded.pop(vnode, None)
+        self.files.appended.pop(vnode, None)
 
     def load(self, effect: core.Load) -> None:
         files, chunk = self.files, effect.chunk
@@ -231,7 +243,7 @@ class Host:
             if any(step <= base for step in files.appended.get(v, ())):
                 self.world.checks.fail(f"{self.name} put a step of virtual node {v} and loads it with base {base}")
             files.loaded[v] = base
-            if data.end_of(row[0], row[1]) > chunk.floor:
+            if data.end_of(row[0], row[1]) > self.floor:
                 files.state.setdefault(v, {}).setdefault(row, x)
 
     def begin_scan(self, effect: core.Scan) -> None:
@@ -290,7 +302,9 @@ class Host:
             if v in files.loaded and label.step <= files.loaded[v]:
                 self.world.checks.fail(f"{self.name} puts {label} of virtual node {v} after a snapshot that has it")
             files.appended.setdefault(v, set()).add(label.step)
-            files.state.setdefault(v, {}).update(part)
+            # Slices that are over stay over, also when an old put is done again.
+            live = {r: x for r, x in part.items() if (r[1] + 1) * data.SIZE[r[0]] > self.floor}
+            files.state.setdefault(v, {}).update(live)
 
     def scan(self, life: int, learner: str, session: int) -> None:
         """Send the next chunk of what is there now."""
@@ -303,7 +317,7 @@ class Host:
         number, cursor, vnodes, base = scan
         rows = sorted((v, r) for v in vnodes for r in self.files.state.get(v, {}) if (v, r) > cursor)
         part, last = rows[:CHUNK_ROWS], len(rows) <= CHUNK_ROWS
-        chunk = m.Chunk(InstanceId(self.name), session, number, base, last, 0, self.files.floor)
+        chunk = m.Chunk(InstanceId(self.name), session, number, base, last, 0, self.floor)
         self.world.net.send(self.name, learner, "bulk", chunk, [(v, r, self.files.state[v][r]) for v, r in part])
         if last:
             del self.scans[(learner, session)]

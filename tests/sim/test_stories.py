@@ -1,0 +1,300 @@
+"""The simulated host keeps and drops what the real one does: the same stories through both, compared after every step.
+
+A story is what one instance is told. The real side is `Instance` and `Data` with files, the simulated one `tests.sim.host`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ferry.contract import messages as m
+from ferry.contract.documents import RunSettings
+from ferry.contract.names import Attempt, InstanceId, Label, Step, Term, vnode_shift
+from ferry.contract.routing import Group, Table, Version
+from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.kernels.schemas import state_schema
+from ferry.protocol import instance as core
+from ferry.sidecar.data import Data
+from tests.sim.data import SIZE
+from tests.sim.world import World
+
+A, ME, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
+VNODES = 4
+Rows = dict[tuple[int, int], int]
+"""(slice, key) -> value; a key is of virtual node key % VNODES."""
+
+
+@dataclass
+class Told:
+    """One step of a story: an event, what comes with it, and after how many of its effects the instance dies, if it does."""
+
+    event: core.Event | None
+    """None: it dies between two events."""
+    rows: Rows = field(default_factory=dict)
+    dies_after: int | None = None
+
+
+def table(number: int, *groups: tuple[tuple[InstanceId, ...], tuple[InstanceId, ...]], initial: bool = False) -> Told:
+    made = tuple(Group(Term(1, number), in_step, learners) for in_step, learners in groups)
+    return Told(m.Install(Table(Version(1, number), made, initial)))
+
+
+def delta(epoch: int, number: int, rows: Rows, vnodes: tuple[int, ...], chain: tuple[InstanceId, ...] = (A, ME),
+          version: int = 1, leader: InstanceId = A, operator: int = 0) -> Told:  # fmt: skip
+    step = Step(epoch, operator)
+    return Told(m.Delta(step, Attempt(1, number), Version(1, version), leader, chain, vnodes, 0, 0), rows)
+
+
+def commit(
+    epoch: int, number: int, low: int = 0, high: int = 0, dies_after: int | None = None, operator: int = 0
+) -> Told:
+    return Told(m.Commit(Label(Step(epoch, operator), Attempt(1, number)), 1, low, high), {}, dies_after)
+
+
+def chunk(number: int, rows: Rows, base: int | None, last: bool = False, session: int = 1, floor: int = 0) -> Told:
+    label = Label(Step(base, 0), Attempt(1, base + 1)) if base is not None else None
+    return Told(m.Chunk(A, session, number, label, last, 0, floor), rows)
+
+
+def spread(epoch: int, first: int | None = None) -> Rows:
+    first = epoch if first is None else first
+    return {(first + s, k): 100 * epoch + 10 * s + k + 1 for s in range(3) for k in range(8)}
+
+
+def of(vnodes: tuple[int, ...], rows: Rows) -> Rows:
+    return {at: x for at, x in rows.items() if at[1] % VNODES in vnodes}
+
+
+DIES, ASK = Told(None), Told(m.Ask(1))
+BOTH, ALL = ((A, ME), ()), (0, 1, 2, 3)
+HELD = [table(1, BOTH, BOTH, BOTH, BOTH, initial=True), delta(0, 1, spread(0), ALL), commit(0, 1)]
+LEARNS = ((A,), (ME,))
+LEARNED = [
+    table(1, LEARNS, LEARNS, ((A,), ()), ((A,), ())), commit(0, 1), chunk(0, of((0, 1), spread(0)), 0),
+]  # fmt: skip
+
+STORIES: dict[str, list[Told]] = {
+    "a replica follows": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2), DIES, ASK],
+    "a put is cut short": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=2), ASK],
+    "a put is cut short after the mark": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=1), ASK],
+    "two attempts": [
+        *HELD, delta(1, 2, spread(1), ALL), delta(1, 3, spread(2), ALL), DIES, ASK,
+        table(1, BOTH, BOTH, BOTH, BOTH), commit(1, 3),
+    ],
+    "two chains": [
+        table(1, BOTH, ((C, ME), ()), BOTH, ((C, ME), ()), initial=True), delta(0, 1, of((0, 2), spread(0)), (0, 2)),
+        delta(0, 1, of((1, 3), spread(0)), (1, 3), (C, ME), leader=C), commit(0, 1), DIES,
+    ],
+    "slices end": [
+        *HELD, delta(1, 2, spread(1), ALL), commit(1, 2, 0, 25), delta(2, 3, spread(2), ALL), commit(2, 3, 25, 35),
+        delta(3, 4, spread(3, first=2), ALL), DIES, ASK,
+    ],
+    "slices that have ended do not come back": [
+        *HELD, commit(0, 1), delta(1, 2, spread(1), ALL), commit(1, 2, 0, 25), delta(2, 3, spread(2, first=0), ALL),
+        commit(2, 3, 25, 25, dies_after=2), ASK,
+    ],
+    "it leaves a group": [*HELD, table(2, BOTH, ((A,), ()), ((C,), ()), BOTH), DIES, ASK],
+    "it leaves a group, and dies before it drops": [
+        *HELD, Told(table(2, BOTH, ((A,), ()), ((C,), ()), BOTH).event, {}, 1), ASK,
+    ],
+    "it leaves, and comes back": [
+        *HELD, table(2, ((A,), ()), BOTH, BOTH, BOTH), table(3, LEARNS, BOTH, BOTH, BOTH),
+        chunk(0, of((0,), spread(1)), 0), chunk(1, {}, 0, last=True), table(4, BOTH, BOTH, BOTH, BOTH), DIES, ASK,
+    ],
+    "a snapshot": [*LEARNED, chunk(1, {}, 0, last=True), table(2, BOTH, BOTH, ((A,), ()), ((A,), ())), DIES, ASK],
+    "a snapshot is cut short": [*LEARNED, DIES, ASK],
+    "whole, and dies before it is told that it is in step": [*LEARNED, chunk(1, {}, 0, last=True), DIES, ASK],
+    "a learner's delta beside the snapshot": [
+        *LEARNED, delta(1, 2, of((0, 1), spread(1)), (0, 1), ()), commit(1, 2), chunk(1, {}, 0, last=True), DIES,
+    ],
+    "a learner's delta after its commit": [
+        *LEARNED, chunk(1, {}, 0, last=True), commit(1, 2), delta(1, 2, of((0, 1), spread(1)), (0, 1), ()), DIES,
+    ],
+    "a learner's delta that comes over another leader's snapshot": [
+        *LEARNED, chunk(1, {}, 0, last=True), commit(1, 2), table(2, LEARNS, ((C,), (ME,)), ((A,), ()), ((A,), ())),
+        Told(m.Chunk(C, 2, 0, Label(Step(1, 0), Attempt(1, 2)), False, 0, 0), of((1,), {**spread(0), **spread(1)})),
+        Told(m.Chunk(C, 2, 1, Label(Step(1, 0), Attempt(1, 2)), True, 0, 0)),
+        delta(1, 2, of((0, 1), spread(1)), (0, 1), ()),
+    ],
+    "a snapshot begins again": [
+        *LEARNED, Told(core.PeerLost(A)), chunk(0, of((0, 1), spread(1)), 0, session=2),
+        chunk(1, {}, 0, last=True, session=2),
+    ],
+    "a snapshot of a leader that is ahead in time": [
+        *LEARNED, commit(1, 2, 0, 20), Told(core.Tick(60_000)), chunk(0, of((0, 1), spread(2)), 1, session=2, floor=20),
+        chunk(1, {}, 1, last=True, session=2, floor=20), DIES, ASK,
+    ],
+}  # fmt: skip
+
+
+AGGREGATE = Shape("n", 0, "aggregate", (("k", "int"),), Window(SIZE[0], SIZE[0]), (Aggregate("n", "count"),))
+JOIN = Shape("j", 0, "join", (("k", "int"),), Window(SIZE[0], SIZE[0]), (),
+             Side((("x", "x", "int64"),)), Side((("y", "y", "int64"),)))  # fmt: skip
+
+
+def appended(told: Told) -> Told:
+    """The same for a state that only grows: every epoch has keys of its own."""
+    return replace(told, rows={(s, k + 2 * VNODES * (x // 100)): x for (s, k), x in told.rows.items()})
+
+
+class Real:
+    """`Instance` on `Data`, with files."""
+
+    def __init__(self, directory: Path, shape: Shape) -> None:
+        self.directory, self.shape = directory, shape
+        self.begin()
+
+    def begin(self) -> None:
+        settings = RunSettings(
+            job="j", run="j-1", directory=str(self.directory), secret="", redis="", pipeline_module=None,
+            pipeline_file=None, pipeline_args={}, virtual_nodes=VNODES, replicas=1, workers=3, instances_per_worker=1,
+            memory_bytes=16 << 20, epoch_interval_ms=100, epoch_max_rows=100, cores=1,
+        )  # fmt: skip
+        self.sent: list[m.Message] = []
+        self.data = Data(
+            settings, ME, self.directory, [self.shape], lambda send, _: self.sent.append(send.message), lambda *_: True
+        )
+        self.core = core.Instance(ME, 1, self.data.saved(), self.data.logged())
+        self.perform(self.core.start(), None)
+
+    def perform(self, effects: list[core.Effect], dies_after: int | None) -> None:
+        for effect in effects[:dies_after]:
+            assert self.data.perform(effect) is None
+
+    def take(self, told: Told) -> None:
+        if told.event is not None:
+            if isinstance(told.event, m.Delta | m.Chunk):
+                self.data.receive(told.event, self.batch(told.rows))
+            self.perform(self.core.step(told.event), told.dies_after)
+        if told.event is None or told.dies_after is not None:
+            self.begin()
+
+    def batch(self, rows: Rows) -> pa.RecordBatch:
+        order = sorted((k % VNODES << vnode_shift(VNODES) | k, s, k, x) for (s, k), x in rows.items())
+        columns: dict[str, list[Any]] = {
+            "slice": [s * SIZE[0] for _, s, _, _ in order],
+            "hash": [h for h, _, _, _ in order],
+            "key": [k for _, _, k, _ in order],
+        }
+        values = [x for *_, x in order]
+        if self.shape.kind == "aggregate":
+            columns["n"] = values
+        else:
+            columns |= {"side": [0] * len(values), "l_x": values, "r_y": [None] * len(values)}
+        return pa.RecordBatch.from_pydict(columns, schema=state_schema(self.shape))
+
+    def holds(self) -> dict[int, Counter[tuple[int, int, int]]]:
+        """By virtual node (slice, key, value), each as often as it is there."""
+        out = {}
+        for v in range(VNODES):
+            found: Counter[tuple[int, int, int]] = Counter()
+            for batch in self.data.states[0].snapshot(np.array([v])):
+                value = "n" if self.shape.kind == "aggregate" else "l_x"
+                slices, keys = batch["slice"].to_pylist(), batch["key"].to_pylist()
+                found.update(zip((s // SIZE[0] for s in slices), keys, batch[value].to_pylist(), strict=True))
+            out[v] = found
+        return out
+
+    @property
+    def floor(self) -> int:
+        return self.data.states[0].expired
+
+    def logged(self) -> list[tuple[Label, tuple[int, ...]]]:
+        return sorted((Label(d.step, d.attempt), d.vnodes) for d in self.data.logged())
+
+
+class Simulated:
+    """The same by the simulation."""
+
+    def __init__(self) -> None:
+        world = self.world = World(0)
+        self.host, world.operators = world.hosts[ME], 1
+        self.sent: list[m.Message] = []
+
+        def fail(what: str) -> None:
+            raise AssertionError(what)
+
+        nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+        world.checks = SimpleNamespace(put=nothing, saved=nothing, fail=fail)  # type: ignore[assignment]
+        world.before = lambda kind, who: self.count()  # type: ignore[method-assign]
+        world.to_driver = lambda host, origin, message: self.sent.append(message)  # type: ignore[method-assign]
+        world.net.send = lambda s, t, lane, message, body: self.sent.append(message)  # type: ignore[method-assign]
+        self.left: int | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        self.left = None
+        self.sent = []
+        self.host.start()
+        self.world.counts = {"Put": 0, "Save": 0, "Drop": 0, "ForgetLog": 0, "Send": 0, "LogDelta": 0, "Load": 0}
+
+    def count(self) -> str:
+        if self.left is None:
+            return ""
+        self.left -= 1
+        return "dies" if self.left < 0 else ""
+
+    def take(self, told: Told) -> None:
+        self.left = told.dies_after
+        if told.event is not None:
+            body: Any = None
+            rows = [(k % VNODES, (0, s, k), x) for (s, k), x in told.rows.items()]
+            match told.event:
+                case m.Delta(vnodes=vnodes):
+                    body = {v: {row: x for w, row, x in rows if w == v} for v in vnodes}
+                case m.Chunk():
+                    body = rows
+            self.host.take(told.event, "", body)
+        if told.event is None or told.dies_after is not None:
+            if self.host.alive:
+                self.world.crash(self.host)
+            self.begin()
+
+    def holds(self) -> dict[int, Counter[tuple[int, int, int]]]:
+        state = self.host.files.state
+        return {v: Counter((s, k, x) for (_, s, k), x in state.get(v, {}).items()) for v in range(VNODES)}
+
+    @property
+    def floor(self) -> int:
+        return self.host.floor
+
+    def logged(self) -> list[tuple[Label, tuple[int, ...]]]:
+        return sorted((lb, d.vnodes) for lb, entries in self.host.files.log.items() for d, _ in entries)
+
+
+def live(side: Real | Simulated, over: int) -> dict[int, Counter[tuple[int, int, int]]]:
+    """What is held of slices that never were over: a file of rows goes when all of its slices are, which nobody reads."""
+    return {
+        v: Counter({row: n for row, n in held.items() if (row[0] + 1) * SIZE[0] > over})
+        for v, held in side.holds().items()
+    }
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("shape", [AGGREGATE, JOIN], ids=["aggregate", "join"])
+@pytest.mark.parametrize("name", STORIES)
+def test_the_simulated_host_holds_what_the_real_one_does(name: str, shape: Shape, tmp_path: Path) -> None:
+    real, simulated = Real(tmp_path, shape), Simulated()
+    over = real.floor
+    for number, told in enumerate(STORIES[name]):
+        if shape.kind == "join":
+            told = appended(told)
+        real.take(told)
+        simulated.take(told)
+        where = f"after step {number}: {told.event}"
+        assert real.core.saved == simulated.host.core.saved == simulated.host.files.saved, where
+        assert real.floor == simulated.floor, where
+        over = max(over, real.floor)
+        assert live(real, over) == live(simulated, over), where
+        assert real.logged() == simulated.logged(), where
+        assert real.sent == simulated.sent, where
+    assert any(real.holds().values()) or "cut short" in name or "leaves" in name
