@@ -16,6 +16,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import prometheus_client as prom
 
+from ferry.contract.addresses import family
+
 log = logging.getLogger("ferry.scrape")
 
 SECONDS_MAX = 10.0
@@ -54,6 +56,7 @@ def serve(registry: prom.CollectorRegistry, address: tuple[str, int], token: str
             return [b"there is /metrics\n"]
         return exposed(environ, start)
 
-    server = make_server(*address, application, server_class=_Server, handler_class=_Handler)
+    made: type[_Server] = type("Server", (_Server,), {"address_family": family(address[0])})
+    server = make_server(*address, application, server_class=made, handler_class=_Handler)
     threading.Thread(target=server.serve_forever, name="scrape", daemon=True).start()
     return int(server.server_port)

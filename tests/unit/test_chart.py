@@ -115,6 +115,12 @@ def test_every_pod_is_restricted(rendered: dict[str, list[Document]], name: str)
     assert {pod: unrestricted(spec) for pod, spec in found.items()} == {pod: [] for pod in found}
 
 
+def test_an_address_of_version_6_stands_in_brackets() -> None:
+    (operators,) = of_kind(render({"redis.clusterIP": "fd00::7"}), "Deployment")
+    told = {e["name"]: e.get("value") for e in operators["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert told["FERRY_REDIS_URL"] == "redis://[fd00::7]:6379/0"
+
+
 def test_a_cluster_may_choose_the_users() -> None:
     """Such as OpenShift, which refuses pods that name one, and owners that hold up deletions without the right to."""
     for _, spec in pods(render({"user": None})):
@@ -254,6 +260,7 @@ def test_network_policies_let_through_what_processes_use() -> None:
         ({"redis.enabled": False, "redis.url": "http://host"}, "url"),
         ({"redis.persistence.size": "much"}, "size"),
         ({"redis.clusterIP": "redis"}, "clusterIP"),
+        ({"redis.clusterIP": "fd00"}, "clusterIP"),
         ({"nodes.read": "yes"}, "read"),
         ({"nodes.write": True}, "write"),
         ({"networkPolicies.apiServerPorts": []}, "apiServerPorts"),

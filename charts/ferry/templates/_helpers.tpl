@@ -26,7 +26,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- /* The board's address, the password apart. */}}
 {{- define "ferry.redisUrl" -}}
 {{- if not .Values.redis.enabled }}{{ required "redis.url: give the address of your own Redis, or set redis.enabled" .Values.redis.url }}
-{{- else if .Values.redis.clusterIP }}redis://{{ .Values.redis.clusterIP }}:6379/0
+{{- else if .Values.redis.clusterIP }}redis://{{ ternary (printf "[%s]" .Values.redis.clusterIP) .Values.redis.clusterIP (contains ":" .Values.redis.clusterIP) }}:6379/0
 {{- else }}redis://{{ include "ferry.fullname" . }}-redis.{{ .Release.Namespace }}.svc:6379/0
 {{- end }}
 {{- end }}

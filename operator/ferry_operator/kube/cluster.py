@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ferry.contract.addresses import netloc
 from ferry.contract.errors import Unreachable
 from ferry_operator import decide as d
 from ferry_operator.kube import facts, names, objects, parts, pods
@@ -54,7 +55,7 @@ def driver_url(seen: Seen, job: StreamJob | None) -> str | None:
     """Where the driver of a job serves, if it can be known."""
     if seen.driver is None or seen.driver.ip is None or job is None:
         return None
-    return f"http://{seen.driver.ip}:{parts.control_port(job, seen.uid)}"
+    return f"http://{netloc(seen.driver.ip, parts.control_port(job, seen.uid))}"
 
 
 @dataclass(slots=True)

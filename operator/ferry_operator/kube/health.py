@@ -6,6 +6,7 @@ Whoever probes need not say who it is; metrics are for those who show the token.
 from __future__ import annotations
 
 import hmac
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -16,7 +17,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 
 class _Server(ThreadingHTTPServer):
+    """At all addresses of the machine, of both families where it has them."""
+
     daemon_threads = True
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self) -> None:
+        """Version 4 comes to the same socket."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has hung up is no news; the rest is."""

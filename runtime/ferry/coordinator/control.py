@@ -21,6 +21,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ferry.contract import limits
+from ferry.contract.addresses import family, netloc
 from ferry.contract.names import InstanceId
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.meters import Load, StateCollector
@@ -146,8 +147,8 @@ def serve(
     stop: Callable[[], None], address: tuple[str, int],
 ) -> str:  # fmt: skip
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
-    listener = socket.create_server(address)
-    url = f"http://{address[0]}:{listener.getsockname()[1]}"
+    listener = socket.create_server(address, family=family(address[0]))
+    url = f"http://{netloc(address[0], listener.getsockname()[1])}"
     config = uvicorn.Config(app(loop, progress, registry, secret, stop), log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     threading.Thread(target=lambda: server.run(sockets=[listener]), name="control", daemon=True).start()

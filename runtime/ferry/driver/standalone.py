@@ -11,6 +11,7 @@ import logging
 from pyspark import SparkConf, SparkContext
 
 from ferry import environment
+from ferry.contract.addresses import bracketed
 from ferry.contract.documents import RunSettings
 from ferry.contract.tickets import derived
 from ferry.environment import Environment
@@ -66,8 +67,8 @@ def fixed(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
     """What a job may not change here: addresses, ports, authentication, task slots."""
     conf = {
         "spark.executor.cores": str(settings.cores),
-        "spark.driver.host": surroundings.address,
-        "spark.driver.bindAddress": surroundings.address,
+        "spark.driver.host": bracketed(surroundings.address),
+        "spark.driver.bindAddress": bracketed(surroundings.address),
         "spark.authenticate": "true",
         "spark.authenticate.secret": derived(settings.secret, "spark"),
     }
@@ -92,7 +93,7 @@ def start_master(settings: RunSettings, surroundings: Environment, conf: dict[st
         if key in MASTER or key.startswith(("spark.authenticate", "spark.network", "spark.rpc", "spark.ssl")):
             mine.set(key, value)
     started = jvm.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint(
-        surroundings.address, surroundings.master_port, 0, mine
+        bracketed(surroundings.address), surroundings.master_port, 0, mine
     )
     url = str(started._1().address().toSparkURL())
     log.info("Spark's master listens at %s", url)

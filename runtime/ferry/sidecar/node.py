@@ -26,6 +26,7 @@ from ferry.channel import choice
 from ferry.channel.base import Channel, Held, Lane, Message
 from ferry.contract import messages as m
 from ferry.contract import places
+from ferry.contract.addresses import netloc
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.names import Attempt, InstanceId
@@ -124,7 +125,7 @@ class Node:
         serve(door)
         around = self._surroundings
         host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
-        flight = f"grpc+tcp://{around.host}:{door.port}" if around.host else self._flight_uri
+        flight = f"grpc+tcp://{netloc(around.host, door.port)}" if around.host else self._flight_uri
         entry = places.Registration(self.me, self._life, host, port, flight, os.getpid())
         self._peers.start(self._endpoint, entry)
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
@@ -163,7 +164,7 @@ class Node:
     def _flight_location(self) -> str:
         """A unix socket in the instance's directory (when its path is too long for one, beside that of Redis), else TCP."""
         if self._surroundings.host:
-            return f"grpc+tcp://{self._surroundings.host}:{self._surroundings.flight_port(self._index)}"
+            return f"grpc+tcp://{netloc(self._surroundings.host, self._surroundings.flight_port(self._index))}"
         path, board = self.dir / "flight.sock", self.settings.redis
         if len(str(path)) > 100:
             # The supervisor has made that directory short enough, and removes it at the end.

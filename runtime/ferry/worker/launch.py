@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ferry.contract.addresses import bracketed
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry.contract.places import DriverPlace
@@ -76,7 +77,7 @@ def command(surroundings: Environment, files: Files, java: str, home: Path, driv
     return [
         java, *OPTIONS, "-cp", f"{home / 'jars'}/*", f"-Dlog4j2.configurationFile={files.logging}",
         "org.apache.spark.deploy.worker.Worker",
-        "--host", surroundings.address,
+        "--host", bracketed(surroundings.address),
         "--port", str(SPARK_WORKER_PORT if surroundings.fixed_ports else 0),
         "--webui-port", "0",
         "--cores", str(driver.cores),

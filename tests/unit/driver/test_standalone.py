@@ -34,3 +34,9 @@ def test_executors_are_what_the_job_says() -> None:
     assert standalone.fixed(settings(), Environment())["spark.executor.cores"] == "3"
     assert standalone.tuned(settings(executor_bytes=14 << 30))["spark.executor.memory"] == "10240m"
     assert standalone.tuned(settings())["spark.executor.memory"] == "512m", "of settings from before it was said"
+
+
+@pytest.mark.parametrize(("host", "spark"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
+def test_an_address_as_spark_wants_it(host: str, spark: str) -> None:
+    conf = standalone.fixed(settings(), Environment(host=host))
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == spark

@@ -11,6 +11,7 @@ import pytest
 from ferry.contract.documents import Trouble
 from ferry_operator import care, spec
 from ferry_operator.kube import facts, inforce, life, names
+from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.facts import Ended
 from ferry_operator.kube.observe import Seen, Sightings, View, look
 from ferry_operator.kube.plan import EndDriver, plan
@@ -105,6 +106,12 @@ def test_moves_that_were_given_up_are_told_of_until_they_are_done() -> None:
     assert value("ferry_streamjob_moves_given_up", {"streamjob": "nbq5"}) == 1
     world.gives_up = ()
     world.until(lambda w: settled(w) and w.status["workers"] == 3 and w.condition("Degraded")["status"] == "False")
+
+
+@pytest.mark.parametrize(("ip", "url"), [("10.0.0.1", "http://10.0.0.1:7070"), ("fd00::1", "http://[fd00::1]:7070")])
+def test_where_a_driver_is_asked(ip: str, url: str) -> None:
+    one = Seen(document(), (driver(ip=ip),), NODES, True, None, None, NOW)
+    assert driver_url(one, spec.check(document())) == url
 
 
 MINE = revise(spec.check(document()))

@@ -1,0 +1,58 @@
+"""Servers listen on addresses of both families, and URLs of both can be used."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.request
+
+import prometheus_client as prom
+import pytest
+
+from ferry import scrape
+from ferry.channel.tcp import TcpEndpoint
+from ferry.contract.addresses import family, netloc
+from ferry_operator.kube.health import Health
+
+TOKEN = {"Authorization": "Bearer t"}
+
+
+def has_version_6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+HOSTS = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_version_6(), reason="no IPv6 here"))]
+
+
+def test_how_addresses_stand_in_a_url() -> None:
+    assert [netloc(host, 7070) for host in ("10.0.0.1", "fd00::1")] == ["10.0.0.1:7070", "[fd00::1]:7070"]
+    assert [family(host) for host in ("10.0.0.1", "fd00::1")] == [socket.AF_INET, socket.AF_INET6]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_metrics_and_health_are_reached(host: str) -> None:
+    port = scrape.serve(prom.CollectorRegistry(), (host, 0), "t")
+    request = urllib.request.Request(f"http://{netloc(host, port)}/metrics", headers=TOKEN)
+    assert urllib.request.urlopen(request, timeout=10).status == 200
+    health = Health(0, lambda: None, lambda: b"", None)
+    assert urllib.request.urlopen(f"http://{netloc(host, health.port)}/healthz", timeout=10).read() == b"ok"
+    health.close()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_channel_is_opened(host: str) -> None:
+    came = threading.Event()
+    a, b = (
+        TcpEndpoint(name, "job", b"s" * 16, lambda *_: None, lambda *_: came.set(), lambda *_: None)
+        for name in ("a", "b")
+    )
+    where = b.listen(host)
+    assert where[0] == host
+    a.connect("b", where, 10.0)
+    assert came.wait(10)
+    for one in (a, b):
+        one.close()
