@@ -119,7 +119,8 @@ class Spec(Part):
     events: int | None = Field(
         default=None,
         ge=1,
-        description="Bound of generator sources: the job runs to its end; null: for ever.",
+        description="Bound of generator sources: the job runs to its end; null: for ever. The program reads it as "
+        "`args['events']`, and one that does not is refused.",
         json_schema_extra=PACE,
     )
     restart_nonce: int | None = Field(

@@ -47,14 +47,11 @@ class Job:
 
     def run(self) -> int:
         """Until the bounded input has fired everything, or somebody stops the job."""
-        args = dict(self.settings.pipeline_args)
-        if self.settings.events is not None:
-            args["events"] = self.settings.events
         module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
         board = Board(self.settings.run, self.settings.redis, self.settings.secret)
         announcer = Announcer(board, self.settings.cores)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
-        plan = compile.build(spark, module, args, self.settings.output)
+        plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
         self._publish(board, plan)
         progress = Progress(self.settings.job, self.settings.directory)
         loop = Loop(self.settings, board, len(plan.operators), self._stage, self._checkpoint.ended())

@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from ferry.contract.errors import SpecRefused
 from ferry.spark import graph, sinks
+from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.files import JsonSplits
 from ferry.spark.splits import Splits
 from ferry.spark.stream import Build, Frames, Input, Operator, Output, Stream, Transform, name_of
@@ -80,11 +81,18 @@ def load(module: str | None, file: str | None) -> ModuleType:
         ) from error
 
 
-def build(spark: SparkSession, module: ModuleType, args: dict[str, Any], output: str | None = None) -> Plan:
-    """Call the module's functions and check what they declare; `output` replaces the directory of file sinks."""
+def build(
+    spark: SparkSession, module: ModuleType, given: dict[str, Any], output: str | None = None, events: int | None = None
+) -> Plan:
+    """Call the module's functions and check what they declare; `output` replaces the directory of file sinks.
+
+    `events` is one more argument, which `sources` has to heed.
+    """
+    args = Arguments(given, events)
     sources = _call(module, "sources", spark, args)
     if not isinstance(sources, dict) or not sources:
         raise SpecRefused(f"{module.__name__}.sources must return a dict of named sources, it returned {sources!r}")
+    refuse_unbounded(args, sources)
     schemas = {name: _source_schema(name, source) for name, source in sources.items()}
     building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where))
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}

@@ -1,0 +1,69 @@
+"""The arguments of a program: a plain dictionary that knows whether the bound of the input was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from ferry.contract.errors import SpecRefused
+
+EVENTS = "events"
+
+
+class Arguments(dict[str, Any]):
+    """`asked`: somebody has taken the value of `events`, by name or with all others."""
+
+    def __init__(self, given: Mapping[str, Any], events: int | None) -> None:
+        super().__init__(given if events is None else {**given, EVENTS: events})
+        self.bounded, self.asked = events is not None, False
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked |= name == EVENTS
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a dictionary."""
+        self.asked |= name == EVENTS
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """As of a dictionary."""
+        self.asked |= name == EVENTS
+        return super().pop(name, *default)
+
+    def __iter__(self) -> Iterator[str]:
+        # Not the dictionary's own: `{**args}` then takes the values one by one, through __getitem__.
+        return iter(list(super().keys()))
+
+    def items(self) -> Any:
+        """As of a dictionary."""
+        self.asked = True
+        return super().items()
+
+    def values(self) -> Any:
+        """As of a dictionary."""
+        self.asked = True
+        return super().values()
+
+    def copy(self) -> dict[str, Any]:
+        """A plain dictionary."""
+        return dict(self.items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(super().items()),)
+
+
+def refuse_unbounded(args: Arguments, sources: Mapping[str, Any]) -> None:
+    """`--events` ends a run only when the sources let it."""
+    if not args.bounded:
+        return
+    endless = [name for name, source in sources.items() if isinstance(source, DataFrame)]
+    if endless:
+        raise SpecRefused(f"--events (spec.events): source {endless[0]!r} is Spark's own and never ends; leave it out")
+    if not args.asked:
+        raise SpecRefused(
+            "--events (spec.events): sources() does not read args['events'], so nothing would end the input; give it to the "
+            "generator there, or leave it out"
+        )
