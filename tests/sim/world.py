@@ -40,7 +40,7 @@ class World(Links):
         self.operators, self.vnodes, self.epochs = s.operators, s.vnodes, s.epochs
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.Settings(
-            operators=s.operators, attempt_ms=s.attempt_ms, commit_ms=80, return_ms=3_000, start_ms=300, warm_ms=3_000,
+            operators=s.operators, attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300, warm_ms=3_000,
             bar_ms=100, bar_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
             retry_max_ms=4_000, apart_ms=6_000, pace=g.Pace(s.batch),
         )  # fmt: skip

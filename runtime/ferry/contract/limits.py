@@ -34,6 +34,9 @@ HANG_SECONDS = 60.0
 A driver whose loop did not is not well either: `GET /healthz` says so, and whoever looks after it ends it.
 """
 
+GRACE_SECONDS = 0.2
+"""A connection that breaks is dialled again within this; only then the groups close over whoever was at its end."""
+
 RETURN_DEADLINE_SECONDS = 60.0
 """How long a job waits for the only holder of a virtual node before it stops with StateUnavailable."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from ferry.board import Board
 from ferry.channel.base import Message
 from ferry.channel.tcp import TcpEndpoint
+from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings, append_record
 from ferry.contract.errors import FerryError
@@ -49,6 +50,7 @@ class Loop:
         self.members = Members(settings.timeout_ms, board, self.post)
         patience = core.Settings(
             operators=operators,
+            grace_ms=int(limits.GRACE_SECONDS * 1000),
             return_ms=settings.return_deadline_ms,
             silence_ms=settings.timeout_ms,
             warm_ms=settings.handover_deadline_ms,

@@ -43,6 +43,9 @@ class Settings:
     """How long an epoch may be tried when two instances cannot reach each other and nothing helps."""
     commit_ms: int = 2_000
     """Commit is sent again to members that have not answered."""
+    grace_ms: int = 0
+    """A member whose connection closed may be back by then with all that it had: nothing is copied anew for a moment's
+    cut."""
     return_ms: int = 60_000
     """How long a job waits for the only holder of a virtual node."""
     bar_ms: int = 1_000

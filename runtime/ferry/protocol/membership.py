@@ -220,6 +220,7 @@ class Membership:
             if self.now - at > self.settings.silence_ms and self.rules.silent_lost:
                 reason = f"it stands still: nothing heard for {self.settings.silence_ms / 1000:g} s"
                 self._on_lost(Lost(i, reason))
+                self.gone[i] = min(self.gone[i], self.now - self.settings.grace_ms)
                 self._do(Close(i, reason))
 
     def _on_leaving(self, event: m.Leaving) -> None:
@@ -244,7 +245,8 @@ class Membership:
         self._forget(i)
         if connected:
             self.asked[i] = self.now  # One that does not end after all is asked again.
-        self.gone[i] = since
+        # It said so itself: nobody waits for its connection.
+        self.gone[i] = min(since, self.now - self.settings.grace_ms)
 
     def _barred(self, instance: InstanceId) -> bool:
         """Whether an instance that answered is left out, because it failed: it is no member of any group any more."""
@@ -329,30 +331,39 @@ class Membership:
         """An in-step member was admitted while an epoch runs."""
         raise NotImplementedError
 
+    def _away(self) -> list[InstanceId]:
+        """Members that were lost, be it a moment ago, and are not back."""
+        return [i for i in self.view.members if i in self.gone and i not in self.alive]
+
     def _close_groups(self) -> bool:
         """Close groups over lost members. True while the change is on its way to the journal."""
-        lost: g.Losses = {i: None for i in self.view.members if i in self.gone and i not in self.alive}
+        away = self._away()
+        lost: g.Losses = {i: None for i in away if self.now - self.gone[i] >= self.settings.grace_ms}
         if not lost:
             return False
         groups, changes, orphans = g.without(self.table, lost, self.generation, self.alive)
         if changes:
             self._journal(self._next(groups), tuple(changes))
             return True
-        holders = {i: True for v in orphans for i in self.table.groups[v].in_step if i in lost}
-        late = [i for i in sorted(holders) if self.now - self.gone[i] >= self.settings.return_ms]
-        overdue = [i for i in late if not self._at_work(i)]
-        if overdue:
+        hopeless = [v for v in orphans if all(map(self._is_overdue, self.table.groups[v].in_step))]
+        if hopeless:
+            holders = sorted({i: True for v in hopeless for i in self.table.groups[v].in_step})
             seconds = f"{self.settings.return_ms / 1000:.0f} s"
-            what = f"virtual nodes {orphans[:8]} (of {len(orphans)})"
-            if failing := [f"{i} ({f.reason})" for i in overdue if (f := self.failed.get(i)) and f.since is not None]:
+            what = f"virtual nodes {hopeless[:8]} (of {len(hopeless)})"
+            if failing := [f"{i} ({f.reason})" for i in holders if (f := self.failed.get(i)) and f.since is not None]:
                 self._halt("failed", f"{what} are held only by {', '.join(failing[:4])}, which failed for {seconds}")
             else:
                 self._halt(
                     "away",
-                    f"{what} were held only by {overdue[:4]}, gone for {seconds}: start the worker again with its state "
+                    f"{what} were held only by {holders[:4]}, gone for {seconds}: start the worker again with its state "
                     "directory",
                 )
         return False
+
+    def _is_overdue(self, instance: InstanceId) -> bool:
+        """Whether a holder of state is gone for longer than anybody waits for one."""
+        away = instance not in self.alive and not self._at_work(instance)
+        return away and self.now - self.gone.get(instance, self.now) >= self.settings.return_ms
 
 
 MEMBER_HANDLERS: dict[type, Callable[[Any, Any], None]] = {

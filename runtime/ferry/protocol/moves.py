@@ -69,7 +69,7 @@ class Moves(Adoption):
 
     def _regroup(self) -> None:
         """One step towards what is desired; between two epochs."""
-        if self.writing is not None or not self.journal_up or not (self.desired or self.view.learned):
+        if self.writing is not None or not self.journal_up or not (self.desired or self.view.learned) or self._away():
             return
         stuck: dict[InstanceId, list[int]] = {}
         for (i, v), since in list(self.joined.items()):

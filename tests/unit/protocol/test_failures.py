@@ -71,3 +71,50 @@ def test_who_failed_and_does_not_end_is_asked_again() -> None:
     assert A not in top.driver.alive
     top.tell(c.Tick(2_001))
     assert A in top.driver.alive
+
+
+def test_whose_connection_breaks_for_a_moment_stays_a_member() -> None:
+    groups = [(A, B), (B, A)]
+    top = Top(groups, (A, B), c.Settings(grace_ms=200))
+    top.epoch(0)
+    top.stop = (m.Prepare,)
+    top.ingest(1, helper=B)
+    top.stop = ()
+    top.tell(c.Tick(1000))
+    files = top.crash(A)
+    top.tell(c.Tick(1199))
+    top.back(A, files)
+    assert [g.in_step for g in top.driver.table.groups] == groups
+    assert top.last(c.Emit).rows.label.step == Step(1, 0), "and the epoch goes on with it"
+    top.tell(c.EpochEnded(1))
+    top.crash(A)
+    top.tell(c.Desired(1, ((B, A), (B, A))))
+    top.tell(c.EpochBegun(2))
+    assert top.driver.table.groups[0].in_step == (A, B), "nothing is moved meanwhile"
+    top.tell(c.Tick(1399))
+    assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
+
+
+def test_who_failed_or_stands_still_is_not_waited_for() -> None:
+    top = Top([(A, B), (B, A)], (A, B), c.Settings(grace_ms=200))
+    top.epoch(0)
+    top.tell(m.Failed(A, "the disk is full"))
+    assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
+    top = Top([(A, B), (B, A)], (A, B), c.Settings(grace_ms=200, silence_ms=2500))
+    top.epoch(0)
+    for now in (1000, 2000, 2501):
+        top.tell(m.Pulse(B, 0))
+        top.tell(c.Tick(now))
+    assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
+
+
+def test_the_last_holder_has_its_own_time_to_come_back() -> None:
+    top = Top([(A, B)], (A, B), c.Settings(return_ms=60_000, grace_ms=50_000))
+    top.epoch(0)
+    top.crash(A)
+    top.wait(40_000)
+    top.crash(B)
+    top.wait(59_000)
+    assert "Halt" not in top.kinds(), "A is overdue, B is not"
+    top.wait(1_000)
+    assert top.last(c.Halt).kind == "away"
