@@ -124,7 +124,8 @@ class Epoch(Part):
     max_rows: int = Field(
         default=1_000_000,
         ge=1,
-        description="Rows that one epoch reads from all sources at most.",
+        description="Rows that one epoch reads at most, from all of Ferry's sources together; a file is read whole, "
+        "whatever it holds. Spark's own sources have options of their own, such as maxFilesPerTrigger.",
         json_schema_extra=PACE,
     )
 

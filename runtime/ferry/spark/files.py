@@ -27,6 +27,9 @@ from ferry.spark.taken import File, Taken, digest, files_of, origin
 EPOCH_FILES = 500
 """Files of one epoch at most: their names go through Spark's offset log, and with the epoch into the state."""
 
+EPOCH_NAMES = 32_000
+"""Letters of their names, likewise."""
+
 JSON_BLOCK_BYTES = 1 << 20
 """JSON lines are parsed in pieces of this size; one is read whole into memory."""
 
@@ -106,13 +109,14 @@ class DirectorySplits(ABC):
         waiting = set(files)
         self._shares = {file: pieces for file, pieces in self._shares.items() if file in waiting}
         taken: list[File] = []
-        rows = 0
+        rows = letters = 0
         for file in files[:EPOCH_FILES]:
+            letters += len(file.name)
             try:
                 rows += sum(share for _, _, share in self._pieces(file))
             except FileNotFoundError:
                 continue  # It went away before it was taken.
-            if taken and rows > max_rows:
+            if taken and (rows > max_rows or letters > EPOCH_NAMES):
                 break
             taken.append(file)
         return self._taken.after(start, listed, taken) if taken else start

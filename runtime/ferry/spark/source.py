@@ -59,12 +59,26 @@ class SplitsReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """About max_rows further on; the same offset when there is nothing to do."""
         now = start["positions"]
-        later = {n: s.latest(now[n], self._max_rows) for n, s in self._sources.items()}
+        later = self._later(now)
         if later != now:
             return {**start, "positions": later}
         if self._finite and not start["flushed"] and all(s.ended(now[n]) for n, s in self._sources.items()):
             return {**start, "flushed": True}
         return {**start, "tick": max(start["tick"], self._ticks())}
+
+    def _later(self, now: dict[str, Any]) -> dict[str, Any]:
+        """Positions further on: what has something new shares max_rows, evenly."""
+        groups: dict[Any, list[str]] = {}
+        for name, source in self._sources.items():
+            groups.setdefault(getattr(source, "counted_with", name), []).append(name)
+        later, active, before = dict(now), list(groups.values()), 0
+        while len(active) != before:
+            before = len(active)
+            rows = max(self._max_rows // max(before, 1), 1)
+            for name in (name for group in active for name in group):
+                later[name] = self._sources[name].latest(now[name], rows)
+            active = [group for group in active if any(later[name] != now[name] for name in group)]
+        return later
 
     def _ticks(self) -> int:
         try:

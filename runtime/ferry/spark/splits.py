@@ -39,7 +39,8 @@ class Splits(Protocol):
     """A source whose records are made or read inside the ingest task.
 
     Reading the same split again gives the same records in the same order, in any process. One that makes up its event times
-    says so by an attribute `own_clock` that is true: they are not compared with the worker's clock.
+    says so by an attribute `own_clock` that is true: they are not compared with the worker's clock. Sources whose attributes
+    `counted_with` are equal count each other's rows, and so get one share of an epoch's rows together.
     """
 
     def schema(self) -> pa.Schema:

@@ -63,6 +63,11 @@ class ArrivalSplits:
 
     own_clock = True
 
+    @property
+    def counted_with(self) -> Generator:
+        """Streams of the same generator."""
+        return self.generator
+
     def __init__(self, generator: Generator, stream: str) -> None:
         self.generator, self.stream = generator, stream
         generator.schema(stream)

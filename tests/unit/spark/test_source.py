@@ -1,0 +1,66 @@
+"""How sources share the rows of an epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import ferry
+from ferry.spark.source import SplitsReader
+from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
+
+
+@dataclass
+class Waiting:
+    """A source with so many rows; a position is a number of them."""
+
+    rows: int
+
+    def start(self) -> int:
+        return 0
+
+    def latest(self, start: int, max_rows: int) -> int:
+        return min(start + max_rows, self.rows)
+
+    def ended(self, position: int) -> bool:
+        return False
+
+
+def taken(tmp_path: Path, sources: Any, epochs: int = 1) -> dict[str, int]:
+    """Positions after some epochs of 90 rows at most."""
+    reader = SplitsReader(sources, 90, 2, str(tmp_path / "tick"), False)
+    offset = reader.initialOffset()
+    for _ in range(epochs):
+        offset = reader.latestOffset(offset, None)
+    return dict(offset["positions"])
+
+
+def test_all_sources_together_have_the_rows_of_an_epoch(tmp_path: Path) -> None:
+    assert taken(tmp_path, {n: Waiting(1000) for n in "abc"}) == {"a": 30, "b": 30, "c": 30}
+    assert taken(tmp_path, {"a": Waiting(1000)}) == {"a": 90}
+
+
+def test_what_has_nothing_new_leaves_its_share_to_the_others(tmp_path: Path) -> None:
+    some = {"a": Waiting(1000), "b": Waiting(30), "c": Waiting(0)}
+    assert taken(tmp_path, some) == {"a": 45, "b": 30, "c": 0}
+    assert taken(tmp_path, some, 2) == {"a": 135, "b": 30, "c": 0}
+    assert taken(tmp_path, {"a": Waiting(0), "b": Waiting(0)}) == {"a": 0, "b": 0}
+
+
+def test_streams_of_one_generator_count_each_other(tmp_path: Path) -> None:
+    made = {n: NexmarkSplits(NexmarkGenerator(), n) for n in ("person", "auction")}
+    assert taken(tmp_path, made) == {"person": 90, "auction": 90}
+    assert taken(tmp_path, {**made, "x": Waiting(1000)}) == {"person": 45, "auction": 45, "x": 45}
+
+
+def test_the_reader_keeps_the_lists_of_files_beside_the_offsets(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_bytes(b'{"a": 1}\n')
+    source = ferry.json_files(tmp_path / "in", pa.schema([("a", pa.int64())]))
+    reader = SplitsReader({"s": source}, 90, 2, str(tmp_path / "tick"), False)
+    offset = reader.latestOffset(reader.initialOffset(), None)
+    assert reader.latestOffset(offset, None) == offset
+    assert (tmp_path / "checkpoint" / "files" / "s.jsonl").exists()
