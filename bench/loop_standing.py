@@ -156,7 +156,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(dir=args.directory) as directory:
             clock = measure(args.kind, mib << 20, Path(directory))
         print(f"{args.kind}, {mib} MiB of state, load {os.getloadavg()[0]:.1f}")
-        for step, times in sorted(clock.steps.items(), key=lambda item: -max(item[1])):
+        for step, times in sorted(clock.steps.items(), key=lambda item: max(item[1]), reverse=True):
             clocked, computed = np.array(times).T * 1000
             worst = max(worst, clocked.max())
             print(

@@ -76,20 +76,27 @@ class Merge:
 
     def step(self, living: Living) -> int:
         """Go on by one piece; returns about how many bytes were read."""
-        bounds = [bound for c in self._cursors if (bound := c.bound()) is not None]
-        bound = min(bounds) if bounds else None
-        taken = self._take(bound, equal=False) or self._take(bound, equal=True)
+        taken: list[tuple[Segment, pa.RecordBatch]] = []
+        size = 0
+        # Where the inputs do not overlap, what they have below one bound is little.
+        while 2 * size < segments.PART_BYTES and (more := self._below_next_bound()):
+            taken += more
+            size += sum(found.nbytes for _, found in more)
         if not taken:
             self.outcome = self._writer.finish()
             self.finished = True
-            return 0
         batches = [batch for segment, found in taken if (batch := living(segment, found)).num_rows]
         if batches:
             whole = pa.concat_batches(batches)
             if len(batches) > 1:
                 whole = whole.take(pa.array(order_by_hash(segments.hashes_of(whole))))
             self._writer.add(whole)
-        return sum(found.nbytes for _, found in taken)
+        return size
+
+    def _below_next_bound(self) -> list[tuple[Segment, pa.RecordBatch]]:
+        bounds = [bound for c in self._cursors if (bound := c.bound()) is not None]
+        bound = min(bounds) if bounds else None
+        return self._take(bound, equal=False) or self._take(bound, equal=True)
 
     def _take(self, bound: np.uint64 | None, equal: bool) -> list[tuple[Segment, pa.RecordBatch]]:
         return [(c.segment, found) for c in self._cursors if (found := c.take(bound, equal)) is not None]

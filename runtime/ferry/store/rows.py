@@ -29,13 +29,17 @@ from ferry.store.segments import About, Segment, hashes_of
 TIER = 16
 """Segments of one level that are merged into one of the next."""
 
-MERGE_BYTES_MAX = 1024 * 1024 * 1024
-"""Segments that would together be larger stay as they are: a merge needs as much disk again."""
+MERGE_BYTES_MAX = 512 * 1024 * 1024
+"""A merge needs as much disk again, and to open or remove a file takes longer when it is larger."""
+
+MERGE_MIN = 4
+"""Fewer segments that are so large stay as they are."""
 
 _FUEL = 4
 """Bytes that a put merges for each of its own: every row is merged once a level, and levels are sixteen times larger."""
 
-_FUEL_MAX = 4 * segments.PART_BYTES
+_PARTS_A_PUT = 2
+"""A put merges no more parts than this, unless it is larger itself; what is left to do is done by `work`."""
 
 _CLEAN_AT_ONCE = 256
 
@@ -132,7 +136,8 @@ class RowState:
         )
         writer.add(rows)
         self._add(writer.finish())
-        self._fuel = min(self._fuel + _FUEL * rows.nbytes, _FUEL_MAX)
+        most = max(rows.nbytes, _PARTS_A_PUT * segments.PART_BYTES)
+        self._fuel = min(self._fuel, 0) + min(_FUEL * rows.nbytes, most)
         while self._fuel > 0 and self._merge():
             pass
         return True
@@ -233,9 +238,10 @@ class RowState:
         for level in sorted({*free, *self._merges} - {_CLEANING}):
             if level not in self._merges and len(free[level]) >= TIER:
                 smallest = sorted(free[level], key=lambda s: s.bytes)[:TIER]
-                size = sum(s.bytes for s in smallest)
-                if size <= MERGE_BYTES_MAX and mapped.has_room(self.directory, size):
-                    self._begin(level, level + 1, smallest)
+                sizes = np.cumsum([s.bytes for s in smallest])
+                count = int(np.searchsorted(sizes, MERGE_BYTES_MAX, side="right"))
+                if count >= min(MERGE_MIN, TIER) and mapped.has_room(self.directory, int(sizes[count - 1])):
+                    self._begin(level, level + 1, smallest[:count])
             if level in self._merges:
                 return level
         return _CLEANING

@@ -24,7 +24,7 @@ from ferry.kernels import columns
 from ferry.kernels.grouping import Hashes, Ints
 from ferry.store import mapped
 
-PART_BYTES = 2 * 1024 * 1024
+PART_BYTES = 1024 * 1024
 """About so much is read, merged or written at a time: a few milliseconds."""
 
 _METADATA = b"ferry"

@@ -98,7 +98,7 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "TIER", 3)
         patch.setattr(segments, "PART_BYTES", 200)
-        patch.setattr(rows, "_FUEL_MAX", 400)
+        patch.setattr(rows, "_FUEL", 1)
         patch.setattr(joining, "READ_BYTES_MAX", 300)
         state = RowState(shape, virtual_nodes, Path(root, "0"))
         kept: list[Record] = []
@@ -199,7 +199,7 @@ def test_crash_at_any_piece_of_upkeep_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
 ) -> None:
     monkeypatch.setattr(segments, "PART_BYTES", 600)
-    monkeypatch.setattr(rows, "_FUEL_MAX", 0)
+    monkeypatch.setattr(rows, "_FUEL", 0)
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(rows.TIER):
         state.put(some(100 * i), i, "a")
@@ -232,7 +232,7 @@ def test_crash_between_merge_and_removal_changes_nothing(tmp_path: Path) -> None
 
 
 def test_a_merge_is_a_series_of_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_FUEL_MAX", 0)
+    monkeypatch.setattr(rows, "_FUEL", 0)
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(rows.TIER):
         state.put(some(1000 * i, 400), i, "a")
@@ -247,7 +247,7 @@ def test_a_merge_is_a_series_of_small_pieces(tmp_path: Path, monkeypatch: pytest
         pieces += 1
     assert max(written) <= 2 * size and sum(written) >= 15 * size and pieces > len(written) > 12
     assert contents(state) == before
-    assert len(state._segments[0].parts) == len(written)
+    assert len(state._segments[0].parts) >= len(written)
     assert all(bool(np.all(np.diff(p.hashes.astype(object)) >= 0)) for p in state._segments[0].parts)
 
 
@@ -301,7 +301,7 @@ def test_a_virtual_node_that_goes_and_comes_back_has_only_what_came_back(tmp_pat
     for i in range(rows.TIER - 1):
         state.put(some(100 * i), i, "a")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "_FUEL_MAX", 1)
+        patch.setattr(rows, "_FUEL", 0)
         patch.setattr(segments, "PART_BYTES", 500)
         state.put(some(10**6), 99, "a")
         state.work()
