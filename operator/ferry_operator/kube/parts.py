@@ -33,6 +33,10 @@ HOST_PORTS, HOST_JOBS = 21000, 4000
 HOST_METRICS_PORTS, HOST_PODS = 17000, 4000
 """There each pod has one for its metrics, likewise."""
 
+RUN_LIMIT = "10Gi"
+"""Of the files of a driver: its timeline, offsets and dead letters, and the output of a job that has no volume. A driver that
+writes more is replaced, and not its neighbours for want of disk."""
+
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -158,7 +162,7 @@ def base_volumes(job: StreamJob, with_instances: bool) -> list[Doc]:
         sources.append({"downwardAPI": {"items": [{"path": "pod/instances", "fieldRef": field}]}})
     return [
         {"name": "settings", "projected": {"defaultMode": 0o440, "sources": sources}},
-        {"name": "run", "emptyDir": {}},
+        {"name": "run", "emptyDir": {} if with_instances else {"sizeLimit": RUN_LIMIT}},
         {"name": "tmp", "emptyDir": {}},
     ]
 

@@ -22,8 +22,7 @@ def trouble(url: str) -> str | None:
 
 def forget(url: str, run: str) -> str | None:
     """Delete what a run has left there; the reason when that was not possible. Heartbeats run out by themselves."""
-    keys = (places.journal(run), places.pipeline(run), places.instances(run), places.driver(run))
-    return _talk(url, [["DEL", *keys]])
+    return _talk(url, [["DEL", *places.lasting(run)]])
 
 
 def _talk(url: str, commands: list[list[str]]) -> str | None:

@@ -61,6 +61,11 @@ def driver(run: str) -> str:
     return f"ferry:{run}:driver"
 
 
+def lasting(run: str) -> tuple[str, ...]:
+    """All that stays of a run until it is deleted; heartbeats run out by themselves."""
+    return tuple(name(run) for name in (journal, pipeline, instances, parents, changed, last_change, driver))
+
+
 @dataclass(frozen=True, slots=True)
 class DriverPlace:
     """Where one life of the driver can be reached. Announced twice: before its generation is claimed, and when it is.

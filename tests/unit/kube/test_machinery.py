@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ferry.contract import places
 from ferry.contract.errors import Unreachable
 from ferry_operator import decide as d
 from ferry_operator.kube import events, redis_line
@@ -373,7 +374,12 @@ def test_redis_is_asked_with_its_password(fake_redis: tuple[str, list[bytes], li
 def test_redis_forgets_a_run(fake_redis: tuple[str, list[bytes], list[bytes]]) -> None:
     where, came, _ = fake_redis
     assert redis_line.forget(f"redis://{where}/0", "a-1") is None
-    assert came[0].startswith(b"DEL ferry:a-1:journal") and b"ferry:a-1:driver" in came[0]
+    keys = {
+        name("a-1")
+        for name in vars(places).values()
+        if getattr(name, "__annotations__", {}) == {"run": "str", "return": "str"}
+    }
+    assert set(came[0].decode().split()) == {"DEL", *keys} and len(keys) >= 7
 
 
 def test_a_redis_that_is_not_there_is_told() -> None:

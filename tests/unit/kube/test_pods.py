@@ -322,3 +322,8 @@ def test_users_of_pods_are_the_jobs_own_or_the_installations_or_the_clusters() -
         0
     ]
     assert owner["args"][:2] == ["chown", "2000:2000"]
+
+
+def test_the_files_of_a_driver_have_a_bound() -> None:
+    (run,) = (volume for volume in driver()["spec"]["volumes"] if volume["name"] == "run")
+    assert run["emptyDir"] == {"sizeLimit": parts.RUN_LIMIT}
