@@ -34,8 +34,8 @@ HOST_METRICS_PORTS, HOST_PODS = 17000, 4000
 """There each pod has one for its metrics, likewise."""
 
 RUN_LIMIT = "10Gi"
-"""Of the files of a driver: its timeline, offsets and dead letters, and the output of a job that has no volume. A driver that
-writes more is replaced, and not its neighbours for want of disk."""
+"""Of the files of a driver: its timeline, offsets and dead letters, and the output of a job that has no volume. A driver
+that writes more is replaced, and not its neighbours for want of disk."""
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
