@@ -38,7 +38,7 @@ GRACE_SECONDS = 0.2
 """A connection that breaks is dialled again within this; only then the groups close over whoever was at its end."""
 
 RETURN_DEADLINE_SECONDS = 60.0
-"""How long a job waits for the only holder of a virtual node before it stops with StateUnavailable."""
+"""How long a driver waits for the only holder of a virtual node before it ends; the next one waits again."""
 
 WARM_DEADLINE_SECONDS = 600.0
 """A move that is still warming after this is aborted with a reason."""

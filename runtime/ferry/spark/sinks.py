@@ -212,5 +212,8 @@ def console(limit: int = 20) -> Console:
 
 
 def foreach_epoch(function: Callable[[int, int, Any], None]) -> ForeachEpoch:
-    """Call `function(epoch, generation, DataFrame)` once for every epoch that fired rows, at least once on failures."""
+    """Call `function(epoch, generation, DataFrame)` once for every epoch that fired rows, at least once on failures.
+
+    It is called again until it returns; one that raises `ferry.Final` stops the job.
+    """
     return ForeachEpoch(function)
