@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from ferry.coordinator.letters import Letters
 from ferry.coordinator.loop import initial_table
 from ferry.protocol import coordinator as core
 from ferry.protocol.instance import Tick
+from ferry.protocol.view import View
 
 METHOD = "real Coordinator and wire forms, one instance a worker, replicas 1, two fragments a helper; median CPU time"
 
@@ -44,6 +46,8 @@ class Driver:
         self.names = [InstanceId(f"{w}.0") for w in range(workers)]
         self._letters, self._wires = Letters(), {name: Wire() for name in self.names}
         self.machine = core.Coordinator(core.Settings(), initial_table(shape), None)
+        self._seen: View | None = None
+        self._ends: dict[InstanceId, tuple[int, ...]] = {}
         self.cpu = 0.0
         self.bytes = self.messages = 0
         self.orders: list[Any] = []
@@ -93,11 +97,20 @@ class Driver:
             case m.Ask(generation):
                 self._say(m.Answer(me, generation, None, 0, 0, b"", (), ()))
             case m.Prepare():
-                for chain in self.machine.view.chains:
-                    if chain[-1] == me:
-                        self._say(m.Prepared(message.step, message.attempt, chain, 0, 1))
+                if mine := self._tails().get(me):
+                    zeros = (0,) * len(mine)
+                    self._say(m.Prepared(message.step, message.attempt, mine, zeros, zeros))
             case m.Commit(label):
                 self._say(m.Committed(me, label))
+
+    def _tails(self) -> dict[InstanceId, tuple[int, ...]]:
+        view = self.machine.view
+        if self._seen is not view:
+            self._seen, found = view, defaultdict(list)
+            for number, chain in enumerate(view.order):
+                found[chain[-1]].append(number)
+            self._ends = {name: tuple(numbers) for name, numbers in found.items()}
+        return self._ends
 
     def _say(self, message: m.Message) -> None:
         self.heard.append((m.CODES[type(message)], m.encode(message)))

@@ -8,7 +8,7 @@
 | Prepare | driver -> instance | one attempt of one step: helpers send partials, leaders compute and replicate deltas |
 | Partials | helper -> leader | what the helper's winning fragments hold for that leader's virtual nodes |
 | Delta | leader -> replica -> ... | after-images of all virtual nodes of one chain; learners get theirs beside the chain |
-| Prepared | tail of a chain -> driver | the whole chain has logged the delta |
+| Prepared | tail of chains -> driver | these whole chains have logged their delta |
 | FragmentsGone | helper -> driver | a winning fragment is not here: the ingest has to run again |
 | Commit / Committed | driver <-> instance | put the deltas of that attempt; it is final |
 | Fetch / Chunk | learner <-> leader | snapshot of virtual nodes, begun at `base` |
@@ -127,9 +127,11 @@ class Delta:
 class Prepared:
     step: Step
     attempt: Attempt
-    chain: tuple[InstanceId, ...]
-    late: int
-    fired: int
+    chains: tuple[int, ...]
+    """Numbers of chains (`View.order`) under the table of the attempt: many end at one instance, which speaks once."""
+    late: tuple[int, ...]
+    fired: tuple[int, ...]
+    """Of each of them, as their deltas say."""
 
 
 @dataclass(frozen=True, slots=True)

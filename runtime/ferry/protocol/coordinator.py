@@ -156,6 +156,7 @@ class Coordinator(Patience):
         if self.phase is not Phase.INGEST or (event.step, event.run) != (self.step_now, self.run):
             return
         self.ingested, self.trying, self.deadlines = event, False, 0
+        self.helping = dict(event.winners)
         self._enter(Phase.PREPARE)
 
     def _on_ingest_failed(self, event: IngestFailed) -> None:
@@ -181,7 +182,7 @@ class Coordinator(Patience):
         prepare = m.Prepare(
             self.step_now, self._attempt(), self.table.version, self.ingested.winners, self.epoch_low, self.attempt_high
         )
-        for i in sorted({**self.view.led, **dict(self.ingested.winners)}):
+        for i in sorted({**self.view.led, **self.helping}):
             self._do(Send(i, prepare))
 
     def _attempt(self) -> Attempt:
@@ -191,8 +192,9 @@ class Coordinator(Patience):
         return self.phase is Phase.PREPARE and self.trying and (step, attempt) == (self.step_now, self._attempt())
 
     def _on_prepared(self, event: m.Prepared) -> None:
-        if self._is_now(event.step, event.attempt) and event.chain in self.view.chains:
-            self.acks[event.chain] = event
+        if self._is_now(event.step, event.attempt):
+            for number, late, fired in zip(event.chains, event.late, event.fired, strict=True):
+                self.acks[self.view.order[number]] = late, fired
 
     def _on_fragments_gone(self, event: m.FragmentsGone) -> None:
         if self._is_now(event.step, event.attempt):
@@ -200,7 +202,7 @@ class Coordinator(Patience):
 
     def _send_commit(self) -> None:
         assert self.ingested is not None and self.step_now is not None
-        late, fired = sum(a.late for a in self.acks.values()), sum(a.fired for a in self.acks.values())
+        late, fired = sum(late for late, _ in self.acks.values()), sum(fired for _, fired in self.acks.values())
         self.commit = m.Commit(
             Label(self.step_now, self._attempt()), self.generation, self.epoch_low, self.attempt_high, self.ingested.meta,
             late, fired,
@@ -223,7 +225,7 @@ class Coordinator(Patience):
     def _all_put(self) -> bool:
         if self.commit is None:
             return True
-        return all(i in self.put for i in (self.view.held if self.rules.all_committed else self.view.led))
+        return (self.view.held if self.rules.all_committed else self.view.led).keys() <= self.put.keys()
 
     def _step_committed(self) -> None:
         c = self.commit

@@ -41,7 +41,7 @@ from ferry.protocol.instance_io import (
     StopScan,
     Tick,
 )  # fmt: skip
-from ferry.protocol.member import LEARN_STALL_MS, WAITING, Member, Trial
+from ferry.protocol.member import LEARN_STALL_MS, WAITING, Acks, Member, Trial
 from ferry.protocol.steps import predecessor, successor
 
 
@@ -176,7 +176,26 @@ class Instance(Member):
         if not last:
             self._do(SendDelta(delta.chain[at + 1], delta))
         if last if self.rules.tail_acknowledges else at == 0:
-            self._do(Send(DRIVER, m.Prepared(delta.step, delta.attempt, delta.chain, delta.late, delta.fired)))
+            self._acknowledge(delta)
+
+    def _acknowledge(self, delta: m.Delta) -> None:
+        """Tell the driver, at once with what else ends here; what is not all there by the next tick goes alone."""
+        label = Label(delta.step, delta.attempt)
+        if self.view is None or (self.acks is not None and self.acks.label > label):
+            return
+        if self.acks is None or self.acks.label < label:
+            self.acks = Acks(label)
+        self.acks.done[self.view.number[delta.chain]] = delta.late, delta.fired
+        self.acks.said = False
+        if len(self.acks.done) >= self.view.tails[self.me]:
+            self._say_acks()
+
+    def _say_acks(self) -> None:
+        acks = self.acks
+        if acks is not None and not acks.said:
+            acks.said = True
+            late, fired = zip(*acks.done.values(), strict=True)
+            self._do(Send(DRIVER, m.Prepared(acks.label.step, acks.label.attempt, tuple(acks.done), late, fired)))
 
     # ---- replica and learner
     def _on_delta(self, delta: m.Delta) -> None:
@@ -260,6 +279,7 @@ class Instance(Member):
 
     def _on_tick(self, tick: Tick) -> None:
         self.learning.tick(tick.now)
+        self._say_acks()
         self._tell_if_slow(tick.now)
 
     def _tell_if_slow(self, now: int) -> None:

@@ -34,6 +34,16 @@ class Trial:
     heard: dict[InstanceId, bool] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Acks:
+    """Chains of one attempt that end here and have logged their delta."""
+
+    label: Label
+    done: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By the number of the chain: late records, and fired rows."""
+    said: bool = False
+
+
 class Member:
     """State of one instance, its mark, its fences and its table."""
 
@@ -51,6 +61,7 @@ class Member:
             self.log.setdefault(Label(delta.step, delta.attempt), []).append(delta)
         self.staged: dict[m.Fragment, bool] = {}
         self.trial: Trial | None = None
+        self.acks: Acks | None = None
         self.slow_ms = slow_ms
         self.told: tuple[Label, int] | None = None
         """The attempt that is not committed yet, and when it was seen first, or told of last."""

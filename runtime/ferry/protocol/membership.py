@@ -101,7 +101,8 @@ class Membership:
         self.commit: m.Commit | None = None
         """What has to be finished everywhere: nothing else can happen to that step any more."""
         self.put: dict[InstanceId, bool] = {}
-        self.acks: dict[Chain, m.Prepared] = {}
+        self.acks: dict[Chain, tuple[int, int]] = {}
+        """Chains that have logged the attempt under way: late records, and fired rows."""
         self.step_now: Step | None = None
         self.desired: Desired | None = None
         self.cut_at: int | None = None
@@ -333,7 +334,9 @@ class Membership:
 
     def _away(self) -> list[InstanceId]:
         """Members that were lost, be it a moment ago, and are not back."""
-        return [i for i in self.view.members if i in self.gone and i not in self.alive]
+        # Looked at after every event: it must not cost more with every member.
+        away = sorted(i for i in self.gone if i not in self.alive)
+        return [i for i in away if i in self.view.held or i in self.view.learned]
 
     def _close_groups(self) -> bool:
         """Close groups over lost members. True while the change is on its way to the journal."""

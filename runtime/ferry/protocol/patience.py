@@ -8,6 +8,7 @@ nothing helps for `apart_ms`                  Halt, with the names
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ferry.contract import messages as m
@@ -24,6 +25,8 @@ class Patience(Moves):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.ingested: Ingested | None = None
+        self.helping: Mapping[InstanceId, object] = {}
+        """Who has winning fragments of it."""
         self.trying = False
         """An attempt of `ingested` was begun."""
         self.deadlines = 0
@@ -47,11 +50,14 @@ class Patience(Moves):
 
     def _unusable(self) -> str:
         """Why the winning fragments are of no use any more; empty when they are."""
-        helpers = [helper for helper, _ in self.ingested.winners] if self.ingested is not None else []
-        if any(helper not in self.alive for helper in helpers):
+        if self.ingested is None:
+            return ""
+        if not self.helping.keys() <= self.alive.keys():
             return "a helper with winning fragments is gone"
-        if self.apart and not set(helpers) <= set(usable := self._helpers()):
-            cut = [f"{h} and {i}" for h in helpers if h not in usable for i in self.view.led if self._are_apart(h, i)]
+        if self.apart and not self.helping.keys() <= set(usable := self._helpers()):
+            cut = [
+                f"{h} and {i}" for h in self.helping if h not in usable for i in self.view.led if self._are_apart(h, i)
+            ]
             return f"{', '.join(cut[:4])} cannot reach each other" if cut else ""
         return ""
 
@@ -81,7 +87,7 @@ class Patience(Moves):
         mine = [chain for chain in self.view.chains if chain[0] == instance and chain not in self.acks]
         told = self.told.get(instance)
         if told is None:
-            return bool(mine) or any(helper == instance for helper, _ in self.ingested.winners)
+            return bool(mine) or instance in self.helping
         return not told.unheard and any(chain not in told.logged for chain in mine)
 
     # ---- an attempt that does not end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 
 from ferry.contract.names import InstanceId
@@ -23,6 +24,9 @@ class View:
         self.table = table
         self.version = table.version
         self.chains: dict[Chain, tuple[int, ...]] = {c: tuple(v) for c, v in table.chains().items()}
+        self.order: tuple[Chain, ...] = tuple(self.chains)
+        """The chains by their number, which is the same wherever this table is seen."""
+        self.number = {chain: number for number, chain in enumerate(self.order)}
         led: dict[InstanceId, list[int]] = {}
         held: dict[InstanceId, list[int]] = {}
         learned: dict[InstanceId, dict[int, InstanceId]] = {}
@@ -43,5 +47,7 @@ class View:
         """Learners: virtual node -> the leader it is learned from."""
         self.taught = taught
         """Leaders: learner -> virtual nodes that it learns from this leader."""
+        self.tails = Counter(chain[-1] for chain in self.order)
+        """Ends of chains, and how many end there."""
         self.members = sorted({**held, **learned})
         """Everybody who holds or learns something."""

@@ -18,7 +18,7 @@ def both() -> Drivers:
 
 
 def test_reports_go_to_the_driver_whose_attempt_it_is() -> None:
-    assert both().for_message(m.Prepared(STEP, Attempt(1, 4), (ME,), 0, 0)) == [OLD]
+    assert both().for_message(m.Prepared(STEP, Attempt(1, 4), (0,), (0,), (0,))) == [OLD]
     assert both().for_message(m.FragmentsGone(STEP, Attempt(2, 1), ME)) == [NEW]
 
 
