@@ -211,3 +211,40 @@ def test_a_read_is_refused_for_what_is_not_there() -> None:
     top.stop = (m.Commit,)
     top.ingest(1)
     assert not top.members[A].may_read(1, label, (0,))  # the first Prepare of the next epoch has released them
+
+
+def test_an_instance_speaks_once_for_all_chains_that_end_there() -> None:
+    groups = [(leader, *((C,) if leader != C else ())) for leader in (A, B, C)] * 2 + [(A, B)]
+    top = Top(groups, (A, B, C))
+    said: list[m.Prepared] = []
+    tell = top.tell
+    top.tell = lambda event: (said.append(event) if isinstance(event, m.Prepared) else None, tell(event))[1]  # type: ignore[method-assign]
+    top.epoch(0)
+    said.clear()
+    top.epoch(1)
+    order = top.driver.view.order
+    assert sorted(sorted(order[n] for n in ack.chains) for ack in said) == [[(A, B)], [(A, C), (B, C), (C,)]]
+    assert (top.driver.late, top.driver.fired) == (0, 4), "of each chain, once"
+
+
+def test_chains_that_are_complete_do_not_wait_for_the_others_beyond_a_tick() -> None:
+    member = i.Instance(C, 1, i.Saved())
+    table = Table(Version(1, 1), (Group(Term(1, 1), (A, C)), Group(Term(1, 1), (B, C))), initial=True)
+    member.step(m.Install(table))
+    step, attempt = Step(0, 0), Attempt(1, 1)
+    first, second = (
+        m.Delta(step, attempt, table.version, g.leader, g.in_step, (v,), v, 5) for v, g in enumerate(table.groups)
+    )
+
+    def acks(event: i.Event) -> list[object]:
+        return [x.message for x in member.step(event) if isinstance(x, i.Send) and isinstance(x.message, m.Prepared)]
+
+    assert acks(first) == []
+    assert acks(i.Tick(50)) == [m.Prepared(step, attempt, (0,), (0,), (5,))]
+    assert acks(i.Tick(100)) == [], "once"
+    whole = m.Prepared(step, attempt, (0, 1), (0, 1), (5, 5))
+    assert acks(second) == [whole]
+    assert acks(second) == [whole], "said again to who may not have heard it"
+    late = replace(first, attempt=Attempt(1, 2))
+    assert acks(late) == [] and acks(first) == []
+    assert acks(i.Tick(150)) == [m.Prepared(step, Attempt(1, 2), (0,), (0,), (5,))]
