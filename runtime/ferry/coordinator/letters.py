@@ -7,7 +7,6 @@ takes it has the values that the coordinator sent, as far as they concern him.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from ferry.channel.base import Channel, Lane
@@ -21,10 +20,7 @@ class Letters:
 
     def __init__(self) -> None:
         self._last: tuple[m.Message | None, bytes] = None, b""
-        self._prepare: m.Prepare | None = None
-        self._named: tuple[tuple[InstanceId, tuple[m.Fragment, ...]], ...] = ()
-        """The helpers of that Prepare, without fragments."""
-        self._at: dict[InstanceId, int] = {}
+        self._prepare: tuple[m.Prepare | None, m.Parts | None] = None, None
         self._tables: WeakKeyDictionary[Channel, Table] = WeakKeyDictionary()
         """What was sent last: nothing is lost on the way as long as the channel is open."""
         self._whole: tuple[Table | None, bytes] = None, b""
@@ -37,7 +33,7 @@ class Letters:
                 self._install(channel, generation, table)
                 return
             case m.Prepare():
-                head = m.encode(self._part(message, to))
+                head = self._part(message, to)
             case _:
                 head = self._once(message)
         channel.post(Lane.DELTA, m.CODES[type(message)], generation, head)
@@ -48,14 +44,11 @@ class Letters:
             last = self._last = message, m.encode(message)
         return last[1]
 
-    def _part(self, prepare: m.Prepare, to: InstanceId) -> m.Prepare:
-        if self._prepare is not prepare:
-            self._prepare, self._named = prepare, tuple((helper, ()) for helper, _ in prepare.winners)
-            self._at = {helper: at for at, (helper, _) in enumerate(prepare.winners)}
-        at = self._at.get(to)
-        if at is None:
-            return replace(prepare, winners=self._named)
-        return replace(prepare, winners=(*self._named[:at], prepare.winners[at], *self._named[at + 1 :]))
+    def _part(self, prepare: m.Prepare, to: InstanceId) -> bytes:
+        if self._prepare[0] is not prepare:
+            self._prepare = prepare, m.Parts(prepare)
+        assert self._prepare[1] is not None
+        return self._prepare[1].of(to)
 
     def _install(self, channel: Channel, generation: int, table: Table) -> None:
         base = self._tables.pop(channel, None)

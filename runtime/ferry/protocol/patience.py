@@ -46,6 +46,8 @@ class Patience(Moves):
     def _helpers(self) -> tuple[InstanceId, ...]:
         """Those that no leader is apart from, if there are any."""
         every = super()._helpers()
+        if not self.apart:
+            return every
         return tuple(h for h in every if not any(self._are_apart(h, i) for i in self.view.led)) or every
 
     def _unusable(self) -> str:
