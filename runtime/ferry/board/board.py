@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from ferry.contract import places
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
 from ferry.contract.shapes import Shape
+
+log = logging.getLogger("ferry.board")
 
 PLACES_MAX = 16
 """Places that had a worker, whose parents are told so when they come back."""
@@ -65,6 +68,22 @@ class Board:
             return bool(self._redis.ping())
         except redis.RedisError:
             return False
+
+    def weakness(self) -> str:
+        """Why Redis may lose a journal that it has acknowledged; empty when it does not, or does not say."""
+        try:
+            with _reaching("asking Redis how it keeps what it is given"):
+                found = cast("dict[str, str]", self._redis.config_get("append*"))
+        except Unreachable as error:
+            log.warning("%s: it has to be `appendonly yes` and `appendfsync always`", error)
+            return ""
+        now = {name: found.get(name, "?") for name in ("appendonly", "appendfsync")}
+        if now == {"appendonly": "yes", "appendfsync": "always"}:
+            return ""
+        return (
+            f"Redis is set to {', '.join(f'{name} {value}' for name, value in now.items())}: when it fails it may lose a "
+            "change of groups, and the job with it; set `appendonly yes` and `appendfsync always`"
+        )
 
     # ---- the pipeline's state
     def publish_shapes(self, shapes: list[Shape]) -> None:

@@ -24,7 +24,8 @@ Timeline records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
 (seconds), watermark}, `groups` {changes: [[vnode, what, instance], ...]}, `lost` {text}, `ready` {generation, epoch},
 `action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {text}, `degraded` {text}
-(a trouble begins; once, however often it is tried again), `mended` {text}.
+(a trouble begins; once, however often it is tried again), `mended` {text}, `warning`
+{text} (what should be mended, though the job goes on).
 """
 
 from __future__ import annotations
@@ -206,7 +207,8 @@ class Status:
     began: int | None = None
     """The epoch that this driver took over, -1 for none; None: not known yet."""
     notices: tuple[Trouble, ...] = ()
-    """What the coordinator works around, the job goes on: InstanceFailed, InstancesApart, MovesGivenUp."""
+    """What the coordinator works around, or should be mended: the job goes on. InstanceFailed, InstancesApart, MovesGivenUp,
+    JournalNotSafe."""
     moves_given_up: int = 0
     """Copies that were wanted, and are left alone for a while; MovesGivenUp among the notices says why."""
 

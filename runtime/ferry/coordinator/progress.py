@@ -96,6 +96,8 @@ class Progress:
         self.finished = False
         self.troubles: tuple[Trouble, ...] = ()
         """What fails and is tried again."""
+        self.lasting: tuple[Trouble, ...] = ()
+        """What should be mended, though the job goes on."""
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
 
@@ -134,6 +136,11 @@ class Progress:
     def note(self, kind: str, text: str) -> None:
         """A fact for the timeline."""
         append_record(self.directory, {"t": time.time(), "kind": kind, "text": text})
+
+    def warn(self, reason: str, text: str) -> None:
+        """Something should be mended: it stays in the status for as long as this driver lives."""
+        self.note("warning", text)
+        self.lasting = (*self.lasting, Trouble(reason, text[:TROUBLE_TEXT_MAX], time.time()))
 
     def troubled(self, reason: str, text: str) -> None:
         """Something fails and is tried again. The timeline hears of it once, the status has its latest text."""
@@ -196,7 +203,7 @@ class Progress:
             journal_up=machine.journal_up,
             finished=self.finished,
             troubles=self.troubles,
-            notices=notices(machine),
+            notices=(*self.lasting, *notices(machine)),
             moves_given_up=sum(machine.now < r.bar.until for r in list(machine.refused.values())),
             transport=meters.links(),
             began=self.began,

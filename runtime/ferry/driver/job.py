@@ -54,6 +54,9 @@ class Job:
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
         self._publish(board, plan)
         progress = Progress(self.settings.job, self.settings.directory)
+        if weakness := board.weakness():
+            log.warning("%s", weakness)
+            progress.warn("JournalNotSafe", weakness)
         loop = Loop(self.settings, board, len(plan.operators), self._stage, self._checkpoint.ended())
         self._warm_up(spark, plan, loop)
         loop.start()

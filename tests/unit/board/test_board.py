@@ -117,6 +117,18 @@ def test_a_journal_that_is_gone_is_not_begun_anew(redis: Redis) -> None:
     assert board.journal() is None
 
 
+def test_a_redis_that_may_lose_the_journal_is_found_out(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    board = redis.board()
+    assert "appendonly no" in board.weakness()
+    board._redis.config_set("appendonly", "yes")
+    board._redis.config_set("appendfsync", "everysec")
+    assert "appendfsync everysec" in board.weakness()
+    board._redis.config_set("appendfsync", "always")
+    assert board.weakness() == ""
+    board._redis.execute_command("ACL", "SETUSER", "default", "-config")
+    assert board.weakness() == "" and "appendfsync always" in caplog.text, "it does not say"
+
+
 def entry(instance: str, incarnation: str) -> Registration:
     return Registration(instance, incarnation, "127.0.0.1", 1, "", 2)
 

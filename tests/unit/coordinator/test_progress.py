@@ -87,3 +87,6 @@ def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) 
     machine.step(Tick(6000))
     status = Progress("job", str(tmp_path)).status(machine, Meters())
     assert status.moves_given_up == 0 and [n.reason for n in status.notices] == ["InstanceFailed", "InstancesApart"]
+    progress = Progress("job", str(tmp_path))
+    progress.warn("JournalNotSafe", "Redis is set to appendonly no")
+    assert progress.status(machine, Meters()).notices[0].reason == "JournalNotSafe"
