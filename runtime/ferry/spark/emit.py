@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.spark.ingest import read_rows
+from ferry.spark.ingest import batches_of, read_rows
 from ferry.spark.stream import MapBatches, Output, Transform
 
 LOOK_SECONDS = 0.05
@@ -59,7 +59,7 @@ def result(
     steps = output.input.steps
     if table is not None and is_direct(output):
         for step in steps:
-            table = pa.Table.from_batches([_batch(step.function(b)) for b in table.to_batches()])
+            table = pa.Table.from_batches([made for b in table.to_batches() for made in batches_of(step.function(b))])
         return table
     made = spark.createDataFrame(table) if table is not None else frame()
     for step in steps:
@@ -79,12 +79,6 @@ def map_frame(frame: DataFrame, step: MapBatches) -> DataFrame:
 
     def task(batches: Any) -> Any:
         for batch in batches:
-            yield _batch(function(batch))
+            yield from batches_of(function(batch))
 
     return frame.mapInArrow(task, from_arrow_schema(function(empty).schema))
-
-
-def _batch(made: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
-    from ferry.spark.ingest import one_batch
-
-    return one_batch(made) if isinstance(made, pa.Table) else made

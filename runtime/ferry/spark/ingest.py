@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.flight as fl
 
 from ferry import environment
-from ferry.contract.errors import Exhausted
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.places import Registration
@@ -35,6 +34,9 @@ RECEIPT = "receipt string"
 
 LETTERS_MAX = 100
 """Malformed records that go with one receipt; more are counted only."""
+
+PIECE_BYTES = 256 * 1024 * 1024
+"""Records are taken into fragments in pieces of at most this size."""
 
 REACH_SECONDS = 5.0
 """An instance that does not answer within this time is passed over: the next helper is tried, or other readers."""
@@ -203,9 +205,14 @@ class _Task:
 
     def _add(self, name: str, feed: Feed, records: pa.RecordBatch) -> None:
         self.rows += records.num_rows
+        batches = [records]
         for function in feed.maps:
-            made = function(records)
-            records = one_batch(made) if isinstance(made, pa.Table) else made
+            batches = [made for batch in batches for made in batches_of(function(batch))]
+        for batch in batches:
+            for piece in in_pieces(batch):
+                self._contribute(name, feed, piece)
+
+    def _contribute(self, name: str, feed: Feed, records: pa.RecordBatch) -> None:
         time = feed.time
         if time is None:
             time = "_event_time"
@@ -242,12 +249,21 @@ def hidden_letters(directory: Path, epoch: int) -> Path:
     return directory / f".epoch={epoch}"
 
 
-def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table as one batch. Raises Exhausted when its texts have more bytes than one batch can count."""
-    batches = table.combine_chunks().to_batches()
-    if len(batches) > 1:
-        raise Exhausted(f"map_batches: {table.nbytes} bytes of one batch; return large_string columns, or fewer rows")
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+def batches_of(made: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
+    """What a batch function returned, as batches; never none, for they say what the columns are."""
+    if isinstance(made, pa.RecordBatch):
+        return [made]
+    return made.to_batches() or [pa.RecordBatch.from_pylist([], schema=made.schema)]
+
+
+def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch, cut until no piece is larger than PIECE_BYTES: texts are counted in 32 bits, and so is a message."""
+    if batch.nbytes <= PIECE_BYTES or batch.num_rows < 2:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from in_pieces(batch.slice(0, middle))
+    yield from in_pieces(batch.slice(middle))
 
 
 def in_turn(helpers: tuple[Registration, ...], turn: int, worker: int | None) -> list[Registration]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pytest
 from pyspark import cloudpickle
 
 from ferry.contract.names import Step
 from ferry.contract.places import Registration
-from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.shapes import Aggregate, Shape, Side, Window
 from ferry.contract.tickets import Right, derived, stage_right
-from ferry.spark.ingest import LETTERS_MAX, Work, _Task, in_turn, ingest_shares
+from ferry.spark import ingest
+from ferry.spark.fragment import Fragmenter
+from ferry.spark.ingest import LETTERS_MAX, Feed, Work, _Task, in_turn, ingest_shares
 
 HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
 
@@ -68,3 +73,41 @@ def test_without_one_some_go_with_the_receipt_and_all_are_counted() -> None:
         made._set_aside(60, [str(n) for n in range(60)], "no JSON")
     assert made.malformed == 180 and len(made.letters) == LETTERS_MAX
     assert json.loads(made.letters[61]) == {"reason": "no JSON", "record": "1"}
+
+
+class _Sent:
+    """What a task sends, kept."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+
+    def send(self, batches: list[pa.RecordBatch]) -> None:
+        self.batches += batches
+
+
+JOIN = Shape("pairs", 0, "join", (("k", "string"),), Window(10, 10), (), Side((("a", "a", "string"),)), Side(()))
+
+
+def sent(records: pa.RecordBatch, *maps: Any) -> list[pa.RecordBatch]:
+    made = task(None)
+    made.rows, made.fragmenters, made.sender = 0, {0: Fragmenter(JOIN)}, _Sent()  # type: ignore[assignment]
+    made._add("s", Feed(0, maps, ("k",), "t", None, None), records)
+    made.sender.send(made.fragmenters[0].drain())
+    return made.sender.batches  # type: ignore[attr-defined,no-any-return]
+
+
+def test_what_is_sent_at_once_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "PIECE_BYTES", 5000)
+    texts = [f"{i}" * 100 for i in range(100)]
+    batches = sent(pa.record_batch({"k": texts, "t": list(range(100)), "a": texts}))
+    assert [t for b in batches for t in b["l_a"].to_pylist()] == texts
+    assert len(batches) > 5 and max(b.nbytes for b in batches) < 10_000
+    (large,) = sent(pa.record_batch({"k": ["x"], "t": [1], "a": ["y" * 9000]}))
+    assert large.num_rows == 1
+
+
+def test_every_batch_of_a_table_that_a_function_returns_is_taken() -> None:
+    one = pa.record_batch({"k": ["x", "y"], "t": [1, 2], "a": ["1", "2"]})
+    batches = sent(one, lambda batch: pa.Table.from_batches([batch, batch]), lambda batch: batch)
+    assert [t for b in batches for t in b["l_a"].to_pylist()] == ["1", "2", "1", "2"]
+    assert sent(one, lambda batch: pa.Table.from_batches([], schema=batch.schema), lambda batch: batch) == []
