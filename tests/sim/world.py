@@ -274,6 +274,9 @@ class World(Links):
 
     def halted(self, driver: Driver, kind: str, reason: str) -> None:
         if kind == "superseded":
+            known = [self.journal.version.generation] if self.journal is not None else []
+            if max([*known, *(h.files.saved.generation for h in self.hosts.values())]) < driver.generation:
+                raise checks.Violation(f"{driver.name} halts, and nobody has taken over: {reason}")
             self.kill_driver(driver)
         elif kind in ("unavailable", "away", "lost-epoch", "failed") and (self.no_copy() or self.no_helper()):
             self.kill_driver(driver)
@@ -319,7 +322,7 @@ class World(Links):
             self.checks.journaled(before, effect.table)
         elif now != effect.table.version or self.writer != driver.name:
             assert now is not None
-            self.after(self.rnd.randint(1, 5), driver.take, dcore.JournalRefused(str(now)))
+            self.after(self.rnd.randint(1, 5), driver.take, dcore.JournalRefused(str(now), self.journal))
             return
         self.after(self.rnd.randint(1, 5), driver.take, dcore.Journaled(effect.table.version))
 

@@ -62,12 +62,19 @@ class JournalWriter:
         try:
             self._board.swap_journal(effect.table, effect.expected)
         except Superseded as refused:
-            self._post(core.JournalRefused(str(refused)))
-            return True
+            return self._refused(str(refused))
         except Unreachable as error:
             log.warning("group changes wait: %s", error)
             return False
         self._post(core.Journaled(effect.table.version))
+        return True
+
+    def _refused(self, reason: str) -> bool:
+        try:
+            self._post(core.JournalRefused(reason, self._board.journal()))
+        except Unreachable as error:
+            log.warning("group changes wait: %s", error)
+            return False
         return True
 
     def _watch(self) -> None:

@@ -85,9 +85,11 @@ class Journaled:
 
 @dataclass(frozen=True, slots=True)
 class JournalRefused:
-    """The journal is another driver's, or gone: this driver is superseded."""
+    """The journal has another version than was expected: another driver's, or the last that the predecessor wrote."""
 
     reason: str
+    journal: Table | None = None
+    """What it holds."""
 
 
 @dataclass(frozen=True, slots=True)

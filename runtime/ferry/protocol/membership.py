@@ -65,12 +65,8 @@ class Membership:
         """`initial` is the table of a new job; `journal` what the journal holds, None for a new job."""
         self.settings = settings
         self.rules = rules or Rules()
-        self.expected = journal.version if journal else None
         self.generation = (journal.version.generation if journal else 0) + 1
-        # Learners of the last driver begin again: this one does not know what they missed.
-        groups = [replace(x, learners=()) for x in (journal or initial).groups]
-        self.table = Table(Version(self.generation, 0), tuple(groups), initial=(journal or initial).initial)
-        self.view = seen(self.table)
+        self._take_over(journal, initial)
         self.phase = Phase.JOURNAL
         self.phase_since = self.now = 0
         self.writing: Table | None = None
@@ -114,6 +110,13 @@ class Membership:
         """When a copy was begun, or came along last."""
         self.refused: dict[tuple[InstanceId, int], Refusal] = {}
         self._out: list[Effect] = []
+
+    def _take_over(self, journal: Table | None, initial: Table) -> None:
+        self.expected = journal.version if journal else None
+        # Learners of the last driver begin again: this one does not know what they missed.
+        groups = [replace(x, learners=()) for x in (journal or initial).groups]
+        self.table = Table(Version(self.generation, 0), tuple(groups), initial=(journal or initial).initial)
+        self.view = seen(self.table)
 
     def start(self) -> list[Effect]:
         """Claim the next generation in the journal."""
@@ -181,6 +184,12 @@ class Membership:
         raise NotImplementedError
 
     def _on_journal_refused(self, event: JournalRefused) -> None:
+        journal, first = event.journal, self.phase is Phase.JOURNAL and self.expected is not None
+        if first and journal is not None and journal.version.generation < self.generation and self.rules.claim_again:
+            # The predecessor has written once more since this driver looked; after the claim it cannot.
+            self._take_over(journal, journal)
+            self._journal(self.table, ())
+            return
         self._halt("superseded", f"{event.reason} (this driver is generation {self.generation})")
 
     def _on_journal_reachable(self, event: JournalReachable) -> None:

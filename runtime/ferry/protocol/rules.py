@@ -62,6 +62,8 @@ class Rules:
     """The watermark advances when a step commits, not when it is prepared."""
     tail_acknowledges: bool = True
     """The last member of the chain acknowledges, not the first."""
+    claim_again: bool = True
+    """A claim that a last write of the predecessor came before is made again, from what that wrote."""
     slow_lives: bool = True
     """Patience with an attempt begins anew while somebody whom it waits for says that he is at work."""
     work_around: bool = True

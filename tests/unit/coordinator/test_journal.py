@@ -102,6 +102,20 @@ def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> 
     assert driver.phase is core.Phase.STOPPED and len(board.written) == 1
 
 
+def test_a_claim_that_the_predecessor_has_written_before_is_made_again() -> None:
+    driver = core.Coordinator(core.Settings(), table(0), table(3))
+    (claim,) = driver.start()
+    assert isinstance(claim, core.Journal) and claim.expected == table(3).version
+    board = FakeBoard(Superseded("the journal has version 4"), table(4))
+    writer = Writer(board)
+    writer.writer.write(claim)
+    refused, _ = writer.next(2)
+    (again,) = driver.step(refused)
+    assert isinstance(again, core.Journal)
+    assert (again.expected, again.table.version) == (table(4).version, claim.table.version)
+    assert again.table.groups == table(4).groups
+
+
 def test_the_watch_tells_when_redis_goes_and_when_it_comes_back() -> None:
     board = FakeBoard()
     board.pings = [True, False, False, True, True, False, True]
