@@ -98,6 +98,7 @@ class DirectorySplits(ABC):
 
     def latest(self, start: Position, max_rows: int) -> Position:
         """As many whole files as fit into max_rows, at least one; JSON rows are estimated from the file's size."""
+        self._refuse_old(start)
         if self.ended(start):
             return start
         listed = self._listed()
@@ -121,6 +122,13 @@ class DirectorySplits(ABC):
             taken.append(file)
         return self._taken.after(start, listed, taken) if taken else start
 
+    def _refuse_old(self, position: Position) -> None:
+        if not isinstance(position, dict):
+            raise SpecRefused(
+                f"{self!r}: the job's positions were written by release 0.1.0, which did not say which files it had read; "
+                "go on with that release, or start a new job"
+            )
+
     def _check_whole(self, start: Position, waiting: list[File]) -> None:
         now = digest([*self._taken.known(), *waiting])
         if now != start["whole"]:
@@ -138,6 +146,8 @@ class DirectorySplits(ABC):
 
         Raises RowsGone when one of the files that `stop` names is not there any more, or was written again.
         """
+        self._refuse_old(start)
+        self._refuse_old(stop)
         if start["id"] == stop["id"]:
             return []
         if stop["after"] != start["id"]:

@@ -29,7 +29,10 @@ def count(column: str | None = None) -> Aggregate:
 
 
 def sum(column: str) -> Aggregate:
-    """Sum of an integer or float column; null when it has no value. A sum beyond 64-bit integers stops the job."""
+    """Sum of an integer or float column; null when it has no value.
+
+    A sum of integers beyond 64 bits stops the job. Floats are added in no certain order: their last digits may differ.
+    """
     return Aggregate("", "sum", column)
 
 

@@ -292,6 +292,9 @@ def test_what_is_gone_is_an_error_and_not_an_empty_answer(tmp_path: Path) -> Non
             step()
     with pytest.raises(RowsGone, match="does not follow"):
         source.plan(stop, {**stop, "id": "x", "after": "y"}, 1)
+    for call in (lambda: source.latest([10**18, "f"], 10), lambda: source.plan([0, ""], [10**18, "f"], 1)):
+        with pytest.raises(SpecRefused, match="written by release"):
+            call()
     with pytest.raises(SpecRefused, match="no directory"):
         parquet_files(tmp_path / "nowhere").latest(start, 1)
     (tmp_path / "empty").mkdir()
