@@ -74,13 +74,14 @@ def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, n
     return Life(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, trouble=trouble)
 
 
-def hangs(pod: Pod, answers: bool, now: float) -> str | None:
-    """Why a driver that has not ended is replaced all the same, or None. `answers`: the operator hears it.
+def hangs(pod: Pod, fine: bool, now: float) -> str | None:
+    """Why a driver that has not ended is replaced all the same, or None. `fine`: the operator hears it, or knows what one
+    that starts waits for.
 
     Its kubelet asks it, so that a network that keeps the operator from it ends no driver. An image of an older release
     says nothing to a kubelet.
     """
-    if pod.unwell_since is None or (answers and not pod.was_well):
+    if pod.unwell_since is None or (fine and not pod.was_well):
         return None
     seconds = now - pod.unwell_since
     if seconds < (UNWELL_SECONDS if pod.was_well else START_SECONDS):

@@ -26,6 +26,8 @@ STALLED_SECONDS = 60.0
 EVICTION_SECONDS = 6.0
 """`kubectl drain` asks every 5 s for the eviction of a pod by its name alone, wherever a pod of that name is by then."""
 
+REDIS_REFUSES = "RedisRefuses"
+
 NEVER_SECONDS = 1e9
 """Age of a worker that is not waited for: it is held up by something that does not pass by itself."""
 
@@ -203,7 +205,9 @@ def _hangs(seen: Seen, life: Life, stalled: float, deadline: Duration | None) ->
         alive = frozenset(status.alive)
         if status.journal_up and not status.troubles and all(i in alive for group, _ in status.groups for i in group):
             return f"the epoch after {status.epoch} has stood for {stalled:.0f} s, in phase {status.phase}"
-    return hangs(seen.driver, status is not None, seen.now)
+    # One that starts waits for Redis before it serves.
+    waits = status is not None or any(one.reason == REDIS_REFUSES for one in seen.troubles)
+    return hangs(seen.driver, waits, seen.now)
 
 
 def _waits(seen: Seen, revisions: Revisions) -> bool:

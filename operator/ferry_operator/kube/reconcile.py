@@ -20,7 +20,7 @@ from ferry_operator.kube.driver_link import DriverLink, PlacementRefused
 from ferry_operator.kube.facts import OVERDUE_SECONDS, Trouble
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.names import Doc
-from ferry_operator.kube.observe import Seen, Sightings, View, look
+from ferry_operator.kube.observe import REDIS_REFUSES, Seen, Sightings, View, look
 from ferry_operator.kube.plan import Step, WriteSettings, plan, told
 from ferry_operator.kube.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.release import Release, run_key
@@ -146,7 +146,7 @@ class Reconciler:
         if now - memory.redis[0] > REDIS_SECONDS:
             memory.redis = (now, redis_line.trouble(self.release.redis))
         if memory.redis[1] is not None:
-            yield Trouble("RedisRefuses", memory.redis[1])
+            yield Trouble(REDIS_REFUSES, memory.redis[1])
 
     # ---- write
     def _write(self, view: View, written: Report, memory: Memory) -> None:

@@ -161,6 +161,14 @@ def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float,
     assert (life.hangs(driver(**pod), answers, seconds) is not None) is ended
 
 
+@pytest.mark.parametrize(("troubles", "ended"), [((), True), ((facts.Trouble("RedisRefuses", "x"),), False)])
+def test_a_driver_that_starts_waits_for_redis(troubles: Any, ended: bool) -> None:
+    pods = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
+    seen = Seen(document(), pods, NODES, True, None, None, NOW, troubles)
+    view = look(seen, inforce.in_force(seen.job, revise), MINE, Sightings())
+    assert (view.hangs is not None) is ended
+
+
 STARTED, LATER = "2026-01-01T00:00:10Z", "2026-01-01T00:05:00Z"
 
 
