@@ -13,7 +13,7 @@ from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as dcore
 from ferry.protocol import instance as icore
 from ferry.protocol.groups import Change
-from tests.sim import data
+from tests.sim import data, spark
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -43,6 +43,8 @@ class Checks:
         self.held: dict[str, dict[int, bool]] = {}
         """In-step members of the journal, and the virtual nodes that they hold."""
         self.emitted_label: dict[int, Label] = {}
+        self.covered: dict[Label, spark.Range] = {}
+        """What of the source a committed label is made of."""
         self.read_label: dict[Step, Label] = {}
 
     def fail(self, what: str) -> None:
@@ -94,6 +96,8 @@ class Checks:
                         self.fail(f"{host.name}: committed {now.committed} after {before.committed}")
             self.contents(host, before.holds)
             self.agreement()
+            if now.committed is not None:
+                self.covered[now.committed] = spark.covered(now.meta)
 
     def contents(self, host: Host, vnodes: tuple[int, ...]) -> None:
         """State of an in-step member equals the reference of its label."""
@@ -184,12 +188,18 @@ class Checks:
     def spark_committed(self, epoch: int) -> None:
         if epoch not in self.world.sink:
             self.fail(f"Spark committed epoch {epoch}, the sink has nothing")
+        log, made = self.world.spark.offsets, self.covered[self.emitted_label[epoch]]
+        if log[epoch] != made:
+            self.fail(f"Spark committed epoch {epoch} as blocks {log[epoch]}, the sink has blocks {made}")
+        if epoch - 1 in self.emitted_label and self.covered[self.emitted_label[epoch - 1]][1] != made[0]:
+            before = self.covered[self.emitted_label[epoch - 1]]
+            self.fail(f"the sink has blocks {before} for epoch {epoch - 1}, and {made} for epoch {epoch}")
 
     def end(self) -> None:
         """The whole story: what the sink holds is what one process would have written."""
         world = self.world
         reference = self.root
-        for epoch in sorted(world.spark_commits):
+        for epoch in range(world.spark.ended() + 1):
             last = self.references[self.emitted_label[epoch]]
             for operator in reversed(range(world.operators)):
                 if last.label is None or last.label.step != Step(epoch, operator) or last.parent is None:
@@ -207,10 +217,9 @@ class Checks:
     def oracle(self) -> None:
         """All input through a single process, without attempts."""
         world, reference = self.world, self.root
-        for epoch in sorted(world.spark_commits):
-            batch: list[data.Record] = []
-            if epoch < world.epochs:
-                batch = [r for s in data.records(world.seed, epoch, (0, 0), world.keys, world.splits) for r in s]
+        for epoch in range(world.spark.ended() + 1):
+            blocks = self.covered[self.emitted_label[epoch]]
+            batch = [r for s in data.between(world.seed, blocks, (0, 0), world.keys, world.splits) for r in s]
             for operator in range(world.operators):
                 label = Label(Step(epoch, operator), self.emitted_label[epoch].attempt)
                 if operator:

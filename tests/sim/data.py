@@ -30,12 +30,12 @@ def end_of(operator: int, slice_: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def records(seed: int, epoch: int, flavour: tuple[int, int], keys: int, splits: int) -> list[list[Record]]:
-    """Input of one epoch by split; `flavour` tells apart runs that see different input."""
-    rnd = Dice(f"{seed}/{epoch}/{flavour}")
+def records(seed: int, block: int, flavour: tuple[int, int], keys: int, splits: int) -> list[list[Record]]:
+    """One block of the source by split; `flavour` tells apart runs that see different input."""
+    rnd = Dice(f"{seed}/{block}/{flavour}")
     if rnd.random() < 0.15:
         return [[] for _ in range(splits)]
-    base = epoch * 7
+    base = block * 7
     return [
         [
             (max(0, base + rnd.randint(-14, 6)), rnd.randrange(keys), rnd.randint(1, 1000))
@@ -43,6 +43,12 @@ def records(seed: int, epoch: int, flavour: tuple[int, int], keys: int, splits: 
         ]
         for _ in range(splits)
     ]
+
+
+def between(seed: int, blocks: tuple[int, int], flavour: tuple[int, int], keys: int, splits: int) -> list[list[Record]]:
+    """The input of an epoch that covers these blocks, by split."""
+    parts = [records(seed, block, flavour, keys, splits) for block in range(*blocks)]
+    return [[r for part in parts for r in part[i]] for i in range(splits)] if parts else []
 
 
 def partial(operator: int, batch: list[Record], vnodes: int) -> dict[int, Partial]:

@@ -27,7 +27,9 @@ class Driver:
         self.alive = True
         self.pending_lost: dict[str, bool] = {}
         self.ready = False
-        settings = replace(world.settings, ended=max(world.spark_commits, default=-1))
+        self.covers = (0, 0)
+        """What the epoch under way covers of the source."""
+        settings = replace(world.settings, ended=world.spark.ended())
         self.core = core.Coordinator(settings, world.initial, world.journal, world.rules)
         self.generation = self.core.generation
         self.execute(self.core.step(core.Tick(world.clock.now)))  # as the real loop: patience is counted from now on
@@ -75,8 +77,10 @@ class Driver:
                 world.after(self.pace(), self.ingest, effect)
             case core.Emit(rows):
                 world.after(self.pace(), self.emit, rows)
-            case core.Ready():
+            case core.Ready(committed, meta, final):
                 self.ready = True
+                if world.compares_offsets:
+                    world.spark.settle(committed, final, meta)
                 if world.desired is not None:
                     world.after(1, self.take, world.desired)
                 world.after(rnd.randint(2, 15), self.begin)
@@ -98,13 +102,9 @@ class Driver:
 
     # ---- Spark's query
     def begin(self) -> None:
-        """Begin the first epoch that is not in the commit log."""
-        if not self.alive:
-            return
-        epoch = 0
-        while epoch in self.world.spark_commits:
-            epoch += 1
-        self.offer(epoch)
+        """Begin the epoch after the last one in the commit log."""
+        if self.alive:
+            self.offer(self.world.spark.ended() + 1)
 
     def offer(self, epoch: int) -> None:
         """Begin this epoch; beyond the last one only ticks, while group changes are pending."""
@@ -120,6 +120,7 @@ class Driver:
         if world.hold_back(epoch):
             world.after(20, self.offer, epoch)
             return
+        self.covers = world.spark.plan(epoch)
         self.take(core.EpochBegun(epoch))
 
     # ---- reading fired rows
@@ -153,10 +154,7 @@ class Driver:
         if job.rows is None:
             world = self.world
             flavour = (self.generation, job.run) if world.varied else (0, 0)
-            batches = data.records(world.seed, job.step.epoch, flavour, world.keys, world.splits)
-            if job.step.epoch >= world.epochs:
-                batches = []
-            self.stage(job, batches, failed)
+            self.stage(job, data.between(world.seed, self.covers, flavour, world.keys, world.splits), failed)
         else:
             self.rows(
                 job.rows, lambda rows: self.stage(job, [data.as_records(job.step.operator - 1, rows)], failed), failed
@@ -165,7 +163,7 @@ class Driver:
     def stage(self, job: core.StartIngest, batches: list[list[data.Record]], failed: Any) -> None:
         world, rnd = self.world, self.world.rnd
         winners: dict[str, list[m.Fragment]] = {}
-        greatest = int(job.meta) if job.meta else WATERMARK_NONE
+        greatest = int(job.meta.split()[0]) if job.meta else WATERMARK_NONE
         if not job.helpers and batches:
             world.after(20, failed)
             return
@@ -199,7 +197,9 @@ class Driver:
             done = core.Ingested(job.step, job.run, named, job.rows.high, job.meta)
         else:
             high = greatest - data.DELAY if greatest != WATERMARK_NONE else WATERMARK_NONE
-            done = core.Ingested(job.step, job.run, named, high, str(greatest).encode())
+            done = core.Ingested(
+                job.step, job.run, named, high, f"{greatest} {self.covers[0]} {self.covers[1]}".encode()
+            )
         world.after(1, end)
 
     def hangs(self, name: str) -> bool:
@@ -248,6 +248,6 @@ class Driver:
         if self.world.before("DSparkCommit", self):
             self.world.kill_driver(self)
             return
-        self.world.spark_commits[epoch] = True
+        self.world.spark.commits[epoch] = True
         self.world.checks.spark_committed(epoch)
         self.world.after(self.world.rnd.randint(0, 5), self.offer, epoch + 1)

@@ -12,7 +12,7 @@ from tests.sim.events import Dice, Weather
 
 INSTANCE_PLACES = ("Put", "Put", "Save", "LogDelta", "LogDelta", "Load", "Scan", "Contribute", "Compute", "SendDelta",
                    "Send", "Drop", "Release", "ForgetLog")  # fmt: skip
-DRIVER_PLACES = ("DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmit", "DStartIngest", "DSink", "DSparkCommit",
+DRIVER_PLACES = ("DCommit", "DCommit", "DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmit", "DStartIngest", "DSink", "DSparkCommit",
                  "DAsk")  # fmt: skip
 
 
@@ -25,8 +25,8 @@ class Fault:
 
     what: str
     """crash | lose | rollback (files of an older day) | worker, loseworker, backup (these of all instances of a worker) | full (no room on its disk) | slow (computes
-    longer than any deadline) | freeze (stands still) | driver | zombie | partition | suspect | journal | cut (partition of two
-    instances) | apart (one that never heals)"""
+    longer than any deadline) | freeze (stands still) | driver | zombie | partition | suspect | journal | forget (with a driver: Spark's log loses its end) |
+    cut (partition of two instances) | apart (one that never heals)"""
     place: str = ""
     count: int = 0
     time: int = 0
@@ -81,7 +81,7 @@ def draw(seed: int) -> Scenario:
     kinds = {
         0: ["suspect", "crash"],
         1: ["crash", "worker", "lose", "rollback", "backup", "loseworker"],
-        2: ["driver", "driver", "zombie"],
+        2: ["driver", "driver", "zombie", "driver+forget"],
         3: ["zombie", "zombie", "partition", "suspect"],
         4: ["partition", "cut", "suspect", "journal"],
         5: ["crash", "lose", "driver", "zombie", "partition", "cut", "suspect", "journal"],

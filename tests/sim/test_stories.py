@@ -111,6 +111,13 @@ STORIES: dict[str, list[Told]] = {
         chunk(0, of((0,), spread(1)), 0), chunk(1, {}, 0, last=True), table(4, BOTH, BOTH, BOTH, BOTH), DIES, ASK,
     ],
     "a snapshot": [*LEARNED, chunk(1, {}, 0, last=True), table(2, BOTH, BOTH, ((A,), ()), ((A,), ())), DIES, ASK],
+    "slices that are over at the leader only": [
+        *LEARNED[:2], chunk(0, of((0, 1), spread(0)), 0, floor=15), chunk(1, {}, 0, last=True, floor=15), DIES,
+    ],
+    "slices that are over at the learner only": [
+        *LEARNED[:1], commit(0, 1, 0, 15), delta(1, 2, of((0, 1), spread(1)), (0, 1), ()), commit(1, 2, 15, 15), DIES, ASK,
+        LEARNED[0], chunk(0, of((0, 1), spread(0)), 1), chunk(1, {}, 1, last=True),
+    ],
     "a snapshot is cut short": [*LEARNED, DIES, ASK],
     "whole, and dies before it is told that it is in step": [*LEARNED, chunk(1, {}, 0, last=True), DIES, ASK],
     "a learner's delta beside the snapshot": [

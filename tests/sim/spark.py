@@ -1,0 +1,60 @@
+"""Spark's checkpoint of the query: what each epoch covers of the source, and which epochs have ended. It can lose its end.
+
+The source is an endless row of blocks. Spark decides how many an epoch covers when it plans it, and that depends on the
+moment: an epoch that is planned anew covers something else. Drivers come and go, and read what is here.
+"""
+
+from __future__ import annotations
+
+from ferry.contract.names import Label
+from tests.sim.events import Dice
+
+Range = tuple[int, int]
+"""From this block on, up to that one."""
+
+
+class Spark:
+    """The folder, not the process."""
+
+    def __init__(self, epochs: int, rnd: Dice) -> None:
+        self.epochs, self.rnd = epochs, rnd
+        self.offsets: dict[int, Range] = {}
+        self.commits: dict[int, bool] = {}
+
+    def ended(self) -> int:
+        """The last epoch that Spark has seen the end of."""
+        return max(max(self.commits, default=-1), max(self.offsets, default=-1) - 1)
+
+    def plan(self, epoch: int) -> Range:
+        """What the epoch covers; decided now, unless it was before."""
+        if epoch not in self.offsets:
+            start = self.offsets[max(self.offsets)][1] if self.offsets else 0
+            self.offsets[epoch] = (start, start + (self.rnd.randint(1, 2) if epoch < self.epochs else 0))
+        return self.offsets[epoch]
+
+    def forget(self) -> None:
+        """The newest files are gone."""
+        for _ in range(self.rnd.randint(1, 2)):
+            newest = max([*self.offsets, *self.commits], default=-1)
+            self.commits.pop(newest, None)
+            if self.rnd.random() < 0.7:
+                self.offsets.pop(newest, None)
+
+    def settle(self, committed: Label | None, final: bool, meta: bytes) -> None:
+        """Make the logs agree with the committed state, as `ferry.driver.checkpoint` does, before Spark looks at them."""
+        if committed is None:
+            return
+        epoch = committed.step.epoch
+        start, end = covered(meta)
+        if epoch and epoch - 1 not in self.offsets:
+            self.offsets[epoch - 1] = (start, start)  # Where it began does not matter any more.
+        self.offsets.setdefault(epoch, (start, end))
+        again = self.ended() < epoch and not final
+        if epoch - again >= 0:
+            self.commits[epoch - again] = True
+
+
+def covered(meta: bytes) -> Range:
+    """What the epoch that committed these notes covers."""
+    _, start, end = meta.split()
+    return int(start), int(end)
