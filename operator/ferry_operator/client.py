@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import httpx
 from rich.table import Table
 
+from ferry.contract.certificates import client_context
 from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry_operator.registry import Entry, Registry
 from ferry_operator.show import job_table
@@ -90,8 +91,11 @@ class Local:
 def ask(entry: Entry, method: str, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
     """One request; raises SpecRefused with the supervisor's reason, or Unreachable."""
     headers = {"Authorization": f"Bearer {entry.token}"}
+    trusted = client_context(entry.authority.encode()) if entry.authority is not None else True
     try:
-        answer = httpx.request(method, entry.url + path, json=document, headers=headers, timeout=30.0, trust_env=False)
+        answer = httpx.request(
+            method, entry.url + path, json=document, headers=headers, timeout=30.0, trust_env=False, verify=trusted
+        )
     except httpx.HTTPError as error:
         raise Unreachable(f"{entry.name}: its supervisor (process {entry.pid}) does not answer: {error}") from None
     if answer.status_code == 409:

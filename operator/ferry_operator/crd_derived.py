@@ -20,6 +20,7 @@ from ferry_operator.quantities import Bounds, Cpus, Duration, Quantity
 
 FIRST_VALUES: dict[str, tuple[Document, Document]] = {
     "spec.state.virtualNodes": ({}, in_spec(state={"virtualNodes": 128})),
+    "spec.security.tls": ({}, in_spec(security={"tls": "off"})),
     "spec.kubernetes.stateVolume.medium": (
         in_kubernetes(stateVolume={"size": "256Mi"}),
         in_kubernetes(stateVolume={"medium": "memory"}),

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import httpx
 
+from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import Status
+from ferry.contract.tickets import derived
 
 
 class DriverClient:
@@ -21,7 +23,10 @@ class DriverClient:
 
     def __init__(self, directory: Path, secret: str) -> None:
         self._file = directory / "driver.json"
-        self._http = httpx.Client(headers={"Authorization": f"Bearer {secret}"}, timeout=2.0, trust_env=False)
+        self._http = httpx.Client(
+            headers={"Authorization": f"Bearer {derived(secret, 'control')}"},
+            verify=client_context(authority(secret)), timeout=2.0, trust_env=False,
+        )  # fmt: skip
 
     def status(self, pid: int) -> Status | None:
         """Status of the driver with this process id; None while it does not answer."""

@@ -1,6 +1,7 @@
 """The supervisor's HTTP endpoint on 127.0.0.1: what other terminals and the driver ask of a running job.
 
-It translates between HTTP and `Control`, and decides nothing. Every request carries the run's secret as bearer token.
+It translates between HTTP and `Control`, and decides nothing. Every request carries a bearer token, derived from the run's
+secret.
 
 | request | answer |
 |---|---|
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import hmac
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol
@@ -147,14 +149,16 @@ def application(control: Control, token: str) -> FastAPI:
 class Endpoint:
     """A server for the application, in a thread, on a port the system chooses."""
 
-    def __init__(self, make: Callable[[], FastAPI]) -> None:
+    def __init__(self, make: Callable[[], FastAPI], context: ssl.SSLContext | None = None) -> None:
+        """With a context, over TLS."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.bind(("127.0.0.1", 0))
         self._socket.listen(64)
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.url = f"{'http' if context is None else 'https'}://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
             make(), log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
+        config.ssl_context_factory = (lambda *_: context) if context is not None else None
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="endpoint", daemon=True)
         self._thread.start()

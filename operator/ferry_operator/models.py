@@ -20,6 +20,7 @@ from ferry_operator.models_parts import (
     Failure,
     Handover,
     Pipeline,
+    Security,
     Sink,
     State,
     Transport,
@@ -133,6 +134,7 @@ class Spec(Part):
     epoch: Epoch = Field(default_factory=Epoch, description="Pace of the epochs.")
     handover: Handover = Field(default_factory=Handover, description="How state moves.")
     transport: Transport = Field(default_factory=Transport, description="Channels between sidecars.")
+    security: Security = Field(default_factory=Security, description="What may be read on the way.")
     failure: Failure = Field(default_factory=Failure, description="Failure detection.")
     sink: Sink = Field(default_factory=Sink, description="Failing sinks.")
     dead_letter: DeadLetter = Field(default_factory=DeadLetter, description="Malformed records.")

@@ -247,6 +247,17 @@ class Transport(Part):
         return self
 
 
+class Security(Part):
+    """What others on the network can read."""
+
+    tls: Literal["off", "run"] = Field(
+        default="run",
+        description="'run': the driver's endpoint, Flight and Spark's connections are encrypted, with certificates that are "
+        "derived for the run; 'off': they are not. Channels between sidecars and connections to Redis are as they are.",
+        json_schema_extra=refused("A job begins and ends with or without."),
+    )
+
+
 class Failure(Part):
     """When a member counts as gone, and how long the job waits for it."""
 

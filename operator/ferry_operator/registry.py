@@ -35,6 +35,8 @@ class Entry:
     directory: str
     started: float
     """seconds since 1970"""
+    authority: str | None = None
+    """what the certificate of its endpoint is checked against; None: there is none"""
 
 
 class Registry:

@@ -142,6 +142,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: Place, options: Opti
         sink_patience_ms=None if one.sink.patience is None else round(one.sink.patience.seconds * 1000),
         transport=_transport(one.transport),
         executor_bytes=one.kubernetes.executor.memory.bytes,
+        tls=one.security.tls,
     )
 
 

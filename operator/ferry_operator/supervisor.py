@@ -13,9 +13,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from ferry.contract.certificates import authority, issue, server_context
 from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.tickets import derived
 from ferry_operator import decide as d
 from ferry_operator.care import DriverCare, Outcome, how
 from ferry_operator.cluster.local import LocalCluster, Programs
@@ -83,7 +85,10 @@ class Supervisor:
         return self.outcome
 
     def _begin(self, stack: ExitStack) -> None:
-        endpoint = Endpoint(lambda: application(self, self.settings.secret))
+        secret, encrypted = self.settings.secret, self.settings.encrypted
+        token = derived(secret, "supervisor")
+        context = server_context(issue(secret)) if encrypted else None
+        endpoint = Endpoint(lambda: application(self, token), context)
         stack.callback(endpoint.close)
         processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs", {})
         stack.callback(processes.close)
@@ -100,8 +105,8 @@ class Supervisor:
         redis.wait()
         here = os.getpid()
         entry = Entry(
-            self.settings.job, self.settings.run, endpoint.url, self.settings.secret, here, born(here),
-            str(self.directory.path), time.time(),
+            self.settings.job, self.settings.run, endpoint.url, token, here, born(here),
+            str(self.directory.path), time.time(), authority(secret).decode() if encrypted else None,
         )  # fmt: skip
         file = Registry(self._home).add(entry)
         stack.callback(file.unlink, missing_ok=True)

@@ -24,8 +24,10 @@ from typing import Any, ClassVar
 import psutil
 
 from ferry.board import Board
+from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.places import Registration
+from ferry.contract.tickets import derived
 from ferry_operator.environment import read_ferry_env
 from tests.cluster.runner import ROOT, read_timeline
 
@@ -145,10 +147,11 @@ class Hosts:
     def ask(self, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
         """GET or PUT at the control endpoint of the last driver."""
         body = None if document is None else json.dumps(document).encode()
-        headers = {"Authorization": f"Bearer {SECRET}", "Content-Type": "application/json"}
-        url = f"http://{self.drivers[-1].address}:7070/{path}"
+        headers = {"Authorization": f"Bearer {derived(SECRET, 'control')}", "Content-Type": "application/json"}
+        url = f"{'https' if self.settings.encrypted else 'http'}://{self.drivers[-1].address}:7070/{path}"
         request = urllib.request.Request(url, body, headers, method="GET" if body is None else "PUT")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        trusted = client_context(authority(SECRET))
+        with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
             return dict(json.loads(answer.read()))
 
     def records(self, kind: str) -> list[dict[str, Any]]:

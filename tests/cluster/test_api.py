@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ferry.contract.certificates import client_context
 from tests.cluster import runner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -67,7 +68,7 @@ def test_frames_sql_and_two_operators_under_faults(tmp_path: Path) -> None:
         )
         entry = json.loads(next((running.home / "registry").glob("*.json")).read_text())
         request = urllib.request.Request(f"{entry['url']}/stop", b"{}", {"Authorization": f"Bearer {entry['token']}"})
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=10, context=client_context(entry["authority"].encode())).close()
 
     at = [
         "epoch=1 workers=3",

@@ -26,7 +26,7 @@ def settings(base: Path) -> RunSettings:
     return RunSettings(
         job="nbq5", run="nbq5-1", directory="", secret="", redis="", pipeline_module="ferry.workloads.jobs.nbq5",
         pipeline_file=None, pipeline_args=ARGS, virtual_nodes=VNODES, replicas=1, workers=2, instances_per_worker=1,
-        memory_bytes=16 << 20, epoch_interval_ms=1000, epoch_max_rows=8_000, cores=2, events=EVENTS,
+        memory_bytes=16 << 20, epoch_interval_ms=1000, tls="run", epoch_max_rows=8_000, cores=2, events=EVENTS,
         output=str(base / "out"), spark={f"spark.{role}.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" for role in ("driver", "executor")},
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
         assert listening(host) == {host.address}, "everything listens on the host's own address, or on the loopback one"
     assert all((h.directory / f"workers/{k}/started").exists() for k, h in hosts.workers.items())
     place = hosts.board.driver()
-    assert place is not None and place.claimed and place.control == "http://127.0.0.200:7070"
+    assert place is not None and place.claimed and place.control == "https://127.0.0.200:7070"
     # A third worker comes: state moves to it, and its task slots are used.
     hosts.start_worker(2)
     place_on(hosts, 1, 0, 1, 2)

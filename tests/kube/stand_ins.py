@@ -11,6 +11,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from ferry.contract.certificates import issue, server_context
+from ferry.contract.tickets import derived
 from ferry_operator.kube import names
 from ferry_operator.kube.api import KubeApi
 from ferry_operator.kube.port import PODS, ApiError
@@ -65,7 +67,7 @@ class Driver:
                 self.answer(200, {})
 
             def answer(self, code: int, document: Document | None) -> None:
-                if not driver.serving or self.headers["Authorization"] != f"Bearer {secret}":
+                if not driver.serving or self.headers["Authorization"] != f"Bearer {derived(secret, 'control')}":
                     code, document = 401, {}
                 body = json.dumps(document).encode()
                 self.send_response(code)
@@ -78,6 +80,7 @@ class Driver:
 
         self.server = ThreadingHTTPServer((address, 7070), Handler)
         self.server.daemon_threads = True
+        self.server.socket = server_context(issue(secret)).wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def status(self) -> Document:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from ferry.contract.errors import Fault, SpecRefused
+from ferry.contract.tickets import derived
 from ferry_operator.cluster.processes import Process, Processes, last_lines
 
 SOCKET_PATH_MAX = 100
@@ -26,7 +27,7 @@ class PrivateRedis:
     """One server; its data is in `directory` and outlives it."""
 
     def __init__(self, processes: Processes, directory: Path, secret: str) -> None:
-        self._processes, self._secret = processes, secret
+        self._processes, self._password = processes, derived(secret, "redis")
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._short: Path | None = None
@@ -63,7 +64,7 @@ class PrivateRedis:
             "port 0",
             f'unixsocket "{self.socket}"',
             "unixsocketperm 600",
-            f'requirepass "{self._secret}"',
+            f'requirepass "{self._password}"',
             f'dir "{self._directory}"',
             "appendonly yes",
             "appendfsync always",
@@ -96,7 +97,7 @@ class PrivateRedis:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
             client.settimeout(1.0)
             client.connect(str(self.socket))
-            client.sendall(f"AUTH {self._secret}\r\nPING\r\n".encode())
+            client.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
             answer = b""
             while answer.count(b"\n") < 2 and (part := client.recv(256)):
                 answer += part

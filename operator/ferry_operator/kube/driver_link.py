@@ -6,15 +6,21 @@ kept by the driver that accepted it, so that an operator that takes over knows w
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import httpx
 
+from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Unreachable
 from ferry.contract.names import InstanceId
+from ferry.contract.tickets import derived
 from ferry_operator import decide as d
 from ferry_operator.kube.names import Doc
+
+RUNS_MAX = 4096
+"""Runs whose connections are kept; those of others are closed and opened again."""
 
 TIMEOUT = httpx.Timeout(2.0, connect=1.0)
 
@@ -31,7 +37,7 @@ class DriverLink:
     """Connections to drivers. Thread-safe."""
 
     def __init__(self) -> None:
-        self._http = httpx.Client(timeout=TIMEOUT, trust_env=False)
+        self._open = lru_cache(RUNS_MAX)(_client)
 
     def status(self, url: str, secret: str) -> Status | None:
         """What the driver says of itself."""
@@ -68,10 +74,18 @@ class DriverLink:
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._open.cache_clear()
 
     def _ask(self, method: str, url: str, secret: str, document: Doc | None = None) -> httpx.Response:
-        return self._http.request(method, url, json=document, headers={"Authorization": f"Bearer {secret}"})
+        return self._open(secret).request(method, url, json=document)
+
+
+def _client(secret: str) -> httpx.Client:
+    """Connections to the driver of one run. Drivers of other runs cannot pass for it."""
+    return httpx.Client(
+        headers={"Authorization": f"Bearer {derived(secret, 'control')}"},
+        verify=client_context(authority(secret)), timeout=TIMEOUT, trust_env=False,
+    )  # fmt: skip
 
 
 def to_wire(action: d.SubmitDesired, token: int) -> Doc:

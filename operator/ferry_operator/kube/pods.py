@@ -19,6 +19,9 @@ GRACE_SECONDS = 15
 
 PYTHON = "python3"
 
+FLIGHT: Doc = {"tcpSocket": {"port": parts.FLIGHT_PORT}}
+"""Whether it listens, with TLS or without."""
+
 
 def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str, str]) -> Doc:
     """The pod of the driver. It ends when the job does; a new one is the operator's to make."""
@@ -36,7 +39,8 @@ def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str
     main["env"] += parts.metrics_token(release)
     main["ports"] = [_port("control", control, spec), _port("master", master, spec), _port("metrics", metrics, spec)]
     # It says whether its loop comes round; one that is not well for long is replaced (`life.hangs`).
-    main["readinessProbe"] = _answers(control, failures=3, path="/healthz")
+    asked = {"path": "/healthz", "port": control, **({} if spec.spec.security.tls == "off" else {"scheme": "HTTPS"})}
+    main["readinessProbe"] = _answers({"httpGet": asked}, failures=3)
     main["volumeMounts"] = [*parts.base_mounts(), *parts.checkpoint_mount(spec), *parts.user_mounts(spec)]
     pod = _pod(job, spec, release, names.driver_pod(name), names.DRIVER_ROLE, None, annotations)
     pod["spec"] |= {
@@ -113,8 +117,8 @@ def _sidecar(job: Doc, spec: StreamJob, release: Release, index: int) -> Doc:
     if not parts.on_host(spec):
         one["ports"] += [_port("channel", parts.CHANNEL_PORT, spec), _port("flight", parts.FLIGHT_PORT, spec)]
         # The executor waits for it; compiling the kernels at a first start takes a while.
-        one["startupProbe"] = {**_answers(parts.FLIGHT_PORT, failures=300), "periodSeconds": 1}
-        one["readinessProbe"] = _answers(parts.FLIGHT_PORT, failures=3)
+        one["startupProbe"] = {**_answers(FLIGHT, failures=300), "periodSeconds": 1}
+        one["readinessProbe"] = _answers(FLIGHT, failures=3)
     rdma = spec.spec.transport.rdma
     if rdma.mode != "off" and rdma.resource is not None:
         # Nothing else: what a container may lock anyway is enough, and a capability does nothing for its user.
@@ -172,6 +176,5 @@ def _port(name: str, number: int, spec: StreamJob) -> Doc:
     return {"name": name, "containerPort": number, **({"hostPort": number} if parts.on_host(spec) else {})}
 
 
-def _answers(port: int, failures: int, path: str | None = None) -> Doc:
-    asked: Doc = {"tcpSocket": {"port": port}} if path is None else {"httpGet": {"path": path, "port": port}}
+def _answers(asked: Doc, failures: int) -> Doc:
     return {**asked, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": failures}

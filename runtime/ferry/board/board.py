@@ -16,6 +16,7 @@ from ferry.contract import places
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
 from ferry.contract.shapes import Shape
+from ferry.contract.tickets import derived
 
 log = logging.getLogger("ferry.board")
 
@@ -46,10 +47,10 @@ class Board:
     """One process's view of the board. Thread-safe."""
 
     def __init__(self, run: str, url: str, secret: str, patience_seconds: float = 2.0) -> None:
-        """The password: of the URL if it names one, else the run's secret for a private Redis (unix socket), else none."""
+        """The password: of the URL if it names one, else what is derived for a private Redis (unix socket), else none."""
         self._run = run
         self._writer = secrets.token_hex(8)
-        password = secret if url.startswith("unix:") else None
+        password = derived(secret, "redis") if url.startswith("unix:") else None
         self._redis = redis.Redis.from_url(
             url, password=password, socket_timeout=patience_seconds, socket_connect_timeout=1.0, decode_responses=True
         )

@@ -15,8 +15,9 @@ A run lives in one directory:
 | `workers/K/I/` | instance K.I | its state, log and mark |
 | `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
 
-Control endpoint of the driver (header `Authorization: Bearer SECRET`): `GET /status` -> Status, `GET, PUT /desired` <->
-{"number", "placements": [[leader, replica...], ...]}, `POST /stop` (after the epoch under way), `GET /metrics`.
+Control endpoint of the driver (header `Authorization: Bearer` and what is derived for `control`): `GET /status` -> Status,
+`GET, PUT /desired` <-> {"number", "placements": [[leader, replica...], ...]}, `POST /stop` (after the epoch under way),
+`GET /metrics`.
 `GET /healthz` asks for no secret: 503 when the coordinator's loop has not come round for `limits.HANG_SECONDS`; a driver
 that hangs has to be replaced from outside.
 
@@ -135,6 +136,13 @@ class RunSettings:
     transport: TransportSettings = TransportSettings()
     executor_bytes: int | None = None
     """What the container of an executor may take, its heap and all else; None: nobody says."""
+    tls: str = "off"
+    """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether nothing but channels and Redis may be read on the way."""
+        return self.tls == "run"
 
     @property
     def path(self) -> Path:

@@ -20,6 +20,12 @@ from dataclasses import asdict, dataclass
 
 from ferry.contract.lenient import known
 
+SPARK_ENCRYPTED = {"spark.network.crypto.enabled": "true", "spark.network.crypto.cipher": "AES/GCM/NoPadding"}
+"""What encrypts Spark's own connections, of master, workers, driver and executors alike; none of them takes another then."""
+
+TLS_NAME = "process.ferry"
+"""Name in every certificate of a run: its processes are known by who issued them, for their addresses come and go."""
+
 
 def journal(run: str) -> str:
     """The routing table."""
@@ -112,7 +118,7 @@ class Registration:
     port: int
     """of the channel endpoint"""
     flight: str
-    """URI of the Flight server for the tasks: grpc+unix:///... on one machine, else grpc+tcp://host:port"""
+    """URI of the Flight server for the tasks: grpc+unix:///... on one machine, else grpc+tls://host:port (or grpc+tcp)"""
     pid: int
 
     def dump(self) -> str:

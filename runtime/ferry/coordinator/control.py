@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import prometheus_client as prom
@@ -22,7 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ferry.contract import limits
 from ferry.contract.addresses import family, netloc
+from ferry.contract.certificates import issue, server_context
+from ferry.contract.documents import RunSettings
 from ferry.contract.names import InstanceId
+from ferry.contract.tickets import derived
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.meters import Load, StateCollector
 from ferry.coordinator.progress import EPOCH_STAGES, Progress
@@ -42,12 +44,12 @@ class DesiredDocument(BaseModel):
 
 
 def app(
-    loop: Loop, progress: Progress, registry: prom.CollectorRegistry, secret: str, stop: Callable[[], None]
+    loop: Loop, progress: Progress, registry: prom.CollectorRegistry, token: str, stop: Callable[[], None]
 ) -> FastAPI:
     """The HTTP application."""
 
     def authenticate(authorization: Annotated[str, Header()] = "") -> None:
-        if not hmac.compare_digest(authorization.encode(), f"Bearer {secret}".encode()):
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
             raise HTTPException(401, "a valid bearer token is needed")
 
     served = FastAPI(title="Ferry coordinator", docs_url=None, redoc_url=None, openapi_url=None)
@@ -143,17 +145,20 @@ def replicas_missing(machine: Coordinator) -> int:
 
 
 def serve(
-    loop: Loop, progress: Progress, registry: prom.CollectorRegistry, directory: Path, secret: str,
-    stop: Callable[[], None], address: tuple[str, int],
+    loop: Loop, progress: Progress, registry: prom.CollectorRegistry, settings: RunSettings, stop: Callable[[], None],
+    address: tuple[str, int],
 ) -> str:  # fmt: skip
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
     listener = socket.create_server(address, family=family(address[0]))
-    url = f"http://{netloc(address[0], listener.getsockname()[1])}"
-    config = uvicorn.Config(app(loop, progress, registry, secret, stop), log_level="warning", access_log=False)
+    scheme, context = ("https", server_context(issue(settings.secret))) if settings.encrypted else ("http", None)
+    url = f"{scheme}://{netloc(address[0], listener.getsockname()[1])}"
+    served = app(loop, progress, registry, derived(settings.secret, "control"), stop)
+    config = uvicorn.Config(served, log_level="warning", access_log=False)
+    config.ssl_context_factory = (lambda *_: context) if context is not None else None
     server = uvicorn.Server(config)
     threading.Thread(target=lambda: server.run(sockets=[listener]), name="control", daemon=True).start()
-    target = directory / "driver.json"
-    hidden = directory / ".driver.json"
+    target = settings.path / "driver.json"
+    hidden = settings.path / ".driver.json"
     hidden.write_text(json.dumps({"url": url, "pid": os.getpid(), "generation": loop.machine.generation}))
     hidden.rename(target)
     return url

@@ -136,7 +136,15 @@ class Epochs:
         generation = self.loop.machine.generation
         right = stage_right(self._root, order.step, generation, order.run, time.time())
         work = Work(
-            operator.shape, feeds, helpers, right, order.step.epoch, generation, order.run, self._dead_letter_of_tasks
+            operator.shape,
+            feeds,
+            helpers,
+            right,
+            self.publisher.authority,
+            order.step.epoch,
+            generation,
+            order.run,
+            self._dead_letter_of_tasks,
         )
         try:
             return [json.loads(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, rows)]

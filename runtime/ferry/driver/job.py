@@ -14,8 +14,10 @@ from pyspark.sql import functions as F
 
 from ferry import environment, scrape
 from ferry.board import Board
+from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, Unreachable
+from ferry.contract.tickets import derived
 from ferry.coordinator import control
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.progress import Progress
@@ -43,7 +45,10 @@ class Job:
         self._checkpoint = Checkpoint(settings.path / "checkpoint")
         self._stop = threading.Event()
         self._failure: BaseException | None = None
-        self._client = httpx.Client(headers={"Authorization": f"Bearer {settings.secret}"}, timeout=None)
+        token, trusted = derived(settings.secret, "supervisor"), authority(settings.secret)
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {token}"}, verify=client_context(trusted), timeout=None, trust_env=False
+        )
 
     def run(self) -> int:
         """Until the bounded input has fired everything, or somebody stops the job."""
@@ -62,7 +67,7 @@ class Job:
         loop.start()
         where = self._surroundings.address, self._surroundings.control_port
         registry = control.metrics(loop, progress)
-        url = control.serve(loop, progress, registry, self.settings.path, self.settings.secret, self._stop.set, where)
+        url = control.serve(loop, progress, registry, self.settings, self._stop.set, where)
         if (around := self._surroundings).metrics_token is not None:
             scrape.serve(registry, (around.address, around.metrics_port), around.metrics_token)
         if self._surroundings.standalone:

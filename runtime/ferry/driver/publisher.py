@@ -18,6 +18,7 @@ import pyarrow.flight as fl
 from pyspark.sql import SparkSession
 
 from ferry.contract import limits
+from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import OVERFLOW, Fault, FerryError, SpecRefused
 from ferry.contract.tickets import ReadTicket, Right, read_right
@@ -74,6 +75,8 @@ class Publisher:
             settings, spark, plan, loop, progress, hook,
         )  # fmt: skip
         self._root = Right.root(settings.secret)
+        self.authority = authority(settings.secret).decode() if settings.encrypted else None
+        """what tasks check instances against; None: TLS is off"""
         self._watch = watch
         self.letters = letters
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
@@ -103,7 +106,9 @@ class Publisher:
             )
             right = read_right(self._root, ask, i, one.incarnation if one else "", time.time())
             # Of one that is lost: whoever reads finds nobody there, and says so.
-            made.append({"flight": one.flight if one else "", "ticket": right.dump().decode()})
+            made.append(
+                {"flight": one.flight if one else "", "ticket": right.dump().decode(), "authority": self.authority}
+            )
         return made
 
     def publish(self, rows: core.Rows, record: EpochRecord) -> bool:

@@ -13,6 +13,7 @@ from pyspark import SparkConf, SparkContext
 from ferry import environment
 from ferry.contract.addresses import bracketed
 from ferry.contract.documents import RunSettings
+from ferry.contract.places import SPARK_ENCRYPTED
 from ferry.contract.tickets import derived
 from ferry.environment import Environment
 
@@ -71,6 +72,7 @@ def fixed(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
         "spark.driver.bindAddress": bracketed(surroundings.address),
         "spark.authenticate": "true",
         "spark.authenticate.secret": derived(settings.secret, "spark"),
+        **(SPARK_ENCRYPTED if settings.encrypted else {}),
     }
     if surroundings.fixed_ports:
         conf["spark.driver.port"] = str(environment.SPARK_DRIVER_PORT)

@@ -1,4 +1,4 @@
-"""The door for tasks and readers: Arrow Flight over a unix socket (or TCP).
+"""The door for tasks and readers: Arrow Flight over a unix socket, or over TCP with TLS (or without).
 
 `do_put` stages a fragment, `do_get` streams fired rows. Every call carries a ticket. It must never change state.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from ferry.contract.certificates import Identity
 from ferry.contract.errors import Refusal, RowsGone
 from ferry.contract.messages import Fragment
 from ferry.contract.tickets import Judge, ReadTicket
@@ -31,12 +32,14 @@ class Door(fl.FlightServerBase):
     def __init__(
         self,
         location: str,
+        identity: Identity | None,
         judge: Judge,
         claim: Callable[[Fragment], None],
         stage: Callable[[Fragment, list[pa.RecordBatch]], None],
         read: Callable[[ReadTicket], tuple[pa.Schema, Iterator[pa.RecordBatch]]],
     ) -> None:
-        super().__init__(location)
+        certificates = [(identity.certificate, identity.key)] if identity is not None else None
+        super().__init__(location, tls_certificates=certificates)
         self._judge = judge
         self._claim = claim
         self._stage = stage

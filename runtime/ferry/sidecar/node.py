@@ -27,6 +27,7 @@ from ferry.channel.base import Channel, Held, Lane, Message
 from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.addresses import netloc
+from ferry.contract.certificates import issue
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.names import Attempt, InstanceId
@@ -121,11 +122,12 @@ class Node:
         self._perform(self._machine.start())
         data.warm_up()
         judge = Judge(Right.root(self.settings.secret), self.me, self._life)
-        door = Door(self._flight_location(), judge, data.staging.claim, self._stage, self._read)
+        identity = issue(self.settings.secret) if self._flight_scheme == "grpc+tls" else None
+        door = Door(self._flight_location(), identity, judge, data.staging.claim, self._stage, self._read)
         serve(door)
         around = self._surroundings
         host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
-        flight = f"grpc+tcp://{netloc(around.host, door.port)}" if around.host else self._flight_uri
+        flight = f"{self._flight_scheme}://{netloc(around.host, door.port)}" if around.host else self._flight_uri
         entry = places.Registration(self.me, self._life, host, port, flight, os.getpid())
         self._peers.start(self._endpoint, entry)
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
@@ -161,10 +163,17 @@ class Node:
             self._stop.wait(0.05)
         return None
 
+    @property
+    def _flight_scheme(self) -> str:
+        if not self._surroundings.host:
+            return "grpc+unix"
+        return "grpc+tls" if self.settings.encrypted else "grpc+tcp"
+
     def _flight_location(self) -> str:
         """A unix socket in the instance's directory (when its path is too long for one, beside that of Redis), else TCP."""
         if self._surroundings.host:
-            return f"grpc+tcp://{netloc(self._surroundings.host, self._surroundings.flight_port(self._index))}"
+            port = self._surroundings.flight_port(self._index)
+            return f"{self._flight_scheme}://{netloc(self._surroundings.host, port)}"
         path, board = self.dir / "flight.sock", self.settings.redis
         if len(str(path)) > 100:
             # The supervisor has made that directory short enough, and removes it at the end.

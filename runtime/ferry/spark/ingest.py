@@ -21,7 +21,7 @@ import pyarrow.flight as fl
 from ferry import environment
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId, worker_of
-from ferry.contract.places import Registration
+from ferry.contract.places import TLS_NAME, Registration
 from ferry.contract.shapes import Shape
 from ferry.contract.tickets import Right, stage_ticket
 from ferry.kernels.schemas import state_schema
@@ -78,6 +78,8 @@ class Work:
     helpers: tuple[Registration, ...]
     right: Right
     """to stage fragments of this run"""
+    authority: str | None
+    """certificate of the run; None: TLS is off"""
     epoch: int
     generation: int
     run: int
@@ -85,16 +87,28 @@ class Work:
     """Directory for malformed records, for tasks and driver alike; None: there is none, some go with the receipt."""
 
 
+def connect(uri: str, authority: str | None) -> fl.FlightClient:
+    """A client of an instance that belongs to the run.
+
+    With TLS, whoever else has put its own address where that of an instance should be gets no ticket and no record.
+    """
+    if authority is None or uri.startswith("grpc+unix:"):
+        return fl.connect(uri, generic_options=SILENCE)
+    if uri and not uri.startswith("grpc+tls:"):
+        raise fl.FlightUnavailableError(f"{uri} is no address of an instance of this run: TLS is on")
+    return fl.connect(uri, tls_root_certs=authority, override_hostname=TLS_NAME, generic_options=SILENCE)
+
+
 def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     """Rows that an operator fired, from the instance that leads them. Raises a Flight error when they are not there."""
-    with reached(split["flight"]) as client:
+    with reached(split["flight"], split["authority"]) as client:
         for chunk in client.do_get(fl.Ticket(split["ticket"]), fl.FlightCallOptions(timeout=CALL_SECONDS)):
             yield chunk.data
 
 
-def reached(uri: str) -> fl.FlightClient:
+def reached(uri: str, authority: str | None) -> fl.FlightClient:
     """A connection to an instance that answers. Raises a Flight error when it does not within REACH_SECONDS."""
-    client = fl.connect(uri, generic_options=SILENCE)
+    client = connect(uri, authority)
     try:
         # It serves no list and says so; but it says it at once, unlike a call with data, which would only wait.
         list(client.list_flights(options=fl.FlightCallOptions(timeout=REACH_SECONDS)))
@@ -298,7 +312,7 @@ class _Sender:
         failed = []
         for one in in_turn(w.helpers, self._partition + w.epoch, environment.read().worker):
             try:
-                client = reached(one.flight)
+                client = reached(one.flight, w.authority)
                 ticket = stage_ticket(w.right, self._attempt, one.instance, one.incarnation)
                 descriptor = fl.FlightDescriptor.for_command(ticket)
                 options = fl.FlightCallOptions(timeout=CALL_SECONDS)

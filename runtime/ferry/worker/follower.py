@@ -21,7 +21,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
 from ferry.environment import Environment
-from ferry.worker.launch import CONFIGURATION, LOGGING, Files, command, variables
+from ferry.worker.launch import LOGGING, Files, command, configuration, variables
 from ferry.worker.tail import Tail
 
 log = logging.getLogger("ferry.worker")
@@ -53,7 +53,7 @@ class Follower:
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._files.directory.mkdir(parents=True, exist_ok=True)
-        self._files.configuration.write_text(CONFIGURATION)
+        self._files.configuration.write_text(configuration(self._settings))
         self._files.logging.write_text(LOGGING)
         while not self._stop:
             self.look(time.monotonic())

@@ -9,7 +9,7 @@ from pathlib import Path
 from ferry.contract.addresses import bracketed
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
-from ferry.contract.places import DriverPlace
+from ferry.contract.places import SPARK_ENCRYPTED, DriverPlace
 from ferry.contract.tickets import derived
 from ferry.environment import SPARK_WORKER_PORT, Environment
 
@@ -70,6 +70,12 @@ class Files:
     def logging(self) -> Path:
         """Properties of its log."""
         return self.directory / "log4j2.properties"
+
+
+def configuration(settings: RunSettings) -> str:
+    """Properties of Spark's worker."""
+    more = SPARK_ENCRYPTED if settings.encrypted else {}
+    return CONFIGURATION + "".join(f"{key} {value}\n" for key, value in more.items())
 
 
 def command(surroundings: Environment, files: Files, java: str, home: Path, driver: DriverPlace) -> list[str]:

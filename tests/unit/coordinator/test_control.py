@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import prometheus_client as prom
+import pytest
 
+from ferry.contract.certificates import authority, client_context
+from ferry.contract.documents import RunSettings
 from ferry.contract.limits import HANG_SECONDS
-from ferry.coordinator.control import app
+from ferry.contract.tickets import derived
+from ferry.coordinator.control import app, serve
 from ferry.coordinator.progress import Progress
 from ferry.protocol.coordinator import Desired
+from ferry_operator.driver_client import DriverClient
+
+RELEASED = Path(__file__).parents[1] / "contract" / "released"
 
 
 def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
@@ -69,3 +79,25 @@ def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:
     stands = HANG_SECONDS + 1
     assert asyncio.run(ask("/healthz")) == 503
     assert asyncio.run(ask("/status")) == asyncio.run(ask("/metrics")) == 401
+
+
+def test_over_tls_it_is_asked_by_who_knows_the_secret(tmp_path: Path) -> None:
+    settings = replace(RunSettings.read(RELEASED / "v0_1_0.run.json"), directory=str(tmp_path), secret="s", tls="run")
+    loop: Any = SimpleNamespace(stands_for=lambda: 0.0, machine=SimpleNamespace(generation=1))
+    stopped: list[bool] = []
+    url = serve(
+        loop, Progress("job", ""), prom.CollectorRegistry(), settings, lambda: stopped.append(True), ("127.0.0.1", 0)
+    )
+    assert url.startswith("https://")
+    asked = DriverClient(tmp_path, "s")
+    assert asked.stop(os.getpid()) and stopped == [True]
+    asked.close()
+    for guess in (DriverClient(tmp_path, "guess"), DriverClient(tmp_path, derived("s", "control"))):
+        assert not guess.stop(os.getpid()) and len(stopped) == 1
+        guess.close()
+    context = client_context(authority("s"))
+    for shown, code in (("s", 401), (derived("s", "supervisor"), 401), (derived("s", "control"), 200)):
+        headers = {"Authorization": f"Bearer {shown}"}
+        assert httpx.post(f"{url}/stop", headers=headers, verify=context, trust_env=False).status_code == code
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(url.replace("https", "http"), trust_env=False)

@@ -14,6 +14,7 @@ import pytest
 
 from ferry.contract import places
 from ferry.contract.errors import Unreachable
+from ferry.contract.tickets import derived
 from ferry_operator import decide as d
 from ferry_operator.kube import events, redis_line
 from ferry_operator.kube.__main__ import release_of
@@ -302,7 +303,7 @@ def server() -> Iterator[tuple[str, list[Any], list[int]]]:
     http.server_close()
 
 
-def test_a_driver_is_asked_with_its_secret(server: tuple[str, list[Any], list[int]]) -> None:
+def test_a_driver_is_asked_with_what_is_derived_from_its_secret(server: tuple[str, list[Any], list[int]]) -> None:
     url, requests, codes = server
     link = DriverLink()
     link.submit(url, "s", SUBMIT, 9)
@@ -310,7 +311,8 @@ def test_a_driver_is_asked_with_its_secret(server: tuple[str, list[Any], list[in
     found = link.submitted(url, "s", 2)
     assert found is not None and found.number == 3
     assert [(r[0], r[1]) for r in requests] == [("PUT", "/desired"), ("POST", "/stop"), ("GET", "/desired")]
-    assert {r[2] for r in requests} == {"Bearer s"} and json.loads(requests[0][3])["token"] == 9
+    assert {r[2] for r in requests} == {f"Bearer {derived('s', 'control')}"}
+    assert json.loads(requests[0][3])["token"] == 9
     assert link.status(url, "s") is None, "that was no status"
     codes[0] = 409
     with pytest.raises(PlacementRefused, match="refuses placement 3 with 409: <html>"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import SpecRefused
 from ferry_operator import spec
 from ferry_operator.kube import names, objects, parts, pods
+from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.release import Release, redis_url, run_key, settings_of
 from ferry_operator.models import StreamJob
@@ -114,6 +116,19 @@ def test_the_driver() -> None:
     assert env(one)["FERRY_HOST"] == "$(POD_IP)" and env(one)["FERRY_PORTS"] == "fixed"
     assert one["resources"] == {"requests": {"cpu": "500m", "memory": "1536Mi"}, "limits": {"memory": "1536Mi"}}
     assert one["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+@pytest.mark.parametrize(
+    ("changes", "scheme"),
+    [({}, "https"), ({"security": {"tls": "run"}}, "https"), ({"security": {"tls": "off"}}, "http")],
+)
+def test_a_driver_is_asked_as_it_answers(changes: dict[str, Any], scheme: str) -> None:
+    (one,) = driver(**changes)["spec"]["containers"]
+    assert one["readinessProbe"]["httpGet"].get("scheme", "HTTP").lower() == scheme
+    seen: Any = SimpleNamespace(driver=SimpleNamespace(ip="10.1.2.3"), uid=UID)
+    _, parsed = made(**changes)
+    assert driver_url(seen, parsed) == f"{scheme}://10.1.2.3:7070"
+    assert settings_of(parsed, UID, RELEASE).encrypted == (scheme == "https")
 
 
 def test_processes_with_metrics_get_their_token() -> None:

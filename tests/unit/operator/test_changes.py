@@ -49,6 +49,7 @@ CHANGED: dict[str, tuple[Any, Kind]] = {
     "spec.transport.rdma.notify": ("imm", Kind.ROLLING),
     "spec.transport.rdma.pinned": ("7Mi", Kind.ROLLING),
     "spec.transport.rdma.lend": ("512Ki", Kind.ROLLING),
+    "spec.security.tls": ("off", Kind.REFUSED),
     "spec.failure.heartbeat": ("400ms", Kind.ROLLING),
     "spec.failure.timeout": ("3s", Kind.ROLLING),
     "spec.failure.returnDeadline": ("10s", Kind.RESTART),

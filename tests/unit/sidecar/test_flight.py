@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
+from ferry.contract.certificates import Identity, authority, issue
 from ferry.contract.messages import Fragment
 from ferry.contract.names import Step
 from ferry.contract.tickets import Judge, ReadTicket, Right, read_right, stage_right, stage_ticket
@@ -30,7 +31,7 @@ class Rig:
         self.asked: list[ReadTicket] = []
         self.claimed = threading.Event()
         self.door = Door(
-            self.uri, Judge(ROOT, "0.0", "life"), self.claim, self.staging.add, self.read
+            self.uri, None, Judge(ROOT, "0.0", "life"), self.claim, self.staging.add, self.read
         )  # fmt: skip
 
     def claim(self, fragment: Fragment) -> None:
@@ -108,6 +109,27 @@ def test_without_a_ticket_nothing_is_staged_or_read(rig: Rig) -> None:
 
 def test_rows_are_read_with_what_the_driver_sealed(rig: Rig) -> None:
     ask = ReadTicket(1, 5, 0, (1, 1), 0, 10, (0, 1))
-    split = {"flight": rig.uri, "ticket": read_right(ROOT, ask, "0.0", "life", 1e12).dump().decode()}
+    split = {"flight": rig.uri, "ticket": read_right(ROOT, ask, "0.0", "life", 1e12).dump().decode(), "authority": None}
     assert list(read_rows(split)) == [MINE]
     assert rig.asked == [ask]
+
+
+def test_over_tls_tasks_talk_to_processes_of_the_run_only(tmp_path: Path) -> None:
+    ask = ReadTicket(1, 5, 0, (1, 1), 0, 10, (0, 1))
+    ticket = read_right(ROOT, ask, "0.0", "life", 1e12).dump().decode()
+
+    def door(identity: Identity | None) -> tuple[Door, str]:
+        scheme = "grpc+tls" if identity is not None else "grpc+tcp"
+        asked = lambda ticket: (MINE.schema, iter([MINE]))  # noqa: E731
+        made = Door(f"{scheme}://127.0.0.1:0", identity, Judge(ROOT, "0.0", "life"), lambda f: None, print, asked)
+        return made, f"{scheme}://127.0.0.1:{made.port}"
+
+    doors = {name: door(one) for name, one in (("run", issue("secret")), ("other", issue("guess")), ("none", None))}
+    trusted = authority("secret").decode()
+    split = {"ticket": ticket, "authority": trusted}
+    assert list(read_rows({**split, "flight": doors["run"][1]})) == [MINE]
+    for stranger in ("other", "none"):
+        with pytest.raises(fl.FlightUnavailableError):
+            list(read_rows({**split, "flight": doors[stranger][1]}))
+    for one, _ in doors.values():
+        one.shutdown()

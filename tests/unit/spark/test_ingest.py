@@ -45,14 +45,14 @@ def test_a_worker_without_helpers_uses_any() -> None:
 def task(dead_letter: str | None) -> _Task:
     shape = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     made = object.__new__(_Task)  # outside of Spark there is no task context
-    made.work, made.attempt = Work(shape, {}, (), RIGHT, 5, 2, 3, dead_letter), 77
+    made.work, made.attempt = Work(shape, {}, (), RIGHT, None, 5, 2, 3, dead_letter), 77
     made.malformed, made.letters = 0, []
     return made
 
 
 def test_what_goes_through_spark_holds_neither_the_secret_nor_the_key_of_tickets() -> None:
     shape = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
-    data = cloudpickle.dumps(ingest_shares(Work(shape, {}, HELPERS, RIGHT, 5, 2, 3, None)))
+    data = cloudpickle.dumps(ingest_shares(Work(shape, {}, HELPERS, RIGHT, None, 5, 2, 3, None)))
     assert RIGHT.seal in data, "the right of this run goes along"
     for secret in ("a-secret-of-the-run", derived("a-secret-of-the-run", "tickets")):
         assert secret.encode() not in data

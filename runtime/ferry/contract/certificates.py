@@ -1,0 +1,113 @@
+"""Certificates of a run: all of them follow from its secret, so that none is ever stored, sent or read back.
+
+The authority's key is derived from the secret, and so whoever knows the secret can issue certificates of the run, and check
+them without having been told anything else. A process issues one for itself when it starts; its key is in its memory only.
+Who does not know the secret (the tasks of Spark) is given the authority's certificate, which says nothing of it.
+
+The only place that imports `cryptography`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ssl
+import tempfile
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from ferry.contract.places import TLS_NAME
+
+_CURVE = ec.SECP256R1()
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
+_BEGIN, _END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
+"""Clocks do not matter: what ends is the run, and its secret with it."""
+
+_AUTHORITY = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of a run of Ferry")])
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What one process proves with that it belongs to the run, as PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+def _authority_key(secret: str) -> ec.EllipticCurvePrivateKey:
+    """Twice as many bits as the curve has: what is left of the division favours no key."""
+    wide = hmac.digest(secret.encode(), b"ferry authority", "sha512")
+    return ec.derive_private_key(int.from_bytes(wide, "big") % (_ORDER - 1) + 1, _CURVE)
+
+
+def authority(secret: str) -> bytes:
+    """The certificate that all others of the run are checked against, as PEM."""
+    key = _authority_key(secret)
+    usage = x509.KeyUsage(False, False, False, False, False, True, False, False, False)
+    return (
+        _certificate(key.public_key())
+        .subject_name(_AUTHORITY)
+        .serial_number(1)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA256(), ecdsa_deterministic=True)
+        .public_bytes(serialization.Encoding.PEM)
+    )
+
+
+def issue(secret: str) -> Identity:
+    """A certificate of the run with a new key."""
+    key, signer = ec.generate_private_key(_CURVE), _authority_key(secret)
+    signed = (
+        _certificate(key.public_key())
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, TLS_NAME)]))
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(TLS_NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return Identity(
+        signed.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )  # fmt: skip
+
+
+def _certificate(public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(_AUTHORITY)
+        .public_key(public)
+        .not_valid_before(_BEGIN)
+        .not_valid_after(_END)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def client_context(trusted: bytes) -> ssl.SSLContext:
+    """Trusts processes of the run with this authority, and nobody else."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # A process is whoever the authority says belongs to the run. Addresses come and go, and name nobody.
+    context.check_hostname = False
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=trusted.decode())
+    return context
+
+
+def server_context(mine: Identity) -> ssl.SSLContext:
+    """Proves to be this process."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # The library reads keys from files only; this one has mode 0600, and is gone when the key has been read.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(mine.key + mine.certificate)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return context
