@@ -266,7 +266,8 @@ class Failure(Part):
     )
     timeout: Annotated[Duration, between("200ms", "5m")] = Field(
         default=Duration("2500ms"),
-        description="Silence after which a member is gone; more than two heartbeats.",
+        description="Silence after which a member is gone; more than two heartbeats. A process that stands still while its "
+        "parent goes on is gone after four times as long.",
         json_schema_extra=EVERYBODY,
     )
     return_deadline: Annotated[Duration, between("0s", "24h")] = Field(

@@ -28,6 +28,10 @@ HEARTBEAT_SECONDS = 0.5
 HEARTBEAT_TTL_SECONDS = 2.5
 """A member whose key in Redis ran out, and whose connection is silent, is gone."""
 
+STANDSTILL_TIMEOUTS = 4
+"""An instance that says nothing for this many times `failure.timeout` stands still, though its parent beats: more than one,
+for its signs of life share an interpreter with its work."""
+
 HANG_SECONDS = 60.0
 """An instance whose loop did not come round for this long is killed by its parent, and comes back to its files.
 

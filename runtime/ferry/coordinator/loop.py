@@ -52,7 +52,7 @@ class Loop:
             operators=operators,
             grace_ms=int(limits.GRACE_SECONDS * 1000),
             return_ms=settings.return_deadline_ms,
-            silence_ms=settings.timeout_ms,
+            silence_ms=limits.STANDSTILL_TIMEOUTS * settings.timeout_ms,
             warm_ms=settings.handover_deadline_ms,
             pace=Pace(settings.handover_batch or 1 << 30, settings.handover_gap),
             ended=ended,

@@ -32,7 +32,7 @@ class Settings:
     attempt_ms: int = 10_000
     """An attempt that is not logged everywhere by then is begun again, the second time without whoever keeps it waiting;
     twice as long each time, and counted from the last sign that somebody works on it."""
-    silence_ms: int = 2_500
+    silence_ms: int = 10_000
     """An instance that said nothing for this long stands still, and is lost."""
     retry_ms: int = 60_000
     """What could not be done is left alone for this long (two instances that cannot reach each other, a move); doubled
