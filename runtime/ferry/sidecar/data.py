@@ -256,8 +256,12 @@ class Data:
 
     def work(self) -> bool:
         """A little upkeep of the files, for a loop that has nothing better to do; False when there was none to do."""
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return False  # Somebody reads: it can wait.
+        try:
             return any(state.work() for state in self.states)
+        finally:
+            self._lock.release()
 
     # ---- snapshots
     def _load(self, chunk: m.Chunk) -> None:

@@ -7,6 +7,7 @@ has granted. Giving credit back needs no sending: the channel's receiving side d
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ from ferry.protocol import instance as core
 
 _TURN = (Lane.DELTA, Lane.FRAGMENT, Lane.BULK)
 
+STARVED_SECONDS = 0.1
+"""A lane that waited so long gets a turn, else an instance that is always busy would never learn anything."""
+
 
 class Item(NamedTuple):
     """An event, the body that came with it, and the credit of its sender."""
@@ -22,6 +26,7 @@ class Item(NamedTuple):
     event: core.Event
     body: Any = None
     held: Held | None = None
+    since: float = 0.0
 
     def done(self) -> None:
         """The loop has done with it: its sender may send more."""
@@ -35,17 +40,18 @@ class Inbox:
     def __init__(self) -> None:
         self._some = threading.Condition(threading.Lock())
         self._lanes: dict[Lane, deque[Item]] = {lane: deque() for lane in _TURN}
+        self._taken = dict.fromkeys(_TURN, 0.0)
+        """when each had its last turn"""
 
     def put(self, event: core.Event, body: Any = None) -> None:
         """Of this process itself: it waits with control, and keeps nobody's credit."""
-        self._add(Lane.DELTA, Item(event, body))
+        self._add(Lane.DELTA, Item(event, body, None, time.monotonic()))
 
     def arrived(self, lane: Lane, event: core.Event, body: Any) -> Held:
         """A message of a peer; its credit goes back when the loop has done with it."""
-        item = Item(event, body, Held())
-        assert item.held is not None
-        self._add(lane, item)
-        return item.held
+        held = Held()
+        self._add(lane, Item(event, body, held, time.monotonic()))
+        return held
 
     def _add(self, lane: Lane, item: Item) -> None:
         with self._some:
@@ -57,7 +63,15 @@ class Inbox:
         with self._some:
             if not self._some.wait_for(self._any, timeout):
                 return None
-            return next(lane for lane in self._lanes.values() if lane).popleft()
+            now = time.monotonic()
+            waiting = [lane for lane in _TURN if self._lanes[lane]]
+            starved = [lane for lane in waiting if self._waits_since(lane) < now - STARVED_SECONDS]
+            lane = min(starved or waiting[:1], key=self._waits_since)
+            self._taken[lane] = now
+            return self._lanes[lane].popleft()
+
+    def _waits_since(self, lane: Lane) -> float:
+        return max(self._lanes[lane][0].since, self._taken[lane])
 
     def _any(self) -> bool:
         return any(self._lanes.values())

@@ -13,6 +13,7 @@ from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.contract.routing import Version
+from ferry.sidecar import inbox
 from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.node import Node
 
@@ -91,7 +92,10 @@ def test_a_loop_that_stands_still_holds_no_more_than_its_credits(standing: tuple
         assert mine == [message(number) for number in range(COUNT)], "all of it, in order"
 
 
-def test_what_an_epoch_waits_for_is_taken_first(standing: tuple[Node, Channel]) -> None:
+def test_what_an_epoch_waits_for_is_taken_first(
+    standing: tuple[Node, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "STARVED_SECONDS", 1e9)
     node, channel = standing
     for lane in (Lane.BULK, Lane.FRAGMENT):
         for number in range(COUNT):
@@ -103,11 +107,27 @@ def test_what_an_epoch_waits_for_is_taken_first(standing: tuple[Node, Channel]) 
     assert got[0] == delta(7) and got[1] == partials(0)
 
 
+def test_no_lane_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1.0]
+    monkeypatch.setattr(inbox.time, "monotonic", lambda: now[0])
+    one, got = Inbox(), []
+    for number in range(100):
+        one.arrived(Lane.BULK, chunk(number), b"")
+    for number in range(100):
+        one.arrived(Lane.DELTA, delta(number), b"")
+        now[0] += inbox.STARVED_SECONDS / 4
+        item = one.take(0)
+        assert item is not None
+        got.append(item.event)
+    chunks = [event for event in got if isinstance(event, m.Chunk)]
+    assert chunks == [chunk(number) for number in range(len(chunks))] and 15 <= len(chunks) <= 35
+
+
 def test_a_message_keeps_its_credit_until_the_loop_has_done_with_it() -> None:
-    inbox, given = Inbox(), []
-    held = inbox.arrived(Lane.BULK, chunk(0), b"")
+    one, given = Inbox(), []
+    held = one.arrived(Lane.BULK, chunk(0), b"")
     held.bind(lambda: given.append(1))
-    item = inbox.take(0)
+    item = one.take(0)
     assert item is not None and not given
     item.done()
-    assert given and inbox.empty and inbox.take(0.001) is None
+    assert given and one.empty and one.take(0.001) is None
