@@ -65,6 +65,8 @@ def stripped(document: Doc) -> Doc:
     status = one.get("status") or {}
     for key in ("token", "epoch", "lastHandover", "observedTime"):
         status.pop(key, None)
+    for container in status.get("containerStatuses", []):
+        container.get("state", {}).get("running", {}).pop("startedAt", None)
     for condition in status.get("conditions", []):
         condition.pop("lastTransitionTime", None)
     return one
