@@ -63,7 +63,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def sender(*helpers: tuple[str, str]) -> _Sender:
     right = stage_right(Right.root("a-secret-of-the-run"), Step(0, 0), 2, 3, time.time())
     some = tuple(Registration(instance, "life", instance, 1, uri, 1) for instance, uri in helpers)
-    return _Sender(Work(SHAPE, {}, some, right, 0, 2, 3, None), 7, 0)
+    return _Sender(Work(SHAPE, {}, some, right, None, 0, 2, 3, None), 7, 0)
 
 
 def test_a_helper_that_says_nothing_is_passed_over(
@@ -87,10 +87,10 @@ def test_when_none_can_be_reached_all_are_named(silent: str) -> None:
 
 def test_reading_from_who_says_nothing_ends(silent: str) -> None:
     with pytest.raises(fl.FlightError):
-        list(read_rows({"flight": silent, "ticket": "x"}))
+        list(read_rows({"flight": silent, "ticket": "x", "authority": None}))
 
 
 def test_rows_that_do_not_come_are_not_waited_for_for_ever(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "CALL_SECONDS", 0.1)
     with pytest.raises(fl.FlightTimedOutError):
-        list(read_rows({"flight": helper.uri, "ticket": "x"}))
+        list(read_rows({"flight": helper.uri, "ticket": "x", "authority": None}))
