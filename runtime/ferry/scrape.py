@@ -16,7 +16,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import prometheus_client as prom
 
-from ferry.contract.addresses import family
+from ferry.contract.addresses import is_v6
 
 log = logging.getLogger("ferry.scrape")
 
@@ -56,7 +56,9 @@ def serve(registry: prom.CollectorRegistry, address: tuple[str, int], token: str
             return [b"there is /metrics\n"]
         return exposed(environ, start)
 
-    made: type[_Server] = type("Server", (_Server,), {"address_family": family(address[0])})
+    made: type[_Server] = type(
+        "Server", (_Server,), {"address_family": socket.AF_INET6 if is_v6(address[0]) else socket.AF_INET}
+    )
     server = make_server(*address, application, server_class=made, handler_class=_Handler)
     threading.Thread(target=server.serve_forever, name="scrape", daemon=True).start()
     return int(server.server_port)

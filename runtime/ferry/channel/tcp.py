@@ -34,7 +34,7 @@ from ferry.channel.base import (
 )
 from ferry.channel.handshake import Caller, Verdict, greet, welcome
 from ferry.channel.tcp_channel import Opening, TcpChannel, tune
-from ferry.contract.addresses import family, netloc
+from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.errors import FerryError, Refusal, Unreachable
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,9 @@ class TcpEndpoint(Endpoint):
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """See Endpoint.listen. Raises Unreachable when the address cannot be bound."""
         try:
-            listener = socket.create_server((host, port), family=family(host), backlog=128)
+            listener = socket.create_server(
+                (host, port), family=socket.AF_INET6 if is_v6(host) else socket.AF_INET, backlog=128
+            )
         except OSError as error:
             raise Unreachable(f"{self.name} cannot listen on {netloc(host, port)}: {error}") from error
         self._listener = listener

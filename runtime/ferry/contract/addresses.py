@@ -1,13 +1,11 @@
-"""Addresses of both families: how they stand in a URL, and which sockets listen on them."""
+"""Addresses of both families: how they stand in a URL."""
 
 from __future__ import annotations
-
-import socket
 
 
 def bracketed(host: str) -> str:
     """A host as URLs, and Spark, want it: an address of version 6 stands in brackets."""
-    return f"[{host}]" if ":" in host else host
+    return f"[{host}]" if is_v6(host) else host
 
 
 def netloc(host: str, port: int) -> str:
@@ -15,6 +13,6 @@ def netloc(host: str, port: int) -> str:
     return f"{bracketed(host)}:{port}"
 
 
-def family(host: str) -> socket.AddressFamily:
-    """Of a socket that listens at this address."""
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+def is_v6(host: str) -> bool:
+    """Whether only a socket of AF_INET6 listens at this address."""
+    return ":" in host

@@ -20,7 +20,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ferry.contract import limits
-from ferry.contract.addresses import family, netloc
+from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.certificates import issue, server_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.names import InstanceId
@@ -149,7 +149,7 @@ def serve(
     address: tuple[str, int],
 ) -> str:  # fmt: skip
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
-    listener = socket.create_server(address, family=family(address[0]))
+    listener = socket.create_server(address, family=socket.AF_INET6 if is_v6(address[0]) else socket.AF_INET)
     scheme, context = ("https", server_context(issue(settings.secret))) if settings.encrypted else ("http", None)
     url = f"{scheme}://{netloc(address[0], listener.getsockname()[1])}"
     served = app(loop, progress, registry, derived(settings.secret, "control"), stop)
