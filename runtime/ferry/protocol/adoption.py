@@ -54,7 +54,9 @@ class Adoption(Membership):
             self.commit = m.Commit(
                 found.best, self.generation, source.low, source.high, source.meta, source.late, source.fired
             )
-            self.final = any(a.released >= found.best.step.epoch for a in self.answers.values())
+            self.final = self.rules.final_told and any(
+                a.released >= found.best.step.epoch for a in self.answers.values()
+            )
         for i, a in self.answers.items():
             self._obeys(i)
             if a.committed == found.best:

@@ -50,6 +50,8 @@ class Rules:
     """A learner that missed a delta after its snapshot's base begins again."""
     rows_kept: bool = True
     """Fired rows of an epoch are kept until the first Prepare of the next one."""
+    final_told: bool = True
+    """A new driver hears from the members whether the rows of the last epoch were given up: it does not emit them again."""
     logs_kept: bool = True
     """Deltas of all attempts of a step are kept until the step is committed."""
     redo_put: bool = True
