@@ -77,6 +77,6 @@ class Inbox:
         return any(self._lanes.values())
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing waits."""
-        return not self._any()
+    def calm(self) -> bool:
+        """Whether nothing waits that an epoch may wait for."""
+        return not (self._lanes[Lane.DELTA] or self._lanes[Lane.FRAGMENT])

@@ -92,7 +92,7 @@ class Node:
         self._leaves: tuple[float, int] | None = None
         self._drivers = Drivers()
         self._idle_at = time.monotonic()
-        """When the loop had nothing to do last."""
+        """When the loop had nothing to do last that an epoch may wait for."""
         self._newest = Attempt(0, 0)
         """The highest attempt of which a Prepare has come, be it in the inbox still."""
         self._peers = Peers(self.me, self._board, self._superseded, self._on_refused)
@@ -193,7 +193,7 @@ class Node:
                 self._handle(item.event, item.body)
                 item.done()
             now = time.monotonic()
-            if self._inbox.empty:
+            if self._inbox.calm:
                 self._idle_at = now
             if now >= tick_at:
                 tick_at = now + TICK_SECONDS
@@ -204,7 +204,7 @@ class Node:
                 self._report()
             idle = TICK_SECONDS
             may_pump = now >= self._yield_until or now - pumped_at > STARVED_SECONDS
-            if self._inbox.empty and may_pump:
+            if self._inbox.calm and may_pump:
                 pumped = self._data.scans.pump(2)
                 if self._data.work() or pumped:
                     idle = 0.0005

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.protocol import instance as core
 from ferry.protocol.story import Story
-from ferry.sidecar import node
+from ferry.sidecar import ALIVE, node
 from ferry.sidecar.inbox import Inbox
 
 ME = InstanceId("0.0")
@@ -56,6 +57,18 @@ def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest
     while (item := one._inbox.take(0)) is not None:
         one._handle(item.event, item.body)
     assert taken == [prepares[2], zombie], "an older driver has to be told that it is superseded"
+
+
+def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
+    one, worked = node.Node.__new__(node.Node), []
+    one._inbox, one.dir, one._yield_until = Inbox(), tmp_path, 0.0
+    turns = iter([False] * 3 + [True])
+    scans = SimpleNamespace(pump=lambda chunks: False)
+    one._data = SimpleNamespace(scans=scans, work=lambda: worked.append(1) or True)  # type: ignore[assignment,func-returns-value]
+    one._machine = SimpleNamespace(step=lambda event: [])  # type: ignore[assignment]
+    one._may_end, one._report = lambda: next(turns), lambda: None  # type: ignore[method-assign]
+    one._loop()
+    assert len(worked) == 3 and (tmp_path / ALIVE).exists()
 
 
 def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
