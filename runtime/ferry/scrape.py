@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
