@@ -13,7 +13,7 @@ from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.protocol import coordinator as core
-from tests.sim import data
+from tests.sim import data, spark
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -27,7 +27,7 @@ class Driver:
         self.alive = True
         self.pending_lost: dict[str, bool] = {}
         self.ready = False
-        self.covers = (0, 0)
+        self.covers: spark.Range | None = None
         """What the epoch under way covers of the source."""
         settings = replace(world.settings, ended=world.spark.ended())
         self.core = core.Coordinator(settings, world.initial, world.journal, world.rules)
@@ -120,7 +120,7 @@ class Driver:
         if world.hold_back(epoch):
             world.after(20, self.offer, epoch)
             return
-        self.covers = world.spark.plan(epoch)
+        self.covers = world.spark.plan(epoch, self.covers[1] if self.covers else None)
         self.take(core.EpochBegun(epoch))
 
     # ---- reading fired rows
@@ -154,6 +154,7 @@ class Driver:
         if job.rows is None:
             world = self.world
             flavour = (self.generation, job.run) if world.varied else (0, 0)
+            assert self.covers is not None
             self.stage(job, data.between(world.seed, self.covers, flavour, world.keys, world.splits), failed)
         else:
             self.rows(
@@ -197,9 +198,9 @@ class Driver:
             done = core.Ingested(job.step, job.run, named, job.rows.high, job.meta)
         else:
             high = greatest - data.DELAY if greatest != WATERMARK_NONE else WATERMARK_NONE
-            done = core.Ingested(
-                job.step, job.run, named, high, f"{greatest} {self.covers[0]} {self.covers[1]}".encode()
-            )
+            assert self.covers is not None
+            notes = f"{greatest} {self.covers[0]} {self.covers[1]}"
+            done = core.Ingested(job.step, job.run, named, high, notes.encode())
         world.after(1, end)
 
     def hangs(self, name: str) -> bool:

@@ -274,6 +274,8 @@ class Host:
             return
         out = []
         step, attempt, low, high = prepare.step, prepare.attempt, prepare.low, prepare.high
+        if any((step, attempt, h) not in self.partials for h in helpers):
+            return  # Released while it stood still: a real one computes before it takes anything else.
         partials = [self.partials[(step, attempt, h)] for h in helpers]
         mine = self.bodies.setdefault(Label(step, attempt), {})
         for chain, vnodes in chains:

@@ -25,10 +25,11 @@ class Spark:
         """The last epoch that Spark has seen the end of."""
         return max(max(self.commits, default=-1), max(self.offsets, default=-1) - 1)
 
-    def plan(self, epoch: int) -> Range:
-        """What the epoch covers; decided now, unless it was before."""
+    def plan(self, epoch: int, start: int | None) -> Range:
+        """What the epoch covers; decided now, unless it was before. A driver that ran the one before knows its `start`."""
         if epoch not in self.offsets:
-            start = self.offsets[max(self.offsets)][1] if self.offsets else 0
+            if start is None:
+                start = self.offsets[max(self.offsets)][1] if self.offsets else 0
             self.offsets[epoch] = (start, start + (self.rnd.randint(1, 2) if epoch < self.epochs else 0))
         return self.offsets[epoch]
 
