@@ -72,6 +72,8 @@ class AggregateState:
         """Slices that are expired, and still on the disk."""
         self._untidy: dict[int, None] = {}
         """Slices that may have something to give back."""
+        self._littered: set[int] = set()
+        """Slices that had something to give back when they were closed."""
         self._entries = np.zeros(virtual_nodes, np.int64)
         self._bytes = np.zeros(virtual_nodes, np.int64)
         self._reopen()
@@ -87,10 +89,9 @@ class AggregateState:
             if not self._has(int(path.stem)):
                 path.unlink()
         for slice_start in self._slices:
-            table = self._table(slice_start)
-            table.find_garbage()
+            self._littered.add(slice_start)
             self._untidy[slice_start] = None
-            self._count(table.totals(), 1)
+            self._count(self._table(slice_start).totals(), 1)
 
     def _has(self, slice_start: int) -> bool:
         at = bisect_left(self._slices, slice_start)
@@ -110,7 +111,11 @@ class AggregateState:
         width = CELLS + self._codes.size
         while True:
             try:
-                return SliceTable(self.directory, slice_start, width, self._by_bytes, self._drops)
+                table = SliceTable(self.directory, slice_start, width, self._by_bytes, self._drops)
+                if slice_start in self._littered:
+                    self._littered.remove(slice_start)
+                    table.find_garbage()
+                return table
             except mapped.TooManyFiles:
                 if not self._open:
                     raise
@@ -118,7 +123,9 @@ class AggregateState:
 
     def _close(self, count: int) -> None:
         for slice_start in list(self._open)[:count]:
-            self._open.pop(slice_start).close()
+            if self._open.pop(slice_start).is_littered:
+                self._littered.add(slice_start)
+                self._untidy[slice_start] = None
 
     def _count(self, totals: tuple[Ints, Ints], sign: int) -> None:
         self._entries += sign * totals[0]
@@ -226,6 +233,7 @@ class AggregateState:
         table = self._over.popleft()
         if isinstance(table, int):
             self._untidy.pop(table, None)
+            self._littered.discard(table)
             table = self._open.pop(table, None) or self._opened(table)
             self._count(table.totals(), -1)
         if table.shrink():

@@ -7,6 +7,7 @@ keys of virtual nodes that were dropped) goes back to the file system later: `ti
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,11 @@ _ROWS_MIN = 256
 _HEAP_BYTES_MIN = 4096
 GRANT_BYTES = 1024 * 1024
 """Room for new regions is asked for so much at a time."""
-PIECE_BYTES = 32 * 1024 * 1024
-"""Is given back to the file system at a time."""
+PUNCH_BYTES = 1024 * 1024
+"""Are given back out of the middle of a file at a time: file systems write first what they then forget."""
+PUNCHES = 16
+CUT_BYTES = 32 * 1024 * 1024
+"""Are given back from the end of a file at a time."""
 KEYS_BYTES = 1024 * 1024
 """Of keys are moved at a time, and may be dead before any is."""
 
@@ -172,7 +176,7 @@ class SliceTable:
         return granted
 
     def _extend_heap(self, need: int) -> None:
-        size = max(int(self._heap_end[0]) + need, self.heap.size + min(self.heap.size, PIECE_BYTES))
+        size = max(int(self._heap_end[0]) + need, self.heap.size + min(self.heap.size, CUT_BYTES))
         mapped.require_room(self.directory, size - self.heap.size)
         self._map_heap(size)
 
@@ -219,23 +223,21 @@ class SliceTable:
     def tidy(self) -> bool:
         """Give back a little of what is not needed; False when there is nothing of that kind."""
         if self._garbage:
-            self._punch(PIECE_BYTES)
+            left = PUNCH_BYTES
+            while self._garbage and left > 0:
+                path, begin, end = self._garbage.popleft()
+                if end - begin > left:
+                    self._garbage.appendleft((path, begin + left, end))
+                    end = begin + left
+                mapped.punch(path, begin, end)
+                left -= max(end - begin, PUNCH_BYTES // PUNCHES)
             return True
         return self.by_bytes and self._move_keys()
 
-    def close(self) -> None:
-        """Before it is forgotten: garbage that nobody knows of is found again by the next process only."""
-        while self._garbage:
-            self._punch(1 << 62)
-
-    def _punch(self, left: int) -> None:
-        while self._garbage and left > 0:
-            path, begin, end = self._garbage.popleft()
-            if end - begin > left:
-                self._garbage.appendleft((path, begin + left, end))
-                end = begin + left
-            mapped.punch(path, begin, end)
-            left -= max(end - begin, PIECE_BYTES // 256)
+    @property
+    def is_littered(self) -> bool:
+        """Whether there is garbage that `find_garbage` has to find again when this object is forgotten."""
+        return bool(self._garbage)
 
     def _move_keys(self) -> bool:
         """Once most of the heap is dead, what is alive is copied behind it, some regions at a time."""
@@ -274,15 +276,12 @@ class SliceTable:
             self.cold = True
 
     def shrink(self) -> bool:
-        """Give back a piece of a slice that is over; the files are gone when this is False."""
-        if self.mapped_bytes > PIECE_BYTES:
-            self.mapped_bytes = 0
-            self._garbage.append(self._bytes_of_rows(0, int(self._end[0])))
-            if self.by_bytes:
-                self._garbage.append((self.heap_path, 0, int(self._heap_end[0])))
-        if self._garbage:
-            self._punch(PIECE_BYTES)
-            return True
+        """Give back a piece of a slice that is over and never looked at again; the files are gone when this is False."""
+        for path in (self.path, self.heap_path):
+            size = path.stat().st_size if path.exists() else 0
+            if size > CUT_BYTES:
+                os.truncate(path, size - CUT_BYTES)
+                return True
         self.path.unlink(missing_ok=True)
         self.heap_path.unlink(missing_ok=True)
         return False

@@ -541,6 +541,29 @@ def test_what_expires_at_once_goes_in_pieces(directory: Path) -> None:
     assert not list(directory.iterdir()) and state.statistics()["entries"].tolist() == [0]
 
 
+def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system writes what it is to forget, and the loop stands as long."""
+    monkeypatch.setattr(slice_table, "PUNCH_BYTES", 64 * 1024)
+    monkeypatch.setattr(slice_table, "CUT_BYTES", 256 * 1024)
+    state = AggregateState(COUNT, 4, directory)
+    state.put(counts(range(40_000)))
+    punched: list[int] = []
+    punch = mapped.punch
+    monkeypatch.setattr(mapped, "punch", lambda path, a, b: (punched.append(b - a), punch(path, a, b))[1])
+    state.drop(np.array([1, 2, 3]))
+    assert not punched
+    pieces = 0
+    while state.work():
+        pieces += 1
+    assert sum(punched) > 1_000_000 and max(punched) <= 64 * 1024 and pieces > 10
+    (path,) = directory.glob("*.table")
+    size = path.stat().st_size
+    state.expire(1000)
+    assert size > path.stat().st_size > size - 1_000_000
+    upkeep(state)
+    assert not list(directory.glob("*.table"))
+
+
 def test_a_snapshot_of_nothing_stops_at_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aggregate, "SLICES_A_CHUNK", 5)
     state = AggregateState(COUNT, 2, directory)
