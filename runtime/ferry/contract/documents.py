@@ -213,7 +213,7 @@ class Status:
     """Epochs since the oldest copy that is not in step yet was begun."""
     transport: Links = Links()
     began: int | None = None
-    """The epoch that this driver took over, -1 for none; None: not known yet."""
+    """The last epoch that was committed before this driver, -1 for none; None: not known yet."""
     notices: tuple[Trouble, ...] = ()
     """What the coordinator works around, or should be mended: the job goes on. InstanceFailed, InstancesApart, MovesGivenUp,
     JournalNotSafe."""

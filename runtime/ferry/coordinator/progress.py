@@ -108,7 +108,7 @@ class Progress:
         """
         rows, malformed, earlier = notes.get("epoch", (0, 0, 0)) if again else (0, 0, 0)
         with self._lock:
-            self.epoch = self.began = epoch
+            self.epoch, self.began = epoch, epoch + again
             self.rows, self.malformed = notes.get("rows", 0) - rows, notes.get("malformed", 0) - malformed
             self.late = notes.get("late", 0) + (-earlier if again else late)
 

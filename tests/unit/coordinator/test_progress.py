@@ -28,6 +28,7 @@ def test_a_new_driver_goes_on_from_a_finished_epoch(tmp_path: Path) -> None:
     progress = Progress("job", str(tmp_path))
     progress.resume(8, NOTES, 5, again=False)
     assert (progress.epoch, progress.rows, progress.malformed, progress.late) == (8, 100, 7, 8)
+    assert progress.began == 8
 
 
 def test_an_epoch_that_is_emitted_again_is_counted_once(tmp_path: Path) -> None:
@@ -35,6 +36,7 @@ def test_an_epoch_that_is_emitted_again_is_counted_once(tmp_path: Path) -> None:
     progress.resume(7, NOTES, 5, again=True)
     progress.finish_epoch(EpochRecord(8, 1.0, 2.0, 40, 0, 6, 2), 2, 0)
     assert (progress.epoch, progress.rows, progress.malformed, progress.late) == (8, 100, 7, 8)
+    assert progress.began == 8, "it was committed by the driver before: it says nothing of this one's program"
     assert json.loads((tmp_path / "timeline.jsonl").read_text())["rows"] == 40
 
 
