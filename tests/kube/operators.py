@@ -42,7 +42,9 @@ Document = dict[str, Any]
 
 
 def job(name: str = "a", **spec: Any) -> Document:
-    return patched(BASE, {"metadata": {"name": name}, "spec": {"state": {"virtualNodes": VNODES}, **spec}})
+    """The driver that stands in speaks in clear."""
+    fields = {"state": {"virtualNodes": VNODES}, "security": {"tls": "off"}, **spec}
+    return patched(BASE, {"metadata": {"name": name}, "spec": fields})
 
 
 @dataclass

@@ -55,8 +55,7 @@ def driver_url(seen: Seen, job: StreamJob | None) -> str | None:
     """Where the driver of a job serves, if it can be known."""
     if seen.driver is None or seen.driver.ip is None or job is None:
         return None
-    scheme = "http" if job.spec.security.tls == "off" else "https"
-    return f"{scheme}://{netloc(seen.driver.ip, parts.control_port(job, seen.uid))}"
+    return f"{seen.driver.scheme}://{netloc(seen.driver.ip, parts.control_port(job, seen.uid))}"
 
 
 @dataclass(slots=True)

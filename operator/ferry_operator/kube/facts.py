@@ -102,6 +102,8 @@ class Pod:
     """since when its kubelet finds that it runs and is not ready; None: it is, or nobody says so"""
     was_well: bool = False
     """it has been ready since it was started"""
+    scheme: str = "http"
+    """what its main container speaks, by its probe: the spec may be another one by now"""
 
     @property
     def unschedulable(self) -> bool:
@@ -179,6 +181,7 @@ def pod(document: Doc) -> Pod:
         troubles=tuple(_troubles(metadata["name"], conditions, every)),
         annotations=metadata.get("annotations") or {},
         owner=owner(metadata),
+        scheme=_scheme(document),
         unwell_since=unwell,
         was_well=unwell is not None and unwell > began,
         placed=when(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
@@ -224,6 +227,12 @@ class _Container:
             return None
         lines = [line for line in str(ended.get("message") or "").splitlines() if line.startswith(NO_TRANSPORT)]
         return lines[-1] if lines else f"{NO_TRANSPORT}its log says why"
+
+
+def _scheme(document: Doc) -> str:
+    """What the main container is probed with."""
+    (main, *_) = (document.get("spec") or {}).get("containers") or [{}]
+    return str(((main.get("readinessProbe") or {}).get("httpGet") or {}).get("scheme") or "http").lower()
 
 
 def _unwell(ready: Doc, main: list[_Container]) -> tuple[float | None, float]:

@@ -10,14 +10,14 @@ import pytest
 
 from ferry.contract.documents import Trouble
 from ferry_operator import care, spec
-from ferry_operator.kube import facts, inforce, life, names
+from ferry_operator.kube import facts, inforce, life, names, pods
 from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.facts import Ended
 from ferry_operator.kube.observe import Seen, Sightings, View, look
 from ferry_operator.kube.plan import EndDriver, plan
 from ferry_operator.kube.port import EVENTS, JOBS
 from tests.unit.kube.fakes.fake_world import settled
-from tests.unit.kube.test_decisions import NODES, NOW, document, driver, revise, status, worker
+from tests.unit.kube.test_decisions import NODES, NOW, RELEASE, document, driver, revise, status, worker
 from tests.unit.kube.test_passes import running
 
 
@@ -114,15 +114,30 @@ def test_where_a_driver_is_asked(ip: str, url: str) -> None:
     assert driver_url(one, spec.check(document())) == url
 
 
+def test_a_driver_is_asked_in_its_own_way_until_it_is_replaced() -> None:
+    """A spec that changes it, or an operator with another default, talks to the driver that is there."""
+    for one, scheme in (("run", "https"), ("off", "http")):
+        made = pods.driver(document() | {"metadata": {"name": "nbq5", "namespace": "jobs", "uid": "u"}},
+                           spec.check(document(security={"tls": one})), RELEASE, {})  # fmt: skip
+        pod = facts.pod({**made, "status": {"podIP": "10.0.0.1"}})
+        for newest in ("run", "off"):
+            seen = Seen(document(), (pod,), NODES, True, None, None, NOW)
+            assert driver_url(seen, spec.check(document(security={"tls": newest}))) == f"{scheme}://10.0.0.1:7070"
+    assert (
+        facts.pod({"metadata": {"name": "x"}, "spec": {"containers": [{"readinessProbe": {"tcpSocket": {}}}]}}).scheme
+        == "http"
+    )
+
+
 MINE = revise(spec.check(document()))
 
 
 def seen_with(**said: Any) -> View:
     """A job whose epoch has stood for an hour."""
-    pods = (driver(annotations={names.REVISION: MINE.driver}),
+    here = (driver(annotations={names.REVISION: MINE.driver}),
             *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
     answer = replace(status(0, 1), **{"phase": "commit", **said})
-    seen = Seen(document(), pods, NODES, True, answer, None, NOW)
+    seen = Seen(document(), here, NODES, True, answer, None, NOW)
     force, sightings = inforce.in_force(seen.job, revise), Sightings()
     look(seen, force, MINE, sightings)
     return look(replace(seen, now=NOW + 3600.0), force, MINE, sightings)
@@ -163,8 +178,8 @@ def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float,
 
 @pytest.mark.parametrize(("troubles", "ended"), [((), True), ((facts.Trouble("RedisRefuses", "x"),), False)])
 def test_a_driver_that_starts_waits_for_redis(troubles: Any, ended: bool) -> None:
-    pods = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
-    seen = Seen(document(), pods, NODES, True, None, None, NOW, troubles)
+    here = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
+    seen = Seen(document(), here, NODES, True, None, None, NOW, troubles)
     view = look(seen, inforce.in_force(seen.job, revise), MINE, Sightings())
     assert (view.hangs is not None) is ended
 

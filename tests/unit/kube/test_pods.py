@@ -12,7 +12,7 @@ import pytest
 from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import SpecRefused
 from ferry_operator import spec
-from ferry_operator.kube import names, objects, parts, pods
+from ferry_operator.kube import facts, names, objects, parts, pods
 from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.release import Release, redis_url, run_key, settings_of
@@ -125,7 +125,8 @@ def test_the_driver() -> None:
 def test_a_driver_is_asked_as_it_answers(changes: dict[str, Any], scheme: str) -> None:
     (one,) = driver(**changes)["spec"]["containers"]
     assert one["readinessProbe"]["httpGet"].get("scheme", "HTTP").lower() == scheme
-    seen: Any = SimpleNamespace(driver=SimpleNamespace(ip="10.1.2.3"), uid=UID)
+    pod = facts.pod({**driver(**changes), "status": {"podIP": "10.1.2.3"}})
+    seen: Any = SimpleNamespace(driver=pod, uid=UID)
     _, parsed = made(**changes)
     assert driver_url(seen, parsed) == f"{scheme}://10.1.2.3:7070"
     assert settings_of(parsed, UID, RELEASE).encrypted == (scheme == "https")
