@@ -41,6 +41,8 @@ SHAPES = {
 ROWS = 50_000
 """records of one epoch"""
 TEXT_BYTES = 100
+OF_AN_EPOCH = {"compute", "put of an epoch"}
+"""These take longer when the epoch has more records."""
 
 
 class Clock:
@@ -158,7 +160,8 @@ def main() -> int:
         print(f"{args.kind}, {mib} MiB of state, load {os.getloadavg()[0]:.1f}")
         for step, times in sorted(clock.steps.items(), key=lambda item: max(item[1]), reverse=True):
             clocked, computed = np.array(times).T * 1000
-            worst = max(worst, clocked.max())
+            if step not in OF_AN_EPOCH:
+                worst = max(worst, clocked.max())
             print(
                 f"  {step:26} {len(times):7} times, {clocked.sum() / 1000:8.2f} s together,"
                 f" longest {clocked.max():7.1f} ms, of the processor {computed.max():7.1f} ms"
@@ -174,7 +177,7 @@ def main() -> int:
                 records.append({**about, "kind": args.kind, "mib": mib, "load1": os.getloadavg()[0]})
     if args.json:
         args.json.write_text(json.dumps(records, indent=1))
-    print(f"longest standing of the loop: {worst:.1f} ms, allowed {args.max_ms:.0f}")
+    print(f"longest standing of the loop for a move or for upkeep: {worst:.1f} ms, allowed {args.max_ms:.0f}")
     return int(worst > args.max_ms)
 
 
