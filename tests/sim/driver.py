@@ -111,7 +111,9 @@ class Driver:
         if not self.alive:
             return
         world = self.world
-        if epoch >= world.epochs and (not self.core.pending() or epoch >= world.epochs + 60):
+        # A move between two that are apart for good is begun again for ever.
+        enough = world.epochs + (15 if world.apart else 60)
+        if epoch >= world.epochs and (not self.core.pending() or epoch >= enough):
             if self is world.driver and world.quiet():
                 world.finish(epoch)
                 return

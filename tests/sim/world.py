@@ -217,12 +217,17 @@ class World(Links):
             host.files, host.lost_at, host.stale = files, self.clock.now, True
 
     def may_lose(self, host: Host) -> bool:
-        """Files are lost only if every virtual node has another living in-step copy, unless the scenario allows it."""
+        """Files are lost only if every virtual node has another living in-step copy, unless the scenario allows it.
+
+        Also by the table that is on its way to the journal: with it the other copy may go.
+        """
         if self.scenario.losing or self.journal is None:
             return self.journal is not None
+        tables = [self.journal, *(d.core.writing for d in self.drivers.values() if d.core.writing is not None)]
         return all(
-            any(i != host.name and self.hosts[i].alive for i in x.in_step)
-            for x in self.journal.groups
+            any(i != host.name and self.hosts[i].alive and self.hosts[i].lost_at < 0 for i in x.in_step)
+            for table in tables
+            for x in table.groups
             if host.name in x.in_step
         )
 
