@@ -39,8 +39,6 @@ TUNED = {
     "spark.shuffle.io.connectionTimeout": "5s",
     "spark.shuffle.io.connectionCreationTimeout": "3s",
     "spark.shuffle.io.retryWait": "500ms",
-    # What executors print is in the logs of their pods: there, too, only what the driver's level lets through.
-    "spark.executor.syncLogLevel.enabled": "true",
     # A task is lost with its executor, and that counts as its failure; errors of the user's code end a job all the same.
     "spark.task.maxFailures": "16",
 }

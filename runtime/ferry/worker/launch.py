@@ -98,6 +98,7 @@ def variables(settings: RunSettings, worker: int, files: Files, home: Path) -> d
     """What Spark's worker, its executors and their Python processes find in their environment, besides what is there."""
     return {
         "SPARK_HOME": str(home),
+        "SPARK_CONF_DIR": str(files.directory),  # executors find `logging` there: what they print is in the pod's log
         "SPARK_SCALA_VERSION": scala_version(home),
         "SPARK_LOCAL_IP": "127.0.0.1",  # of the web interface; all else listens where `--host` says
         "SPARK_LOCAL_DIRS": str(files.local),

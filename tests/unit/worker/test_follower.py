@@ -93,6 +93,16 @@ def test_it_follows_the_driver_from_life_to_life(follower: Follower) -> None:
     assert started(follower, 2)[1].endswith(" spark://10.0.0.2:7077")
 
 
+def test_executors_log_no_more_than_the_worker_of_spark(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take their configuration of logs from the directory that Spark's worker names to them."""
+    given: dict[str, str] = {}
+    monkeypatch.setattr("ferry.worker.follower.environment.with_variables", lambda more: given.update(more) or {})
+    board: FakeBoard = follower._board  # type: ignore[assignment]
+    board.place = place(1, "a")
+    follower.look(1.0)
+    assert Path(given["SPARK_CONF_DIR"]) / "log4j2.properties" == follower._files.logging
+
+
 def test_what_executors_print_is_in_the_log_of_the_container(
     follower: Follower, capsys: pytest.CaptureFixture[str]
 ) -> None:
