@@ -29,7 +29,7 @@ from ferry.store.segments import About, Segment, hashes_of
 TIER = 16
 """Segments of one level that are merged into one of the next."""
 
-MERGE_BYTES_MAX = 512 * 1024 * 1024
+MERGE_BYTES_MAX = 128 * 1024 * 1024
 """A merge needs as much disk again, and to open or remove a file takes longer when it is larger."""
 
 MERGE_MIN = 4
