@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -31,7 +32,7 @@ from ferry.contract.tickets import derived
 from ferry_operator.environment import read_ferry_env
 from tests.cluster.runner import ROOT, read_timeline
 
-SECRET = "a-secret-of-the-run"
+SECRET = secrets.token_hex(24)
 PASSWORD = "the-password-of-redis"
 MARK = "FERRY_HOSTS_TEST"
 
