@@ -36,8 +36,8 @@ pytestmark = [
 LOOPBACK = "127.0.0.1"
 """What stays inside of a pod. Every host of the job has another address; Redis alone is here as well."""
 
-RIGHT = re.compile(rb'\{"may":"(?:stage|read)",[^}]*\}')
-SEALED = re.compile(RIGHT.pattern + rb"\n(?:\{[^}]*\}\n)?[0-9a-f]{64}")
+RIGHT = re.compile(rb'\{"may":"(?:stage|read)",[ -|]*\}')
+SEALED = re.compile(RIGHT.pattern + rb"\n(?:\{[ -|]*\}\n)?[0-9a-f]{64}")
 
 Ends = tuple[str, int, str, int]
 
