@@ -42,9 +42,7 @@ Document = dict[str, Any]
 
 
 def job(name: str = "a", **spec: Any) -> Document:
-    """The driver that stands in speaks in clear."""
-    fields = {"state": {"virtualNodes": VNODES}, **spec}
-    return patched(BASE, {"metadata": {"name": name}, "spec": fields})
+    return patched(BASE, {"metadata": {"name": name}, "spec": {"state": {"virtualNodes": VNODES}, **spec}})
 
 
 @dataclass
