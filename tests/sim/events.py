@@ -54,6 +54,8 @@ class Link:
     until: int = 0
     swallows: bool = False
     """What is sent never arrives, and nobody is told."""
+    earlier: Any = None
+    """An earlier life of the instance at one end, which the other end still takes for the present one."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,11 @@ class Net:
         self.held: dict[tuple[str, str], list[tuple[str, Any, Any]]] = {}
         """What an instance has for another one while their link is down: it goes first when the link is up again."""
 
+    def hold(self, source: str, target: str, lane: str, message: Any, body: Any) -> None:
+        """Keep what one instance has for another; nobody keeps anything of a snapshot, or for a driver."""
+        if "." in source and "." in target and type(message).__name__ != "Chunk":
+            self.held.setdefault((source, target), []).append((lane, message, body))
+
     def flush(self, source: str, target: str) -> None:
         for lane, message, body in self.held.pop((source, target), []):
             self.send(source, target, lane, message, body)
@@ -98,15 +105,14 @@ class Net:
             return self.rnd.randint(5, 120)
         return 1 if r < 0.7 else int((r - 0.7) * 10) + 2
 
-    def send(self, source: str, target: str, lane: str, message: Any, body: Any) -> None:
+    def send(self, source: str, target: str, lane: str, message: Any, body: Any, link: Link | None = None) -> None:
         clock = self.clock
-        if source == target:
+        if source == target and link is None:
             clock.after(0, self.deliver, source, target, self.inside, 0, message, body)
             return
-        link = self.links.get((source, target)) or self.link(source, target)
+        link = link or self.links.get((source, target)) or self.link(source, target)
         if not link.up:
-            if "." in source and "." in target and type(message).__name__ != "Chunk":
-                self.held.setdefault((source, target), []).append((lane, message, body))
+            self.hold(source, target, lane, message, body)
             return
         if link.swallows:
             return

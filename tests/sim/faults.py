@@ -26,7 +26,7 @@ class Fault:
     what: str
     """crash | lose | rollback (files of an older day) | worker, loseworker, backup (these of all instances of a worker) | full (no room on its disk) | slow (computes
     longer than any deadline) | freeze (stands still) | driver | zombie | partition | suspect | journal | forget (with a driver: Spark's log loses its end) |
-    cut (partition of two instances) | apart (one that never heals)"""
+    cut (partition of two instances) | apart (one that never heals) | twin (a second process of its name starts, with nothing)"""
     place: str = ""
     count: int = 0
     time: int = 0
@@ -82,9 +82,9 @@ def draw(seed: int) -> Scenario:
         0: ["suspect", "crash"],
         1: ["crash", "worker", "lose", "rollback", "backup", "loseworker"],
         2: ["driver", "driver", "zombie", "driver+forget"],
-        3: ["zombie", "zombie", "partition", "suspect"],
+        3: ["zombie", "zombie", "partition", "suspect", "twin", "twin", "twin+driver"],
         4: ["partition", "cut", "suspect", "journal"],
-        5: ["crash", "lose", "driver", "zombie", "partition", "cut", "suspect", "journal"],
+        5: ["crash", "lose", "twin", "driver", "zombie", "partition", "cut", "suspect", "journal"],
         6: [
             "driver+crash",
             "crash+driver",

@@ -16,6 +16,7 @@ from ferry.protocol import instance as core
 from ferry.protocol.steps import step_of
 from ferry.protocol.view import Chain
 from tests.sim import data
+from tests.sim.events import Link
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -60,6 +61,10 @@ class Host:
         self.full_until = 0
         """There is no room on its disk until then."""
         self.driver = ""
+        self.strangers: dict[str, bool] = {}
+        """Who is still connected with an earlier life of this name."""
+        self.ways: dict[str, Link] | None = None
+        """Of an earlier life, which a later one has taken the name from: the connections that it still has."""
 
     # ---- life and death
     def start(self) -> None:
@@ -149,6 +154,17 @@ class Host:
             case m.Chunk():
                 self.chunks[event] = body
 
+    def send(self, to: str, lane: str, message: Any, body: Any) -> None:
+        net = self.world.net
+        if self.ways is not None:
+            link = self.ways.get(to)
+            if link is not None and link.up:
+                net.send(self.name, to, lane, message, body, link)
+        elif to in self.strangers:
+            net.hold(self.name, to, lane, message, body)
+        else:
+            net.send(self.name, to, lane, message, body)
+
     # ---- effects
     def execute(self, effects: list[core.Effect], origin: str) -> None:
         world, story = self.world, self.world.story
@@ -171,7 +187,7 @@ class Host:
                 if effect.to == core.DRIVER:
                     world.to_driver(self, origin, effect.message)
                 else:
-                    world.net.send(self.name, effect.to, "bulk", effect.message, None)
+                    self.send(effect.to, "bulk", effect.message, None)
             else:
                 PERFORM[kind](self, effect)
             if not self.alive or self.failed:
@@ -195,7 +211,7 @@ class Host:
             }
         if len(body) != len(delta.vnodes):
             body = {v: body[v] for v in delta.vnodes}
-        self.world.net.send(self.name, effect.to, "delta", delta, body)
+        self.send(effect.to, "delta", delta, body)
 
     def log(self, effect: core.LogDelta) -> None:
         delta = effect.delta
@@ -264,7 +280,7 @@ class Host:
                 for v, part in parts.items():
                     if v in vnodes:
                         body.setdefault(v, []).append(part)
-            self.world.net.send(self.name, leader, "fragment", message, body)
+            self.send(leader, "fragment", message, body)
 
     def compute(self, life: int, prepare: m.Prepare, helpers: Any, chains: Any) -> None:
         if not self.alive or life != self.life:
@@ -320,7 +336,7 @@ class Host:
         rows = sorted((v, r) for v in vnodes for r in self.files.state.get(v, {}) if (v, r) > cursor)
         part, last = rows[:CHUNK_ROWS], len(rows) <= CHUNK_ROWS
         chunk = m.Chunk(InstanceId(self.name), session, number, base, last, 0, self.floor)
-        self.world.net.send(self.name, learner, "bulk", chunk, [(v, r, self.files.state[v][r]) for v, r in part])
+        self.send(learner, "bulk", chunk, [(v, r, self.files.state[v][r]) for v, r in part])
         if last:
             del self.scans[(learner, session)]
             return

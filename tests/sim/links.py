@@ -30,6 +30,7 @@ class Links:
     checks: Checks
     story: Story
     hosts: dict[str, Host]
+    start: Callable[[str], None]
     drivers: dict[str, Driver]
 
     apart: dict[frozenset[str], bool]
@@ -39,6 +40,8 @@ class Links:
         """Break a link; both ends hear of it, each at its time."""
         link = self.net.link(a, b)
         link.life, link.up = link.life + 1, False
+        if link.earlier is not None:
+            self.detach(link, a, b)
         link.until = self.clock.now + length
         life = link.life
         for me, other in ((a, b), (b, a)):
@@ -81,8 +84,55 @@ class Links:
             self.net.flush(a, b)
             self.net.flush(b, a)
 
+    # ---- two lives of one name
+    def double(self, host: Host, length: int) -> None:
+        """Another process of this name starts elsewhere, with nothing on its disk, while the first one goes on.
+
+        Each peer and driver turns from the first to the second at its own time; then the first hears of it, and ends. Often
+        it has stood still until then, and goes on with what it was at.
+        """
+        name, rnd = host.name, self.rnd
+        later = type(host)(host.world, name)
+        later.driver, later.lost_at = host.driver, self.clock.now
+        later.was_slow = host.was_slow = True
+        host.ways = {name: Link(earlier=host)}
+        for other in (*self.hosts, *self.drivers):
+            link = self.net.link(other, name)
+            if other != name and link.up:
+                link.earlier = host
+                host.ways[other] = link
+                later.strangers[other] = True
+                self.after(rnd.choice((5, 40, 200, 400)) + rnd.randint(0, 20), self.turn, other, later)
+        self.hosts[name] = later
+        self.after(rnd.randint(1, 40), self.start, name)
+        if rnd.random() < 0.5:
+            host.stand(length, frozen=True)
+        self.after(length + rnd.randint(0, 60), self.end_earlier, host)
+
+    def turn(self, other: str, later: Host) -> None:
+        """`other` has found the later life, and parts from the earlier one."""
+        if other in later.strangers:
+            self.sever(other, later.name, self.rnd.choice((1, 1, 20)))
+
+    def detach(self, link: Link, a: str, b: str) -> None:
+        """When a connection of an earlier life breaks, the next one is with the later."""
+        earlier, link.earlier = link.earlier, None
+        other = b if earlier.name == a else a
+        del earlier.ways[other]
+        self.hosts[earlier.name].strangers.pop(other, None)
+        if other in self.hosts:
+            self.after(self.rnd.choice((0, 1, 5, 40)), earlier.take, icore.PeerLost(InstanceId(other)))
+
+    def end_earlier(self, host: Host) -> None:
+        """It has heard that it has a successor."""
+        if host.alive:
+            self.story.append((self.clock.now, host.name, "its earlier life ends"))
+            host.alive = False
+            for other in [other for other in host.ways or () if other != host.name]:
+                self.sever(other, host.name, self.rnd.choice((1, 1, 20)))
+
     def connect(self, driver: Driver, host: Host) -> None:
-        if not driver.alive or not host.alive:
+        if not driver.alive or not host.alive or driver.name in host.strangers:
             return
         self.restore(driver.name, host.name)
         if driver.pending_lost.pop(host.name, False) and self.rnd.random() < 0.5:
@@ -93,6 +143,8 @@ class Links:
         if link.life != life or not link.up:
             return
         host = self.hosts.get(target)
+        if link.earlier is not None and link.earlier.name == target:
+            host = link.earlier
         if host is None:
             self.drivers[target].take(message)
             return
@@ -116,4 +168,4 @@ class Links:
             of = [d.name for d in self.drivers.values() if d.generation == message.attempt.generation]
             target = of[-1] if of else target
         if target:
-            self.net.send(host.name, target, "control", message, None)
+            host.send(target, "control", message, None)

@@ -181,6 +181,8 @@ class World(Links):
             # A job that has not begun waits for its first workers for as long as they take.
             begun = self.journal is not None and not self.journal.initial
             host.stand(f.length if begun else min(f.length, 1500), frozen=True)
+        elif what == "twin" and host.alive and host.ways is None and not host.strangers and self.may_lose(host):
+            self.double(host, f.length)
         elif what == "forget" and (self.driver is None or not self.driver.alive):
             self.spark.forget()
         elif what == "apart":
@@ -212,7 +214,7 @@ class World(Links):
 
     def roll_back(self, host: Host, files: Files) -> None:
         """Its disk comes back as it was some time ago."""
-        if host.alive and self.may_lose(host):
+        if host.alive and host.ways is None and self.may_lose(host):
             self.crash(host)
             host.files, host.lost_at, host.stale = files, self.clock.now, True
 
@@ -247,6 +249,9 @@ class World(Links):
 
     def crash(self, host: Host) -> None:
         if not host.alive:
+            return
+        if host.ways is not None:
+            self.end_earlier(host)
             return
         host.alive = False
         self.net.held = {k: x for k, x in self.net.held.items() if k[0] != host.name}
