@@ -30,22 +30,23 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import msgpack
 
 from ferry.contract.names import Attempt, InstanceId, Label, Step, Term
+from ferry.contract.records import record
 from ferry.contract.routing import GroupChange, Table, Version
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Install:
     table: Table
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Amend:
     """The table whose version is `base` was sent before over the same connection."""
 
@@ -55,12 +56,12 @@ class Amend:
     groups: tuple[GroupChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ask:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     instance: InstanceId
     generation: int
@@ -90,7 +91,7 @@ class Fragment(NamedTuple):
     task: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prepare:
     step: Step
     attempt: Attempt
@@ -103,14 +104,14 @@ class Prepare:
     """Watermark after the step: windows with low < end <= high fire."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Partials:
     step: Step
     attempt: Attempt
     helper: InstanceId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Delta:
     step: Step
     attempt: Attempt
@@ -124,7 +125,7 @@ class Delta:
     """Upper bound of rows that fire in these virtual nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prepared:
     step: Step
     attempt: Attempt
@@ -135,14 +136,14 @@ class Prepared:
     """Of each of them, as their deltas say."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FragmentsGone:
     step: Step
     attempt: Attempt
     helper: InstanceId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Commit:
     label: Label
     generation: int
@@ -155,13 +156,13 @@ class Commit:
     """Late records and (upper bound of) fired rows of the step, over all chains; kept with it, too."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Committed:
     instance: InstanceId
     label: Label
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fetch:
     learner: InstanceId
     version: Version
@@ -169,7 +170,7 @@ class Fetch:
     vnodes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chunk:
     leader: InstanceId
     session: int
@@ -182,7 +183,7 @@ class Chunk:
     """Slices whose windows are all final at this watermark are not part of the snapshot any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Warm:
     instance: InstanceId
     label: Label | None
@@ -191,7 +192,7 @@ class Warm:
     """The table under which the snapshot was begun: one from a leader that was replaced meanwhile does not count."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Learned:
     """The snapshots of a leader come along; said only when there are more chunks than ever before."""
 
@@ -200,19 +201,19 @@ class Learned:
     chunks: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     instance: InstanceId
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failed:
     instance: InstanceId
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     """An attempt takes long; said again and again by everybody who takes part in it, so that the cause is found."""
 
@@ -225,7 +226,7 @@ class Waiting:
     """Chains whose delta is logged here, and was sent on."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unsendable:
     """A message is larger than any may be: it would be as large the next time."""
 
@@ -234,7 +235,7 @@ class Unsendable:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pulse:
     """Said at every heartbeat, also while the instance computes: who says nothing stands still."""
 
@@ -243,14 +244,14 @@ class Pulse:
     """For so long its loop has had work without a break; 0 when that is not worth mentioning."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begins:
     """An epoch begins: whoever copies state gives way for a moment. Nothing that is right depends on it."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """What an instance holds, once a second, for people and the planner: nothing that is right depends on it."""
 
@@ -268,7 +269,7 @@ class Report:
     """Why some are not RDMA although a device was asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Leaving:
     """This instance was told to end, and stays until the epochs that may count on its help are over."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.records import record
 from ferry.contract.routing import Table, Version
 from ferry.protocol import groups as g
 from ferry.protocol.instance_io import Tick
@@ -24,7 +25,7 @@ class Phase(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settings:
     """Bounds of the coordinator's patience, in milliseconds of its clock."""
 
@@ -63,14 +64,14 @@ class Settings:
 
 
 # ---- events besides messages ---------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@record
 class Connected:
     """An instance (a new life of it, too) can be talked to."""
 
     instance: InstanceId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lost:
     """An instance is gone: its connection closed, or it was silent for too long."""
 
@@ -78,12 +79,12 @@ class Lost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Journaled:
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JournalRefused:
     """The journal has another version than was expected: another driver's, or the last that the predecessor wrote."""
 
@@ -92,19 +93,19 @@ class JournalRefused:
     """What it holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JournalReachable:
     up: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EpochBegun:
     """Spark has begun this epoch: all earlier ones are in its commit log."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ingested:
     """Spark's ingest job of this run ended: what won, and the watermark after it."""
 
@@ -115,7 +116,7 @@ class Ingested:
     meta: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IngestFailed:
     """The ingest job could not read its rows or reach helpers: run it again with what is alive now."""
 
@@ -123,21 +124,21 @@ class IngestFailed:
     run: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadFailed:
     """Rows could not be read from the readers given: ask for the present ones."""
 
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EpochEnded:
     """The sink has the epoch."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Desired:
     """Where every virtual node should be; a higher number replaces a lower one."""
 
@@ -152,13 +153,13 @@ Event = (
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     to: InstanceId
     message: m.Message
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Journal:
     """Make this table the journaled one if the journal still has version `expected`; answer Journaled or JournalRefused."""
 
@@ -166,7 +167,7 @@ class Journal:
     expected: Version | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """Close the connection to an instance: it is lost, whatever it still does."""
 
@@ -174,7 +175,7 @@ class Close:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rows:
     """Fired rows of a committed step, and who serves them."""
 
@@ -188,7 +189,7 @@ class Rows:
     late: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StartIngest:
     """Run the ingest job of this step; `rows` is its input for every operator but the first."""
 
@@ -201,14 +202,14 @@ class StartIngest:
     """The notes of the last committed step (per-input maxima and the like)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Emit:
     """Give the sink these rows, then tell EpochEnded."""
 
     rows: Rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ready:
     """Recovery is over: the query may start."""
 
@@ -218,7 +219,7 @@ class Ready:
     """A member has given up the rows of the committed epoch: it must not be emitted again, Spark had seen its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Halt:
     """The job cannot go on."""
 
@@ -227,7 +228,7 @@ class Halt:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Note:
     """A fact for the timeline, metrics and logs."""
 

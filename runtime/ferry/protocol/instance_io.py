@@ -5,26 +5,26 @@ Names and positions only: whoever executes an effect has the bytes that belong t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.records import record
 
 DRIVER = InstanceId("driver")
 """The peer name of the driver on every channel."""
 
 
 # ---- events besides messages -------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@record
 class Staged:
     """A task finished streaming this fragment."""
 
     fragment: m.Fragment
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Computed:
     """The deltas of an attempt were computed: per chain (vnodes, late records, upper bound of fired rows)."""
 
@@ -33,14 +33,14 @@ class Computed:
     chains: tuple[tuple[tuple[InstanceId, ...], tuple[int, ...], int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeerLost:
     """The connection to another instance is gone."""
 
     peer: InstanceId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     """A message to a peer is larger than any may be."""
 
@@ -48,7 +48,7 @@ class Refused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tick:
     """Now, in milliseconds of a clock that never goes back."""
 
@@ -59,13 +59,13 @@ Event = m.Message | Staged | Computed | PeerLost | Refused | Tick
 
 
 # ---- effects -----------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     to: InstanceId
     message: m.Message
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Contribute:
     """Combine these fragments and send each leader its Partials."""
 
@@ -74,7 +74,7 @@ class Contribute:
     leaders: tuple[tuple[InstanceId, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compute:
     """Merge the partials of all helpers with the state, without touching it; answer with `Computed`."""
 
@@ -83,7 +83,7 @@ class Compute:
     chains: tuple[tuple[tuple[InstanceId, ...], tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendDelta:
     """Send the body that belongs to `delta` (computed here, or just received) with it."""
 
@@ -91,40 +91,40 @@ class SendDelta:
     delta: m.Delta
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogDelta:
     delta: m.Delta
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Put:
     """Put every logged delta of the label: the only way state changes."""
 
     label: Label
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Save:
     """Replace the mark: what this instance is, should it crash now."""
 
     saved: Saved
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForgetLog:
     """Log entries of steps up to this one are no longer needed."""
 
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForgetAttempt:
     """Log entries of this attempt are no longer needed (only without the rule `logs_kept`)."""
 
     label: Label
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Release:
     """Fragments of epochs up to this one may go, and slices that are final at the watermark."""
 
@@ -132,21 +132,21 @@ class Release:
     watermark: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drop:
     """Remove all state of these virtual nodes."""
 
     vnodes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load:
     """Put the rows of this chunk that are absent."""
 
     chunk: m.Chunk
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scan:
     """Begin to send the learner a snapshot of these virtual nodes."""
 
@@ -156,7 +156,7 @@ class Scan:
     base: Label | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopScan:
     """The learner does not want this snapshot any more."""
 
