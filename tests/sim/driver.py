@@ -42,7 +42,7 @@ class Driver:
             effects = self.core.step(core.Tick(self.world.clock.now))
             if effects:
                 self.execute(effects)
-            self.world.after(40, self.tick)
+            self.world.after(60, self.tick)
 
     def take(self, event: core.Event) -> None:
         if self.alive:

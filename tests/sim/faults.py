@@ -70,8 +70,8 @@ def draw(seed: int) -> Scenario:
     """The scenario of a seed; its class (seed % KINDS) says which kinds of faults are frequent."""
     rnd = Dice(f"scenario/{seed}")
     kind = seed % KINDS
-    operators = rnd.choice((1, 1, 1, 2, 2, 3))
-    workers = rnd.choice((2, 3, 3, 4))
+    operators = rnd.choice((1, 1, 1, 1, 2, 2, 3))
+    workers = rnd.choice((2, 2, 3, 3, 4))
     spare = rnd.choice((0, 1, 1, 2)) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1))
     weather = Weather()
     if kind in (4, 5):
@@ -115,18 +115,18 @@ def draw(seed: int) -> Scenario:
     moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
         operators=operators,
-        vnodes=rnd.choice((2, 2, 4, 8)),
+        vnodes=rnd.choice((2, 2, 2, 4, 8)),
         workers=workers,
         spare=spare,
         per_worker=2 if rnd.random() < 0.15 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
-        epochs=rnd.randint(5, 10),
-        keys=rnd.choice((3, 8, 12)),
-        splits=rnd.randint(1, 3),
+        epochs=rnd.choice((3, 3, 4, 4, 5, 5, 8)),
+        keys=rnd.choice((3, 3, 8, 12)),
+        splits=rnd.choice((1, 1, 2, 3)),
         varied=rnd.random() < (0.75 if kind in (5, 6) else 0.4),
         weather=weather,
         faults=faults,
-        desired=sorted(rnd.randint(1, 400) for _ in range(moves)),
+        desired=sorted(rnd.randint(1, 300) for _ in range(moves)),
         batch=rnd.choice((1, 2, 1 << 30)),
         attempt_ms=rnd.choice((60, 120, 250)),
         fenced_sink=rnd.random() < 0.5,
@@ -137,7 +137,7 @@ def draw(seed: int) -> Scenario:
 
 def fault(rnd: random.Random, what: str) -> Fault:
     first, _, second = what.partition("+")
-    out = Fault(first, time=rnd.randint(5, 500), length=rnd.choice((3, 20, 60, 150, 400)))
+    out = Fault(first, time=rnd.randint(5, 350), length=rnd.choice((3, 20, 60, 150, 400)))
     if second:
         out.also = [second]
     if first == "full":
@@ -145,9 +145,9 @@ def fault(rnd: random.Random, what: str) -> Fault:
     elif first == "freeze":
         out.length = rnd.choice((100, 500, 1500, 60_000))
     if first in ("crash", "lose", "worker", "loseworker") and rnd.random() < 0.75:
-        out.place, out.count = rnd.choice(INSTANCE_PLACES), rnd.randint(1, 40)
+        out.place, out.count = rnd.choice(INSTANCE_PLACES), rnd.randint(1, 25)
     elif first in ("driver", "zombie") and rnd.random() < 0.75:
-        out.place, out.count = rnd.choice(DRIVER_PLACES), rnd.randint(1, 14)
+        out.place, out.count = rnd.choice(DRIVER_PLACES), rnd.randint(1, 10)
     elif first in ("partition", "suspect", "cut", "journal") and rnd.random() < 0.5:
-        out.place, out.count = rnd.choice(INSTANCE_PLACES + DRIVER_PLACES), rnd.randint(1, 30)
+        out.place, out.count = rnd.choice(INSTANCE_PLACES + DRIVER_PLACES), rnd.randint(1, 20)
     return out

@@ -98,13 +98,13 @@ class Host:
         if self.alive and life == self.life:
             if not self.stands:
                 self.take(core.Tick(self.world.clock.now))
-            self.world.after(100, self.tick, life)
+            self.world.after(150, self.tick, life)
 
     def pulse(self, life: int) -> None:
         if self.alive and life == self.life:
             if not self.frozen:
                 self.world.to_driver(self, "", m.Pulse(InstanceId(self.name), 1000 if self.stands else 0))
-            self.world.after(50, self.pulse, life)
+            self.world.after(100, self.pulse, life)
 
     @property
     def stands(self) -> bool:
@@ -167,10 +167,11 @@ class Host:
 
     # ---- effects
     def execute(self, effects: list[core.Effect], origin: str) -> None:
-        world, story = self.world, self.world.story
+        world, story, counts = self.world, self.world.story, self.world.counts
+        watched = self.full_until or counts
         for effect in effects:
             kind = type(effect)
-            if self.full_until or kind.__name__ in world.counts:
+            if watched and (self.full_until or kind.__name__ in counts):
                 fate = world.before(kind.__name__, self)
                 if fate in ("torn", "fails") and isinstance(effect, core.Put):
                     self.put(effect.label, torn=True)

@@ -5,7 +5,8 @@ Names and positions only: whoever executes an effect has the bytes that belong t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
@@ -170,7 +171,8 @@ Effect = (
 )  # fmt: skip
 
 
-class Saved(NamedTuple):
+@dataclass(unsafe_hash=True)
+class Saved:
     """The mark of an instance: its identity after a crash. Written after what it describes, or before (committing)."""
 
     generation: int = 0
@@ -188,3 +190,9 @@ class Saved(NamedTuple):
     """Late records and (upper bound of) fired rows of the committed step, over all chains."""
     learned: tuple[int, ...] = ()
     """Learned whole as of `committed`: the journal may have this instance in step for them before it is told."""
+
+    def changed(self, **changes: Any) -> Saved:
+        """A copy with some fields changed: written several times a step."""
+        new = object.__new__(Saved)
+        new.__dict__.update(self.__dict__, **changes)
+        return new

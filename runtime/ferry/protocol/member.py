@@ -77,7 +77,7 @@ class Member:
         self._out.append(effect)
 
     def _save(self, **changes: Any) -> None:
-        self.saved = self.saved._replace(**changes)
+        self.saved = self.saved.changed(**changes)
         self._do(Save(self.saved))
 
     def _save_learned(self) -> None:

@@ -67,7 +67,7 @@ class Membership:
         self.rules = rules or Rules()
         self.generation = (journal.version.generation if journal else 0) + 1
         self._take_over(journal, initial)
-        self.phase = Phase.JOURNAL
+        self.phase: str = Phase.JOURNAL
         self.phase_since = self.now = 0
         self.writing: Table | None = None
         self.after_write: tuple[g.Change, ...] = ()
@@ -127,7 +127,7 @@ class Membership:
     def _do(self, effect: Effect) -> None:
         self._out.append(effect)
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: str) -> None:
         self.phase, self.phase_since = phase, self.now
 
     def _halt(self, kind: str, reason: str) -> None:
@@ -226,8 +226,9 @@ class Membership:
         """Instances whose process stands still: the connection to one, and its parent's heartbeats, go on."""
         if self.now - before > self.settings.silence_ms // 2:
             self.heard = dict.fromkeys(self.heard, self.now)  # It is this driver that stood still.
-        for i, at in sorted(self.heard.items()):
-            if self.now - at > self.settings.silence_ms and self.rules.silent_lost:
+        silent = [i for i, at in self.heard.items() if self.now - at > self.settings.silence_ms]
+        for i in sorted(silent):
+            if self.rules.silent_lost:
                 reason = f"it stands still: nothing heard for {self.settings.silence_ms / 1000:g} s"
                 self._on_lost(Lost(i, reason))
                 self.gone[i] = min(self.gone[i], self.now - self.settings.grace_ms)

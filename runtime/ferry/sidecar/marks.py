@@ -11,7 +11,7 @@ from ferry.protocol import instance as core
 
 def saved_to_wire(saved: core.Saved) -> dict[str, Any]:
     """Plain lists and maps."""
-    doc = saved._asdict()
+    doc = dict(vars(saved))
     doc["committed"] = list(saved.committed) if saved.committed else None
     doc["committing"] = m.encode(saved.committing) if saved.committing else None
     return doc
