@@ -1,4 +1,4 @@
-"""A job whose processes stand for hosts: each has an address of its own (127.0.0.N), a directory of its own, its own group.
+"""A job whose processes stand for hosts: each has an address of its own (127.X.Y.N), a directory of its own, its own group.
 
 As on Kubernetes, without it: Redis over TCP, a driver with Spark's master, and workers of two processes each (sidecar and
 Spark's worker). Nothing decides where state goes but the test. It asserts nothing itself.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -35,6 +36,9 @@ from tests.cluster.runner import ROOT, read_timeline
 SECRET = secrets.token_hex(24)
 PASSWORD = "the-password-of-redis"
 MARK = "FERRY_HOSTS_TEST"
+
+CLAIM = 254
+"""The last part of the address that a job listens at for as long as the others of its network are its own."""
 
 
 @dataclass
@@ -84,6 +88,7 @@ class Hosts:
 
     def __init__(self, base: Path, settings: RunSettings) -> None:
         self.base = base
+        self.network, self._claim = _network()
         self.port = _free_port()
         self.settings = replace(
             settings, secret=SECRET, redis=f"redis://:{PASSWORD}@{self.redis_address}:{self.port}/0"
@@ -117,7 +122,7 @@ class Hosts:
     def start_worker(self, index: int, address: str | None = None) -> Host:
         """A sidecar and Spark's worker on a host of their own, with nothing on its disk."""
         host = Host(
-            address or f"127.0.0.{10 + index}", self.base / f"worker-{index}-{len(list(self.base.glob('worker-*')))}"
+            address or self.address(10 + index), self.base / f"worker-{index}-{len(list(self.base.glob('worker-*')))}"
         )
         run = self._settle(host)
         (host.directory / "wanted").write_text("1")  # as a downward API's file: no newline
@@ -143,7 +148,11 @@ class Hosts:
 
     def driver_address(self, number: int) -> str:
         """Each driver is on another host."""
-        return f"127.0.0.{200 + number}"
+        return self.address(200 + number)
+
+    def address(self, number: int) -> str:
+        """One that no other job of this machine has, so that ports can be the fixed ones."""
+        return f"{self.network}.{number}"
 
     def ask(self, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
         """GET or PUT at the control endpoint of the last driver."""
@@ -184,6 +193,7 @@ class Hosts:
         """End everything."""
         for host in [*self.drivers, *self.workers.values(), self.redis]:
             host.kill()
+        self._claim.close()
 
     def _settle(self, host: Host) -> str:
         host.directory.mkdir(parents=True)
@@ -208,6 +218,20 @@ def await_that(true: Callable[[], bool], what: str, seconds: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no {what} after {seconds:g} s")
         time.sleep(0.05)
+
+
+def _network() -> tuple[str, socket.socket]:
+    """The first three parts of addresses of which no other test has any, and what claims them until it is closed.
+
+    Claims are the kernel's, like the addresses: they hold across processes and checkouts, and end with their process.
+    """
+    while True:
+        network, claim = f"127.{random.randrange(128, 255)}.{random.randrange(256)}", socket.socket()
+        try:
+            claim.bind((f"{network}.{CLAIM}", 7070))
+            return network, claim
+        except OSError:
+            claim.close()
 
 
 def _free_port() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ferry.contract.places import DriverPlace
 from tests.cluster import runner
 from tests.cluster.hosts import Host, Hosts, await_that
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.xdist_group("addresses of hosts")]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 EVENTS = 1_600_000
 ARGS = {"seed": 41, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
@@ -78,6 +79,16 @@ def test_hosts(name: str, tmp_path: Path) -> None:
     assert not missing and not extra, f"missing {len(missing)} {missing[:5]}, unexpected {len(extra)} {extra[:5]}"
 
 
+def test_two_jobs_have_no_address_in_common(tmp_path: Path) -> None:
+    jobs = [Hosts(tmp_path / name, settings(tmp_path)) for name in ("a", "b")]
+    with contextlib.ExitStack() as end:
+        for hosts in jobs:
+            end.callback(hosts.close)
+        for address in [hosts.address(n) for hosts in jobs for n in (10, 21, 200)]:
+            server = end.enter_context(socket.create_server((address, 7070)))
+            assert server.getsockname()[0] == address
+
+
 def test_workers_are_told_of_the_newest_claim(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, settings(tmp_path))
     try:
@@ -114,7 +125,7 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
         assert listening(host) == {host.address}, "everything listens on the host's own address, or on the loopback one"
     assert all((h.directory / f"workers/{k}/started").exists() for k, h in hosts.workers.items())
     place = hosts.board.driver()
-    assert place is not None and place.claimed and place.control == "https://127.0.0.200:7070"
+    assert place is not None and place.claimed and place.control == f"https://{hosts.address(200)}:7070"
     # A third worker comes: state moves to it, and its task slots are used.
     hosts.start_worker(2)
     place_on(hosts, 1, 0, 1, 2)
@@ -152,7 +163,7 @@ def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
     before = hosts.workers[1]
     before.signal(signal.SIGSTOP)
     hosts.await_epochs(3)
-    hosts.start_worker(1, "127.0.0.21")
+    hosts.start_worker(1, hosts.address(21))
     place_on(hosts, 1, 0, 1)
     await_copies(hosts)
     # It comes back only to be told to end: what it takes from the board must not be its successor's.

@@ -256,7 +256,10 @@ class World(Links):
         host.alive = False
         self.net.held = {k: x for k, x in self.net.held.items() if k[0] != host.name}
         if host.lost_at == self.clock.now:
-            host.files = Files()
+            if self.rnd.random() < (0.7 if host.files.saved.committing is not None else 0.1):
+                host.files.log = {}  # Files of different days: the mark is of today.
+            else:
+                host.files = Files()
         self.note(host.name, "is down")
         for other in (*self.hosts, *self.drivers):
             if other != host.name:

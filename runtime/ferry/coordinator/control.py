@@ -139,9 +139,8 @@ def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
 
 def replicas_missing(machine: Coordinator) -> int:
     """Copies that are wanted and not in step."""
-    table, desired = machine.table, machine.desired
-    wanted = desired.placements if desired is not None else [group.members for group in table.groups]
-    return sum(max(0, len(w) - len(group.in_step)) for group, w in zip(table.groups, wanted, strict=True))
+    wanted = zip(machine.table.groups, machine.placements(), strict=True)
+    return sum(max(0, len(placement) - len(group.in_step)) for group, placement in wanted)
 
 
 def serve(

@@ -86,6 +86,15 @@ def without(
     return groups, changes, orphans
 
 
+def completed(group: Group, first: Placement) -> Placement:
+    """Where a virtual node should be for which nobody has said it: its first members again, if some of them are missing.
+
+    Who has put it elsewhere knows better.
+    """
+    short = len(group.in_step) < len(first) and all(i in first for i in group.members)
+    return first if short else group.members
+
+
 def regroup(
     table: Table,
     desired: Sequence[Placement],
@@ -100,15 +109,14 @@ def regroup(
 ) -> tuple[list[Group], list[Change]]:
     """One step from `table` towards `desired`, between two epochs.
 
-    Nothing desired (an empty sequence) means the members that there are. `warm` says as of which label a learner holds a
-    virtual node; it becomes in step when that is the last committed one. `refused` are (learner, virtual node) pairs
-    that were given up: they are not begun again for the present.
+    `warm` says as of which label a learner holds a virtual node; it becomes in step when that is the last committed one.
+    `refused` are (learner, virtual node) pairs that were given up: they are not begun again for the present.
     """
     groups: list[Group] = []
     changes: list[Change] = []
     busy = sum(1 for x in table.groups if x.learners)
     for vnode, group in enumerate(table.groups):
-        wanted = desired[vnode] if desired else group.members
+        wanted = desired[vnode]
         want = tuple(i for i in wanted if i in alive)
         if not want:
             groups.append(group)

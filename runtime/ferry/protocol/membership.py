@@ -65,6 +65,8 @@ class Membership:
         """`initial` is the table of a new job; `journal` what the journal holds, None for a new job."""
         self.settings = settings
         self.rules = rules or Rules()
+        self.first = tuple(group.in_step for group in initial.groups)
+        """Where the virtual nodes of a new job are."""
         self.generation = (journal.version.generation if journal else 0) + 1
         self._take_over(journal, initial)
         self.phase: str = Phase.JOURNAL

@@ -60,16 +60,25 @@ class Moves(Adoption):
         in_gap = self.cut_at is not None and epoch - self.cut_at < self.settings.pace.gap
         return g.Pace(batch=0) if in_gap else self.settings.pace
 
+    def placements(self) -> Sequence[g.Placement]:
+        """Where every virtual node should be.
+
+        As long as nobody has said it, where it is, and groups that lack some of their first members have them again: an
+        instance may have been too late for the first table, or be back without its files.
+        """
+        if self.desired is not None:
+            return self.desired.placements
+        return tuple(map(g.completed, self.table.groups, self.first))
+
     def _wanted(self, pace: g.Pace) -> tuple[list[Group], list[g.Change]]:
-        placements = self.desired.placements if self.desired else ()
         return g.regroup(
-            self.table, placements, self.alive, self.warm, self.committed, self.given_up(), pace, self.generation,
+            self.table, self.placements(), self.alive, self.warm, self.committed, self.given_up(), pace, self.generation,
             self.rules, self._led_in_peace,
         )  # fmt: skip
 
     def _regroup(self) -> None:
         """One step towards what is desired; between two epochs."""
-        if self.writing is not None or not self.journal_up or not (self.desired or self.view.learned) or self._away():
+        if self.writing is not None or not self.journal_up or self._away():
             return
         stuck: dict[InstanceId, list[int]] = {}
         for (i, v), since in list(self.joined.items()):
@@ -98,4 +107,4 @@ class Moves(Adoption):
         """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""
         if self.phase is not Phase.IDLE or self.writing is not None or not self.journal_up:
             return False
-        return bool(self.view.learned) or bool(self.desired and self._wanted(self.settings.pace)[1])
+        return bool(self.view.learned) or bool(self._wanted(self.settings.pace)[1])

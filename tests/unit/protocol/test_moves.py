@@ -6,8 +6,9 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.protocol import coordinator as c
+from ferry.protocol import instance as i
 from ferry.protocol.groups import Pace
-from tests.unit.protocol.table_top import A, B, Top
+from tests.unit.protocol.table_top import A, B, C, Top
 
 
 def changes(top: Top) -> list[tuple[int, str]]:
@@ -106,3 +107,47 @@ def test_the_time_of_a_move_begins_anew_with_every_move() -> None:
     assert top.driver.table.groups[0].learners == (B,)
     top.epoch(5)
     assert top.driver.table.groups[0].learners == ()
+
+
+def test_who_is_too_late_for_the_first_table_is_taken_in_when_nobody_plans() -> None:
+    groups = [(A, B), (B, A)]
+    top = Top(groups, (A,), c.Settings(start_ms=15_000))
+    top.wait(15_000)
+    assert [g.members for g in top.driver.table.groups] == [(A,), (A,)]
+    top.epoch(0)
+    top.members[B] = i.Instance(B, 1, i.Saved())
+    top.tell(c.Connected(B))
+    assert top.driver.pending(), "without data a tick has to make an epoch"
+    for epoch in (1, 2):
+        top.epoch(epoch)
+    assert [g.in_step for g in top.driver.table.groups] == groups, "and leads again what it should"
+    assert top.driver.table.groups[0].learners == () and not top.driver.pending()
+
+
+def test_a_copy_that_was_lost_is_made_again_by_the_next_driver_too() -> None:
+    groups = [(A, B), (B, A)]
+    top = Top(groups, (A, B))
+    top.epoch(0)
+    top.crash(B)
+    top.epoch(1)
+    assert [g.members for g in top.driver.table.groups] == [(A,), (A,)]
+    top.members[B] = i.Instance(B, 1, i.Saved())
+    top.new_driver()
+    for epoch in (2, 3):
+        top.epoch(epoch)
+    assert [g.in_step for g in top.driver.table.groups] == groups
+
+
+def test_groups_that_somebody_has_placed_stay_as_they_are_while_nobody_says_more() -> None:
+    top = Top([(A, B), (A, B)], (A, B, C))
+    top.epoch(0)
+    top.tell(c.Desired(1, ((C,), (B, A))))
+    for epoch in range(1, 5):
+        top.epoch(epoch)
+    placed = [(C,), (B, A)]
+    assert [g.in_step for g in top.driver.table.groups] == placed
+    top.new_driver()
+    assert not top.driver.pending()
+    for epoch in range(5, 8):
+        top.epoch(epoch)
+    assert [g.in_step for g in top.driver.table.groups] == placed
