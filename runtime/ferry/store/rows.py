@@ -261,12 +261,16 @@ class RowState:
     def fired(self, low: int, high: int, vnodes: Ints, max_rows: int = FIRED_ROWS_MAX) -> Iterator[pa.RecordBatch]:
         """Inner join by key of the windows with low < window_end <= high (schemas.fired_schema), lazily, in pieces.
 
+        A piece in which nothing is joined gives a batch of no rows: whoever waits for the state need not wait for the next.
         Raises RowsGone when slices of these windows were expired, before or between two batches.
         """
         return self._join.fired(low, high, np.unique(np.asarray(vnodes, np.int64)), max_rows)
 
     def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
-        """Rows that `fired` yields (an upper bound when byte keys collide); sorts keys, but reads no other column."""
+        """About how many rows `fired` yields, from a sample where it reads much (joining.COUNT_BYTES_MAX), and never 0 then.
+
+        Else exactly so many (more when byte keys collide). Sorts keys, but reads no other column.
+        """
         return self._join.count(low, high, np.unique(np.asarray(vnodes, np.int64)))
 
     def _held(self, vnodes: Ints) -> list[tuple[Segment, Ints]]:
