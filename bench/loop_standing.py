@@ -1,13 +1,15 @@
 """How long an instance's loop stands at a time while its state grows, moves to another instance and leaves it.
 
 The real data of two instances in one process: state is put epoch by epoch, a snapshot of one half is sent and loaded chunk
-by chunk, then the half is dropped, and in the end all of it expires. Every step of a loop is timed alone, by the clock and
-by the processor: on a busy machine the clock also counts what others do.
+by chunk, then the half is dropped, what is left fires, and in the end all of it expires. Every step of a loop is timed
+alone, by the clock and by the processor: on a busy machine the clock also counts what others do. So is every piece that
+another thread reads, for the loop may wait for it.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -125,19 +127,37 @@ def move(leader: Loop, learner: Loop, clock: Clock) -> None:
             learner.data.receive(chunk, None if body is None else memoryview(body))
             learner.perform("load of a chunk", core.Load(chunk))
         leader.sent.clear()
-        clock("upkeep", learner.data.work)
+        for loop in (leader, learner):
+            clock("upkeep", loop.data.work)
     leader.perform("drop", core.Drop(half))
     leader.rest()
     learner.rest()
     assert not leader.state.statistics()["bytes"][: VNODES // 2].any()
+    fire(leader)
     for loop in (leader, learner):
         loop.perform("release of everything", core.Release(1, limits.WATERMARK_END))
         loop.rest()
 
 
+def fire(loop: Loop) -> None:
+    """What the epoch that ends the window does in the loop, and what readers do under its lock."""
+    window = limits.WATERMARK_NONE, limits.WATERMARK_END, np.arange(VNODES)
+    loop.clock("count of what fires", lambda: loop.state.fired_count(*window))
+    fired = iter(loop.state.fired(*window))
+    while loop.clock("piece of what fires", lambda: next(fired, None)) is not None:
+        pass
+
+
 def measure(kind: str, size: int, directory: Path) -> Clock:
+    # As an instance does before its loop begins.
+    _measured(kind, 1 << 20, directory / "warm")
+    gc.collect()
+    gc.freeze()
+    return _measured(kind, size, directory)
+
+
+def _measured(kind: str, size: int, directory: Path) -> Clock:
     clock = Clock()
-    Loop(LEADER, kind, directory / "warm", Clock()).fill(1 << 20)
     leader, learner = (Loop(name, kind, directory / name, clock) for name in (LEADER, LEARNER))
     leader.fill(size)
     move(leader, learner, clock)

@@ -77,7 +77,7 @@ class Answer:
     """Labels whose deltas are in the log, not committed here."""
     late: int = 0
     fired: int = 0
-    """Late records and (upper bound of) fired rows of the committed step."""
+    """Late records and about how many fired rows of the committed step."""
     released: int = -1
     """The last epoch whose fired rows were given up here: a later one was prepared, so Spark has seen its end."""
 
@@ -122,7 +122,7 @@ class Delta:
     vnodes: tuple[int, ...]
     late: int
     fired: int
-    """Upper bound of rows that fire in these virtual nodes."""
+    """About how many rows fire in these virtual nodes."""
 
 
 @record
@@ -153,7 +153,7 @@ class Commit:
     meta: bytes = b""
     late: int = 0
     fired: int = 0
-    """Late records and (upper bound of) fired rows of the step, over all chains; kept with it, too."""
+    """Late records and about how many fired rows of the step, over all chains; kept with it, too."""
 
 
 @record

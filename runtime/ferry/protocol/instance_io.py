@@ -27,7 +27,7 @@ class Staged:
 
 @record
 class Computed:
-    """The deltas of an attempt were computed: per chain (vnodes, late records, upper bound of fired rows)."""
+    """The deltas of an attempt were computed: per chain (vnodes, late records, about how many rows fire)."""
 
     step: Step
     attempt: Attempt
@@ -187,7 +187,7 @@ class Saved:
     """A put was begun: it has to be done again."""
     late: int = 0
     fired: int = 0
-    """Late records and (upper bound of) fired rows of the committed step, over all chains."""
+    """Late records and about how many fired rows of the committed step, over all chains."""
     learned: tuple[int, ...] = ()
     """Learned whole as of `committed`: the journal may have this instance in step for them before it is told."""
 

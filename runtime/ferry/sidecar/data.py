@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ log = logging.getLogger("ferry.sidecar")
 
 FORMAT = 2
 """Of what is in an instance's directory: files of another one are no copy."""
+
+PAUSE_SECONDS = 0.0001
+"""Between two pieces of a read of which the first had no rows."""
 
 State = AggregateState | RowState
 
@@ -293,7 +297,11 @@ class Data:
                     batch = next(made, None)
                 if batch is None:
                     return
-                yield batch
+                if batch.num_rows:
+                    yield batch
+                else:
+                    # A lock is not fair: without a pause the loop that waits for it would hardly ever get it.
+                    time.sleep(PAUSE_SECONDS)
 
         with self._lock:
             check()

@@ -9,6 +9,7 @@ Composition only: decisions are in `ferry.protocol.instance`, state in `ferry.st
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -126,6 +127,9 @@ class Node:
                 "%s holds nothing any more: its log lacks what was being put: %s", self.me, saved.committing.label
             )
         data.warm_up()
+        # What was loaded until now stays: to look through all of it takes the collector longer than any step of the loop.
+        gc.collect()
+        gc.freeze()
         judge = Judge(Right.root(self.settings.secret), self.me, self._life)
         identity = issue(self.settings.secret) if self._flight_scheme == "grpc+tls" else None
         door = Door(self._flight_location(), identity, judge, data.staging.claim, self._stage, self._read)

@@ -28,7 +28,7 @@ from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
 from ferry.store import mapped
 from ferry.store.drops import Drops
-from ferry.store.slice_table import BEGIN, Rows, SliceTable
+from ferry.store.slice_table import BEGIN, CUT_BYTES, Rows, SliceTable
 
 __all__ = ["AggregateState", "split_by_vnode", "take_vnodes"]
 
@@ -37,6 +37,9 @@ FIRED_BYTES_MAX = 64 * 1024 * 1024
 
 OPEN_MAX = 512
 """Slices that are open, with at most two files each: epochs write few, and a limit of 1,024 files is usual."""
+
+COUNT_SLICES_MAX = 256
+"""Slices that are looked at to count what fires, and maybe opened; of more, some are a sample."""
 
 EXPIRE_AT_ONCE = 64
 TIDY_AT_ONCE = 64
@@ -51,12 +54,8 @@ class AggregateState:
         """Open the state that is in `directory`, or an empty one; files of unfinished growth are removed."""
         assert shape.kind == "aggregate" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
         assert virtual_nodes <= limits.VIRTUAL_NODES_MAX
-        self.shape, self.virtual_nodes, self.directory, self.memory_bytes = (
-            shape,
-            virtual_nodes,
-            directory,
-            memory_bytes,
-        )
+        self.shape, self.virtual_nodes = shape, virtual_nodes
+        self.directory, self.memory_bytes = directory, memory_bytes
         self._codes = grouping.merge_codes(shape)
         self._by_bytes = not shape.int_key
         self.expired = limits.WATERMARK_NONE
@@ -225,11 +224,13 @@ class AggregateState:
         count = bisect_left(self._slices, True, key=lambda s: self.shape.window.last_end(s) > self.expired)
         self._over.extend(self._slices[:count])
         del self._slices[:count]
+        swept = 0
         for _ in range(min(count, EXPIRE_AT_ONCE)):
-            self._sweep()
+            if swept < CUT_BYTES:
+                swept += self._sweep()
 
-    def _sweep(self) -> None:
-        """Remove a piece of a slice that is over."""
+    def _sweep(self) -> int:
+        """Remove a piece of a slice that is over; about how many bytes were given back."""
         table = self._over.popleft()
         if isinstance(table, int):
             self._untidy.pop(table, None)
@@ -238,6 +239,7 @@ class AggregateState:
             self._count(table.totals(), -1)
         if table.shrink():
             self._over.append(table)
+        return min(table.mapped_bytes, CUT_BYTES)
 
     def drop(self, vnodes: Ints) -> None:
         """Forget these virtual nodes. When interrupted, do it again."""
@@ -346,13 +348,19 @@ class AggregateState:
             )
 
     def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
-        """Upper bound of the rows that `fired` yields; exact for tumbling windows."""
+        """Upper bound of the rows that `fired` yields; exact for tumbling windows.
+
+        About so many, and never 0, where it has many slices to look at (COUNT_SLICES_MAX).
+        """
         slices = np.array(self._slices, np.int64)
         windows = panes.windows_between(self.shape.window, slices, low, high)
+        fires = np.unique(np.concatenate([members for _, members in windows] or [NO_INTS]))
+        sample = fires[:: max(1, -(-fires.size // COUNT_SLICES_MAX))]
         rows = np.zeros(slices.size, np.int64)
-        for position in np.unique(np.concatenate([members for _, members in windows] or [NO_INTS])).tolist():
+        for position in sample.tolist():
             rows[position] = self._table(int(slices[position])).counts[vnodes].sum()
-        return sum(int(rows[members].sum()) for _, members in windows)
+        counted = sum(int(rows[members].sum()) for _, members in windows)
+        return counted if sample.size == fires.size else max(1, counted * fires.size // sample.size)
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
         """Fuzzy scan: every entry that is there from begin to end comes out at least once, with a value it had meanwhile.

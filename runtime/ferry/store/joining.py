@@ -22,8 +22,17 @@ from ferry.kernels.pairs import count_pairs, join_pairs
 from ferry.store import segments
 from ferry.store.segments import Segment, hashes_of
 
-READ_BYTES_MAX = 16 * 1024 * 1024
+READ_BYTES_MAX = 8 * 1024 * 1024
 """Of the rows of both sides that are joined at a time, unless one key alone has more."""
+
+COUNT_BYTES_MAX = 8 * 1024 * 1024
+"""Of the rows of a window that are read to count what it fires; of more, some virtual nodes are a sample."""
+
+COUNT_SAMPLES = 4
+"""Virtual nodes of a sample, at most: every one is in every segment."""
+
+COUNT_MAX = 1 << 48
+"""More need not be told from one another."""
 
 DIVISIONS_MAX = 1024
 """Of the hashes of one virtual node; more do not help against one hot key."""
@@ -70,15 +79,36 @@ class Join:
         """See RowState.fired."""
         for piece in self._pieces(low, high, vnodes):
             self._require_not_expired(low)
-            yield from self._joined(self._rows(piece), piece.start, max_rows)
+            found = False
+            for batch in self._joined(self._rows(piece), piece.start, max_rows):
+                found = True
+                yield batch
+            if not found:
+                yield columns.empty(schemas.fired_schema(self._shape))
 
     def count(self, low: int, high: int, vnodes: Ints) -> int:
         """See RowState.fired_count."""
         total = 0
-        for piece in self._pieces(low, high, vnodes):
-            left, _, right, _ = _sides(self._rows(piece, ["hash", "side"]))
-            total += int(count_pairs(left, right))
-        return total
+        for start in self._starts(low, high, vnodes):
+            total += self._counted(start, vnodes)
+        return min(total, COUNT_MAX)
+
+    def _counted(self, start: int, vnodes: Ints) -> int:
+        weights = self._weights(start, vnodes)
+        whole = int(weights.sum())
+        if whole <= COUNT_BYTES_MAX:
+            return self._pairs(_Piece(start, vnodes))
+        there = np.flatnonzero(weights)
+        sample = there[np.linspace(0, there.size - 1, min(COUNT_SAMPLES, there.size)).astype(np.int64)]
+        counted = 0
+        for at in sample.tolist():
+            divisions = -(-int(weights[at]) * sample.size // COUNT_BYTES_MAX)
+            counted += divisions * self._pairs(_Piece(start, vnodes[at : at + 1], divisions // 2, divisions))
+        return max(1, counted * whole // int(weights[sample].sum()))
+
+    def _pairs(self, piece: _Piece) -> int:
+        left, _, right, _ = _sides(self._rows(piece, ["hash", "side"]))
+        return int(count_pairs(left, right))
 
     def _require_not_expired(self, low: int) -> None:
         if low < self._expired():
@@ -87,14 +117,21 @@ class Join:
                 f"but slices up to {self._expired()} are expired"
             )
 
-    def _pieces(self, low: int, high: int, vnodes: Ints) -> Iterator[_Piece]:
+    def _starts(self, low: int, high: int, vnodes: Ints) -> list[int]:
         self._require_not_expired(low)
         slices = np.unique(np.concatenate([s.slices for s, _ in self._held(vnodes)] or [NO_INTS]))
-        for start, _ in panes.windows_between(self._shape.window, slices, low, high):
-            weights = np.zeros(vnodes.size, np.int64)
-            for segment, mine in self._of_window(start, vnodes):
-                weights[np.searchsorted(vnodes, mine)] += segment.counts[mine].astype(np.int64) * segment.row_bytes
-            bounds = np.cumsum(weights)
+        return [start for start, _ in panes.windows_between(self._shape.window, slices, low, high)]
+
+    def _weights(self, start: int, vnodes: Ints) -> Ints:
+        """Bytes of the segments that have rows of the window, by virtual node."""
+        weights = np.zeros(vnodes.size, np.int64)
+        for segment, mine in self._of_window(start, vnodes):
+            weights[np.searchsorted(vnodes, mine)] += segment.counts[mine].astype(np.int64) * segment.row_bytes
+        return weights
+
+    def _pieces(self, low: int, high: int, vnodes: Ints) -> Iterator[_Piece]:
+        for start in self._starts(low, high, vnodes):
+            bounds = np.cumsum(self._weights(start, vnodes))
             begin = 0
             while begin < vnodes.size:
                 before = int(bounds[begin - 1]) if begin else 0

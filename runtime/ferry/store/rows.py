@@ -20,10 +20,11 @@ from ferry.contract.errors import Bug
 from ferry.contract.shapes import Shape
 from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import Ints, order_by_hash
-from ferry.store import mapped, segments
+from ferry.store import mapped, removals, segments
 from ferry.store.drops import Drops
 from ferry.store.joining import FIRED_ROWS_MAX, Join
 from ferry.store.merging import Merge
+from ferry.store.removals import Removals
 from ferry.store.segments import About, Segment, hashes_of
 
 TIER = 16
@@ -41,7 +42,11 @@ _FUEL = 4
 _PARTS_A_PUT = 2
 """A put merges no more parts than this, unless it is larger itself; what is left to do is done by `work`."""
 
-_CLEAN_AT_ONCE = 256
+_CLEAN_AT_ONCE = 64
+"""Segments that one step asks how much of them is left."""
+
+IN_VAIN_MAX = 32
+"""Pieces of a snapshot that may be read for nothing before it gives a chunk of no rows."""
 
 _CLEANING = -1
 """In place of a level: the merge of one segment alone, of which most was dropped."""
@@ -59,6 +64,7 @@ class RowState:
         self._join = Join(shape, virtual_nodes, self._held, lambda: self.expired)
         directory.mkdir(parents=True, exist_ok=True)
         self._drops = Drops(directory / "drops", virtual_nodes)
+        removals.finish()
         self._segments = segments.read_all(directory, virtual_nodes)
         self._sequence = max([self._drops.last, 0, *(s.sequence for s in self._segments)])
         noted = self._drops.notes
@@ -70,10 +76,9 @@ class RowState:
         self._merges: dict[int, Merge] = {}
         """under way, by level"""
         self._fuel = 0
-        self._removed: deque[Segment] = deque()
-        """Their files have to go."""
-        self._unclean = deque(self._segments)
-        """Something of them may have been dropped."""
+        self._removals = Removals()
+        self._unclean = deque(s.sequence for s in self._segments)
+        """Something of them may have been dropped. Numbers, for the last reference to a removed segment frees its bytes."""
         self._entries = np.zeros(virtual_nodes, np.int64)
         self._bytes = np.zeros(virtual_nodes, np.int64)
         for segment in self._segments:
@@ -156,7 +161,7 @@ class RowState:
         for segment in self._segments:
             if segment.sequence in numbers:
                 self._count(segment, -1)
-                self._removed.append(segment)
+                self._removals.add(segment)
         self._segments = [s for s in self._segments if s.sequence not in numbers]
 
     def _count(self, segment: Segment, sign: int) -> None:
@@ -187,32 +192,34 @@ class RowState:
             return
         self._drops.drop(vnodes, self._sequence, {"epoch": self._epoch, "sources": sorted(self._sources)})
         self._entries[vnodes] = self._bytes[vnodes] = 0
-        self._unclean = deque(self._segments)
+        self._unclean = deque(s.sequence for s in self._segments)
 
     # -- upkeep, in pieces --------------------------------------------------------------------------------------------
 
     def work(self) -> bool:
         """Merge, clean or remove a little; False when there was nothing to do."""
-        if self._removed:
-            self._removed.popleft().path.unlink(missing_ok=True)
+        if self._removals.step({s.sequence for s in self._segments}) or self._merge() or self._clean_some():
             return True
-        if self._merge():
-            return True
+        return self._removals.wait()
+
+    def _clean_some(self) -> bool:
+        there = {s.sequence: s for s in self._segments}
         for _ in range(min(_CLEAN_AT_ONCE, len(self._unclean))):
-            self._clean(self._unclean.popleft())
-            if _CLEANING in self._merges or self._removed:
+            segment = there.get(self._unclean.popleft())
+            if segment is not None and self._clean(segment):
                 return True
         return bool(self._unclean)
 
-    def _clean(self, segment: Segment) -> None:
-        """Remove it when nothing of it is left, write it anew when not half is."""
-        if all(s is not segment for s in self._segments):
-            return
+    def _clean(self, segment: Segment) -> bool:
+        """Remove it when nothing of it is left, write it anew when not half is. False: it stays as it is."""
         alive = int(self._alive(segment).sum())
         if not alive:
             self._remove([segment])
         elif 2 * alive < segment.rows and mapped.has_room(self.directory, segment.bytes):
             self._begin(_CLEANING, segment.level, [segment])
+        else:
+            return False
+        return True
 
     def _merge(self) -> bool:
         """One piece of the smallest merge that there is to do."""
@@ -225,7 +232,7 @@ class RowState:
             self._remove(list(merge.inputs))
             self._add(merge.outcome)
             if merge.outcome is not None:
-                self._unclean.append(merge.outcome)
+                self._unclean.append(merge.outcome.sequence)
         return True
 
     def _busy(self) -> int:
@@ -261,12 +268,16 @@ class RowState:
     def fired(self, low: int, high: int, vnodes: Ints, max_rows: int = FIRED_ROWS_MAX) -> Iterator[pa.RecordBatch]:
         """Inner join by key of the windows with low < window_end <= high (schemas.fired_schema), lazily, in pieces.
 
+        A piece in which nothing is joined gives a batch of no rows: whoever waits for the state need not wait for the next.
         Raises RowsGone when slices of these windows were expired, before or between two batches.
         """
         return self._join.fired(low, high, np.unique(np.asarray(vnodes, np.int64)), max_rows)
 
     def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
-        """Rows that `fired` yields (an upper bound when byte keys collide); sorts keys, but reads no other column."""
+        """About how many rows `fired` yields, from a sample where it reads much (joining.COUNT_BYTES_MAX), and never 0 then.
+
+        Else exactly so many (more when byte keys collide). Sorts keys, but reads no other column.
+        """
         return self._join.count(low, high, np.unique(np.asarray(vnodes, np.int64)))
 
     def _held(self, vnodes: Ints) -> list[tuple[Segment, Ints]]:
@@ -274,18 +285,26 @@ class RowState:
         return [(s, vnodes[self._drops.at[vnodes] < s.sequence]) for s in self._segments]
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """All rows that are there now and not forgotten meanwhile, exactly once, in chunks; rows put later are not in it."""
-        return self._chunks(list(self._segments), np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
+        """All rows that are there now and not forgotten meanwhile, exactly once, in chunks; rows put later are not in it.
+
+        Some chunks have no rows: after so much was read in vain, for whoever asks has other things to do.
+        """
+        found = list(self._segments)
+        chunks = self._chunks(found, np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
+        self._removals.keep(found, chunks)
+        return chunks
 
     def _chunks(self, found: list[Segment], vnodes: Ints, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
+        in_vain = 0
         for segment in found:
             step = max(1, chunk_bytes // segment.row_bytes)
             begins, lasts = segments.hash_ranges(vnodes[segment.counts[vnodes] > 0], self.virtual_nodes)
             for part in segment.parts_between(begins, lasts):
                 rows = part.rows_between(begins, lasts)
-                for begin in range(0, rows.size, step):
+                for begin in range(0, max(1, rows.size), step):
                     chunk = self._still_there(segment, part.batch.take(pa.array(rows[begin : begin + step])))
-                    if chunk.num_rows:
+                    in_vain = 0 if chunk.num_rows else in_vain + 1
+                    if chunk.num_rows or in_vain % IN_VAIN_MAX == 0:
                         yield chunk
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:

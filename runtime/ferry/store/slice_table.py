@@ -31,8 +31,10 @@ GRANT_BYTES = 1024 * 1024
 PUNCH_BYTES = 1024 * 1024
 """Are given back out of the middle of a file at a time: file systems write first what they then forget."""
 PUNCHES = 16
-CUT_BYTES = 32 * 1024 * 1024
-"""Are given back from the end of a file at a time."""
+CUT_BYTES = 8 * 1024 * 1024
+"""Are given back from the end of a file at a time: those that are being written are waited for."""
+HEAP_GRANT_BYTES = 32 * 1024 * 1024
+"""A heap grows by no more at a time, nor by more than it has."""
 KEYS_BYTES = 1024 * 1024
 """Of keys are moved at a time, and may be dead before any is."""
 
@@ -176,7 +178,7 @@ class SliceTable:
         return granted
 
     def _extend_heap(self, need: int) -> None:
-        size = max(int(self._heap_end[0]) + need, self.heap.size + min(self.heap.size, CUT_BYTES))
+        size = max(int(self._heap_end[0]) + need, self.heap.size + min(self.heap.size, HEAP_GRANT_BYTES))
         mapped.require_room(self.directory, size - self.heap.size)
         self._map_heap(size)
 

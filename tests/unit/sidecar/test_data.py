@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.routing import Version
 from ferry.contract.shapes import Aggregate, Shape, Window
-from ferry.kernels.schemas import state_schema
+from ferry.contract.tickets import ReadTicket
+from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
+from ferry.sidecar import data
 from ferry.sidecar.data import Data
 from ferry.spark.fragment import Fragmenter
 
@@ -164,3 +167,26 @@ def test_the_last_of_a_chain_keeps_no_body(tmp_path: Path) -> None:
     one.compute()
     one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
     assert not one.data._bodies
+
+
+def test_pieces_of_a_read_in_which_nothing_fires_let_the_loop_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = One(tmp_path, ME, 0)
+    one.compute()
+    nothing, row = (pa.RecordBatch.from_pylist(r, schema=fired_schema(SHAPE)) for r in ([], [{"k": 1, "n": 2}]))
+    monkeypatch.setattr(one.data.states[0], "fired", lambda *_: iter([nothing, nothing, row, nothing]))
+    let_in: list[bool] = []
+
+    def loop() -> None:
+        let_in.append(one.data._lock.acquire(timeout=60))
+        one.data._lock.release()
+
+    def sleep(seconds: float) -> None:
+        thread = threading.Thread(target=loop)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(data.time, "sleep", sleep)
+    _, read = one.data.read(ReadTicket(1, 1, 0, (1, 1), 0, 1000, ALL), lambda: True)
+    assert list(read) == [row] and let_in == [True] * 3

@@ -541,6 +541,31 @@ def test_what_expires_at_once_goes_in_pieces(directory: Path) -> None:
     assert not list(directory.iterdir()) and state.statistics()["entries"].tolist() == [0]
 
 
+def test_what_expires_at_once_is_little_also_in_bytes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = AggregateState(COUNT, 1, directory)
+    for s in range(20):
+        state.put(counts(list(range(100)), slice_start=10 * s))
+    monkeypatch.setattr(aggregate, "CUT_BYTES", 3 * state._table(0).mapped_bytes)
+    state.expire(10_000)
+    assert len(list(directory.glob("*.table"))) == 17 and state.statistics()["slices"] == 0
+    upkeep(state)
+    assert not list(directory.iterdir()) and state.statistics()["entries"].tolist() == [0]
+
+
+def test_of_many_slices_some_are_counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, all_of_it = AggregateState(COUNT, 1, directory), (0, limits.WATERMARK_END, np.arange(1))
+    for s in range(21):
+        state.put(counts([1, 2, 3], slice_start=10 * s))
+    assert state.fired_count(*all_of_it) == 63
+    monkeypatch.setattr(aggregate, "COUNT_SLICES_MAX", 8)
+    opened: list[int] = []
+    table = AggregateState._table
+    monkeypatch.setattr(AggregateState, "_table", lambda self, s: (opened.append(s), table(self, s))[1])
+    assert state.fired_count(*all_of_it) == 63 and len(opened) <= 8
+    state.drop(np.arange(1))
+    assert state.fired_count(*all_of_it) == 1, "never nothing, where not all was looked at"
+
+
 def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system writes what it is to forget, and the loop stands as long."""
     monkeypatch.setattr(slice_table, "PUNCH_BYTES", 64 * 1024)
