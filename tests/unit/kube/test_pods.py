@@ -162,6 +162,14 @@ def test_pods_on_the_hosts_network_serve_their_metrics_each_at_a_port_of_its_own
     assert len(set(found)) == 4 and not others & set(found) and all(17000 <= port < 21000 for port in found)
 
 
+@pytest.mark.parametrize("uid", [UID, "another", "17", "18"])
+def test_pods_of_one_job_never_wait_for_a_port_of_each_other(uid: str) -> None:
+    """Two that wanted the same one would never run on one node, however often they are made anew."""
+    _, one = made(kubernetes={"network": "host"})
+    found = [parts.metrics_port(one, uid, worker) for worker in (None, *range(512))]
+    assert len(set(found)) == 513 and all(17000 <= port < 21000 for port in found)
+
+
 def test_a_worker_is_a_native_sidecar_and_an_executor() -> None:
     pod = worker()
     (sidecar,), (executor,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
