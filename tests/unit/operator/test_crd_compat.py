@@ -17,7 +17,8 @@ RELEASED = sorted((Path(__file__).resolve().parents[3] / "crds" / "released").gl
 Schema = dict[str, Any]
 
 IGNORED_BEFORE = "v1alpha1: spec.spark: a new rule: !self.exists(key"
-"""Keys of Spark that were taken, and did nothing: to refuse them breaks no job that got what it asked for."""
+"""Keys of Spark that did nothing, or that a field stands for now: they are refused, and a job that ran with them is looked
+after without them."""
 
 
 def test_there_is_a_released_definition() -> None:
