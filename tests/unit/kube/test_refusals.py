@@ -82,6 +82,20 @@ def test_a_spec_that_makes_no_progress_is_taken_back_after_its_deadline() -> Non
     assert "in phase ingest" in world.condition("Degraded")["message"]
 
 
+def test_a_pause_is_no_time_without_progress() -> None:
+    world = running(failure={"progressDeadline": "40s"})
+    world.rounds(5)
+    world.stands = True
+    world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
+    world.until(lambda w: w.lives == 2 and w.driver is not None)
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: "true"}}})
+    world.rounds(100)
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: None}}})
+    world.rounds(20)
+    assert world.condition("Degraded").get("reason") != "SpecRefused"
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused", 40)
+
+
 def test_a_spec_without_records_is_neither_good_nor_refused() -> None:
     world = running(failure={"progressDeadline": "40s"})
     world.rounds(5)
