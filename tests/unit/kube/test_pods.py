@@ -16,7 +16,7 @@ from ferry_operator.kube import facts, names, objects, parts, pods
 from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.release import Release, redis_url, run_key, settings_of
-from ferry_operator.models import StreamJob
+from ferry_operator.models import Spec, StreamJob
 from tests.unit.kube.fakes.fake_world import job
 
 RELEASE = Release("jobs", "ferry:1", "redis://:pw@redis:6379/0", "key", "ferry-job")
@@ -351,3 +351,4 @@ def test_users_of_pods_are_the_jobs_own_or_the_installations_or_the_clusters() -
 def test_the_files_of_a_driver_have_a_bound() -> None:
     (run,) = (volume for volume in driver()["spec"]["volumes"] if volume["name"] == "run")
     assert run["emptyDir"] == {"sizeLimit": parts.RUN_LIMIT}
+    assert parts.RUN_LIMIT in (Spec.model_fields["output"].description or ""), "it is told where it matters"
