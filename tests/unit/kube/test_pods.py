@@ -283,6 +283,12 @@ def test_the_settings_of_a_run() -> None:
     )
 
 
+@pytest.mark.parametrize(("patience", "milliseconds"), [(None, None), ("90s", 90_000)])
+def test_how_long_a_sink_may_fail_is_in_the_settings(patience: str | None, milliseconds: int | None) -> None:
+    _, one = made(sink={"patience": patience})
+    assert settings_of(one, UID, RELEASE).sink_patience_ms == milliseconds
+
+
 def test_the_transport_of_a_run() -> None:
     asked = {
         **SHARED,
