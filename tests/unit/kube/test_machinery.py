@@ -388,6 +388,8 @@ def test_redis_forgets_a_run(fake_redis: tuple[str, list[bytes], list[bytes]]) -
 def test_a_redis_that_is_not_there_is_told() -> None:
     said = redis_line.trouble(f"redis://:secret@127.0.0.1:{free_port()}/0")
     assert said is not None and "does not answer" in said and "secret" not in said
+    said = redis_line.trouble("redis://[::1]:1/0")
+    assert said is not None and said.startswith("Redis at [::1]:1 does not answer")
 
 
 # --- events, metrics, the process
