@@ -61,6 +61,7 @@ def test_a_driver_that_hangs_is_replaced() -> None:
     uid = world.pod("nbq5-driver")["metadata"]["uid"]
     world.rounds(25)
     assert world.pod("nbq5-driver")["metadata"]["uid"] == uid, "it is given some time"
+    world.until(lambda w: "it hangs: its node has not found it well" in w.condition("Degraded").get("message", ""), 20)
     world.until(lambda w: "nbq5-driver" not in w.pods() or w.pod("nbq5-driver")["metadata"]["uid"] != uid, 20)
     world.hangs = False
     world.until(lambda w: settled(w) and w.lives == 2)
