@@ -119,8 +119,8 @@ class Spec(Part):
         min_length=1,
         max_length=PATH_MAX,
         description="Replaces the directory of parquet sinks; null: as the pipeline says, or on Kubernetes NAME/out "
-        "on the first volume of the job, or in the driver's pod: there it ends with the pod, which is replaced when its files "
-        "exceed 10Gi.",
+        "on the first volume of the job, or in the driver's pod: there it ends with the pod, which is replaced when "
+        "its files exceed 10Gi.",
         json_schema_extra=restart("The driver is restarted; later epochs write there."),
     )
     events: int | None = Field(

@@ -158,7 +158,9 @@ def _last_good(document: Doc, text: str | None) -> StreamJob | None:
 def _of_today(kept: Doc) -> Doc:
     """Without keys of Spark that are refused by now: a job that ran with them is looked after, and its user is told."""
     given = kept.get("spark")
-    return {**kept, "spark": {k: v for k, v in given.items() if why_not(k) is None}} if isinstance(given, dict) else kept
+    if not isinstance(given, dict):
+        return kept
+    return {**kept, "spark": {key: value for key, value in given.items() if why_not(key) is None}}
 
 
 def _refusal(text: str | None) -> tuple[str, str] | None:
