@@ -10,7 +10,7 @@ help:
 	@echo 'make setup             everything that is needed, into .venv, without root'
 	@echo 'make demo              a job that is scaled and killed while it runs, checked against the oracle'
 	@echo 'make demo-kube         a Kubernetes of three nodes on this machine (root), Ferry on it, and a job that is scaled there'
-	@echo 'make test              lint, unit, sim and cluster tests, those in virtual machines, and those on Kubernetes'
+	@echo 'make test              lint, unit, sim, cluster and fuzz tests, those in virtual machines, and those on Kubernetes'
 	@echo 'make lint | unit | cluster'
 	@echo 'make fuzz MINUTES=6          random jobs with random faults, on seeds that move with the commit'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'

@@ -55,15 +55,20 @@ SPARK_UNUSED: dict[str, str] = {
 """Beginnings of keys that would do nothing in a job, each with what does."""
 
 
+def why_not(key: str) -> str | None:
+    """Why a job may not set this key of Spark's configuration; None: it may."""
+    if not key.startswith("spark."):
+        return f"{key!r}: keys begin with 'spark.'; did you mean 'spark.{key}'?"
+    if key in SPARK_OWNED:
+        return f"{key!r} belongs to Ferry: {SPARK_OWNED[key]}"
+    unused = (instead for beginning, instead in SPARK_UNUSED.items() if key.startswith(beginning))
+    return next((f"{key!r} does nothing here: {instead}" for instead in unused), None)
+
+
 def _spark_conf(value: dict[str, str]) -> dict[str, str]:
     for key in value:
-        if not key.startswith("spark."):
-            raise ValueError(f"{key!r}: keys begin with 'spark.'; did you mean 'spark.{key}'?")
-        if key in SPARK_OWNED:
-            raise ValueError(f"{key!r} belongs to Ferry: {SPARK_OWNED[key]}")
-        for beginning, instead in SPARK_UNUSED.items():
-            if key.startswith(beginning):
-                raise ValueError(f"{key!r} does nothing here: {instead}")
+        if (reason := why_not(key)) is not None:
+            raise ValueError(reason)
     return value
 
 
@@ -114,7 +119,8 @@ class Spec(Part):
         min_length=1,
         max_length=PATH_MAX,
         description="Replaces the directory of parquet sinks; null: as the pipeline says, or on Kubernetes NAME/out "
-        "on the first volume of the job, or in the driver's pod.",
+        "on the first volume of the job, or in the driver's pod: there it ends with the pod, which is replaced when "
+        "its files exceed 10Gi.",
         json_schema_extra=restart("The driver is restarted; later epochs write there."),
     )
     events: int | None = Field(

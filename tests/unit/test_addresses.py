@@ -5,6 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import prometheus_client as prom
 import pytest
@@ -12,6 +16,10 @@ import pytest
 from ferry import scrape
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract.addresses import is_v6, netloc
+from ferry.contract.documents import RunSettings
+from ferry.coordinator import control
+from ferry.coordinator.progress import Progress
+from ferry_operator.kube.driver_link import DriverLink
 from ferry_operator.kube.health import Health
 
 TOKEN = {"Authorization": "Bearer t"}
@@ -41,6 +49,20 @@ def test_metrics_and_health_are_reached(host: str) -> None:
     health = Health(0, lambda: None, lambda: b"", None)
     assert urllib.request.urlopen(f"http://{netloc(host, health.port)}/healthz", timeout=10).read() == b"ok"
     health.close()
+
+
+@pytest.mark.parametrize("tls", ["off", "run"])
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_driver_is_asked(host: str, tls: str, tmp_path: Path) -> None:
+    settings = RunSettings.read(Path(__file__).parent / "contract" / "released" / "v0_1_0.run.json")
+    settings = replace(settings, directory=str(tmp_path), secret="s", tls=tls)
+    loop: Any = SimpleNamespace(stands_for=lambda: 0.0, machine=SimpleNamespace(generation=1))
+    registry = prom.CollectorRegistry()
+    url = control.serve(loop, Progress("job", ""), registry, settings, lambda: None, (host, 0))
+    assert url.startswith(f"{'https' if tls == 'run' else 'http'}://{netloc(host, 0).removesuffix('0')}")
+    link = DriverLink()
+    assert link.stop(url, "s")
+    link.close()
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -306,6 +306,14 @@ def test_queries_ask_for_metrics_that_exist() -> None:
         assert re.search(written, sources), f"nothing exports {metric}"
 
 
+def test_a_job_that_is_down_is_told_of() -> None:
+    """By what the operator says: with its driver go all metrics of a job."""
+    asked = {rule["alert"]: rule["expr"] for rule in alerts()}
+    for name in ("FerryJobFailed", "FerryJobNotReady", "FerryJobSpecRefused"):
+        assert all(metric.startswith("ferry_streamjob_") for metric in metrics_of(asked[name])), name
+    assert "<" not in asked["FerryJobFallsBehind"], "no lag is so great that it is none"
+
+
 def test_dashboards_are_whole(rendered: dict[str, list[Document]]) -> None:
     config = {c["metadata"]["name"]: c for c in of_kind(rendered["everything"], "ConfigMap")}
     for name, board in dashboards().items():

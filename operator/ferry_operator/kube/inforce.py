@@ -20,7 +20,7 @@ from ferry_operator.kube import names
 from ferry_operator.kube.facts import Trouble
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.release import Release, run_key, seal, settings_of
-from ferry_operator.models import Spec, StreamJob
+from ferry_operator.models import Spec, StreamJob, why_not
 from ferry_operator.quantities import Cpus, Duration, Quantity, amount
 
 
@@ -150,9 +150,17 @@ def _last_good(document: Doc, text: str | None) -> StreamJob | None:
     """What the annotation keeps; one that cannot be read, written by hand or by another version, counts as none."""
     try:
         kept = json.loads(text or "")
-        return spec.check({**document, "spec": kept}) if isinstance(kept, dict) else None
+        return spec.check({**document, "spec": _of_today(kept)}) if isinstance(kept, dict) else None
     except (ValueError, SpecRefused):
         return None
+
+
+def _of_today(kept: Doc) -> Doc:
+    """Without keys of Spark that are refused by now: a job that ran with them is looked after, and its user is told."""
+    given = kept.get("spark")
+    if not isinstance(given, dict):
+        return kept
+    return {**kept, "spark": {key: value for key, value in given.items() if why_not(key) is None}}
 
 
 def _refusal(text: str | None) -> tuple[str, str] | None:

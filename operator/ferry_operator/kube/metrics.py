@@ -24,8 +24,6 @@ class JobSample:
     """One job, as it was last seen."""
 
     status: JobStatus
-    generation: int
-    """of the spec that the user wrote last"""
     in_force: bool
     """that one is followed, not an older one"""
     pods: int
@@ -91,11 +89,6 @@ class Jobs(Collector):
 
 
 _NUMBERS: tuple[tuple[str, str, Callable[[JobSample], float]], ...] = (
-    (
-        "ferry_streamjob_generation_lag",
-        "Versions of the spec that were not looked at yet",
-        lambda sample: max(0, sample.generation - sample.status.observed_generation),
-    ),
     (
         "ferry_streamjob_spec_in_force",
         "1 when the job follows the spec that was written last",

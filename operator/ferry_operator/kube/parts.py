@@ -31,7 +31,7 @@ HOST_PORTS, HOST_JOBS = 21000, 4000
 """On the host's network each job has two ports of its own, which the scheduler keeps from clashing on one node."""
 
 HOST_METRICS_PORTS, HOST_PODS = 17000, 4000
-"""There each pod has one for its metrics, likewise."""
+"""There each pod has one for its metrics, likewise. Those of one job lie side by side, so that its own pods never clash."""
 
 RUN_LIMIT = "10Gi"
 """Of the files of a driver: its timeline, offsets and dead letters, and the output of a job that has no volume. A driver
@@ -62,7 +62,7 @@ def metrics_port(job: StreamJob, uid: str, worker: int | None = None) -> int:
     """Where the driver, or a worker's sidecar, serves its metrics."""
     if not on_host(job):
         return METRICS_PORT
-    return HOST_METRICS_PORTS + crc32(f"{uid} {'driver' if worker is None else worker}".encode()) % HOST_PODS
+    return HOST_METRICS_PORTS + (crc32(uid.encode()) + (0 if worker is None else 1 + worker)) % HOST_PODS
 
 
 def _host_port(uid: str) -> int:

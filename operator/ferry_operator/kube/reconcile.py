@@ -276,9 +276,8 @@ def _trouble(error: Fault) -> Trouble:
 
 
 def _sample(view: View, said: Report) -> JobSample:
-    generation = int(view.seen.job["metadata"].get("generation") or 0)
     given_up = view.seen.status.moves_given_up if view.seen.status is not None else 0
-    return JobSample(said.status, generation, view.force.newest, len(view.seen.workers), given_up)
+    return JobSample(said.status, view.force.newest, len(view.seen.workers), given_up)
 
 
 def again_after(repeats: int) -> float:

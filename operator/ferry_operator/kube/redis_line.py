@@ -10,6 +10,7 @@ import ssl
 from urllib.parse import unquote, urlsplit
 
 from ferry.contract import places
+from ferry.contract.addresses import netloc
 
 SECONDS = 2.0
 ANSWER_MAX = 64 * 1024
@@ -28,7 +29,7 @@ def forget(url: str, run: str) -> str | None:
 def _talk(url: str, commands: list[list[str]]) -> str | None:
     """Send commands, each of which is answered in one line; the first error."""
     parts = urlsplit(url)
-    where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+    where = parts.path if parts.scheme == "unix" else netloc(parts.hostname or "localhost", parts.port or 6379)
     everything = [*_login(parts.username, parts.password), *_database(parts.scheme, parts.path), *commands]
     try:
         with _connect(parts.scheme, parts.hostname, parts.port, parts.path) as line, line.makefile("rb") as answers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,25 @@ def test_a_broken_invariant_is_logged_with_what_came_before(tmp_path: Any, caplo
     one._run()
     assert one.orders.get_nowait() == core.Halt("bug", "Bug: two leaders")
     assert "EpochBegun(5)" in caplog.text and "Ask(g2)" in caplog.text
+
+
+def test_it_is_known_for_how_long_the_loop_has_stood(tmp_path: Any) -> None:
+    stood: list[float] = []
+
+    def step(event: Any) -> list[core.Effect]:
+        if isinstance(event, m.Ask):
+            raise Bug("the end")
+        if isinstance(event, core.EpochBegun):
+            stood.append(one.stands_for())
+        return []
+
+    one = fragment_of_a_loop(tmp_path, step)
+    one._round_at = time.monotonic() - 100
+    for event in (core.EpochBegun(5), core.EpochBegun(6), m.Ask(2)):
+        one.post(event)
+    one._run()
+    before, after = stood
+    assert before >= 100 and after < 50, "an event that was handled is a round"
 
 
 def test_a_halt_is_logged_with_what_came_before(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Fault, Final, SpecRefused
 from ferry.coordinator.progress import Progress
+from ferry.driver import patience
+from ferry.driver.letters import DeadLetters
 from ferry.driver.orders import Halted
-from ferry.driver.patience import Patience
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Halt, Rows
 
@@ -47,8 +50,44 @@ def test_a_sink_says_itself_whether_another_try_is_of_use(error: Exception, fina
     assert is_final(error) is final
 
 
-def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferry.driver.patience.sleep", lambda loop, seconds: None)
+class Clock:
+    """Time that only waiting moves."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, loop: Any, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(patience, "time", made)
+    monkeypatch.setattr(patience, "sleep", made.sleep)
+    return made
+
+
+def publisher(tmp_path: Path, sink_patience_ms: int | None) -> tuple[Publisher, Progress]:
+    """Of a job that says so much of its sinks, and has none."""
+    settings = RunSettings.read(Path(__file__).parents[1] / "contract" / "released" / "v0_1_0.run.json")
+    settings, progress = replace(settings, sink_patience_ms=sink_patience_ms), Progress("job", str(tmp_path))
+    nobody: Any = None
+    plan: Any = SimpleNamespace(outputs=())
+    loop: Any = SimpleNamespace(stages={})
+    letters = DeadLetters(tmp_path / "letters")
+    made = Publisher(settings, nobody, plan, loop, progress, lambda epoch, stage: None, nobody, letters)
+    made._local_rows = -1
+    return made, progress
+
+
+ROWS = cast(Rows, SimpleNamespace(fired=7))
+
+
+def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, clock: Clock) -> None:
+    one, progress = publisher(tmp_path, None)
     tries: list[int] = []
 
     def write(rows: Any, table: Any, epoch: int) -> None:
@@ -57,14 +96,21 @@ def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypat
             assert len(tries) == 1 or progress.troubles[0].reason == "SinkFailing"
             raise ConnectionError("the database is away")
 
-    publisher, progress = object.__new__(Publisher), Progress("job", str(tmp_path))
-    loop: Any = SimpleNamespace(stages={})
-    publisher.loop, publisher.hook, publisher._local_rows = loop, lambda epoch, stage: None, -1
-    publisher._reading = Patience(loop, progress, "ReadFailing")
-    publisher._sinking = Patience(loop, progress, "SinkFailing")
-    publisher._write = write  # type: ignore[method-assign]
-    assert publisher._publish_rows(cast(Rows, SimpleNamespace(fired=7)), 5) == 7
-    assert len(tries) == 1000 and progress.troubles == ()
+    one._write = write  # type: ignore[method-assign]
+    assert one._publish_rows(ROWS, 5) == 7
+    assert len(tries) == 1000 and progress.troubles == () and clock.now > 1000 + 3600
+
+
+def test_a_sink_is_tried_for_as_long_as_the_job_says(tmp_path: Path, clock: Clock) -> None:
+    one, _ = publisher(tmp_path, 60_000)
+
+    def write(rows: Any, table: Any, epoch: int) -> None:
+        raise ConnectionError("the database is away") if clock.now < 1100 else Final("it is tried for too long")
+
+    one._write = write  # type: ignore[method-assign]
+    with pytest.raises(Final, match="the database is away"):
+        one._publish_rows(ROWS, 5)
+    assert clock.now == pytest.approx(1060)
 
 
 def test_rows_that_cannot_be_read_for_what_they_hold_are_not_asked_for_again() -> None:

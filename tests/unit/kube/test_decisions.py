@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -162,6 +163,16 @@ def test_notes_that_cannot_be_read_count_as_none() -> None:
     one["metadata"]["annotations"] = {names.LAST_GOOD: "{", names.REFUSED: "{}"}
     force = inforce.in_force(one, revise)
     assert force.newest and not force.good
+
+
+def test_a_job_that_was_good_with_keys_that_are_refused_by_now_is_still_looked_after() -> None:
+    """A release that refuses more must not leave jobs that run without an operator."""
+    kept = {"spark.kubernetes.executor.label.x": "y", "spark.executor.cores": "2", "spark.sql.shuffle.partitions": "4"}
+    one = document(spark=kept)
+    one["metadata"]["annotations"] = {names.LAST_GOOD: json.dumps(one["spec"])}
+    force = inforce.in_force(one, revise)
+    assert force.job is not None and force.job.spec.spark == {"spark.sql.shuffle.partitions": "4"}
+    assert force.trouble is not None and "spark.kubernetes.executor.label.x" in force.trouble.message
 
 
 def test_the_same_spec_again_is_good() -> None:

@@ -13,6 +13,7 @@ from ferry_operator import care, spec
 from ferry_operator.kube import facts, inforce, life, names, pods
 from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.facts import Ended
+from ferry_operator.kube.names import Doc
 from ferry_operator.kube.observe import Seen, Sightings, View, look
 from ferry_operator.kube.plan import EndDriver, plan
 from ferry_operator.kube.port import EVENTS, JOBS
@@ -61,6 +62,7 @@ def test_a_driver_that_hangs_is_replaced() -> None:
     uid = world.pod("nbq5-driver")["metadata"]["uid"]
     world.rounds(25)
     assert world.pod("nbq5-driver")["metadata"]["uid"] == uid, "it is given some time"
+    world.until(lambda w: "it hangs: its node has not found it well" in w.condition("Degraded").get("message", ""), 20)
     world.until(lambda w: "nbq5-driver" not in w.pods() or w.pod("nbq5-driver")["metadata"]["uid"] != uid, 20)
     world.hangs = False
     world.until(lambda w: settled(w) and w.lives == 2)
@@ -132,12 +134,12 @@ def test_a_driver_is_asked_in_its_own_way_until_it_is_replaced() -> None:
 MINE = revise(spec.check(document()))
 
 
-def seen_with(**said: Any) -> View:
+def seen_with(job: Doc, **said: Any) -> View:
     """A job whose epoch has stood for an hour."""
     here = (driver(annotations={names.REVISION: MINE.driver}),
             *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
     answer = replace(status(0, 1), **{"phase": "commit", **said})
-    seen = Seen(document(), here, NODES, True, answer, None, NOW)
+    seen = Seen(job, here, NODES, True, answer, None, NOW)
     force, sightings = inforce.in_force(seen.job, revise), Sightings()
     look(seen, force, MINE, sightings)
     return look(replace(seen, now=NOW + 3600.0), force, MINE, sightings)
@@ -154,7 +156,13 @@ def seen_with(**said: Any) -> View:
     ],
 )
 def test_a_driver_that_waits_for_others_does_not_hang(said: Any, replaced: bool) -> None:
-    steps = plan(seen_with(**said), 0)
+    steps = plan(seen_with(document(), **said), 0)
+    assert any(isinstance(step, EndDriver) for step in steps) is replaced
+
+
+@pytest.mark.parametrize(("deadline", "replaced"), [("30m", True), ("2h", False), (None, False)])
+def test_an_epoch_may_stand_for_as_long_as_the_job_says(deadline: str | None, replaced: bool) -> None:
+    steps = plan(seen_with(document(failure={"stallDeadline": deadline})), 0)
     assert any(isinstance(step, EndDriver) for step in steps) is replaced
 
 

@@ -23,12 +23,13 @@ from ferry_operator.kube.driver_link import DriverLink, PlacementRefused, from_w
 from ferry_operator.kube.health import Health
 from ferry_operator.kube.leader import Leader
 from ferry_operator.kube.lease import EXPIRY_SECONDS, HELD_SECONDS, Lease
-from ferry_operator.kube.metrics import Metrics
+from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.port import JOBS, LEASES, PODS, ApiError, Deposed
 from ferry_operator.kube.queue import BACK_OFF_SECONDS_MAX, WorkQueue
 from ferry_operator.kube.store import Store
 from ferry_operator.kube.watch import changed
+from ferry_operator.status_model import JobStatus
 from tests.unit.kube.fakes.fake_api import FakeApi
 from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
 
@@ -387,6 +388,8 @@ def test_redis_forgets_a_run(fake_redis: tuple[str, list[bytes], list[bytes]]) -
 def test_a_redis_that_is_not_there_is_told() -> None:
     said = redis_line.trouble(f"redis://:secret@127.0.0.1:{free_port()}/0")
     assert said is not None and "does not answer" in said and "secret" not in said
+    said = redis_line.trouble("redis://[::1]:1/0")
+    assert said is not None and said.startswith("Redis at [::1]:1 does not answer")
 
 
 # --- events, metrics, the process
@@ -440,7 +443,7 @@ def test_the_operator_says_how_its_jobs_are() -> None:
     world.until(settled)
     world.rounds(3)
     assert value("condition", type="Ready", status="True") == 1 and value("phase", phase="Running") == 1
-    assert value("worker_pods") == 2 and value("spec_in_force") == 1 and value("generation_lag") == 0
+    assert value("worker_pods") == 2 and value("spec_in_force") == 1
     assert (value("last_handover_seconds") or 0) > 0
     world.driver_ends(3, "nobody holds virtual node 3")
     world.api.edit(JOBS, "nbq5", {"spec": {"epoch": {"interval": "soon"}}})
@@ -450,6 +453,15 @@ def test_the_operator_says_how_its_jobs_are() -> None:
     world.rounds(3)
     assert value("phase", phase="Failed") is None
     assert b"ferry_streamjob_phase" in metrics.text()
+
+
+def test_an_operator_that_leads_no_more_says_nothing_of_jobs() -> None:
+    """Another one does, and a job would be there twice, once as it was."""
+    metrics = Metrics()
+    leader = Leader(FakeApi(Clock()), RELEASE, 1, lambda: True, metrics)
+    metrics.jobs.seen("nbq5", JobSample(JobStatus(phase="Running"), True, 2, 0), 1.5)
+    assert b"nbq5" in metrics.text()
+    assert leader.close() and b"nbq5" not in metrics.text()
 
 
 def test_without_a_token_there_are_no_metrics() -> None:

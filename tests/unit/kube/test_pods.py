@@ -16,7 +16,7 @@ from ferry_operator.kube import facts, names, objects, parts, pods
 from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.names import Doc
 from ferry_operator.kube.release import Release, redis_url, run_key, settings_of
-from ferry_operator.models import StreamJob
+from ferry_operator.models import Spec, StreamJob
 from tests.unit.kube.fakes.fake_world import job
 
 RELEASE = Release("jobs", "ferry:1", "redis://:pw@redis:6379/0", "key", "ferry-job")
@@ -162,6 +162,14 @@ def test_pods_on_the_hosts_network_serve_their_metrics_each_at_a_port_of_its_own
     assert len(set(found)) == 4 and not others & set(found) and all(17000 <= port < 21000 for port in found)
 
 
+@pytest.mark.parametrize("uid", [UID, "another", "17", "18"])
+def test_pods_of_one_job_never_wait_for_a_port_of_each_other(uid: str) -> None:
+    """Two that wanted the same one would never run on one node, however often they are made anew."""
+    _, one = made(kubernetes={"network": "host"})
+    found = [parts.metrics_port(one, uid, worker) for worker in (None, *range(512))]
+    assert len(set(found)) == 513 and all(17000 <= port < 21000 for port in found)
+
+
 def test_a_worker_is_a_native_sidecar_and_an_executor() -> None:
     pod = worker()
     (sidecar,), (executor,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
@@ -275,6 +283,12 @@ def test_the_settings_of_a_run() -> None:
     )
 
 
+@pytest.mark.parametrize(("patience", "milliseconds"), [(None, None), ("90s", 90_000)])
+def test_how_long_a_sink_may_fail_is_in_the_settings(patience: str | None, milliseconds: int | None) -> None:
+    _, one = made(sink={"patience": patience})
+    assert settings_of(one, UID, RELEASE).sink_patience_ms == milliseconds
+
+
 def test_the_transport_of_a_run() -> None:
     asked = {
         **SHARED,
@@ -343,3 +357,4 @@ def test_users_of_pods_are_the_jobs_own_or_the_installations_or_the_clusters() -
 def test_the_files_of_a_driver_have_a_bound() -> None:
     (run,) = (volume for volume in driver()["spec"]["volumes"] if volume["name"] == "run")
     assert run["emptyDir"] == {"sizeLimit": parts.RUN_LIMIT}
+    assert parts.RUN_LIMIT in (Spec.model_fields["output"].description or ""), "it is told where it matters"

@@ -27,8 +27,12 @@ IMAGE = Trouble("ImagePull", "no such image")
 SECRET = Trouble("ContainerRefused", 'secret "x" not found')
 
 
+def notes(world: World) -> Any:
+    return world.api.objects[JOBS, "nbq5"]["metadata"]["annotations"]
+
+
 def kept(world: World) -> Any:
-    text = world.api.objects[JOBS, "nbq5"]["metadata"]["annotations"].get(names.LAST_GOOD)
+    text = notes(world).get(names.LAST_GOOD)
     return json.loads(text)["pipeline"]["module"] if text else None
 
 
@@ -78,6 +82,20 @@ def test_a_spec_that_makes_no_progress_is_taken_back_after_its_deadline() -> Non
     assert "in phase ingest" in world.condition("Degraded")["message"]
 
 
+def test_a_pause_is_no_time_without_progress() -> None:
+    world = running(failure={"progressDeadline": "40s"})
+    world.rounds(5)
+    world.stands = True
+    world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
+    world.until(lambda w: w.lives == 2 and w.driver is not None)
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: "true"}}})
+    world.rounds(100)
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: None}}})
+    world.rounds(20)
+    assert world.condition("Degraded").get("reason") != "SpecRefused"
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused", 40)
+
+
 def test_a_spec_without_records_is_neither_good_nor_refused() -> None:
     world = running(failure={"progressDeadline": "40s"})
     world.rounds(5)
@@ -88,6 +106,19 @@ def test_a_spec_without_records_is_neither_good_nor_refused() -> None:
     assert kept(world) == "jobs.nbq5" and world.condition("Degraded")["status"] == "False"
     world.no_records = False
     world.until(lambda w: kept(w) == "jobs.changed", 5)
+
+
+def test_workers_that_were_made_since_the_last_epoch_prove_nothing() -> None:
+    world = running()
+    world.rounds(5)
+    world.no_records = True
+    world.api.edit(JOBS, "nbq5", {"spec": {"kubernetes": {"sidecar": {"memory": "2Gi"}}}})
+    uids = {name: world.pod(name)["metadata"]["uid"] for name in ("nbq5-worker-0", "nbq5-worker-1")}
+    world.until(lambda w: settled(w) and all(n in w.pods() and w.pod(n)["metadata"]["uid"] != uids[n] for n in uids))
+    world.rounds(10)
+    assert "2Gi" not in notes(world)[names.LAST_GOOD] and world.lives == 1
+    world.no_records = False
+    world.until(lambda w: "2Gi" in notes(w)[names.LAST_GOOD], 5)
 
 
 REVISED = {names.REVISION: revise(spec.check(GOOD)).worker}

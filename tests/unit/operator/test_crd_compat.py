@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from ferry_operator import crd, crd_compat
+from ferry_operator import crd, crd_compat, spec
+from ferry_operator.models import API_VERSION, KIND
 
 RELEASED = sorted((Path(__file__).resolve().parents[3] / "crds" / "released").glob("*.yaml"))
 
 Schema = dict[str, Any]
 
 IGNORED_BEFORE = "v1alpha1: spec.spark: a new rule: !self.exists(key"
-"""Keys of Spark that were taken, and did nothing: to refuse them breaks no job that got what it asked for."""
+"""Keys of Spark that did nothing, or that a field stands for now: they are refused, and a job that ran with them is looked
+after without them."""
 
 
 def test_there_is_a_released_definition() -> None:
@@ -28,6 +30,25 @@ def test_there_is_a_released_definition() -> None:
 def test_objects_of_a_released_definition_still_work(file: Path) -> None:
     found = crd_compat.breaks(yaml.safe_load(file.read_text("utf-8")), crd.definition())
     assert [one for one in found if not one.startswith(IGNORED_BEFORE)] == []
+
+
+@pytest.mark.parametrize("file", RELEASED, ids=lambda file: file.stem)
+def test_objects_that_a_released_definition_has_filled_are_read(file: Path) -> None:
+    """The API server writes defaults into what it stores, also those of fields that are no more."""
+    (version,) = yaml.safe_load(file.read_text("utf-8"))["spec"]["versions"]
+    stored = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "nbq5"}}
+    stored["spec"] = fill(version["schema"]["openAPIV3Schema"]["properties"]["spec"], {"pipeline": {"module": "m"}})
+    assert spec.check(stored).spec.pipeline.module == "m"
+
+
+def fill(schema: Schema, value: Schema) -> Schema:
+    """With its defaults."""
+    for name, field in schema.get("properties", {}).items():
+        if name not in value and "default" in field:
+            value[name] = copy.deepcopy(field["default"])
+        if isinstance(value.get(name), dict):
+            fill(field, value[name])
+    return value
 
 
 def at(definition: Schema, path: str) -> Schema:

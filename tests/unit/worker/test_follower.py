@@ -116,13 +116,23 @@ def test_what_executors_print_is_in_the_log_of_the_container(
     executor.mkdir(parents=True)
     (executor / "stderr").write_text("a warning of the user's code\n")
     follower.look(2.0)
+    assert said(capsys) == ["executor 3 stderr: a warning of the user's code"], "while it runs"
     with (executor / "stderr").open("a") as errors:
         errors.write("last words\n")
     board.place = place(2, "b")
     follower.look(3.0)
     follower.look(4.0)
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("executor ")]
-    assert said == ["executor 3 stderr: a warning of the user's code", "executor 3 stderr: last words"]
+    assert said(capsys) == ["executor 3 stderr: last words"]
+    executor = follower._files.work / "app-2" / "0"
+    executor.mkdir(parents=True)
+    (executor / "stdout").write_text("the pod ends")
+    follower._kill()
+    assert said(capsys) == ["executor 0 stdout: the pod ends"]
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What executors have said since the last look."""
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("executor ")]
 
 
 def test_one_that_dies_is_started_again_a_little_later_each_time(follower: Follower) -> None:
