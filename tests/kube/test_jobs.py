@@ -159,6 +159,7 @@ def test_a_node_dies_and_the_driver_is_deleted(
     job.right(tmp_path)
 
 
+@pytest.mark.long
 def test_the_node_of_the_driver_dies(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:
