@@ -98,6 +98,8 @@ class Links:
         host.ways = {name: Link(earlier=host)}
         for other in (*self.hosts, *self.drivers):
             link = self.net.link(other, name)
+            if link.earlier is not None:
+                self.sever(other, name, 1)  # Both ends have an earlier life: these two part at once.
             if other != name and link.up:
                 link.earlier = host
                 host.ways[other] = link
