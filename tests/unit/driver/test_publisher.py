@@ -10,6 +10,7 @@ import pytest
 
 from ferry.contract.errors import Fault, Final, SpecRefused
 from ferry.coordinator.progress import Progress
+from ferry.driver.epochs import Epochs
 from ferry.driver.orders import Halted
 from ferry.driver.patience import Patience
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
@@ -70,5 +71,26 @@ def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, monkeypat
 def test_rows_that_cannot_be_read_for_what_they_hold_are_not_asked_for_again() -> None:
     refuse_final("FlightUnavailableError: connection refused")
     text = "Flight returned internal error, with message: integer overflow: operator x, s=sum('a'): too much. Detail: Python exception\nmore"
-    with pytest.raises(SpecRefused, match=r"^integer overflow: operator x, s=sum\('a'\): too much$"):
-        refuse_final(text)
+    publisher, epochs = object.__new__(Publisher), object.__new__(Epochs)
+    for refuses in (
+        refuse_final,
+        lambda text: publisher._read_failed(cast(Any, None), RuntimeError(text)),
+        lambda text: epochs._ingest_failed(cast(Any, None), text),
+    ):
+        with pytest.raises(SpecRefused, match=r"^integer overflow: operator x, s=sum\('a'\): too much$"):
+            refuses(text)
+
+
+def test_a_sink_that_will_never_take_the_rows_ends_the_job() -> None:
+    def write(rows: Any, table: Any, epoch: int) -> None:
+        raise Final("the table has other columns")
+
+    publisher: Any = object.__new__(Publisher)
+    publisher.loop, publisher.hook, publisher._local_rows = (
+        SimpleNamespace(stages={}),
+        lambda epoch, stage: None,
+        -1,
+    )
+    publisher._write = write
+    with pytest.raises(Final, match="other columns"):
+        publisher._publish_rows(SimpleNamespace(fired=7), 5)

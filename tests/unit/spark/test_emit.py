@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as fl
 import pytest
 
 from ferry.driver.publisher import Publisher
@@ -47,6 +48,23 @@ def test_of_more_nothing_is_kept_and_no_more_is_asked_for() -> None:
     given.clear()
     assert fetch([1000, 1000], 5 * BATCH.nbytes) is None
     assert len(given) <= 5 + 2 * 2
+
+
+def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, gone = Event(), Event()
+
+    def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        gone.set()
+        answers.wait(20)
+        yield BATCH
+
+    monkeypatch.setattr(emit, "read_rows", read_rows)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            with pytest.raises(fl.FlightUnavailableError):
+                emit.fetch(pool, [{}], SCHEMA, gone, 1 << 20)
+        finally:
+            answers.set()
 
 
 def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:
