@@ -22,9 +22,7 @@ def counted(stream: Stream, name: str) -> Stream:
     return stream.event_time("ts").key_by("k").window(ferry.tumbling("10s")).aggregate(name, n=ferry.count())
 
 
-def built(
-    directory: Path, *sinks: str, names: str = "a", output: str | None = None, events: int | None = None
-) -> Plan:
+def built(directory: Path, *sinks: str, names: str = "a", output: str | None = None, events: int | None = None) -> Plan:
     """A pipeline that counts each of these sources; the last count goes to these sinks."""
 
     def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
