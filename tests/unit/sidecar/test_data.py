@@ -164,3 +164,15 @@ def test_the_last_of_a_chain_keeps_no_body(tmp_path: Path) -> None:
     one.compute()
     one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
     assert not one.data._bodies
+
+
+def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: Path) -> None:
+    one, label = One(tmp_path, ME, 0), Label(STEP, ATTEMPT)
+    one.compute()
+    one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
+    one.data.perform(core.Put(label))
+    saved = core.Saved(1, label, holds=(0, 3), learned=(1,))
+    one.data.perform(core.Save(saved))
+    again = One(tmp_path, ME, 0)
+    assert again.data.saved() == saved
+    assert again.data.states[0].statistics()["entries"].astype(bool).tolist() == [v in (0, 1, 3) for v in ALL]
