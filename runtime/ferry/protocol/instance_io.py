@@ -41,7 +41,7 @@ class PeerLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class TooLarge:
     """A message to a peer is larger than any may be."""
 
     peer: str
@@ -55,7 +55,7 @@ class Tick:
     now: int
 
 
-Event = m.Message | Staged | Computed | PeerLost | Refused | Tick
+Event = m.Message | Staged | Computed | PeerLost | TooLarge | Tick
 
 
 # ---- effects -----------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GivenUp:
     """A copy that was given up, and why."""
 
     bar: Bar
@@ -109,7 +109,7 @@ class Membership(ABC):
         """The table since which a learner has learned a virtual node from its present leader."""
         self.joined: dict[tuple[InstanceId, int], int] = {}
         """When a copy was begun, or came along last."""
-        self.refused: dict[tuple[InstanceId, int], Refusal] = {}
+        self.refused: dict[tuple[InstanceId, int], GivenUp] = {}
         self._out: list[Effect] = []
 
     def _take_over(self, journal: Table | None, initial: Table) -> None:
