@@ -15,6 +15,7 @@ from ferry.driver.orders import Halted
 from ferry.driver.patience import Patience
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Halt, Rows
+from ferry.spark.compile import Plan
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,16 @@ def test_rows_that_cannot_be_read_for_what_they_hold_are_not_asked_for_again() -
     ):
         with pytest.raises(SpecRefused, match=r"^integer overflow: operator x, s=sum\('a'\): too much$"):
             refuses(text)
+
+
+@pytest.mark.parametrize(("patience_ms", "limit"), [(None, None), (90_000, 90.0)], ids=str)
+def test_a_sink_is_waited_for_as_long_as_the_job_says(
+    patience_ms: int | None, limit: float | None, tmp_path: Path
+) -> None:
+    settings: Any = SimpleNamespace(secret="s", encrypted=False, sink_patience_ms=patience_ms)
+    some: Any = None
+    made = Publisher(settings, some, Plan({}, (), ()), some, Progress("j", str(tmp_path)), some, some, some)
+    assert (made._sinking._limit, made._reading._limit) == (limit, None)
 
 
 def test_a_sink_that_will_never_take_the_rows_ends_the_job() -> None:
