@@ -51,18 +51,21 @@ def test_of_more_nothing_is_kept_and_no_more_is_asked_for() -> None:
 
 
 def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers, gone = Event(), Event()
+    answers = Event()
 
     def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        gone.set()
+        publisher._watch.lost("0.0")
         answers.wait(20)
         yield BATCH
 
     monkeypatch.setattr(emit, "read_rows", read_rows)
-    with ThreadPoolExecutor(1) as pool:
+    publisher: Any = object.__new__(Publisher)
+    publisher._local_bytes, publisher._fired_schema = 1 << 20, lambda rows: SCHEMA
+    publisher._watch, publisher.splits = Watch(lambda: None, lambda instance: True), lambda rows: [{}]
+    with ThreadPoolExecutor(1) as publisher._readers:
         try:
             with pytest.raises(fl.FlightUnavailableError):
-                emit.fetch(pool, [{}], SCHEMA, gone, 1 << 20)
+                publisher._fetch(SimpleNamespace(fired=10, readers=(("0.0", (0,)),)))
         finally:
             answers.set()
 

@@ -411,6 +411,8 @@ def test_more_text_than_32_bits_can_count(tmp_path: Path, monkeypatch: pytest.Mo
     assert contents(state) == contents(other)
     monkeypatch.setattr(columns, "BINARY_BYTES_MAX", 2**31 - 1)
     assert fired(state, 0, 10, 1000).total() == fired(other, 0, 10, 1000).total() == 50 * 4 * 4
+    with pytest.raises(Exhausted, match=r"lower epoch\.maxRows"):  # values that do not fit, as so much text would not
+        columns.narrowed(pa.record_batch({"a": [300]}), pa.schema([("a", pa.int8())]))
 
 
 def test_full_disk_and_damage_are_said_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
