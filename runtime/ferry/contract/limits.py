@@ -41,11 +41,8 @@ A driver whose loop did not is not well either: `GET /healthz` says so, and whoe
 GRACE_SECONDS = 0.2
 """A connection that breaks is dialled again within this; only then the groups close over whoever was at its end."""
 
-RETURN_DEADLINE_SECONDS = 60.0
-"""How long a driver waits for the only holder of a virtual node before it ends; the next one waits again."""
-
 WARM_DEADLINE_SECONDS = 600.0
-"""A move that is still warming after this is aborted with a reason."""
+"""A move to which nothing has come for this long is given up for a while, with a reason."""
 
 OFFSETS_BYTES_MAX = 64 * 1024
 """What the notes of an epoch keep of Spark's checkpoint, packed; beyond it only its digest. A mark holds it twice."""

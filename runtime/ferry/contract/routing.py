@@ -72,30 +72,6 @@ class Table:
             out.setdefault(group.in_step, []).append(vnode)
         return out
 
-    def in_step_instances(self) -> list[InstanceId]:
-        """Every instance whose commit is awaited, sorted."""
-        return sorted({i for g in self.groups for i in g.in_step})
-
-    def members(self) -> list[InstanceId]:
-        """Every instance that holds or learns anything, sorted."""
-        return sorted({i for g in self.groups for i in g.members})
-
-    def led_by(self, instance: InstanceId) -> list[int]:
-        """Virtual nodes that `instance` leads, ascending."""
-        return [v for v, g in enumerate(self.groups) if g.in_step[0] == instance]
-
-    def held_by(self, instance: InstanceId) -> list[int]:
-        """Virtual nodes for which `instance` is in step, ascending."""
-        return [v for v, g in enumerate(self.groups) if instance in g.in_step]
-
-    def learned_by(self, instance: InstanceId) -> dict[InstanceId, list[int]]:
-        """Virtual nodes that `instance` learns, by the leader it learns them from."""
-        out: dict[InstanceId, list[int]] = {}
-        for vnode, group in enumerate(self.groups):
-            if instance in group.learners:
-                out.setdefault(group.leader, []).append(vnode)
-        return out
-
     def with_groups(self, version: Version, groups: Sequence[Group]) -> Table:
         """The next table."""
         return replace(self, version=version, groups=tuple(groups), initial=False)

@@ -74,7 +74,7 @@ class Checkpoint:
             return spark < epoch
         self._restore(epoch, notes, foreign)
         again = spark < epoch and not final
-        if epoch - again >= 0 and not self._text(f"commits/{epoch - again}"):
+        if epoch - again >= 0 and not _is_whole(self._text(f"commits/{epoch - again}") or ""):
             self._write(f"commits/{epoch - again}", COMMIT)
         self._forget_torn(epoch + 1, self._text(f"offsets/{epoch}") or "")
         return again
@@ -93,22 +93,21 @@ class Checkpoint:
             found = self._text(name)
             if text is None or found == text:
                 continue
-            if found is not None and not text.startswith(found):
+            # What a file system has not written yet may read as zeros.
+            if found is not None and not text.startswith(found.rstrip("\0")):
                 raise self._differs(name)
-            log.warning("%s was lost: it is written again from what the state has kept", self._folder / name)
             if foreign and name != "metadata":
                 raise self._lacks(
                     name,
                     f"{', '.join(foreign)}: Spark's own source, whose log in checkpoint/sources cannot be written anew",
                 )
+            log.warning("%s was lost: it is written again from what the state has kept", self._folder / name)
             self._write(name, text)
 
     def _forget_torn(self, epoch: int, like: str) -> None:
         """Remove the offsets of an epoch that only began, when a power cut left no whole file: Spark would stop at it."""
         found = self._text(f"offsets/{epoch}")
-        if found is not None and (
-            len(found.split("\n")) < len(like.split("\n")) or not _is_json(found.split("\n")[-1])
-        ):
+        if found is not None and (len(found.split("\n")) < len(like.split("\n")) or not _is_whole(found)):
             (self._folder / f"offsets/{epoch}").unlink()
 
     def _lacks(self, what: str, why: str) -> StateUnavailable:
@@ -154,7 +153,9 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _is_json(line: str) -> bool:
+def _is_whole(entry: str) -> bool:
+    """Whether an entry of one of Spark's logs ends as they do: with a line of JSON."""
+    line = entry.split("\n")[-1]
     try:
         json.loads(line)
     except ValueError:

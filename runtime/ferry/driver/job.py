@@ -74,15 +74,11 @@ class Job:
             announcer.started(loop.machine, url)
         raw = self._raw(spark, plan)  # Takes seconds, during which the members answer.
         ready = self._await_ready(loop)
-        notes = json.loads(ready.meta) if ready.meta else {}
-        committed = ready.committed.step.epoch if ready.committed else -1
-        foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
-        again = self._checkpoint.settle(committed, ready.final, notes.get("spark"), foreign)
-        progress.resume(committed - again, notes, loop.machine.late, again)
+        committed, over = self._resume(ready, plan, progress, loop.machine.late)
         progress.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for output in plan.outputs:
             output.sink.open(committed)
-        if notes.get("flush") and not again:
+        if over:
             progress.note("finished", f"{progress.rows} rows")
             return 0
         epochs = Epochs(
@@ -123,6 +119,18 @@ class Job:
         if not isinstance(order, core.Ready):
             raise Bug(f"{order} before the recovery was over")
         return order
+
+    def _resume(self, ready: core.Ready, plan: compile.Plan, progress: Progress, late: int) -> tuple[int, bool]:
+        """Go on from what the state has committed: (its last epoch, whether all of the input is behind it).
+
+        Spark finds the offsets that belong to the state, else StateUnavailable is raised.
+        """
+        notes = json.loads(ready.meta) if ready.meta else {}
+        committed = ready.committed.step.epoch if ready.committed else -1
+        foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
+        again = self._checkpoint.settle(committed, ready.final, notes.get("spark"), foreign)
+        progress.resume(committed - again, notes, late, again)
+        return committed, bool(notes.get("flush")) and not again
 
     def _raw(self, spark: SparkSession, plan: compile.Plan) -> DataFrame:
         """The tagged union of all sources: (source, split, one struct column for each Spark source)."""

@@ -30,7 +30,6 @@ from ferry.protocol.instance_io import (
     LogDelta,
     PeerLost,
     Put,
-    Refused,
     Release,
     Save,
     Saved,
@@ -40,6 +39,7 @@ from ferry.protocol.instance_io import (
     Staged,
     StopScan,
     Tick,
+    TooLarge,
 )  # fmt: skip
 from ferry.protocol.member import LEARN_STALL_MS, WAITING, Acks, Member, Trial
 from ferry.protocol.steps import predecessor, successor
@@ -310,7 +310,7 @@ class Instance(Member):
             logged = tuple(delta.chain for delta in self.log.get(label, []) if delta.chain)
             self._do(Send(DRIVER, m.Waiting(self.me, label.step, label.attempt, tuple(unheard), logged)))
 
-    def _on_refused(self, event: Refused) -> None:
+    def _on_too_large(self, event: TooLarge) -> None:
         self._do(Send(DRIVER, m.Unsendable(self.me, event.peer, event.reason)))
 
 
@@ -326,12 +326,12 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
     Staged: Instance._on_staged,
     Computed: Instance._on_computed,
     PeerLost: Instance._on_peer_lost,
-    Refused: Instance._on_refused,
+    TooLarge: Instance._on_too_large,
     Tick: Instance._on_tick,
 }
 
 __all__ = [
     "DRIVER", "LEARN_STALL_MS", "Compute", "Computed", "Contribute", "Drop", "Effect", "Event", "ForgetAttempt",
-    "ForgetLog", "Instance", "Load", "LogDelta", "PeerLost", "Put", "Refused", "Release", "Save", "Saved", "Scan", "Send",
-    "SendDelta", "Staged", "StopScan", "Tick", "predecessor", "successor",
+    "ForgetLog", "Instance", "Load", "LogDelta", "PeerLost", "Put", "Release", "Save", "Saved", "Scan", "Send",
+    "SendDelta", "Staged", "StopScan", "Tick", "TooLarge", "predecessor", "successor",
 ]  # fmt: skip

@@ -42,7 +42,7 @@ class PeerLost:
 
 
 @record
-class Refused:
+class TooLarge:
     """A message to a peer is larger than any may be."""
 
     peer: str
@@ -56,7 +56,7 @@ class Tick:
     now: int
 
 
-Event = m.Message | Staged | Computed | PeerLost | Refused | Tick
+Event = m.Message | Staged | Computed | PeerLost | TooLarge | Tick
 
 
 # ---- effects -----------------------------------------------------------------------------------------------------

@@ -92,6 +92,9 @@ class Learning:
             if still == s.vnodes or (still and (s.complete or not s.number)):
                 s.vnodes = still
                 kept.append(s)
+            elif s.leader in self.told:
+                # What goes is no measure of what still comes.
+                self.told[s.leader] = max(0, self.told[s.leader] - s.next_chunk)
         self.sessions = kept
         self._ask_next()
         covered = self.vnodes()

@@ -5,6 +5,7 @@ Must never put anything: that is `instance`, which follows attempts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +45,7 @@ class Acks:
     said: bool = False
 
 
-class Member:
+class Member(ABC):
     """State of one instance, its mark, its fences and its table."""
 
     def __init__(
@@ -181,6 +182,6 @@ class Member:
         for leader in sorted({wanted[v]: True for v in fresh}):
             self.learning.begin(leader, tuple(v for v in fresh if wanted[v] == leader))
 
+    @abstractmethod
     def _take(self, message: m.Prepare | m.Delta | m.Fetch) -> None:
         """Handle what has waited for its table."""
-        raise NotImplementedError

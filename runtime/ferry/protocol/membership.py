@@ -8,6 +8,7 @@ One writer of the journal at a time: while a changed table is on its way there (
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,14 +52,14 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GivenUp:
     """A copy that was given up, and why."""
 
     bar: Bar
     reason: str
 
 
-class Membership:
+class Membership(ABC):
     """State of one driver generation, its journal, its members."""
 
     def __init__(self, settings: Settings, initial: Table, journal: Table | None, rules: Rules | None = None) -> None:
@@ -110,7 +111,7 @@ class Membership:
         """The table since which a learner has learned a virtual node from its present leader."""
         self.joined: dict[tuple[InstanceId, int], int] = {}
         """When a copy was begun, or came along last."""
-        self.refused: dict[tuple[InstanceId, int], Refusal] = {}
+        self.refused: dict[tuple[InstanceId, int], GivenUp] = {}
         self._out: list[Effect] = []
 
     def _take_over(self, journal: Table | None, initial: Table) -> None:
@@ -181,9 +182,9 @@ class Membership:
         for key in [k for k in self.warm if k not in self.learning]:
             del self.warm[key]
 
+    @abstractmethod
     def _table_changed(self) -> None:
         """What an attempt under way has to do about a new table."""
-        raise NotImplementedError
 
     def _on_journal_refused(self, event: JournalRefused) -> None:
         journal, first = event.journal, self.phase is Phase.JOURNAL and self.expected is not None
@@ -340,9 +341,9 @@ class Membership:
             self._do(Send(i, c))
         return i in self.view.held
 
+    @abstractmethod
     def _member_returned(self) -> None:
         """An in-step member was admitted while an epoch runs."""
-        raise NotImplementedError
 
     def _away(self) -> list[InstanceId]:
         """Members that were lost, be it a moment ago, and are not back."""

@@ -15,7 +15,7 @@ from ferry.protocol import groups as g
 from ferry.protocol.adoption import Adoption
 from ferry.protocol.bars import Bar
 from ferry.protocol.coordinator_io import Desired, Note, Phase
-from ferry.protocol.membership import Refusal
+from ferry.protocol.membership import GivenUp
 
 
 class Moves(Adoption):
@@ -32,11 +32,11 @@ class Moves(Adoption):
         for key in [(instance, v) for v in vnodes]:
             before = self.refused[key].bar if key in self.refused else None
             bar = Bar.after(before, self.now, self.settings.retry_ms, self.settings.retry_max_ms)
-            self.refused[key] = Refusal(bar, reason)
+            self.refused[key] = GivenUp(bar, reason)
         text = f"{len(vnodes)} copies on {instance} are given up, and begun again in {bar.wait / 1000:g} s: {reason}"
         self._do(Note("given-up", self.step_now, text=text))
 
-    def given_up(self) -> dict[tuple[InstanceId, int], Refusal]:
+    def given_up(self) -> dict[tuple[InstanceId, int], GivenUp]:
         """Moves that are left alone for a while, by (learner, virtual node)."""
         return {key: refusal for key, refusal in self.refused.items() if self.now < refusal.bar.until}
 

@@ -8,6 +8,7 @@ nothing helps for `apart_ms`                  Halt, with the names
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -153,11 +154,14 @@ class Patience(Moves):
         self._do(Note("apart", self.step_now, text=text))
 
     # ---- what the epoch does
+    @abstractmethod
     def _is_now(self, step: Step, attempt: Attempt) -> bool:
-        raise NotImplementedError
+        """Whether it is the attempt under way."""
 
+    @abstractmethod
     def _prepare(self) -> None:
-        raise NotImplementedError
+        """Begin an attempt under the present table."""
 
+    @abstractmethod
     def _again(self, why: str) -> None:
-        raise NotImplementedError
+        """Run the ingest of the step under way again."""

@@ -293,7 +293,7 @@ class Node:
         return self._inbox.arrived(message.lane, said, message.body)
 
     def _on_refused(self, peer: str, reason: str) -> None:
-        self._inbox.put(core.Refused(peer, reason))
+        self._inbox.put(core.TooLarge(peer, reason))
 
     def _on_open(self, peer: str, channel: Channel) -> None:
         self._drivers.opened(peer)

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from ferry.contract.names import InstanceId, Term
 from ferry.contract.places import Registration
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.tickets import derived
 from ferry_operator.environment import read_ferry_env
 
 A, B = InstanceId("0.0"), InstanceId("1.0")
@@ -232,6 +234,14 @@ def test_a_worker_keeps_its_parent_when_redis_has_lost_who_it_is(redis: Redis) -
     board.beat(0, life, 60_000)
     with pytest.raises(Superseded):
         board.beat(0, former, 60_000)
+
+
+def test_a_private_redis_is_shown_what_is_derived_for_it() -> None:
+    def shown(url: str) -> Any:
+        return Board(RUN, url, "secret")._redis.connection_pool.connection_kwargs.get("password")
+
+    assert shown("unix:///somewhere/r") == derived("secret", "redis")
+    assert shown("redis://:theirs@somewhere:1") == "theirs" and shown("redis://somewhere:1") is None
 
 
 def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis) -> None:

@@ -1,4 +1,4 @@
-"""What the coordinator's loop says when it stops."""
+"""What the coordinator's loop is given, what it sends, and what it says when it stops."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
+from ferry.contract.names import InstanceId
 from ferry.coordinator import loop
 from ferry.protocol import coordinator as core
+from ferry.protocol.groups import Pace
 from ferry.protocol.story import Story
 
 
@@ -65,3 +67,27 @@ def test_a_halt_is_logged_with_what_came_before(tmp_path: Any, caplog: pytest.Lo
     one._perform([core.Halt("unavailable", "no copy")])
     assert one.orders.get_nowait() == core.Halt("unavailable", "no copy")
     assert "JournalReachable(up=False)" in caplog.text
+
+
+def test_the_machine_gets_the_bounds_of_the_run() -> None:
+    settings: Any = SimpleNamespace(
+        timeout_ms=2000, return_deadline_ms=50_000, handover_deadline_ms=500_000, handover_batch=3, handover_gap=2,
+        workers=2, instances_per_worker=1, replicas=1, virtual_nodes=4, run="r", secret="s",
+    )  # fmt: skip
+    board: Any = SimpleNamespace(journal=lambda: None)
+    one = loop.Loop(settings, board, 2, lambda epoch, stage: None, ended=7)
+    one._endpoint.close()
+    assert one.machine.settings == core.Settings(
+        operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, warm_ms=500_000, pace=Pace(3, 2), ended=7
+    )
+
+
+def test_what_is_sent_goes_through_the_letters() -> None:
+    one: Any = loop.Loop.__new__(loop.Loop)
+    posted: list[Any] = []
+    one._endpoint = SimpleNamespace(channel=lambda peer: {"0.0": "a channel"}.get(peer))
+    one._letters = SimpleNamespace(post=lambda *about: posted.append(about))
+    one.machine = SimpleNamespace(generation=3)
+    for to in ("0.0", "1.0"):
+        one._send(core.Send(InstanceId(to), m.Ask(3)))
+    assert posted == [("a channel", "0.0", 3, m.Ask(3))], "to who is there"

@@ -115,10 +115,10 @@ def test_a_torn_file_of_an_epoch_that_only_began_is_planned_anew(query: Query) -
     assert (query.folder / "offsets/8").exists()
 
 
-@pytest.mark.parametrize("torn", ["", "v1\n{"])
+@pytest.mark.parametrize("torn", ["", "v1", "v1\n{", "v1\n{\0\0\0", "\0" * 30], ids=repr)
 def test_a_torn_file_of_a_committed_epoch_is_written_again(query: Query, torn: str) -> None:
     (query.folder / "offsets/7").write_text(torn)
-    (query.folder / "commits/6").write_text("")
+    (query.folder / "commits/6").write_text(torn)
     assert query.settle(7) is True and query.begins() == 7
 
 

@@ -33,7 +33,8 @@ def test_those_that_came_with_receipts_are_published_with_their_epoch(tmp_path: 
 
 def test_an_epoch_without_any_looks_at_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     letters = DeadLetters(tmp_path)
-    monkeypatch.setattr(Path, "iterdir", lambda path: pytest.fail(f"{path} is listed"))
+    for listing in ("iterdir", "glob"):
+        monkeypatch.setattr(Path, listing, lambda path, *_: pytest.fail(f"{path} is listed"))
     letters.publish(7, [])
 
 

@@ -13,10 +13,12 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Fault, Final, SpecRefused
 from ferry.coordinator.progress import Progress
 from ferry.driver import patience
+from ferry.driver.epochs import Epochs
 from ferry.driver.letters import DeadLetters
 from ferry.driver.orders import Halted
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Halt, Rows
+from ferry.spark.compile import Plan
 
 
 @pytest.mark.parametrize(
@@ -116,5 +118,36 @@ def test_a_sink_is_tried_for_as_long_as_the_job_says(tmp_path: Path, clock: Cloc
 def test_rows_that_cannot_be_read_for_what_they_hold_are_not_asked_for_again() -> None:
     refuse_final("FlightUnavailableError: connection refused")
     text = "Flight returned internal error, with message: integer overflow: operator x, s=sum('a'): too much. Detail: Python exception\nmore"
-    with pytest.raises(SpecRefused, match=r"^integer overflow: operator x, s=sum\('a'\): too much$"):
-        refuse_final(text)
+    publisher, epochs = object.__new__(Publisher), object.__new__(Epochs)
+    for refuses in (
+        refuse_final,
+        lambda text: publisher._read_failed(cast(Any, None), RuntimeError(text)),
+        lambda text: epochs._ingest_failed(cast(Any, None), text),
+    ):
+        with pytest.raises(SpecRefused, match=r"^integer overflow: operator x, s=sum\('a'\): too much$"):
+            refuses(text)
+
+
+@pytest.mark.parametrize(("patience_ms", "limit"), [(None, None), (90_000, 90.0)], ids=str)
+def test_a_sink_is_waited_for_as_long_as_the_job_says(
+    patience_ms: int | None, limit: float | None, tmp_path: Path
+) -> None:
+    settings: Any = SimpleNamespace(secret="s", encrypted=False, sink_patience_ms=patience_ms)
+    some: Any = None
+    made = Publisher(settings, some, Plan({}, (), ()), some, Progress("j", str(tmp_path)), some, some, some)
+    assert (made._sinking._limit, made._reading._limit) == (limit, None)
+
+
+def test_a_sink_that_will_never_take_the_rows_ends_the_job() -> None:
+    def write(rows: Any, table: Any, epoch: int) -> None:
+        raise Final("the table has other columns")
+
+    publisher: Any = object.__new__(Publisher)
+    publisher.loop, publisher.hook, publisher._local_rows = (
+        SimpleNamespace(stages={}),
+        lambda epoch, stage: None,
+        -1,
+    )
+    publisher._write = write
+    with pytest.raises(Final, match="other columns"):
+        publisher._publish_rows(SimpleNamespace(fired=7), 5)

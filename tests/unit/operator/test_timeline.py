@@ -163,6 +163,25 @@ def test_two_processes_end_a_part_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert {r["epoch"] for r in timeline.read(tmp_path / documents.TIMELINE)} == set(range(110))
 
 
+def test_a_part_that_another_process_has_ended_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 100)
+    file = tmp_path / documents.TIMELINE
+    numbers = iter(range(100, 200))
+
+    def others_first(descriptor: int, operation: int) -> None:
+        file.rename(tmp_path / documents.TIMELINE_BEFORE)
+        file.write_text(json.dumps({"kind": "epoch", "epoch": next(numbers)}) + "\n")
+
+    monkeypatch.setattr(documents.fcntl, "flock", others_first)
+    written = 0
+    while not (tmp_path / documents.TIMELINE_BEFORE).exists():
+        documents.append_record(tmp_path, {"kind": "epoch", "epoch": written})
+        written += 1
+    assert [r["epoch"] for r in timeline.read(file)] == [*range(written), 100]
+
+
 @pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG"), ("b.svg", b"<?xml"), ("without", b"\x89PNG")])
 def test_a_picture_is_drawn(tmp_path: Path, name: str, magic: bytes) -> None:
     moves = [groups(2.5, (0, "joined", "1.0")), groups(3.5, (0, "in-step", "1.0"), (0, "cut", "1.0"))]

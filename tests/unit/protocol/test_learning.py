@@ -187,3 +187,22 @@ def test_the_driver_hears_of_a_snapshot_only_when_there_is_more_of_it_than_ever(
     for number, expected in ((0, []), (1, []), (2, [3])):
         learner.chunk(base=5, committed=5, number=number, last=False, session=2)
         assert told() == expected
+
+
+def test_a_large_snapshot_that_is_over_does_not_hide_that_a_small_one_comes_along() -> None:
+    done: list[Effect] = []
+    learning = Learning(B, 1, Rules(), 1000, done.append, session_vnodes=1)
+    learning.keep({1: A, 2: A}, Version(1, 1))
+    learning.begin(A, (1, 2))
+
+    def told(session: int, number: int, last: bool) -> list[int]:
+        done.clear()
+        learning.on_chunk(m.Chunk(A, session, number, label(5), last, 0, 0), label(5))
+        learning.tick(100)
+        sent = [e.message for e in done if isinstance(e, Send)]
+        return [x.chunks for x in sent if isinstance(x, m.Learned)]
+
+    assert [told(1, number, number == 8) for number in range(9)][-1] == [9]
+    assert told(2, 0, False) == [10]
+    learning.keep({2: A}, Version(1, 2))  # virtual node 1 is in step
+    assert told(2, 1, False) == [2], "else its move would be given up"

@@ -190,3 +190,15 @@ def test_pieces_of_a_read_in_which_nothing_fires_let_the_loop_in(
     monkeypatch.setattr(data.time, "sleep", sleep)
     _, read = one.data.read(ReadTicket(1, 1, 0, (1, 1), 0, 1000, ALL), lambda: True)
     assert list(read) == [row] and let_in == [True] * 3
+
+
+def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: Path) -> None:
+    one, label = One(tmp_path, ME, 0), Label(STEP, ATTEMPT)
+    one.compute()
+    one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
+    one.data.perform(core.Put(label))
+    saved = core.Saved(1, label, holds=(0, 3), learned=(1,))
+    one.data.perform(core.Save(saved))
+    again = One(tmp_path, ME, 0)
+    assert again.data.saved() == saved
+    assert again.data.states[0].statistics()["entries"].astype(bool).tolist() == [v in (0, 1, 3) for v in ALL]

@@ -79,11 +79,13 @@ def test_a_copy_of_a_ticket_stages_nothing_over_what_is_there(rig: Rig) -> None:
 def test_a_copy_of_a_ticket_stages_nothing_in_place_of_what_is_under_way(rig: Rig) -> None:
     client, writer = rig.begin(ticket())
     with client:
-        writer.write_batch(MINE)
-        assert rig.claimed.wait(10)
-        with pytest.raises(fl.FlightUnauthorizedError, match="good for one use"):
-            rig.put(ticket(), COPIED)
-        writer.close()
+        try:
+            writer.write_batch(MINE)
+            assert rig.claimed.wait(10)
+            with pytest.raises(fl.FlightUnauthorizedError, match="good for one use"):
+                rig.put(ticket(), COPIED)
+        finally:
+            writer.close()
     assert rig.staging.take(fragment()) == [MINE]
 
 

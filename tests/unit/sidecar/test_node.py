@@ -71,6 +71,16 @@ def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
     assert len(worked) == 3 and (tmp_path / ALIVE).exists()
 
 
+def test_a_message_that_can_never_be_sent_is_told_to_the_driver() -> None:
+    one = node.Node.__new__(node.Node)
+    one._inbox = Inbox()
+    one._on_refused("1.0", "it is larger than any may be")
+    item = one._inbox.take(0)
+    assert item is not None
+    told = core.Instance(ME, 1, core.Saved()).step(item.event)
+    assert told == [core.Send(core.DRIVER, m.Unsendable(ME, "1.0", "it is larger than any may be"))]
+
+
 def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     one, sent = node.Node.__new__(node.Node), []
     one.me, one.settings = ME, SimpleNamespace(heartbeat_ms=500)  # type: ignore[assignment]

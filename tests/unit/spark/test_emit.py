@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as fl
 import pytest
 
 from ferry.driver.publisher import Publisher
@@ -47,6 +48,26 @@ def test_of_more_nothing_is_kept_and_no_more_is_asked_for() -> None:
     given.clear()
     assert fetch([1000, 1000], 5 * BATCH.nbytes) is None
     assert len(given) <= 5 + 2 * 2
+
+
+def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Event()
+
+    def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        publisher._watch.lost("0.0")
+        answers.wait(20)
+        yield BATCH
+
+    monkeypatch.setattr(emit, "read_rows", read_rows)
+    publisher: Any = object.__new__(Publisher)
+    publisher._local_bytes, publisher._fired_schema = 1 << 20, lambda rows: SCHEMA
+    publisher._watch, publisher.splits = Watch(lambda: None, lambda instance: True), lambda rows: [{}]
+    with ThreadPoolExecutor(1) as publisher._readers:
+        try:
+            with pytest.raises(fl.FlightUnavailableError):
+                publisher._fetch(SimpleNamespace(fired=10, readers=(("0.0", (0,)),)))
+        finally:
+            answers.set()
 
 
 def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:

@@ -32,6 +32,8 @@ def test_event_times_of_records_may_be_a_day_ahead_of_the_clock(tmp_path: Path) 
     assert feed_of(files, 0) == DAY
     assert feed_of(files, 0, "1h") == 3_600_000
     assert feed_of(files, 0, None) is None
+    stream = Stream(Build(lambda function, schema, where: schema), Input("bid", (), BID, None, 0))
+    assert stream.event_time("ts").input.ahead_ms == DAY, "when nothing is said"
 
 
 def test_generators_and_fired_rows_do_not_follow_the_clock(tmp_path: Path) -> None:

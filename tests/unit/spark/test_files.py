@@ -234,7 +234,7 @@ def test_the_position_is_small_and_the_list_does_not_grow_for_ever(
     for _ in range(2):
         position = source.latest(position, 10**6)
         assert len(position["files"]) == 5 and len(json.dumps(position)) < 2000
-    for i in range(20):
+    for i in range(60):
         write_lines(inbox, f"g{i:03}", 200 + i, [b'{"a": 1}'])
         for old in inbox.glob(f"g{i - 1:03}"):
             old.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -57,6 +58,19 @@ def test_what_goes_through_spark_holds_neither_the_secret_nor_the_key_of_tickets
     for secret in ("a-secret-of-the-run", derived("a-secret-of-the-run", "tickets")):
         assert secret.encode() not in data
     assert bytes.fromhex(derived("a-secret-of-the-run", "tickets")) not in data
+
+
+@pytest.mark.parametrize(("ahead_ms", "taken"), [(86_400_000, 1), (None, 2)], ids=["a day", "any"])
+def test_a_task_judges_event_times_by_its_clock(
+    ahead_ms: int | None, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_700_000_000_000
+    monkeypatch.setattr(ingest.clock, "time", lambda: now / 1000)
+    made = task(None)
+    made.fragmenters, made.sender = {0: Fragmenter(made.work.shape)}, SimpleNamespace(send=lambda batches: None)  # type: ignore[assignment]
+    records = pa.record_batch({"k": [1, 2], "t": [now + 86_400_000, now * 1000]})
+    made._contribute("bids", Feed(0, (), ("k",), "t", None, None, ahead_ms), records)
+    assert (made.fragmenters[0].rows, made.malformed) == (taken, 2 - taken)
 
 
 def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) -> None:

@@ -94,3 +94,29 @@ def test_rows_that_do_not_come_are_not_waited_for_for_ever(helper: Helper, monke
     monkeypatch.setattr(ingest, "CALL_SECONDS", 0.1)
     with pytest.raises(fl.FlightTimedOutError):
         list(read_rows({"flight": helper.uri, "ticket": "x", "authority": None}))
+
+
+def test_rows_that_are_not_taken_are_not_pushed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck(Helper):
+        def do_put(self, context: object, descriptor: object, reader: object, writer: object) -> None:
+            time.sleep(0.4)
+
+    stuck = Stuck()
+    monkeypatch.setattr(ingest, "CALL_SECONDS", 0.1)
+    made = sender(("0.0", stuck.uri))
+    with pytest.raises(fl.FlightTimedOutError):
+        made.send([ROW])
+        made.finish()
+    stuck.shutdown()
+
+
+@pytest.mark.parametrize("authority", [None, "a certificate"])
+def test_an_end_that_is_gone_is_found_out_long_before_tcp_does(
+    authority: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, int]] = []
+    monkeypatch.setattr(fl, "connect", lambda uri, generic_options, **others: asked.append(dict(generic_options)))
+    ingest.connect("grpc+tls://host:1" if authority else "grpc+tcp://host:1", authority)
+    (options,) = asked
+    assert options["grpc.keepalive_timeout_ms"] <= 60_000
+    assert 300_000 < options["grpc.keepalive_time_ms"] <= 400_000, "a server refuses more than one ping in 300 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_everything_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatc
     synced, rename = sinks._synced, Path.rename
 
     def seen_sync(path: Path) -> int:
-        steps.append(path.name.split(".4")[0])
+        steps.append(re.sub(r"(epoch=\d+)\..*", r"\1", path.name))
         return synced(path)
 
     def seen_rename(path: Path, target: Path) -> Path:
@@ -162,3 +163,7 @@ def test_everything_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatc
     sink.open(-1)
     sink.write(4, 4, ROWS)
     assert steps == ["part-0.parquet", MANIFEST, ".epoch=4", "-> epoch=4", "q"]
+    steps.clear()
+    sink.write(5, 4, _Retried())  # type: ignore[arg-type]
+    assert [name[:5] for name in steps[:2]] == ["part-"] * 2, "each task answers for its own part"
+    assert steps[2:] == [MANIFEST, ".epoch=5", "-> epoch=5", "q"]

@@ -284,6 +284,19 @@ def test_a_put_makes_few_regions_grow(directory: Path) -> None:
     assert state.statistics()["entries"].sum() == 60_000 == len(contents(AggregateState(COUNT, 256, directory)))
 
 
+def test_large_regions_do_not_grow_at_one_time(directory: Path) -> None:
+    """Though they have about as many rows: the larger they are the less they differ."""
+    state = AggregateState(COUNT, 16, directory)
+    state.put(counts(range(250_000)))
+    moved, keys = [], 250_000
+    while keys < 380_000:
+        before = state._table(0).places.copy()
+        state.put(counts(range(keys, keys + 10_000)))
+        keys += 10_000
+        moved.append(int(np.count_nonzero(state._table(0).places != before)))
+    assert sum(moved) == 16 and max(moved) <= 5, moved
+
+
 def test_a_scan_that_growth_overtakes_goes_on(directory: Path) -> None:
     """It repeats the region it is in, and none before it."""
     state = AggregateState(COUNT, 256, directory)
@@ -475,6 +488,16 @@ def test_many_long_keys_make_every_heap_grow(directory: Path) -> None:
     again = AggregateState(shape, 4, directory)
     assert fired(again, 10, 20, max_rows=1000) == {(0, 20, (k,)): (2,) for k in keys}
     assert again.statistics()["bytes"].sum() == 2 * 3000 * (32 + 4 + 5 + 200)
+
+
+def test_fired_rows_come_in_batches_of_bounded_bytes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = AggregateState(TEXT, 1, directory)
+    state.put(texts([f"{i:0500d}" for i in range(300)]))
+    expected = fired(state, 10, 20, max_rows=1000)
+    monkeypatch.setattr(aggregate, "FIRED_BYTES_MAX", 20_000)
+    batches = list(state.fired(10, 20, np.arange(1), 1000))
+    assert max(b.num_rows for b in batches) <= 40 and len(expected) == 300
+    assert fired(state, 10, 20, max_rows=1000) == expected
 
 
 def test_cold_slices_are_paged_out_and_stay_readable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,6 +251,17 @@ def test_a_merge_is_a_series_of_small_pieces(tmp_path: Path, monkeypatch: pytest
     assert all(bool(np.all(np.diff(p.hashes.astype(object)) >= 0)) for p in state._segments[0].parts)
 
 
+def test_of_large_segments_as_many_are_merged_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = RowState(shape_of(), 8, tmp_path)
+    state.put(some(0), 0, "a")
+    monkeypatch.setattr(rows, "MERGE_BYTES_MAX", 6 * state._segments[0].bytes)
+    for i in range(1, rows.TIER):
+        state.put(some(100 * i), i, "a")
+    before = contents(state)
+    upkeep(state)
+    assert len(state._segments) == rows.TIER - 5 and contents(state) == before
+
+
 def test_a_drop_writes_no_row_anew(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(5):
@@ -263,6 +274,10 @@ def test_a_drop_writes_no_row_anew(tmp_path: Path) -> None:
     assert left == contents(state, np.array([0, 1, 3, 4, 5, 7])) and left.total() < every.total()
     assert not contents(state, np.array([2, 6])) and state.statistics()["entries"][[2, 6]].tolist() == [0, 0]
     assert not fired(RowState(shape_of(), 8, tmp_path), 0, 10) - fired(state, 0, 10)
+    state.drop(np.arange(7))
+    assert {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in tmp_path.glob("*.arrow")} == before, (
+        "also when hardly anything is left: that waits for upkeep"
+    )
 
 
 def test_what_is_mostly_dropped_leaves_the_disk(tmp_path: Path) -> None:
@@ -396,6 +411,8 @@ def test_more_text_than_32_bits_can_count(tmp_path: Path, monkeypatch: pytest.Mo
     assert contents(state) == contents(other)
     monkeypatch.setattr(columns, "BINARY_BYTES_MAX", 2**31 - 1)
     assert fired(state, 0, 10, 1000).total() == fired(other, 0, 10, 1000).total() == 50 * 4 * 4
+    with pytest.raises(Exhausted, match=r"lower epoch\.maxRows"):  # values that do not fit, as so much text would not
+        columns.narrowed(pa.record_batch({"a": [300]}), pa.schema([("a", pa.int8())]))
 
 
 def test_full_disk_and_damage_are_said_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,64 @@
+"""How a new driver goes on from what the one before it has left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from ferry.contract.errors import StateUnavailable
+from ferry.contract.names import Attempt, Label, Step
+from ferry.coordinator.progress import Progress
+from ferry.driver.checkpoint import Checkpoint
+from ferry.driver.job import Job
+from ferry.protocol.coordinator import Ready
+from ferry.spark.compile import Plan
+
+NONE: dict[str, Any] = {}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Epoch 6 has ended, 7 has begun."""
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "commits").mkdir()
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id":"q"}')
+    (tmp_path / "checkpoint" / "commits" / "6").write_text("v1\n{}")
+    for epoch in (6, 7):
+        (tmp_path / "checkpoint" / "offsets" / str(epoch)).write_text(f'v1\n{{}}\n{{"a":{epoch}}}')
+    return tmp_path / "checkpoint"
+
+
+def resumed(folder: Path, notes: str, final: bool = False, flush: bool = False, sources: Any = NONE) -> tuple[Any, ...]:
+    """What a driver finds when the state has committed epoch 7: its last epoch, whether all is over, what it counts."""
+    job: Any = object.__new__(Job)
+    job._checkpoint = Checkpoint(folder)
+    progress = Progress("job", str(folder.parent))
+    meta = json.dumps({"spark": notes, "flush": flush, "rows": 70, "epoch": (10, 0, 0)}).encode()
+    ready = Ready(Label(Step(7, 0), Attempt(1, 9)), meta, final)
+    return (*job._resume(ready, Plan(sources, (), ()), progress, 0), progress.epoch, progress.rows)
+
+
+def test_an_epoch_that_spark_has_not_ended_is_begun_again_with_its_own_offsets(folder: Path) -> None:
+    notes, offsets = Checkpoint(folder).notes(7), (folder / "offsets/7").read_text()
+    (folder / "offsets/7").unlink()
+    assert resumed(folder, notes) == (7, False, 6, 60)
+    assert (folder / "offsets/7").read_text() == offsets
+    assert resumed(folder, notes, flush=True) == (7, False, 6, 60), "what fired last is not in the sinks yet"
+    assert resumed(folder, notes, final=True) == (7, False, 7, 70)
+    assert resumed(folder, notes, flush=True) == (7, True, 7, 70)
+
+
+def test_what_cannot_be_written_again_ends_the_job(folder: Path) -> None:
+    notes = Checkpoint(folder).notes(7)
+    shutil.rmtree(folder)
+    with pytest.raises(StateUnavailable, match="orders: Spark's own source"):
+        resumed(folder, notes, sources={"orders": object.__new__(DataFrame)})
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "offsets/7").write_text('v1\n{}\n{"a":9}')
+    with pytest.raises(StateUnavailable, match="was put back to another day"):
+        resumed(folder, notes)
