@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import prometheus_client as prom
 import pytest
@@ -17,8 +18,13 @@ from ferry import scrape
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.documents import RunSettings
+from ferry.contract.places import DriverPlace
 from ferry.coordinator import control
 from ferry.coordinator.progress import Progress
+from ferry.driver import standalone
+from ferry.environment import Environment
+from ferry.sidecar.node import Node
+from ferry.worker import launch
 from ferry_operator.kube.driver_link import DriverLink
 from ferry_operator.kube.health import Health
 
@@ -49,6 +55,35 @@ def test_metrics_and_health_are_reached(host: str) -> None:
     health = Health(0, lambda: None, lambda: b"", None)
     assert urllib.request.urlopen(f"http://{netloc(host, health.port)}/healthz", timeout=10).read() == b"ok"
     health.close()
+
+
+@pytest.mark.parametrize(("host", "spark"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
+def test_a_worker_of_spark_is_told_its_address(host: str, spark: str, tmp_path: Path) -> None:
+    driver = DriverPlace(1, True, "a", "spark://x:7077", "")
+    line = launch.command(Environment(host=host), launch.Files(tmp_path), "java", tmp_path, driver)
+    assert line[line.index("--host") + 1] == spark
+
+
+@pytest.mark.parametrize(("host", "spark"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
+def test_the_master_of_spark_is_told_its_address(host: str, spark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    java: Any = MagicMock()
+    monkeypatch.setattr(standalone.environment, "give", lambda more: None)
+    monkeypatch.setattr(standalone, "SparkConf", MagicMock())
+    monkeypatch.setattr(standalone, "SparkContext", SimpleNamespace(_jvm=java, _ensure_initialized=lambda conf: None))
+    nobody: Any = None
+    standalone.start_master(nobody, Environment(host=host, master_port=7077), {})
+    where, port, *_ = java.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint.call_args[0]
+    assert (where, port) == (spark, 7077)
+
+
+@pytest.mark.parametrize(
+    ("host", "uri"), [("10.0.0.1", "grpc+tls://10.0.0.1:7201"), ("fd00::1", "grpc+tls://[fd00::1]:7201")]
+)
+def test_where_instances_serve_tasks(host: str, uri: str) -> None:
+    one: Any = object.__new__(Node)
+    one._surroundings, one._index = Environment(host=host, fixed_ports=True), 1
+    one.settings = SimpleNamespace(encrypted=True)
+    assert one._flight_location() == one._flight_at(host, 7201) == uri
 
 
 @pytest.mark.parametrize("tls", ["off", "run"])

@@ -136,7 +136,7 @@ class Node:
         serve(door)
         around = self._surroundings
         host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
-        flight = f"{self._flight_scheme}://{netloc(around.host, door.port)}" if around.host else self._flight_uri
+        flight = self._flight_at(around.host, door.port) if around.host else self._flight_uri
         entry = places.Registration(self.me, self._life, host, port, flight, os.getpid())
         self._peers.start(self._endpoint, entry)
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
@@ -178,11 +178,13 @@ class Node:
             return "grpc+unix"
         return "grpc+tls" if self.settings.encrypted else "grpc+tcp"
 
+    def _flight_at(self, host: str, port: int) -> str:
+        return f"{self._flight_scheme}://{netloc(host, port)}"
+
     def _flight_location(self) -> str:
         """A unix socket in the instance's directory (when its path is too long for one, beside that of Redis), else TCP."""
         if self._surroundings.host:
-            port = self._surroundings.flight_port(self._index)
-            return f"{self._flight_scheme}://{netloc(self._surroundings.host, port)}"
+            return self._flight_at(self._surroundings.host, self._surroundings.flight_port(self._index))
         path, board = self.dir / "flight.sock", self.settings.redis
         if len(str(path)) > 100:
             # The supervisor has made that directory short enough, and removes it at the end.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from ferry.contract.documents import RunSettings
+from ferry.contract.places import DriverPlace
 from ferry.driver import standalone
+from ferry.driver.announcer import Announcer
 from ferry.environment import Environment
 
 
@@ -34,6 +39,18 @@ def test_executors_are_what_the_job_says() -> None:
     assert standalone.fixed(settings(), Environment())["spark.executor.cores"] == "3"
     assert standalone.tuned(settings(executor_bytes=14 << 30))["spark.executor.memory"] == "10240m"
     assert standalone.tuned(settings())["spark.executor.memory"] == "512m", "of settings from before it was said"
+
+
+def test_workers_are_told_how_many_task_slots_to_offer() -> None:
+    """Before the generation is claimed, and after."""
+    told: list[DriverPlace] = []
+    board: Any = SimpleNamespace(journal=lambda: None, announce=lambda place: told.append(place) or True)
+    one = Announcer(board, cores=3)
+    one.starting("spark://x:7077")
+    machine: Any = SimpleNamespace(phase=None, generation=1)
+    one._started(machine, "http://x:7070")
+    assert [(place.claimed, place.cores) for place in told] == [(False, 3), (True, 3)]
+    assert DriverPlace.load(told[1].dump()) == told[1]
 
 
 @pytest.mark.parametrize(("host", "spark"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
