@@ -85,6 +85,10 @@ class Checks:
         now = host.files.saved
         if now.generation < before.generation:
             self.fail(f"{host.name}: generation went back")
+        if before.committing is not None and now.committing is None and now.committed != before.committing.label:
+            if host.lost_at < 0 or now.holds:
+                self.fail(f"{host.name}: gives up {before.committing.label}, which it has begun to put")
+            return  # It is no copy, as one without files.
         if now.holds != before.holds:
             host.stale, host.lost_at = False, -1
         if now.committed != before.committed:

@@ -41,6 +41,8 @@ class Told:
     """None: it dies between two events."""
     rows: Rows = field(default_factory=dict)
     dies_after: int | None = None
+    lost: str = ""
+    """Of which leader the logged deltas are gone when it comes back ("*": of all)."""
 
 
 def table(number: int, *groups: tuple[tuple[InstanceId, ...], tuple[InstanceId, ...]], initial: bool = False) -> Told:
@@ -86,6 +88,15 @@ STORIES: dict[str, list[Told]] = {
     "a replica follows": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2), DIES, ASK],
     "a put is cut short": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=2), ASK],
     "a put is cut short after the mark": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=1), ASK],
+    "a put is cut short, and its log is gone": [
+        *HELD, delta(1, 2, spread(1), ALL), replace(commit(1, 2, dies_after=1), lost="*"), ASK, DIES, ASK,
+    ],
+    "a put is cut short, and a part of its log is gone": [
+        table(1, BOTH, ((C, ME), ()), BOTH, ((C, ME), ()), initial=True), delta(0, 1, of((0, 2), spread(0)), (0, 2)),
+        delta(0, 1, of((1, 3), spread(0)), (1, 3), (C, ME), leader=C), replace(commit(0, 1, dies_after=1), lost=C), ASK,
+        table(2, LEARNS, ((C,), ()), ((A,), ()), ((C,), ())), commit(0, 1), chunk(0, of((0,), spread(0)), 0),
+        chunk(1, {}, 0, last=True), DIES, ASK,
+    ],
     "two attempts": [
         *HELD, delta(1, 2, spread(1), ALL), delta(1, 3, spread(2), ALL), DIES, ASK,
         table(1, BOTH, BOTH, BOTH, BOTH), commit(1, 3),
@@ -183,6 +194,9 @@ class Real:
                 self.data.receive(told.event, self.batch(told.rows))
             self.perform(self.core.step(told.event), told.dies_after)
         if told.event is None or told.dies_after is not None:
+            if told.lost:
+                for file in (self.directory / "log").glob(f"*-{told.lost}-*.delta"):
+                    file.unlink()
             self.begin()
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
@@ -264,6 +278,9 @@ class Simulated:
         if told.event is None or told.dies_after is not None:
             if self.host.alive:
                 self.world.crash(self.host)
+            log = self.host.files.log
+            for label in list(log) if told.lost else ():
+                log[label] = [(d, body) for d, body in log[label] if told.lost not in ("*", d.leader)]
             self.begin()
 
     def holds(self) -> dict[int, Counter[tuple[int, int, int]]]:
@@ -305,3 +322,16 @@ def test_the_simulated_host_holds_what_the_real_one_does(name: str, shape: Shape
         assert real.logged() == simulated.logged(), where
         assert real.sent == simulated.sent, where
     assert any(real.holds().values()) or "cut short" in name or "leaves" in name
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("name", [name for name in STORIES if "log is gone" in name])
+def test_a_put_that_cannot_be_done_again_leaves_no_copy(name: str, tmp_path: Path) -> None:
+    real = Real(tmp_path, AGGREGATE)
+    story = STORIES[name]
+    for told in story[: story.index(ASK) + 1]:
+        real.take(told)
+    (answer,) = [said for said in real.sent if isinstance(said, m.Answer)]
+    assert (answer.committed, answer.holds, answer.prepared) == (None, (), ())
+    assert not any(real.holds().values()) and not real.logged()
+    assert real.core.saved.generation == 1, "whom it obeys it knows all the same"

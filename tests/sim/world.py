@@ -251,7 +251,10 @@ class World(Links):
         host.alive = False
         self.net.held = {k: x for k, x in self.net.held.items() if k[0] != host.name}
         if host.lost_at == self.clock.now:
-            host.files = Files()
+            if host.files.saved.committing is not None and self.rnd.random() < 0.8:
+                host.files.log = {}  # Files of different days: the mark is of today.
+            else:
+                host.files = Files()
         self.note(host.name, "is down")
         for other in (*self.hosts, *self.drivers):
             if other != host.name:

@@ -50,9 +50,13 @@ class Instance(Member):
 
     # ---- the one entrance
     def start(self) -> list[Effect]:
-        """Effects of coming (back) to life: a put that was cut short is done again."""
-        if self.saved.committing is not None and self.rules.redo_put:
-            self._finish(self.saved.committing)
+        """Effects of coming (back) to life: a put that was cut short is done again, or what is not whole is no copy."""
+        commit = self.saved.committing
+        if commit is not None and self.rules.redo_put:
+            if not self.saved.holds or commit.label in self._prepared() or not self.rules.redo_whole:
+                self._finish(commit)
+            else:
+                self._begin_anew(commit.label.step)
         out, self._out = self._out, []
         return out
 
@@ -259,6 +263,15 @@ class Instance(Member):
             self.trial = None
         if not self.rules.rows_kept and label.step.operator + 1 == self.operators:
             self._release(label.step.epoch)
+
+    def _begin_anew(self, upto: Step) -> None:
+        """Hold nothing: this step was put in parts, and what is missing is not in the log (files of different days)."""
+        held = self.saved.holds
+        self.saved = Saved(self.saved.generation)
+        self._do(Save(self.saved))
+        self._do(Drop(held))
+        self.log = {lb: d for lb, d in self.log.items() if lb.step > upto}
+        self._do(ForgetLog(upto))
 
     # ---- learning and teaching
     def _on_fetch(self, fetch: m.Fetch) -> None:

@@ -56,6 +56,8 @@ class Rules:
     """Deltas of all attempts of a step are kept until the step is committed."""
     redo_put: bool = True
     """A put that a crash cut short is done again from the log before anything else."""
+    redo_whole: bool = True
+    """What cannot be put as a whole again, because the log lacks a part of it, is no copy any more."""
     low_attempt: bool = True
     """A Prepare or Delta of a lower attempt than one already logged is refused."""
     watermark_adopt: bool = True

@@ -118,8 +118,13 @@ class Node:
         )
         if data.arena is not None:
             self._chosen.lend(data.arena)
-        self._machine = core.Instance(self.me, len(shapes), data.saved(), data.logged())
+        saved = data.saved()
+        self._machine = core.Instance(self.me, len(shapes), saved, data.logged())
         self._perform(self._machine.start())
+        if saved.committing is not None and saved.holds and not self._machine.saved.holds:
+            log.error(
+                "%s holds nothing any more: its log lacks what was being put: %s", self.me, saved.committing.label
+            )
         data.warm_up()
         judge = Judge(Right.root(self.settings.secret), self.me, self._life)
         identity = issue(self.settings.secret) if self._flight_scheme == "grpc+tls" else None

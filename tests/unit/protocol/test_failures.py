@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ferry.contract import messages as m
-from ferry.contract.names import Step
+from ferry.contract.names import InstanceId, Step
 from ferry.protocol import coordinator as c
 from tests.unit.protocol.table_top import A, B, Top
 
@@ -118,3 +120,27 @@ def test_the_last_holder_has_its_own_time_to_come_back() -> None:
     assert "Halt" not in top.kinds(), "A is overdue, B is not"
     top.wait(1_000)
     assert top.last(c.Halt).kind == "away"
+
+
+@pytest.mark.parametrize("copies", [(A, B), (A,)])
+@pytest.mark.parametrize("another_driver", [False, True])
+def test_a_put_whose_log_is_gone_is_no_copy(copies: tuple[InstanceId, ...], another_driver: bool) -> None:
+    top = Top([copies], (A, B))
+    top.epoch(0)
+    top.deaf = {(A, m.Commit)}
+    top.ingest(1)
+    files = top.crash(A)
+    commit = next(x[1] for x in reversed(top.done) if isinstance(x, tuple) and isinstance(x[1], m.Commit))
+    assert commit.label in files.log
+    # Of different days: its mark is of the middle of the put, its log is of another time.
+    files.saved, files.log, top.deaf = files.saved._replace(committing=commit), {}, set()
+    if another_driver:
+        top.new_driver()
+    top.done.clear()
+    top.back(A, files)
+    if copies == (A,):
+        halt = top.last(c.Halt)
+        assert halt.kind == "unavailable" and "[0] (of 1)" in halt.reason
+        return
+    assert [g.in_step for g in top.driver.table.groups] == [(B,)] and "Halt" not in top.kinds()
+    assert top.committed() == {A: None, B: commit.label}
