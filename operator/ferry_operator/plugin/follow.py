@@ -23,7 +23,7 @@ CALM_SECONDS = 2.5
 """A job is at rest when it has been so for this long: annotations have no generation that tells that they were seen."""
 
 SILENT_SECONDS = 30.0
-"""When the newest spec was not looked at for so long, there is no operator."""
+"""When the newest spec was not looked at for so long, there is no operator; an API server may be away for as long."""
 
 FINAL = "SpecRefused", "DriverRefused", "DriverHalted"
 """Reasons for which a change will never be followed."""
@@ -111,14 +111,27 @@ def follow(
 ) -> Iterator[Line]:
     """What is new, until the job is at rest or will not be; the last line's look has the state. 0: no timeout."""
     began, news, said, moved = clock(), _News(job), "", False
-    state, since = State.GOING, began
+    state, since, heard = State.GOING, began, began
+    look = Look(state, "")
     while True:
-        document, now = job.object(), clock()
-        look = judge(document)
+        now = clock()
+        try:
+            document = job.object()
+            look = judge(document)
+            lines = list(news.lines(document, look))
+        except ApiError as error:
+            if not error.passes or now - heard >= SILENT_SECONDS or (timeout and now - began >= timeout):
+                raise
+            if str(error) != said:
+                said = str(error)
+                yield Line("progress", said, look)
+            sleep(LOOK_SECONDS)
+            continue
+        heard = now
         moved = moved or look.moving > 0
         if look.state is not state:
             state, since = look.state, now
-        yield from news.lines(document, look)
+        yield from lines
         if state in WAITING and look.text != said:
             said = look.text
             yield Line("progress", said, look)

@@ -57,4 +57,5 @@ def job_of(api: UserApi, name: str) -> Doc:
 
 def told(error: ApiError) -> FerryError:
     """The error as a command ends with it: what the API server refuses, nothing is wrong with."""
-    return Refusal(str(error)) if 400 <= error.status < 500 and error.status != CONFLICT else error
+    refused = 400 <= error.status < 500 and error.status != CONFLICT and not error.passes
+    return Refusal(str(error)) if refused else error

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ferry.contract.errors import Refusal
 from ferry_operator.kube.names import Doc
-from ferry_operator.kube.port import EVENTS, JOBS
+from ferry_operator.kube.port import EVENTS, JOBS, ApiError, Kind
 from ferry_operator.plugin.follow import Line, State, follow, judge
 from ferry_operator.plugin.remote import Remote
 from tests.unit.plugin.fakes.fake_user import FakeUser, user
@@ -116,3 +117,34 @@ def test_without_the_right_to_read_events_the_rest_is_followed() -> None:
     api.forbidden = [EVENTS]
     lines = followed(api)
     assert lines[-1].look.state is State.REST and "events may not be read" in lines[0].text
+
+
+@pytest.mark.parametrize("kind", [JOBS, EVENTS])
+@pytest.mark.parametrize("status", [0, 429, 500])
+def test_an_api_server_that_is_away_for_a_while_ends_nothing(kind: Kind, status: int) -> None:
+    api = user()
+    api.world.rounds(15)
+    Remote(api, "nbq5").scale(4, None)
+    calls = 0
+
+    def away(asked: Kind) -> ApiError | None:
+        nonlocal calls
+        calls += asked is kind
+        return ApiError(status, "Busy", "no answer") if asked is kind and calls % 3 else None
+
+    api.away = away
+    lines = followed(api)
+    assert lines[-1].look.state is State.REST and lines[-1].look.workers == 4
+    said = [line.text for line in lines]
+    assert "no answer" in said
+    assert any(text.startswith("HandoverFinished") for text in said), "what was said meanwhile is said, too"
+    api.away = lambda asked: ApiError(status, "Busy", "no answer")
+    with pytest.raises(ApiError, match="no answer"):
+        followed(api)
+
+
+def test_what_the_api_server_refuses_ends_it() -> None:
+    api = user()
+    api.away = lambda asked: ApiError(403, "Forbidden", "not for you")
+    with pytest.raises(Refusal, match="not for you"):
+        followed(api)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ferry_operator.kube.names import Doc
@@ -27,6 +27,8 @@ class FakeUser:
         """by pod, container and whether it is the one before"""
         self.refuses: ApiError | None = None
         self.forbidden: list[Kind] = []
+        self.away: Callable[[Kind], ApiError | None] = lambda kind: None
+        """what a question about this kind fails with"""
         self.written: list[tuple[Doc, str]] = []
         """patches, and the subresource of each"""
 
@@ -65,6 +67,8 @@ class FakeUser:
     def _allowed(self, kind: Kind) -> None:
         if kind in self.forbidden:
             raise ApiError(403, "Forbidden", f"{kind.plural} is forbidden")
+        if (error := self.away(kind)) is not None:
+            raise error
 
 
 def user(**spec: Any) -> FakeUser:
