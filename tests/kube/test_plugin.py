@@ -119,18 +119,17 @@ def test_status_and_names_that_are_not_there(plugin: Plugin, running: Running) -
 def test_a_scale_is_watched_to_its_end(plugin: Plugin, running: Running) -> None:
     running.driver.stride = 0  # nothing moves before it is watched
     plugin.run("scale", "a", "--workers", "4")
-    command = [plugin.kubectl.program, "streamjob", "watch", "a", "--json", "--timeout", "60"]
+    command = [plugin.kubectl.program, "streamjob", "watch", "a", "--json", "--timeout", "150"]
     watch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=plugin.environment())
+    lines = []
     try:
         assert watch.stdout is not None
         for line in watch.stdout:
-            if "virtual nodes on their way" in line:
-                break
-        running.driver.stride = 1
-        rest, _ = watch.communicate(timeout=60)
-        lines = [json.loads(line) for line in rest.splitlines()]
-        assert watch.returncode == 0 and lines[-1]["state"] == "rest" and lines[-1]["workers"] == 4, lines
-        assert "the handover took" in lines[-1]["text"] and running.settled(4)
+            lines.append(json.loads(line))
+            if "virtual nodes on their way" in lines[-1]["text"]:
+                running.driver.stride = 1
+        assert watch.wait(20) == 0 and lines[-1]["state"] == "rest" and lines[-1]["workers"] == 4, lines
+        assert "the handover took" in lines[-1]["text"] and running.settled(4), lines
         assert any(one["kind"] == "event" and "HandoverFinished" in one["text"] for one in lines), lines
     finally:
         watch.kill()

@@ -256,7 +256,7 @@ class World(Links):
         host.alive = False
         self.net.held = {k: x for k, x in self.net.held.items() if k[0] != host.name}
         if host.lost_at == self.clock.now:
-            if self.rnd.random() < (0.7 if host.files.saved.committing is not None else 0.1):
+            if host.files.saved.committing is not None and self.rnd.random() < 0.8:
                 host.files.log = {}  # Files of different days: the mark is of today.
             else:
                 host.files = Files()

@@ -122,7 +122,10 @@ def _progressing(view: View, steps: Sequence[Step]) -> Claimed:
 def _handover(view: View) -> Claimed:
     count = moving(view)
     if view.seen.status is None:
-        return Claimed("Handover", "False", "NoDriver")
+        # What was on its way still is, as far as anybody knows: its end is told once a driver answers again.
+        before = view.seen.before.condition("Handover")
+        going = before is not None and before.status == "True" and view.life.end is None and not view.seen.deleting
+        return Claimed("Handover", "True" if going else "False", "NoDriver")
     if count == 0:
         return Claimed("Handover", "False", "Settled")
     total = len(view.seen.status.groups)

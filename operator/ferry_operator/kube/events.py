@@ -45,7 +45,7 @@ def changes(report: Report) -> Iterator[Notice]:
                 yield Notice("Normal", "Ready", condition.message)
             case "Ready", _ if old is not None and old.status == "True":
                 yield Notice("Warning", "NotReady", f"{condition.reason}: {condition.message}")
-            case "Handover", "True":
+            case "Handover", "True" if old is None or old.status != "True":
                 yield Notice("Normal", "HandoverStarted", condition.message)
             case "Handover", "False" if old is not None and old.status == "True" and condition.reason == "Settled":
                 yield Notice("Normal", "HandoverFinished", f"after {now.last_handover}")

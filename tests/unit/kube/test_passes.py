@@ -12,7 +12,7 @@ from rich.console import Console
 from ferry_operator.kube import names
 from ferry_operator.kube.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from ferry_operator.plugin import tables
-from tests.unit.kube.fakes.fake_world import World, job, settled, writes
+from tests.unit.kube.fakes.fake_world import FakeLink, World, job, settled, writes
 
 
 def running(nodes: int = 3, **spec: Any) -> World:
@@ -81,6 +81,23 @@ def test_it_grows_and_shrinks_and_the_driver_stays() -> None:
     assert world.pod("nbq5-driver")["metadata"]["uid"] == uid and world.lives == 1
     assert sorted(name for name, _ in gone) == ["nbq5-worker-2", "nbq5-worker-3"]
     assert all(used == [0, 1] for _, used in gone), "a pod was deleted that held something"
+
+
+def test_the_end_of_a_handover_is_told_although_the_driver_was_silent_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = running()
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 4}})
+    world.until(lambda w: w.condition("Handover")["reason"] == "Moving")
+    since = world.condition("Handover")["lastTransitionTime"]
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeLink, "status", lambda *_: None)
+        world.until(lambda w: w.condition("Handover")["reason"] == "NoDriver")
+        assert (world.condition("Handover")["status"], world.condition("Ready")["status"]) == ("True", "False")
+        world.rounds(10)
+        assert world.used() == [0, 1, 2, 3]
+    world.until(settled)
+    assert world.condition("Handover")["lastTransitionTime"] > since
+    said = [one["reason"] for one in world.api.find(EVENTS) if one["reason"].startswith("Handover")]
+    assert sorted(said)[-2:] == ["HandoverFinished", "HandoverStarted"] and said.count("HandoverStarted") == 1
 
 
 def test_a_cordoned_node_is_emptied_before_its_pod_goes() -> None:
