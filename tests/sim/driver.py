@@ -42,7 +42,7 @@ class Driver:
             effects = self.core.step(core.Tick(self.world.clock.now))
             if effects:
                 self.execute(effects)
-            self.world.after(60, self.tick)
+            self.world.after(80, self.tick)
 
     def take(self, event: core.Event) -> None:
         if self.alive:
@@ -111,8 +111,8 @@ class Driver:
         if not self.alive:
             return
         world = self.world
-        # A move between two that are apart for good is begun again for ever.
-        enough = world.epochs + (15 if world.apart else 60)
+        # A move between two that are apart for good, or to a disk that stays full, is begun again for ever.
+        enough = world.epochs + 12
         if epoch >= world.epochs and (not self.core.pending() or epoch >= enough):
             if self is world.driver and world.quiet():
                 world.finish(epoch)
@@ -253,4 +253,6 @@ class Driver:
             return
         self.world.spark.commits[epoch] = True
         self.world.checks.spark_committed(epoch)
-        self.world.after(self.world.rnd.randint(0, 5), self.offer, epoch + 1)
+        # Nothing is left to read: empty epochs come at intervals, for moves that are not over.
+        idle = epoch + 1 >= self.world.epochs
+        self.world.after(40 if idle else self.world.rnd.randint(0, 5), self.offer, epoch + 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.sim.events import Dice, Weather
 
-INSTANCE_PLACES = ("Put", "Put", "Save", "LogDelta", "LogDelta", "Load", "Scan", "Contribute", "Compute", "SendDelta",
+INSTANCE_PLACES = ("Put", "Put", "Put", "Put", "Save", "LogDelta", "LogDelta", "Load", "Scan", "Contribute", "Compute", "SendDelta",
                    "Send", "Drop", "Release", "ForgetLog")  # fmt: skip
 DRIVER_PLACES = ("DCommit", "DCommit", "DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmit", "DStartIngest", "DSink", "DSparkCommit",
                  "DAsk")  # fmt: skip
@@ -71,7 +71,7 @@ def draw(seed: int) -> Scenario:
     rnd = Dice(f"scenario/{seed}")
     kind = seed % KINDS
     operators = rnd.choice((1, 1, 1, 1, 2, 2, 3))
-    workers = rnd.choice((2, 2, 3, 3, 4))
+    workers = rnd.choice((2, 2, 2, 3, 3, 4))
     spare = rnd.choice((0, 1, 1, 2)) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1))
     weather = Weather()
     if kind in (4, 5):
@@ -110,17 +110,17 @@ def draw(seed: int) -> Scenario:
         8: ["full", "full", "full", "full+driver", "crash", "suspect"],
     }[kind]
     faults = [
-        fault(rnd, rnd.choice(kinds)) for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.randint(1, 6))
+        fault(rnd, rnd.choice(kinds)) for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.randint(1, 5))
     ]
     moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
         operators=operators,
-        vnodes=rnd.choice((2, 2, 2, 4, 8)),
+        vnodes=rnd.choice((1, 2, 2, 2, 3, 8)),
         workers=workers,
         spare=spare,
         per_worker=2 if rnd.random() < 0.15 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
-        epochs=rnd.choice((3, 3, 4, 4, 5, 5, 8)),
+        epochs=rnd.choice((2, 3, 3, 4, 4, 7)),
         keys=rnd.choice((3, 3, 8, 12)),
         splits=rnd.choice((1, 1, 2, 3)),
         varied=rnd.random() < (0.75 if kind in (5, 6) else 0.4),
@@ -137,7 +137,7 @@ def draw(seed: int) -> Scenario:
 
 def fault(rnd: random.Random, what: str) -> Fault:
     first, _, second = what.partition("+")
-    out = Fault(first, time=rnd.randint(5, 350), length=rnd.choice((3, 20, 60, 150, 400)))
+    out = Fault(first, time=rnd.randint(5, 250), length=rnd.choice((3, 20, 60, 150, 400)))
     if second:
         out.also = [second]
     if first == "full":
@@ -145,9 +145,9 @@ def fault(rnd: random.Random, what: str) -> Fault:
     elif first == "freeze":
         out.length = rnd.choice((100, 500, 1500, 60_000))
     if first in ("crash", "lose", "worker", "loseworker") and rnd.random() < 0.75:
-        out.place, out.count = rnd.choice(INSTANCE_PLACES), rnd.randint(1, 25)
+        out.place, out.count = rnd.choice(INSTANCE_PLACES), rnd.randint(1, 20)
     elif first in ("driver", "zombie") and rnd.random() < 0.75:
         out.place, out.count = rnd.choice(DRIVER_PLACES), rnd.randint(1, 10)
     elif first in ("partition", "suspect", "cut", "journal") and rnd.random() < 0.5:
-        out.place, out.count = rnd.choice(INSTANCE_PLACES + DRIVER_PLACES), rnd.randint(1, 20)
+        out.place, out.count = rnd.choice(INSTANCE_PLACES + DRIVER_PLACES), rnd.randint(1, 15)
     return out

@@ -98,7 +98,7 @@ class Host:
         if self.alive and life == self.life:
             if not self.stands:
                 self.take(core.Tick(self.world.clock.now))
-            self.world.after(150, self.tick, life)
+            self.world.after(200, self.tick, life)
 
     def pulse(self, life: int) -> None:
         if self.alive and life == self.life:
