@@ -110,7 +110,8 @@ def draw(seed: int) -> Scenario:
         8: ["full", "full", "full", "full+driver", "crash", "suspect"],
     }[kind]
     faults = [
-        fault(rnd, rnd.choice(kinds)) for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.randint(1, 5))
+        fault(rnd, rnd.choice(kinds))
+        for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.choice((1, 2, 2, 3, 3, 4)))
     ]
     moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
@@ -120,7 +121,7 @@ def draw(seed: int) -> Scenario:
         spare=spare,
         per_worker=2 if rnd.random() < 0.15 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
-        epochs=rnd.choice((2, 3, 3, 4, 4, 7)),
+        epochs=rnd.choice((2, 2, 3, 3, 4, 6)),
         keys=rnd.choice((3, 3, 8, 12)),
         splits=rnd.choice((1, 1, 2, 3)),
         varied=rnd.random() < (0.75 if kind in (5, 6) else 0.4),

@@ -70,6 +70,12 @@ class Moves(Adoption):
             return self.desired.placements
         return tuple(map(g.completed, self.table.groups, self.first))
 
+    def _nothing_wanted(self) -> bool:
+        """Whether groups may stay as they are, without looking at each."""
+        if self.desired is not None or self.view.learned:
+            return False
+        return all(len(group.in_step) >= len(first) for group, first in zip(self.table.groups, self.first, strict=True))
+
     def _wanted(self, pace: g.Pace) -> tuple[list[Group], list[g.Change]]:
         return g.regroup(
             self.table, self.placements(), self.alive, self.warm, self.committed, self.given_up(), pace, self.generation,
@@ -78,7 +84,7 @@ class Moves(Adoption):
 
     def _regroup(self) -> None:
         """One step towards what is desired; between two epochs."""
-        if self.writing is not None or not self.journal_up or self._away():
+        if self.writing is not None or not self.journal_up or self._nothing_wanted() or self._away():
             return
         stuck: dict[InstanceId, list[int]] = {}
         for (i, v), since in list(self.joined.items()):
@@ -105,6 +111,6 @@ class Moves(Adoption):
 
     def pending(self) -> bool:
         """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""
-        if self.phase is not Phase.IDLE or self.writing is not None or not self.journal_up:
+        if self.phase is not Phase.IDLE or self.writing is not None or not self.journal_up or self._nothing_wanted():
             return False
         return bool(self.view.learned) or bool(self._wanted(self.settings.pace)[1])
