@@ -18,7 +18,8 @@ setup() {
     esac
     mkdir -p "$BIN"
     exec 8>"$CACHE/setup.lock"
-    flock 8 # two at a time would compile everything twice
+    # Two at a time would compile everything twice.
+    flock -n 8 || { say "waits for a setup that is under way"; flock 8; }
     for step in "${STEPS[@]}"; do "have_$step" || missing=1; done
     if ((missing)); then
         for step in "${STEPS[@]}"; do
