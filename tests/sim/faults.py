@@ -72,7 +72,7 @@ def draw(seed: int) -> Scenario:
     kind = seed % KINDS
     operators = rnd.choice((1, 1, 1, 1, 2, 2, 3))
     workers = rnd.choice((2, 2, 2, 3, 3, 4))
-    spare = rnd.choice((0, 1, 1, 2)) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1))
+    spare = rnd.choice((0, 1, 1)) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1))
     weather = Weather()
     if kind in (4, 5):
         weather.slow = rnd.choice((0.02, 0.1, 0.3))
@@ -116,10 +116,10 @@ def draw(seed: int) -> Scenario:
     moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
         operators=operators,
-        vnodes=rnd.choice((1, 2, 2, 2, 3, 8)),
+        vnodes=rnd.choice((1, 2, 2, 3, 4)),
         workers=workers,
         spare=spare,
-        per_worker=2 if rnd.random() < 0.15 else 1,
+        per_worker=2 if rnd.random() < 0.1 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
         epochs=rnd.choice((2, 2, 3, 3, 4, 6)),
         keys=rnd.choice((3, 3, 8, 12)),

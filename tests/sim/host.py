@@ -47,6 +47,8 @@ class Host:
         self.files = Files()
         self.alive = self.failed = False
         self.life = 0
+        self.failures = 0
+        """How often it could not go on: each time it takes longer to come back."""
         self.lost_at = -1
         """When files were lost last."""
         self.stale = False
@@ -177,7 +179,7 @@ class Host:
                     self.put(effect.label, torn=True)
                 if fate == "fails":
                     # It has told the driver, and does nothing more.
-                    self.life, self.failed = self.life + 1, True
+                    self.life, self.failed, self.failures = self.life + 1, True, self.failures + 1
                     world.after(20, world.crash, self)
                     return
                 if fate:

@@ -265,7 +265,7 @@ class World(Links):
             if other != host.name:
                 self.sever(other, host.name, 1 << 40)
         if not any(entry[2] == self.start and entry[3] == (host.name,) for entry in self.clock.heap):
-            self.after(50, self.start, host.name)
+            self.after(50 << min(host.failures, 4), self.start, host.name)
 
     def new_driver(self) -> None:
         if self.driver is not None and self.driver.alive:
