@@ -69,12 +69,18 @@ def test_a_refused_spec_is_tried_again_with_another_nonce() -> None:
     assert world.condition("Degraded")["status"] == "False"
 
 
-def test_a_spec_that_makes_no_progress_is_taken_back_after_its_deadline() -> None:
+def stands_under_a_new_spec() -> World:
+    """A job that makes no progress since its spec was changed; 40 s of it are allowed."""
     world = running(failure={"progressDeadline": "40s"})
     world.rounds(5)
     world.stands = True
     world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
     world.until(lambda w: w.lives == 2 and w.driver is not None)
+    return world
+
+
+def test_a_spec_that_makes_no_progress_is_taken_back_after_its_deadline() -> None:
+    world = stands_under_a_new_spec()
     world.rounds(30)
     assert world.condition("Degraded").get("reason") != "SpecRefused"
     world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused", 40)
@@ -83,11 +89,7 @@ def test_a_spec_that_makes_no_progress_is_taken_back_after_its_deadline() -> Non
 
 
 def test_a_pause_is_no_time_without_progress() -> None:
-    world = running(failure={"progressDeadline": "40s"})
-    world.rounds(5)
-    world.stands = True
-    world.api.edit(JOBS, "nbq5", {"spec": CHANGED})
-    world.until(lambda w: w.lives == 2 and w.driver is not None)
+    world = stands_under_a_new_spec()
     world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: "true"}}})
     world.rounds(100)
     world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: None}}})

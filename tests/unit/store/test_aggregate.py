@@ -270,16 +270,21 @@ def test_rows_that_growth_moves_back_behind_the_scan_come_out(directory: Path, p
     assert seen >= set(range(1400))
 
 
+def moved_by(state: AggregateState, keys: range) -> list[int]:
+    """How many regions each of the puts moves that bring these keys."""
+    moved = []
+    for first in keys:
+        before = state._table(0).places.copy()
+        state.put(counts(range(first, first + keys.step)))
+        moved.append(int(np.count_nonzero(state._table(0).places != before)))
+    return moved
+
+
 def test_a_put_makes_few_regions_grow(directory: Path) -> None:
     """Not all at once: what a put costs depends on its own rows, not on how many there are."""
     state = AggregateState(COUNT, 256, directory)
     state.put(counts(range(20_000)))
-    moved, keys = [], 20_000
-    while keys < 60_000:
-        before = state._table(0).places.copy()
-        state.put(counts(range(keys, keys + 1000)))
-        keys += 1000
-        moved.append(int(np.count_nonzero(state._table(0).places != before)))
+    moved = moved_by(state, range(20_000, 60_000, 1000))
     assert sum(moved) >= 256 and max(moved) < 256 / 4
     assert state.statistics()["entries"].sum() == 60_000 == len(contents(AggregateState(COUNT, 256, directory)))
 
@@ -288,12 +293,7 @@ def test_large_regions_do_not_grow_at_one_time(directory: Path) -> None:
     """Though they have about as many rows: the larger they are the less they differ."""
     state = AggregateState(COUNT, 16, directory)
     state.put(counts(range(250_000)))
-    moved, keys = [], 250_000
-    while keys < 380_000:
-        before = state._table(0).places.copy()
-        state.put(counts(range(keys, keys + 10_000)))
-        keys += 10_000
-        moved.append(int(np.count_nonzero(state._table(0).places != before)))
+    moved = moved_by(state, range(250_000, 380_000, 10_000))
     assert sum(moved) == 16 and max(moved) <= 5, moved
 
 
