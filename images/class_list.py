@@ -1,7 +1,8 @@
-"""Makes Spark's processes load the classes that a job of Ferry's needs, and lists them.   usage: class_list.py LIST
+"""Makes Spark's processes load the classes that a job of Ferry's needs.   usage: class_list.py LIST | --archive FILE
 
-Runs while an image is built: a driver with a master and a worker in it, and an executor beside it. What it misses costs
-time when a pod starts, never a result.
+While an image is built: a driver with a master and a worker in it, and an executor beside it; their classes are listed.
+While a clone is prepared (`scripts/setup`): a driver alone, whose Java writes an archive of its classes when it ends.
+What is missing there costs time when a job starts, never a result.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ def same(batches: Iterable[Any]) -> Iterator[Any]:
     yield from batches
 
 
-def run(directory: Path) -> None:
-    """Queries such as an epoch has: Arrow to Python and back, a local relation, Parquet, a stream with its checkpoint."""
+def run(directory: Path, master: str, options: dict[str, str]) -> None:
+    """Queries such as an epoch has: Arrow to Python and back, a local relation, Parquet, a stream with its checkpoint.
+
+    `options` are those of Java, by role: driver, executor.
+    """
     from pyspark.sql import SparkSession
 
     os.environ |= {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "localhost",
     }  # a build's host name has no address
-    builder = SparkSession.builder.master("local-cluster[1,2,1024]").appName("classes")
+    builder = SparkSession.builder.master(master).appName("classes")
     conf = {
-        "spark.driver.extraJavaOptions": f"-XX:DumpLoadedClassList={directory / 'driver'}",
-        "spark.executor.extraJavaOptions": f"-XX:DumpLoadedClassList={directory / 'executor'}",
+        **{f"spark.{role}.extraJavaOptions": text for role, text in options.items()},
         "spark.ui.enabled": "false",
         "spark.executor.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
@@ -57,18 +60,34 @@ def run(directory: Path) -> None:
     while (query.lastProgress or {"batchId": -1})["batchId"] < 3:
         query.awaitTermination(0.2)
     query.stop()
+    java = spark.sparkContext._gateway.proc
     spark.stop()
+    java.stdin.close()  # which ends it
+    java.wait()
 
 
-def main(target: Path) -> None:
+def listed(target: Path) -> None:
     """Both lists as one. Lines with `source:` are of loaders of Spark's own, which an archive does not serve."""
+    roles = ("driver", "executor")
     with tempfile.TemporaryDirectory() as directory:
-        run(Path(directory))
-        lists = [Path(directory, name).read_text().splitlines() for name in ("driver", "executor")]
+        files = {role: Path(directory, role) for role in roles}
+        options = {role: f"-XX:DumpLoadedClassList={file}" for role, file in files.items()}
+        run(Path(directory), "local-cluster[1,2,1024]", options)
+        lists = [files[role].read_text().splitlines() for role in roles]
     lines = dict.fromkeys(line for listed in lists for line in listed if "source:" not in line and line[:1] != "#")
     target.write_text("\n".join(lines) + "\n")
     print(f"{len(lines)} classes: {', '.join(str(len(one)) for one in lists)} in driver and executor")
 
 
+def archived(target: Path) -> None:
+    """The archive of a driver's Java, which has to be told of it: `-XX:SharedArchiveFile`."""
+    with tempfile.TemporaryDirectory() as directory:
+        options = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={target} -Xlog:disable"
+        run(Path(directory), "local[2]", {"driver": options})
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "--archive":
+        archived(Path(sys.argv[2]))
+    else:
+        listed(Path(sys.argv[1]))

@@ -32,6 +32,19 @@ def java(home: Path, version: str, module: str = "jdk.incubator.vector@17", befo
     return home
 
 
+def test_a_python_is_taken_that_can_make_environments(tmp_path: Path) -> None:
+    fits, makes = "sys.exit(not", "import ensurepip"
+    old = program(tmp_path / "old", f'case "$2" in *"{fits}"*) exit 1;; esac')
+    bare = program(tmp_path / "bare", f'case "$2" in *"{makes}"*) exit 1;; esac')
+    whole = program(tmp_path / "python3.11", "")
+    names = f"PATH='{tmp_path}'; /usr/bin/true"
+    for named, found in [(old, None), (bare, None), (whole, whole)]:
+        done = shell(f"{names}; python_fits '{named}' && makes_environments '{named}' && command -v '{named}'")
+        assert (done.stdout.strip() or None) == (str(found) if found else None), named
+    assert shell(f"PYTHON='{whole}'; find_python").stdout.strip() == str(whole), "what is named comes first"
+    assert shell(f"PYTHON='{bare}'; find_python").stdout.strip() != str(bare)
+
+
 @pytest.mark.parametrize(
     ("version", "module", "before", "fits"),
     [

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
+import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -37,8 +39,20 @@ OURS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=4 -Djava.security.egd=file:/dev/urandom",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Djava.security.egd=file:/dev/urandom",
 }
+
+
+CLASSES = Path(pyspark.__file__).with_name("classes.jsa")
+"""Archive of Spark's classes, where set-up has made one (`scripts/setup`): Java starts a driver sooner then."""
+
+
+def shared_classes(archive: Path) -> dict[str, str]:
+    """Java's options for an archive of classes. What does not fit is passed over by Java, and in silence."""
+    if not archive.exists():
+        return {}
+    quietly = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+    return {"spark.driver.defaultJavaOptions": f"-XX:SharedArchiveFile={archive} {quietly}"}
 
 
 def start(settings: RunSettings, surroundings: Environment, announce: Callable[[str], None]) -> SparkSession:
@@ -50,6 +64,7 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
     environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
     conf = {
         **OURS,
+        **shared_classes(CLASSES),
         "spark.sql.shuffle.partitions": str(settings.cores),
         "spark.default.parallelism": str(settings.cores),
         "spark.local.dir": str(settings.path / "spark-local"),
