@@ -70,8 +70,8 @@ def draw(seed: int) -> Scenario:
     """The scenario of a seed; its class (seed % KINDS) says which kinds of faults are frequent."""
     rnd = Dice(f"scenario/{seed}")
     kind = seed % KINDS
-    operators = rnd.choice((1, 1, 1, 1, 2, 2, 3))
-    workers = rnd.choice((2, 2, 2, 3, 3, 4))
+    operators = rnd.choice((1, 1, 1, 1, 1, 2, 2, 3))
+    workers = rnd.choice((2, 2, 2, 2, 3, 3, 4))
     spare = rnd.choice((0, 1, 1)) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1))
     weather = Weather()
     if kind in (4, 5):
@@ -116,12 +116,12 @@ def draw(seed: int) -> Scenario:
     moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
         operators=operators,
-        vnodes=rnd.choice((1, 2, 2, 3, 4)),
+        vnodes=rnd.choice((1, 1, 2, 2, 3)),
         workers=workers,
         spare=spare,
         per_worker=2 if rnd.random() < 0.1 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
-        epochs=rnd.choice((2, 2, 3, 3, 4, 6)),
+        epochs=rnd.choice((2, 2, 2, 3, 3, 5)),
         keys=rnd.choice((3, 3, 8, 12)),
         splits=rnd.choice((1, 1, 2, 3)),
         varied=rnd.random() < (0.75 if kind in (5, 6) else 0.4),
