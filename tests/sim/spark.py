@@ -49,7 +49,11 @@ class Spark:
         start, end = covered(meta)
         if epoch and epoch - 1 not in self.offsets:
             self.offsets[epoch - 1] = (start, start)  # Where it began does not matter any more.
-        self.offsets.setdefault(epoch, (start, end))
+        if epoch not in self.commits or epoch not in self.offsets:
+            self.offsets[epoch] = (
+                start,
+                end,
+            )  # A driver that was given up may have planned it anew, where it was lost.
         again = self.ended() < epoch and not final
         if epoch - again >= 0:
             self.commits[epoch - again] = True

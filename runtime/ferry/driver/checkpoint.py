@@ -80,7 +80,7 @@ class Checkpoint:
         return again
 
     def _restore(self, epoch: int, notes: str, foreign: Sequence[str]) -> None:
-        """Write what of the kept files is missing or torn; refuse those of another day."""
+        """Write what of the kept files is missing, torn, or planned anew since; refuse those of another day."""
         if " " in notes:
             digest, size = notes.split()
             if (found := self._text(f"offsets/{epoch}")) is None:
@@ -94,14 +94,21 @@ class Checkpoint:
             if text is None or found == text:
                 continue
             # What a file system has not written yet may read as zeros.
-            if found is not None and not text.startswith(found.rstrip("\0")):
+            torn = found is not None and text.startswith(found.rstrip("\0"))
+            if (
+                found is not None
+                and not torn
+                and (name != f"offsets/{epoch}" or foreign or self._text(f"commits/{epoch}"))
+            ):
                 raise self._differs(name)
             if foreign and name != "metadata":
                 raise self._lacks(
                     name,
                     f"{', '.join(foreign)}: Spark's own source, whose log in checkpoint/sources cannot be written anew",
                 )
-            log.warning("%s was lost: it is written again from what the state has kept", self._folder / name)
+            # A driver that was given up long ago may have planned the epoch anew, where its offsets were lost.
+            how = "is not what the state has committed" if found and not torn else "was lost"
+            log.warning("%s %s: it is written again from what the state has kept", self._folder / name, how)
             self._write(name, text)
 
     def _forget_torn(self, epoch: int, like: str) -> None:

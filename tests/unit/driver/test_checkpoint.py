@@ -122,9 +122,19 @@ def test_a_torn_file_of_a_committed_epoch_is_written_again(query: Query, torn: s
     assert query.settle(7) is True and query.begins() == 7
 
 
+def test_what_a_driver_that_was_given_up_has_planned_anew_is_put_right(query: Query) -> None:
+    lose(query, "offsets/7")
+    (query.folder / "offsets/7").write_text(offsets(9))
+    with pytest.raises(StateUnavailable, match="is not what the state has committed"):
+        query.settle(7, False, "orders")
+    assert query.settle(7) is True and query.begins() == 7
+
+
 @pytest.mark.parametrize("name", ["offsets/7", "offsets/6", "metadata"])
 def test_offsets_of_another_day_end_the_job(query: Query, name: str) -> None:
     (query.folder / name).write_text(offsets(9))
+    if name == "offsets/7":
+        query.end(7)
     with pytest.raises(StateUnavailable, match=r"is not what the state has committed.*Bring back"):
         query.settle(7)
 
