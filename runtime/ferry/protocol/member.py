@@ -152,6 +152,7 @@ class Member(ABC):
         if self.view is not None and table.version <= self.view.version:
             return
         self._raise_generation(table.version.generation)
+        anew = self.view is None or self.view.version.generation < table.version.generation
         view = self.view = seen(table)
         self.trial = None
         taught = {i: dict.fromkeys(v) for i, v in view.taught.get(self.me, {}).items()}
@@ -162,15 +163,25 @@ class Member(ABC):
         if lacking and not table.initial and self.rules.warm_label and self.rules.whole_flag:
             self._do(Send(DRIVER, m.Failed(self.me, f"in step for virtual nodes {lacking[:8]} without holding them")))
             return
-        self._leave_and_learn(mine, view)
+        self._leave_and_learn(mine, view, anew)
         waiting, self.waiting = self.waiting, []
         for message in waiting:
             self._take(message)
 
-    def _leave_and_learn(self, mine: tuple[int, ...], view: View) -> None:
-        """Drop what is not held any more, so that it is never found later; begin to learn what is new."""
+    def _leave_and_learn(self, mine: tuple[int, ...], view: View, anew: bool) -> None:
+        """Drop what is not held any more, so that it is never found later; begin to learn what is new.
+
+        `anew`: the table is the first one of its driver here. The driver before may have died while it told of a commit,
+        and an attempt that no in-step member heard of is given up. An instance that is none forgets what it has committed,
+        and what it has learned by that.
+        """
         wanted = view.learned.get(self.me, {})
         before = {**dict.fromkeys((*self.saved.holds, *self.saved.learned)), **self.learning.vnodes()}
+        if anew and not mine:
+            self.learning.keep({}, view.version)
+            if self.saved.committed is not None:
+                self.saved = Saved(self.saved.generation, released=self.saved.released)
+                self._do(Save(self.saved))
         fresh = self.learning.keep(wanted, view.version)
         keep = {**dict.fromkeys(mine), **self.learning.vnodes()}
         learned = tuple(sorted(self.learning.warm))

@@ -139,6 +139,36 @@ def test_a_learner_becomes_in_step_is_cut_to_and_the_origin_cleaned() -> None:
     assert (A, i.Drop((0,))) in top.done and not top.driver.pending()
 
 
+@pytest.mark.parametrize("missed", [False, True], ids=["told of every table", "told of a later table only"])
+def test_a_learner_that_alone_heard_of_a_commit_does_not_go_on_from_it(missed: bool) -> None:
+    """The driver dies while it tells of a commit; no member heard of it, so the next one gives that attempt up."""
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    top.tell(c.Desired(1, ((A, B),)))
+    top.deaf, top.apart = {(A, m.Commit)}, {frozenset((A, B))}
+    top.ingest(1)
+    given_up = top.committed()[B]
+    assert given_up is not None and given_up.step == Step(1, 0)
+    if missed:
+        top.deaf |= {(B, m.Install)}  # the first tables of the next driver
+    top.new_driver()
+    top.deaf, top.apart = set(), set()
+    assert top.committed()[A] != given_up
+    if missed:
+        assert top.journal is not None
+        wanted = replace(top.journal.groups[0], learners=(B,))
+        version = Version(top.journal.version.generation, top.journal.version.number + 1)
+        top.give(B, m.Install(replace(top.journal, version=version, groups=(wanted,))))
+        assert (B, i.Drop((0,))) in top.done
+    assert top.committed()[B] is None and top.members[B].saved.high < 0
+    top.done = []
+    top.tell(c.Desired(1, ((A, B),)))
+    for epoch in range(1, 5):
+        top.epoch(epoch)
+        assert top.committed()[B] == top.committed()[A]
+    assert top.driver.table.groups[0].in_step == (A, B)
+
+
 def test_the_sole_copy_comes_back_with_its_files() -> None:
     top = Top([(A,)], (A, B))
     top.epoch(0)
