@@ -82,8 +82,9 @@ def test_who_is_silent_may_have_what_spark_has_seen_the_end_of() -> None:
 
 
 def test_what_was_learned_whole_is_known_to_the_next_life_before_the_driver_hears_of_it() -> None:
-    member = i.Instance(B, 1, i.Saved(1, label(0)))
+    member = i.Instance(B, 1, i.Saved())
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
+    member.step(commit(0))
     effects = member.step(m.Chunk(A, 1, 0, label(0), True, 0, 0))
     saved = [at for at, x in enumerate(effects) if isinstance(x, i.Save) and x.saved.learned == (0,)]
     told = [at for at, x in enumerate(effects) if isinstance(x, i.Send) and isinstance(x.message, m.Warm)]
@@ -100,8 +101,9 @@ def test_what_was_learned_whole_is_known_to_the_next_life_before_the_driver_hear
 
 
 def test_what_was_learned_is_whole_as_of_its_step_only() -> None:
-    member = i.Instance(B, 1, i.Saved(1, label(0)))
+    member = i.Instance(B, 1, i.Saved())
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
+    member.step(commit(0))
     member.step(m.Chunk(A, 1, 0, label(0), True, 0, 0))
     member.step(commit(1))  # The delta is on its way.
     assert not member.saved.learned
