@@ -86,7 +86,7 @@ class Membership(ABC):
         self.gone: dict[InstanceId, int] = {}
         """Instances that were lost, and since when."""
         self.heard: dict[InstanceId, int] = {}
-        """When admitted instances gave a sign of life last."""
+        """When connected instances gave a sign of life last."""
         self.busy: dict[InstanceId, int] = {}
         """When an instance said last that it was at work all the time."""
         self.failed: dict[InstanceId, Failure] = {}
@@ -211,7 +211,8 @@ class Membership(ABC):
 
     def _on_connected(self, event: Connected) -> None:
         self._forget(event.instance)
-        self.asked[event.instance] = self.now
+        # One that stands still from now on never answers.
+        self.asked[event.instance] = self.heard[event.instance] = self.now
         if self.phase is not Phase.JOURNAL:
             self._ask(event.instance)
 

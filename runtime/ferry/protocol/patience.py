@@ -69,10 +69,10 @@ class Patience(Moves):
 
     # ---- what they say
     def _on_pulse(self, event: m.Pulse) -> None:
-        if event.instance in self.alive:
+        if event.instance in self.asked:
             self.heard[event.instance] = self.now
-        if event.busy_ms and event.instance in self.asked:
-            self.busy[event.instance] = self.now
+            if event.busy_ms:
+                self.busy[event.instance] = self.now
         if event.busy_ms and self.rules.slow_lives and self._works_on_it(event.instance):
             self.phase_since = self.now
 

@@ -169,6 +169,21 @@ def test_an_instance_that_stands_still_is_lost() -> None:
     assert members(top) == [(B,), (B,)]
 
 
+def test_who_stands_still_before_the_first_answer_is_lost_too() -> None:
+    top = Top([(A, B), (B, A)], (A, B), c.Settings(silence_ms=2500))
+    top.epoch(0)
+    top.tell(c.Tick(1000))
+    top.deaf = {(A, m.Ask)}
+    top.tell(c.Connected(A))  # again, and its former connection was never seen to end
+    for now in (2000, 3000):
+        top.tell(c.Tick(now))
+        top.tell(m.Pulse(B, 0))
+    assert members(top) == [(A, B), (B, A)]
+    top.tell(c.Tick(3501))
+    assert c.Close(A, "it stands still: nothing heard for 2.5 s") in top.done
+    assert members(top) == [(B,), (B,)]
+
+
 def test_a_driver_that_stood_still_itself_blames_nobody() -> None:
     top = Top([(A, B)], (A, B), c.Settings(silence_ms=2500))
     top.tell(c.Tick(1000))
