@@ -57,6 +57,11 @@ PACK = "import sys, tarfile; tarfile.open(fileobj=sys.stdout.buffer, mode='w|').
 DISORDER: Document = {"seed": 7, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}
 """Arguments of a pipeline: records that are late and out of order, and keys of which some are frequent."""
 
+BRIEF: Document = {
+    f"spark.{role}.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" for role in ("driver", "executor")
+}
+"""Jobs of tests are short: what Java would compile a second time, better, is not worth it."""
+
 PACE: Document = {"interval": "500ms", "maxRows": 10_000}
 
 INSTALL_SECONDS = 180.0
@@ -94,6 +99,7 @@ class Installation:
         job["spec"] |= {
             "output": f"{MOUNT}/{name}/out",
             "events": events,
+            "spark": BRIEF,
             "kubernetes": {
                 "checkpoint": f"{MOUNT}/{name}/checkpoint",
                 "volumes": [{"name": "data", "mountPath": MOUNT, "claim": CLAIM}],

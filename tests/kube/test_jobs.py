@@ -179,6 +179,7 @@ def test_the_node_of_the_driver_dies(
     job.right(tmp_path)
 
 
+@pytest.mark.long
 def test_a_node_is_silent_and_comes_back_and_another_is_drained(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:

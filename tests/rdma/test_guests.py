@@ -5,6 +5,7 @@ Guests that are alone run two at a time, for each is emulated by one processor; 
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -20,8 +21,8 @@ CONTRACT = "/ferry/tests/unit/channel/test_contract.py"
 INSIDE = "/ferry/tests/rdma/inside"
 NODE = f"python3 {INSIDE}/node.py"
 
-MESSAGES = "FERRY_RDMA_MESSAGES=500000"
-"""Each way of notifying carries half of a million, at one time."""
+MESSAGES = f"FERRY_RDMA_MESSAGES={os.environ.get('FERRY_RDMA_MESSAGES', '160000')}"
+"""Each way of notifying carries so many, at one time; `make test-long` has a million in all."""
 
 ALONE = {
     "a long time, with footers": (f"{MESSAGES} {PYTEST} {INSIDE}/test_endurance.py -k 'footer or requests'", 4),
