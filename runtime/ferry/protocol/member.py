@@ -130,19 +130,24 @@ class Member(ABC):
         if self.rules.fence_ask:
             self._raise_generation(ask.generation)
         s = self.saved
-        # A learner may have become in step by the journal before it is told.
+        prepared, deltas = self._prepared(), self._logged()
+        # A learner may have become in step by the journal before it is told. What was prepared since has its deltas, too,
+        # unless files are of an older day.
         learned = self.learning.warm if self.rules.whole_flag else self.learning.vnodes()
-        holds = tuple(sorted({**dict.fromkeys((*s.holds, *s.learned)), **learned}))
+        whole = [v for v in (*s.learned, *learned) if all(v in deltas[label] for label in prepared)]
+        holds = tuple(sorted({**dict.fromkeys(s.holds), **dict.fromkeys(whole)}))
         answer = m.Answer(
-            self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, self._prepared(), s.late, s.fired,
-            s.released,
+            self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, prepared, s.late, s.fired, s.released,
         )  # fmt: skip
         self._do(Send(DRIVER, answer))
 
+    def _logged(self) -> dict[Label, dict[int, bool]]:
+        """Virtual nodes with a delta in the log."""
+        return {label: {v: True for d in deltas for v in d.vnodes} for label, deltas in self.log.items()}
+
     def _prepared(self) -> tuple[Label, ...]:
         """Labels with a delta here for everything that is held: files of an older day may have some chains' only."""
-        logged = {lb: {v: True for d in deltas for v in d.vnodes} for lb, deltas in self.log.items()}
-        return tuple(sorted(lb for lb, has in logged.items() if all(v in has for v in self.saved.holds)))
+        return tuple(sorted(label for label, has in self._logged().items() if all(v in has for v in self.saved.holds)))
 
     # ---- the routing table
     def _on_install(self, install: m.Install) -> None:

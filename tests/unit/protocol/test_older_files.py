@@ -47,6 +47,16 @@ def test_an_attempt_of_which_a_delta_is_missing_is_not_prepared() -> None:
         assert isinstance(answer, m.Answer) and answer.prepared == prepared
 
 
+def test_what_was_learned_is_not_there_when_what_was_prepared_since_lacks_it() -> None:
+    """Files of the day on which it had learned virtual node 1; since then the journal made it a member for that, too."""
+    deltas = delta(1, (A, B), 0), delta(1, (A,), 1)
+    for logged, holds in ((deltas[:1], (0,)), (deltas, (0, 1)), ((), (0, 1))):
+        member = i.Instance(B, 1, i.Saved(1, label(0), holds=(0,), learned=(1,)), logged)
+        (answer,) = messages(member.step(m.Ask(2)))
+        assert isinstance(answer, m.Answer) and answer.holds == holds
+        assert answer.prepared == ((label(1),) if logged else ())
+
+
 def test_the_only_copy_whose_files_lack_the_last_put_does_it_from_its_log() -> None:
     top = Top([(A,)], (A,))
     top.epoch(0)
