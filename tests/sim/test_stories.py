@@ -127,7 +127,7 @@ STORIES: dict[str, list[Told]] = {
     ],
     "slices that are over at the learner only": [
         *LEARNED[:1], commit(0, 1, 0, 15), delta(1, 2, of((0, 1), spread(1)), (0, 1), ()), commit(1, 2, 15, 15), DIES, ASK,
-        LEARNED[0], chunk(0, of((0, 1), spread(0)), 1), chunk(1, {}, 1, last=True),
+        LEARNED[0], commit(2, 3, 15, 15), chunk(0, of((0, 1), spread(0)), 2), chunk(1, {}, 2, last=True),
     ],
     "a snapshot is cut short": [*LEARNED, DIES, ASK],
     "whole, and dies before it is told that it is in step": [*LEARNED, chunk(1, {}, 0, last=True), DIES, ASK],

@@ -89,25 +89,24 @@ class Checkpoint:
                 raise self._differs(f"offsets/{epoch}")
             return
         texts = json.loads(zlib.decompress(base64.b85decode(notes)))
+        # Where its offsets were lost, a driver that was given up long ago may have planned the epoch anew.
+        anew = (
+            f"offsets/{epoch}" if not foreign and self._text("metadata") and not self._text(f"commits/{epoch}") else ""
+        )
         for name, text in zip(("metadata", f"offsets/{epoch - 1}", f"offsets/{epoch}"), texts, strict=True):
             found = self._text(name)
             if text is None or found == text:
                 continue
             # What a file system has not written yet may read as zeros.
             torn = found is not None and text.startswith(found.rstrip("\0"))
-            if (
-                found is not None
-                and not torn
-                and (name != f"offsets/{epoch}" or foreign or self._text(f"commits/{epoch}"))
-            ):
+            if found is not None and not torn and name != anew:
                 raise self._differs(name)
             if foreign and name != "metadata":
                 raise self._lacks(
                     name,
                     f"{', '.join(foreign)}: Spark's own source, whose log in checkpoint/sources cannot be written anew",
                 )
-            # A driver that was given up long ago may have planned the epoch anew, where its offsets were lost.
-            how = "is not what the state has committed" if found and not torn else "was lost"
+            how = "was lost" if found is None or torn else "is not what the state has committed"
             log.warning("%s %s: it is written again from what the state has kept", self._folder / name, how)
             self._write(name, text)
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import Attempt, Label, Step
 from ferry.coordinator.progress import Progress
-from ferry.driver.checkpoint import Checkpoint
+from ferry.driver.checkpoint import COMMIT, Checkpoint
 from ferry.driver.job import Job
 from ferry.protocol.coordinator import Ready
 from ferry.spark.compile import Plan
@@ -58,7 +58,8 @@ def test_what_cannot_be_written_again_ends_the_job(folder: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(StateUnavailable, match="orders: Spark's own source"):
         resumed(folder, notes, sources={"orders": object.__new__(DataFrame)})
-    (folder / "offsets").mkdir(parents=True)
-    (folder / "offsets/7").write_text('v1\n{}\n{"a":9}')
+    for log, text in (("offsets", 'v1\n{}\n{"a":9}'), ("commits", COMMIT)):
+        (folder / log).mkdir(parents=True)
+        (folder / log / "7").write_text(text)
     with pytest.raises(StateUnavailable, match="was put back to another day"):
         resumed(folder, notes)
