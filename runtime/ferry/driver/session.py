@@ -21,6 +21,7 @@ OURS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "ferry.spark.daemon",
     "spark.sql.session.timeZone": "UTC",
     # A batch is a few splits: nothing to gain from adaptive planning or wide shuffles.
     "spark.sql.adaptive.enabled": "false",

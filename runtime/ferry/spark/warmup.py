@@ -26,14 +26,19 @@ def warm_up(spark: SparkSession, shapes: list[Shape], tasks: int) -> None:
 def _task(shapes: list[Shape]) -> Callable[[Iterable[int]], Iterator[int]]:
     def task(numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
-            for shape in shapes:
-                for side in (0, 1) if shape.kind == "join" else (0,):
-                    fragmenter = Fragmenter(shape, side)
-                    fragmenter.add(example(shape, side), [name for name, _ in shape.key], TIME)
-                    fragmenter.drain()
+            load(shapes)
             yield number
 
     return task
+
+
+def load(shapes: list[Shape]) -> None:
+    """Have this process compile the kernels that these operators need, or read them."""
+    for shape in shapes:
+        for side in (0, 1) if shape.kind == "join" else (0,):
+            fragmenter = Fragmenter(shape, side)
+            fragmenter.add(example(shape, side), [name for name, _ in shape.key], TIME)
+            fragmenter.drain()
 
 
 def example(shape: Shape, side: int) -> pa.RecordBatch:

@@ -1,0 +1,36 @@
+"""The process of which Spark's Python workers are forks: it has loaded what their tasks need, so that they need not.
+
+Arrow, Numba and the compiled kernels take a second of processor in each worker otherwise, some at every start of a driver.
+Must never have a thread: a fork takes over what a thread has locked, and not the thread.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from pyspark.daemon import manager
+
+from ferry import environment
+
+ALONE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Without these NumPy and Arrow each begin a thread when they are imported. A task has one core anyway."""
+
+
+def load() -> None:
+    """Import what tasks import, and have the kernels of an aggregate compiled, or read."""
+    environment.give(ALONE)
+    import pyspark.worker
+
+    from ferry.contract.shapes import Aggregate, Shape, Window
+    from ferry.spark import emit, feeds, ingest, warmup
+
+    assert pyspark.worker and emit and feeds and ingest
+    count = Shape("count", 0, "aggregate", (("key", "int"),), Window(1000, 1000), (Aggregate("n", "count"),))
+    warmup.load([count])
+
+
+if __name__ == "__main__":
+    load()
+    gc.collect()
+    gc.freeze()  # pages that the collector does not write to stay shared
+    manager()
