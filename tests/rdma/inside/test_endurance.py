@@ -29,8 +29,8 @@ def test_an_idle_pair_uses_no_processor_and_other_threads_run(rig):
         time.sleep(0.02)
         ticks += 1
     print(f"idle: {share:.4f} of an emulated core for two sides, {ticks} ticks of 100")
-    # The processor is emulated, ten times slower and more: a loop that polls needs all of it.
-    assert share < 0.05
+    # The processor is emulated, ten times slower and more, and shared: a loop that polls needs all of it.
+    assert share < 0.2
     assert ticks > 70
 
 
