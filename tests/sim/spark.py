@@ -49,11 +49,9 @@ class Spark:
         start, end = covered(meta)
         if epoch and epoch - 1 not in self.offsets:
             self.offsets[epoch - 1] = (start, start)  # Where it began does not matter any more.
+        # A driver that was given up may have planned it anew, where it was lost.
         if epoch not in self.commits or epoch not in self.offsets:
-            self.offsets[epoch] = (
-                start,
-                end,
-            )  # A driver that was given up may have planned it anew, where it was lost.
+            self.offsets[epoch] = (start, end)
         again = self.ended() < epoch and not final
         if epoch - again >= 0:
             self.commits[epoch - again] = True

@@ -20,17 +20,20 @@ from ferry.channel.base import Lane
 
 def test_an_idle_pair_uses_no_processor_and_other_threads_run(rig):
     rig.pair()
-    time.sleep(0.5)
-    began, used = time.monotonic(), sum(os.times()[:2])
-    time.sleep(5.0)
-    share = (sum(os.times()[:2]) - used) / (time.monotonic() - began)
+    shares = []
+    for _ in range(3):  # The machine is shared: what another process takes meanwhile counts as taken here.
+        time.sleep(0.5)
+        began, used = time.monotonic(), sum(os.times()[:2])
+        time.sleep(5.0)
+        shares.append((sum(os.times()[:2]) - used) / (time.monotonic() - began))
+    share = median(shares)
     began, ticks = time.monotonic(), 0
     while time.monotonic() - began < 2.0:
         time.sleep(0.02)
         ticks += 1
     print(f"idle: {share:.4f} of an emulated core for two sides, {ticks} ticks of 100")
-    # The processor is emulated, ten times slower and more, and shared: a loop that polls needs all of it.
-    assert share < 0.2
+    # The processor is emulated, ten times slower and more: a loop that polls needs all of it.
+    assert share < 0.05
     assert ticks > 70
 
 
