@@ -89,7 +89,8 @@ class Checks:
             if host.lost_at < 0 or now.holds:
                 self.fail(f"{host.name}: gives up {before.committing.label}, which it has begun to put")
             return  # It is no copy, as one without files.
-        if now.holds != before.holds:
+        if now.holds != before.holds and (now.committed is not None or len(self.references) == 1):
+            # An empty one that takes the first table of the job from a zombie is no copy of what was put since.
             host.stale, host.lost_at = False, -1
         if now.committed != before.committed:
             if host.name in self.held:

@@ -217,9 +217,20 @@ class World(Links):
 
     def roll_back(self, host: Host, files: Files) -> None:
         """Its disk comes back as it was some time ago."""
-        if host.alive and host.ways is None and self.may_lose(host):
+        if host.alive and host.ways is None and self.may_lose(host) and self.noticed(host):
             self.crash(host)
             host.files, host.lost_at, host.stale = files, self.clock.now, True
+
+    def noticed(self, host: Host) -> bool:
+        """Whether anyone but this one knows of what the sink was given last.
+
+        Files of one older day, everywhere and in Spark's log, are that day: nobody can tell.
+        """
+        given = max(self.checks.emitted_label.values(), default=None)
+        if given is None or given.step.epoch <= self.spark.ended():
+            return True
+        known = [h.files.saved.committed for h in self.hosts.values() if h is not host]
+        return any(label is not None and label >= given for label in known)
 
     def may_lose(self, host: Host) -> bool:
         """Files are lost only if every virtual node has another living in-step copy, unless the scenario allows it.

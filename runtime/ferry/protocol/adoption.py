@@ -22,7 +22,7 @@ class Adoption(Membership):
         if silent and waited < self.settings.start_ms:
             return
         found = recovery.survey(
-            self.table, self.view, self.answers, self.settings.operators, self.generation, self.rules
+            self.table, self.view, self.answers, self.newest, self.settings.operators, self.generation, self.rules
         )
         epochs = found.best.step.epoch if found.best is not None else -1
         if silent and epochs < self.settings.ended and waited < self.settings.return_ms:
@@ -55,7 +55,7 @@ class Adoption(Membership):
                 found.best, self.generation, source.low, source.high, source.meta, source.late, source.fired
             )
             self.final = self.rules.final_told and any(
-                a.released >= found.best.step.epoch for a in self.answers.values()
+                a.released >= found.best.step.epoch for a in (*self.answers.values(), source)
             )
         for i, a in self.answers.items():
             self._obeys(i)

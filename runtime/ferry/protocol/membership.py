@@ -79,6 +79,8 @@ class Membership(ABC):
         """Connected instances, and when they were asked last."""
         self.answers: dict[InstanceId, m.Answer] = {}
         """Answers of instances that are not admitted yet."""
+        self.newest: m.Answer | None = None
+        """The answer of the highest committed step, of an in-step member, which may be gone since: so much is final."""
         self.alive: dict[InstanceId, bool] = {}
         """Admitted instances: they obey this driver."""
         self.leaving: dict[InstanceId, bool] = {}
@@ -272,6 +274,8 @@ class Membership(ABC):
         if answer.generation == self.generation and answer.instance in self.asked:
             if answer.instance not in self.alive:
                 self.answers[answer.instance] = answer
+                if self.phase is Phase.ASK and answer.instance in self.view.held:
+                    self.newest = recovery.newer(self.newest, answer)
 
     def _ask_again(self) -> None:
         """Questions and answers may be lost."""

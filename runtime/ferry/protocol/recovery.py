@@ -50,16 +50,37 @@ def needed(view: View, rules: Rules) -> list[InstanceId]:
     return list(view.held) if rules.ask_all else list(view.led)
 
 
+def newer(known: m.Answer | None, answer: m.Answer) -> m.Answer | None:
+    """The answer of the higher committed step; None while no step is committed."""
+    if answer.committed is None or (
+        known is not None and known.committed is not None and answer.committed <= known.committed
+    ):
+        return known
+    return answer
+
+
 def survey(
-    table: Table, view: View, answers: Mapping[InstanceId, m.Answer], operators: int, generation: int, rules: Rules
+    table: Table,
+    view: View,
+    answers: Mapping[InstanceId, m.Answer],
+    heard: m.Answer | None,
+    operators: int,
+    generation: int,
+    rules: Rules,
 ) -> Survey:
-    """Weigh the answers of the in-step members of `table`; members that did not answer count as lost."""
+    """Weigh the answers of the in-step members of `table`; members that did not answer count as lost.
+
+    `heard` is the newest of those answers and of what members had said that are lost since: a step that was committed once
+    is not begun anew, also when all come back with files of an older day.
+    """
     said = [answers[i] for i in view.held if i in answers]
     labels = [a.committed for a in said if a.committed is not None]
-    best = max(labels) if labels else None
+    source = heard
     if not rules.adopt and labels:
-        best = min(labels) if len(labels) == len(said) else None
-    out = Survey(best, next((a for a in said if a.committed == best), None))
+        oldest = min(labels) if len(labels) == len(said) else None
+        source = next((a for a in said if a.committed == oldest), None)
+    best = source.committed if source is not None else None
+    out = Survey(best, source)
     must = dict.fromkeys(needed(view, rules))
     whole: dict[InstanceId, dict[int, None] | None] = {}
     for i in view.held:

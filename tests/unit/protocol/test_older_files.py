@@ -91,6 +91,36 @@ def test_who_is_silent_may_have_what_spark_has_seen_the_end_of() -> None:
     assert top.driver.table.groups[0].in_step == (B,)
 
 
+def test_what_a_member_said_before_it_was_lost_is_not_begun_anew() -> None:
+    """Found by seed 3200124154: both come back with one older day's files after one had told the new driver of more."""
+    top = Top([(A, B)], (A, B))
+    top.epoch(0)
+    old = {x: copy_of(top.members[x]) for x in (A, B)}
+    top.ingest(1)
+    top.members = {B: top.members[B]}
+    top.new_driver()
+    top.crash(B)
+    for x in (A, B):
+        top.back(x, old[x])
+    assert top.last(c.Halt).kind == "unavailable"
+
+
+def test_what_a_lost_member_said_is_put_by_one_that_has_it_in_its_log() -> None:
+    top = Top([(A, B)], (A, B))
+    top.epoch(0)
+    top.deaf = {(B, m.Commit)}
+    top.ingest(1)
+    committed, behind = top.members[A].saved.committed, top.members[B]
+    assert committed is not None and committed.step == Step(1, 0) and behind.saved.committed != committed
+    top.deaf, top.members = set(), {A: top.members[A]}
+    top.new_driver()
+    top.crash(A)
+    top.back(A, i.Instance(A, 1, i.Saved()))
+    top.back(B, behind)
+    assert top.last(c.Ready).committed == committed == top.committed()[B]
+    assert top.driver.table.groups[0].in_step == (B,)
+
+
 def test_what_was_learned_whole_is_known_to_the_next_life_before_the_driver_hears_of_it() -> None:
     member = i.Instance(B, 1, i.Saved())
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
