@@ -53,11 +53,14 @@ TIMELINE_BYTES_MAX = 64 * 1024 * 1024
 DEAD_LETTER_BYTES_MAX = 1024 * 1024 * 1024
 """Of all dead letters of a job: the oldest epochs go first. Malformed records are counted all the same."""
 
-EMIT_LOCAL_ROWS = 400_000
-"""Fired rows up to this number become a local relation where Spark has something to do with them; more are read by tasks."""
+EMIT_LOCAL_ROWS = 100_000
+"""Fired rows up to this number become a local relation where Spark has something to do with them; more are read by tasks.
 
-EMIT_LOCAL_BYTES = 64 * 1024 * 1024
-"""And up to these bytes: Spark's JVM holds them several times."""
+Spark's JVM holds such a row in about a kilobyte, all copies together: 600,000 of them have filled its heap of 1 GB.
+"""
+
+EMIT_LOCAL_BYTES = 16 * 1024 * 1024
+"""And up to these bytes."""
 
 EMIT_DIRECT_ROWS = 2_000_000
 """Fired rows up to this number go from the instances through the driver to the sink where Spark has nothing to do."""

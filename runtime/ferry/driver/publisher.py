@@ -155,7 +155,7 @@ class Publisher:
             # Looked up while they are watched: who is lost earlier has no address any more.
             splits = self.splits(rows)
             schema, most = self._fired_schema(rows), self._local_bytes
-            table = emit.fetch(self._readers, splits, schema, self._watch.gone, most)
+            table = emit.fetch(self._readers, splits, schema, self._watch.gone, self._local_rows, most)
         if table is None:
             # So that epochs like this one do not begin in vain; smaller ones are fetched still.
             self._row_bytes = max(self._row_bytes, most / rows.fired * 1.01)

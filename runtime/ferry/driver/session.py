@@ -44,16 +44,18 @@ OURS = {
 }
 
 
+EXITS = "-XX:+ExitOnOutOfMemoryError"
+"""Without memory Spark loses threads that nobody misses, and hangs: another process goes on."""
+
 CLASSES = Path(pyspark.__file__).with_name("classes.jsa")
 """Archive of Spark's classes, where set-up has made one (`scripts/setup`): Java starts a driver sooner then."""
 
 
-def shared_classes(archive: Path) -> dict[str, str]:
+def shared_classes(archive: Path) -> str:
     """Java's options for an archive of classes. What does not fit is passed over by Java, and in silence."""
     if not archive.exists():
-        return {}
-    quietly = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-    return {"spark.driver.defaultJavaOptions": f"-XX:SharedArchiveFile={archive} {quietly}"}
+        return ""
+    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
 def start(settings: RunSettings, surroundings: Environment, announce: Callable[[str], None]) -> SparkSession:
@@ -65,7 +67,8 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
     environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
     conf = {
         **OURS,
-        **shared_classes(CLASSES),
+        "spark.driver.defaultJavaOptions": f"{EXITS} {shared_classes(CLASSES)}",
+        "spark.executor.defaultJavaOptions": EXITS,
         "spark.sql.shuffle.partitions": str(settings.cores),
         "spark.default.parallelism": str(settings.cores),
         "spark.local.dir": str(settings.path / "spark-local"),

@@ -207,14 +207,16 @@ class Data:
             self._alive()
             mine = np.array(vnodes, dtype=np.int64)
             rows = int((offsets[mine + 1] - offsets[mine]).sum())
-            fires = self._fires(prepare.step.operator, prepare.low, prepare.high)
-            fired = state.fired_count(prepare.low, prepare.high, mine) + (rows if fires else 0)
+            ends = self._ends(prepare.step.operator, prepare.low, prepare.high)
+            fired = state.fired_count(prepare.low, prepare.high, mine) + rows * ends
             chains.append((chain, vnodes, late if i == 0 else 0, fired))
         return core.Computed(prepare.step, prepare.attempt, tuple(chains))
 
-    def _fires(self, operator: int, low: int, high: int) -> bool:
+    def _ends(self, operator: int, low: int, high: int) -> int:
+        """In how many windows that end within (low, high] one row may be, at most."""
         window = self.shapes[operator].window
-        return (high // window.slide_ms) > (low // window.slide_ms) if low > limits.WATERMARK_NONE else high > low
+        most = -(-window.size_ms // window.slide_ms)
+        return min(most, high // window.slide_ms - max(low, high - window.size_ms - window.slide_ms) // window.slide_ms)
 
     def _delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
         schema = state_schema(self.shapes[delta.step.operator])

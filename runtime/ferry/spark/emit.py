@@ -18,20 +18,26 @@ LOOK_SECONDS = 0.05
 
 
 def fetch(
-    pool: ThreadPoolExecutor, splits: list[dict[str, Any]], schema: pa.Schema, gone: Event, bytes_max: int
+    pool: ThreadPoolExecutor,
+    splits: list[dict[str, Any]],
+    schema: pa.Schema,
+    gone: Event,
+    rows_max: int,
+    bytes_max: int,
 ) -> pa.Table | None:
-    """All rows of an epoch as one table; None when they are more than `bytes_max`: nothing is kept of them then.
+    """All rows of an epoch as one table; None when they are more than `rows_max`, or `bytes_max`: nothing is kept then.
 
     Raises a Flight error when an instance does not have them, or when `gone` is set meanwhile: one of them was lost.
     """
-    lock, room = Lock(), [bytes_max]
+    lock, room = Lock(), {"rows": rows_max, "bytes": bytes_max}
 
     def read(split: dict[str, Any]) -> list[pa.RecordBatch]:
         found = []
         for batch in read_rows(split):
             with lock:
-                room[0] -= batch.nbytes
-            if room[0] < 0:
+                room["rows"] -= batch.num_rows
+                room["bytes"] -= batch.nbytes
+            if min(room.values()) < 0:
                 return []
             found.append(batch)
         return found
@@ -43,7 +49,7 @@ def fetch(
         if any(part.done() and part.exception() for part in parts):
             break
     batches = [b for part in parts for b in part.result()]
-    return pa.Table.from_batches(batches, schema=schema) if room[0] >= 0 else None
+    return pa.Table.from_batches(batches, schema=schema) if min(room.values()) >= 0 else None
 
 
 def is_direct(output: Output) -> bool:

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from ferry.driver import session
 from ferry.driver.session import shared_classes
+from ferry.environment import Environment
+from tests.unit.driver.test_standalone import settings
 
 
 def test_an_archive_of_classes_is_used_where_there_is_one(tmp_path: Path) -> None:
     archive = tmp_path / "classes.jsa"
-    assert shared_classes(archive) == {}
+    assert shared_classes(archive) == ""
     archive.touch()
-    (options,) = shared_classes(archive).values()
-    assert f"-XX:SharedArchiveFile={archive} " in options
+    assert f"-XX:SharedArchiveFile={archive} " in shared_classes(archive)
+
+
+def test_java_without_memory_ends_instead_of_hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: dict[str, str] = {}
+
+    class Builder:
+        def config(self, key: str, value: str) -> Builder:
+            given[key] = value
+            return self
+
+        def master(self, name: str) -> Builder:
+            return self
+
+        appName = getOrCreate = lambda self, *_: self
+
+    monkeypatch.setattr(session, "SparkSession", type("Session", (), {"builder": Builder()}))
+    session.start(settings(), Environment(), lambda url: None)
+    for role in ("driver", "executor"):
+        assert "-XX:+ExitOnOutOfMemoryError" in given[f"spark.{role}.defaultJavaOptions"]

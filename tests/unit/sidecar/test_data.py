@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -202,3 +203,23 @@ def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: P
     again = One(tmp_path, ME, 0)
     assert again.data.saved() == saved
     assert again.data.states[0].statistics()["entries"].astype(bool).tolist() == [v in (0, 1, 3) for v in ALL]
+
+
+@pytest.mark.parametrize(
+    "low, high, ends",
+    [
+        (limits.WATERMARK_NONE, limits.WATERMARK_NONE, 0),
+        (limits.WATERMARK_NONE, 59_999, 12),
+        (120_000, 120_000, 0),
+        (120_000, 124_999, 0),
+        (120_000, 125_000, 1),
+        (119_999, 125_000, 2),
+        (120_000, 420_000, 12),
+        (120_000, limits.WATERMARK_END, 12),
+    ],
+)
+def test_a_new_row_fires_in_as_many_windows_as_end(low: int, high: int, ends: int) -> None:
+    """What fires decides whether the driver may fetch it: a minute every five seconds is twelve rows of one."""
+    made: Any = object.__new__(Data)
+    made.shapes = [SimpleNamespace(window=Window(60_000, 5_000))]
+    assert made._ends(0, low, high) == ends

@@ -33,9 +33,9 @@ def instances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emit, "read_rows", read_rows)
 
 
-def fetch(batches: list[int], bytes_max: int) -> pa.Table | None:
+def fetch(batches: list[int], bytes_max: int, rows_max: int = 1 << 40) -> pa.Table | None:
     with ThreadPoolExecutor(4) as pool:
-        return emit.fetch(pool, [{"batches": n} for n in batches], SCHEMA, Event(), bytes_max)
+        return emit.fetch(pool, [{"batches": n} for n in batches], SCHEMA, Event(), rows_max, bytes_max)
 
 
 def test_rows_that_fit_are_one_table() -> None:
@@ -48,6 +48,7 @@ def test_of_more_nothing_is_kept_and_no_more_is_asked_for() -> None:
     given.clear()
     assert fetch([1000, 1000], 5 * BATCH.nbytes) is None
     assert len(given) <= 5 + 2 * 2
+    assert fetch([3, 3], 1 << 40, rows_max=59) is None, "narrow rows are many"
 
 
 def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(emit, "read_rows", read_rows)
     publisher: Any = object.__new__(Publisher)
-    publisher._local_bytes, publisher._fired_schema = 1 << 20, lambda rows: SCHEMA
+    publisher._local_rows, publisher._local_bytes, publisher._fired_schema = 1000, 1 << 20, lambda rows: SCHEMA
     publisher._watch, publisher.splits = Watch(lambda: None, lambda instance: True), lambda rows: [{}]
     with ThreadPoolExecutor(1) as publisher._readers:
         try:
