@@ -231,6 +231,7 @@ class Coordinator(Patience):
         c = self.commit
         assert c is not None
         self.helpless = None
+        self.found_apart.clear()
         self.committed, self.low, self.high, self.meta, self.late, self.fired = (
             c.label, c.low, c.high, c.meta, c.late, c.fired,
         )  # fmt: skip

@@ -37,7 +37,9 @@ class Patience(Moves):
         self.apart: dict[Pair, Bar] = {}
         """Pairs that could not reach each other; they are kept apart for a while."""
         self.helpless: int | None = None
-        """Since when the step under way fails because of instances that are apart."""
+        """Since when the step under way fails because of instances that are apart, and no other pair is found."""
+        self.found_apart: set[Pair] = set()
+        """The pairs that it has failed because of."""
 
     # ---- who is there
     def _are_apart(self, a: InstanceId, b: InstanceId) -> bool:
@@ -134,7 +136,9 @@ class Patience(Moves):
 
     def _nothing_helps(self, blamed: Blame) -> bool:
         """Whether this step fails for so long because of instances that are apart that the job is stopped."""
-        self.helpless = self.helpless if self.helpless is not None else self.now
+        if self.helpless is None or not self.found_apart.issuperset(blamed.apart):
+            self.helpless = self.now
+            self.found_apart.update(blamed.apart)
         if self.now - self.helpless < self.settings.apart_ms:
             return False
         names = ", ".join(f"{a} and {b}" for a, b in sorted(blamed.apart))

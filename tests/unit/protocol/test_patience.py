@@ -79,6 +79,21 @@ def test_where_no_helper_reaches_every_leader_others_lead() -> None:
     assert top.last(c.Emit).rows.label.step == Step(1, 0)
 
 
+def test_pairs_that_are_found_one_after_the_other_are_worked_around_together() -> None:
+    """Each is tried again before the next is found, at first: patience begins anew with what was not known."""
+    others = tuple(InstanceId(f"{worker}.0") for worker in range(2, 8))
+    top = Top([(A,), (B,)], (A, B, *others))
+    top.epoch(0)
+    top.apart = apart(*((B, x) for x in (A, *others[:-1])))
+    top.ingest(1, helper=C)
+    for _ in range(60):
+        top.wait(15_000)
+        assert "Halt" not in top.kinds()
+        if top.driver.phase is c.Phase.INGEST:
+            top.ingested(top.last(c.StartIngest).helpers[0])
+    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+
+
 def test_when_nothing_helps_the_job_stops_with_the_names() -> None:
     top = Top([(A,), (B,)], (A, B), c.Settings(apart_ms=300_000))
     top.epoch(0)
@@ -95,6 +110,20 @@ def test_when_nothing_helps_the_job_stops_with_the_names() -> None:
     assert halt.reason == (
         "0.0 and 1.0 cannot reach each other, and no other leader or helper has helped for 300 s: mend the network between them"
     )
+
+
+def test_pairs_that_take_turns_do_not_keep_a_job_waiting_for_ever() -> None:
+    """However long an ingest takes: each pair is tried again, and found again, in the same step."""
+    top = Top([(A,), (B,)], (A, B, C))
+    top.epoch(0)
+    top.apart = apart((A, B), (A, C))
+    top.ingest(1)
+    for _ in range(30):
+        if top.driver.phase is c.Phase.INGEST:
+            top.wait(1_000_000)
+            top.ingested(top.last(c.StartIngest).helpers[0])
+        top.wait(15_000)
+    assert top.last(c.Halt).reason.startswith("0.0 and ")
 
 
 def test_a_slow_replica_is_demoted_and_comes_back_when_it_keeps_up() -> None:
