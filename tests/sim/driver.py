@@ -26,6 +26,8 @@ class Driver:
         self.world, self.name = world, name
         self.alive = True
         self.pending_lost: dict[str, bool] = {}
+        self.connections: dict[str, int] = {}
+        """Which life of the link to each instance it has been told of."""
         self.ready = False
         self.covers: spark.Range | None = None
         """What the epoch under way covers of the source."""

@@ -137,6 +137,10 @@ class Links:
         if not driver.alive or not host.alive or driver.name in host.strangers:
             return
         self.restore(driver.name, host.name)
+        life = self.net.link(driver.name, host.name).life
+        if driver.connections.get(host.name) == life:
+            return  # Nobody dials where there is a connection.
+        driver.connections[host.name] = life
         if driver.pending_lost.pop(host.name, False) and self.rnd.random() < 0.5:
             driver.take(dcore.Lost(InstanceId(host.name), "connection closed"))
         driver.take(dcore.Connected(InstanceId(host.name)))

@@ -170,7 +170,8 @@ class World(Links):
         if what in ("crash", "lose"):
             if not host.alive:
                 return ""
-            if what == "lose" and self.may_lose(host):
+            older = any(h.stale for h in self.hosts.values())
+            if what == "lose" and self.may_lose(host) and (not older or self.noticed(host)):
                 host.lost_at = self.clock.now
             self.after(f.length + 2, self.start, host.name)
             if host is who:
@@ -222,14 +223,17 @@ class World(Links):
             host.files, host.lost_at, host.stale = files, self.clock.now, True
 
     def noticed(self, host: Host) -> bool:
-        """Whether anyone but this one knows of what the sink was given last.
+        """Whether Spark or another in-step copy knows of what the sink was given last.
 
-        Files of one older day, everywhere and in Spark's log, are that day: nobody can tell.
+        Files of one older day, everywhere and in Spark's log, are that day: nobody can tell. Who only learns may know
+        better, but no new driver waits for its answer.
         """
         given = max(self.checks.emitted_label.values(), default=None)
         if given is None or given.step.epoch <= self.spark.ended():
             return True
-        known = [h.files.saved.committed for h in self.hosts.values() if h is not host]
+        assert self.journal is not None
+        in_step = {i: True for x in self.journal.groups for i in x.in_step if i != host.name}
+        known = [self.hosts[i].files.saved.committed for i in in_step]
         return any(label is not None and label >= given for label in known)
 
     def may_lose(self, host: Host) -> bool:
