@@ -56,6 +56,7 @@ class Job:
         board = Board(self.settings.run, self.settings.redis, self.settings.secret)
         announcer = Announcer(board, self.settings.cores)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
+        session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
         self._publish(board, plan)
         progress = Progress(self.settings.job, self.settings.directory)

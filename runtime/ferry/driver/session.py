@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
@@ -47,6 +51,9 @@ OURS = {
 EXITS = "-XX:+ExitOnOutOfMemoryError"
 """Without memory Spark loses threads that nobody misses, and hangs: another process goes on."""
 
+ANSWER_SECONDS = 60
+"""A JVM that gives no answer for so long counts as gone: a collection of a full heap takes less."""
+
 CLASSES = Path(pyspark.__file__).with_name("classes.jsa")
 """Archive of Spark's classes, where set-up has made one (`scripts/setup`): Java starts a driver sooner then."""
 
@@ -86,6 +93,39 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def watch_over(spark: SparkSession) -> None:
+    """End this process when Spark's JVM stands still: everything here would wait for it for ever, and nobody would know."""
+
+    def end() -> None:
+        kill()
+        print(f"Spark's JVM has given no answer for {ANSWER_SECONDS} s", file=sys.stderr)
+        os._exit(1)
+
+    assert spark._jvm is not None
+    asked = spark._jvm.java.lang.System.nanoTime
+    threading.Thread(target=await_silence, args=(asked, end), name="jvm", daemon=True).start()
+
+
+def await_silence(ask: Callable[[], object], end: Callable[[], None], second: float = 1.0) -> None:
+    """Call `end` when `ask`, which is asked again and again, has not returned for ANSWER_SECONDS."""
+    answered, over = threading.Event(), threading.Event()
+
+    def asks() -> None:
+        while not over.wait(second):
+            with suppress(Exception):  # of a JVM that has ended, which its query tells
+                ask()
+                answered.set()
+
+    threading.Thread(target=asks, name="jvm-asked", daemon=True).start()
+    silent = 0
+    while silent < ANSWER_SECONDS:
+        time.sleep(second)  # Counted, not measured: a process that stood still itself blames nobody.
+        silent = 0 if answered.is_set() else silent + 1
+        answered.clear()
+    over.set()
+    end()
 
 
 def kill() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,28 @@ def test_java_without_memory_ends_instead_of_hanging(monkeypatch: pytest.MonkeyP
     session.start(settings(), Environment(), lambda url: None)
     for role in ("driver", "executor"):
         assert "-XX:+ExitOnOutOfMemoryError" in given[f"spark.{role}.defaultJavaOptions"]
+
+
+def test_a_jvm_that_gives_no_answer_ends_the_driver() -> None:
+    frozen, ended, asked = threading.Event(), threading.Event(), 0
+
+    def ask() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 50:
+            frozen.wait()
+
+    threading.Thread(target=session.await_silence, args=(ask, ended.set, 0.005), daemon=True).start()
+    assert ended.wait(30)
+    assert asked == 51, "as long as there are answers nothing ends"
+    frozen.set()
+
+
+def test_a_jvm_that_has_ended_gives_no_answer() -> None:
+    ended = threading.Event()
+
+    def ask() -> None:
+        raise ConnectionError
+
+    threading.Thread(target=session.await_silence, args=(ask, ended.set, 0.005), daemon=True).start()
+    assert ended.wait(30)
