@@ -176,11 +176,10 @@ class Troubles:
         folder = running.output / self.case.workload
         aside = running.output / ".aside"
         with contextlib.suppress(FileNotFoundError):
-            folder.rename(aside)
-            folder.write_text("in the way")
+            aside.write_text("in the way")
+            runner.swap(folder, aside)
             self._wait(running, trouble.seconds)
-            folder.unlink()
-            aside.rename(folder)
+            runner.swap(folder, aside)
 
 
 def _schedule(draw: random.Random, epochs: int, workers: int, instances: int, vnodes: int) -> list[str]:

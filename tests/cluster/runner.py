@@ -6,6 +6,8 @@ Nothing of Ferry is imported: what is tested is the command, its processes and i
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import json
 import os
 import shutil
@@ -271,8 +273,20 @@ def fill(folder: Path) -> Path:
     """Fill the file system of `folder` up to its last megabyte; the file to remove for room."""
     ballast = folder / "ballast"
     with open(ballast, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(shutil.disk_usage(folder).free - (1 << 20), 1))
-    return ballast
+        while True:
+            try:
+                os.posix_fallocate(file.fileno(), 0, max(shutil.disk_usage(folder).free - (1 << 20), 1))
+                return ballast
+            except OSError as error:  # who fills it, too, was quicker
+                if error.errno != errno.ENOSPC:
+                    raise
+
+
+def swap(one: Path, other: Path) -> None:
+    """Two files or folders change their names, at one moment. Raises FileNotFoundError."""
+    code = ctypes.CDLL(None, use_errno=True).renameat2(-100, bytes(one), -100, bytes(other), 2)
+    if code:
+        raise OSError(number := ctypes.get_errno(), os.strerror(number), str(one))
 
 
 def sets_of(args: dict[str, Any]) -> list[str]:
