@@ -19,6 +19,7 @@ from bench.results import Results
 from ferry.board import Board
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import Registration, life_of
+from ferry.contract.tickets import derived
 from ferry.coordinator.members import Members
 from ferry.sidecar.peers import Peers
 from ferry_operator.cluster.private_redis import PrivateRedis
@@ -178,7 +179,7 @@ def main() -> None:
         server.start()
         server.wait()
         try:
-            client = redis.Redis.from_url(server.url, password=SECRET)
+            client = redis.Redis.from_url(server.url, password=derived(SECRET, "redis"))
             mesh, meter = Mesh(server.url, args.instances), Meter(client)
             mesh.beat()
             time.sleep(3.0)
