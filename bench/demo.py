@@ -89,7 +89,7 @@ class Demo:
         job = FerryJob(
             ROOT / "examples" / "nbq5.yaml", self.work / "job", events=self.events,
             at=[f"epoch={self.out} workers=4", f"epoch={self.back} workers=2", f"epoch={self.kill}:prepare kill-worker=1"],
-            sets=[f"epoch.maxRows={-(-self.events // self.epochs)}", "epoch.interval=500ms", f"pipeline.args.seed={SEED}"],
+            sets=[f"epoch.maxRows={-(-self.events // self.epochs)}", "epoch.interval=800ms", f"pipeline.args.seed={SEED}"],
         )  # fmt: skip
         self.console.print(Text(_shown(job.command), style="dim"))
         with job:
