@@ -213,7 +213,12 @@ class RdmaChannel(RdmaSender):
                 return
             with self._wire:
                 self._carriage.probe()
-            if self._wait(rdma_wait.ANSWER_MILLISECONDS, pipe.link.fd) or not self._carriage.answered():
+            for pause in rdma_wait.ANSWER_MILLISECONDS:
+                if self._wait(pause, pipe.link.fd):
+                    return
+                if self._carriage.answered():
+                    break
+            else:
                 return
 
     def _wait(self, milliseconds: int, *doorbell: int) -> bool:

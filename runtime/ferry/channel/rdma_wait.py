@@ -25,8 +25,8 @@ SLEEPY_SECONDS = 0.01
 PROBE_MILLISECONDS = 150
 """Without a completion for this long the peer's device is asked; it has 0.46 s to answer (see rdma_link)."""
 
-ANSWER_MILLISECONDS = 2
-"""A sleeper's look for the answer; later it looks again as one that is awake."""
+ANSWER_MILLISECONDS = (2, 4, 8, 16, 32)
+"""A sleeper's pauses until it looks for the answer; later it looks as one that is awake, for a busy peer not at once."""
 
 LISTEN_SECONDS = 0.02
 """How often a busy channel looks at its TCP connection."""
