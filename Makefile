@@ -58,7 +58,7 @@ demo-kube: setup
 
 crds: setup
 	@$(PYTHON_HERE) -m ferry_operator.crd >crds/.new && mv crds/.new crds/streamjobs.ferry.dev.yaml
-	@$(PYTHON_HERE) -m ferry_operator.changes >docs/.new && mv docs/.new docs/fields.md
+	@$(PYTHON_HERE) -m ferry_operator.crd fields >docs/.new && mv docs/.new docs/fields.md
 
 bench-handover: setup
 	@$(PYTHON_HERE) bench/handover.py

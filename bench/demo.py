@@ -21,8 +21,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ferry_operator import timeline
-from ferry_operator.plot import draw
+from ferry_operator.local.timeline import timeline
+from ferry_operator.local.timeline.plot import draw
 
 SEED = 7
 WARM_UP_EPOCHS = 2

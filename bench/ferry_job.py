@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ferry_operator import client
-from ferry_operator.environment import read_ferry_env
-from ferry_operator.registry import Registry
-from ferry_operator.timeline import Tail, epochs_of
+from ferry_operator.cli import client
+from ferry_operator.local.environment import read_ferry_env
+from ferry_operator.local.registry import Registry
+from ferry_operator.local.timeline.timeline import Tail, epochs_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"

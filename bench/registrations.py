@@ -22,9 +22,9 @@ from ferry.contract.places import Registration, life_of
 from ferry.contract.tickets import derived
 from ferry.coordinator.members import Members
 from ferry.sidecar.peers import Peers
-from ferry_operator.cluster.private_redis import PrivateRedis
-from ferry_operator.cluster.processes import Processes
-from ferry_operator.environment import read_ferry_env
+from ferry_operator.local.cluster.private_redis import PrivateRedis
+from ferry_operator.local.cluster.processes import Processes
+from ferry_operator.local.environment import read_ferry_env
 
 RUN = "job-0f8fad5b-d9cb-469f-a165-70867728950e"
 SECRET = "s" * 32

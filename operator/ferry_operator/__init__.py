@@ -1,4 +1,4 @@
-"""Control plane: what a job should be, where its state should live, and the adapters that make it so.
+"""The control plane: what a job should be, where its state should live, and what makes it so, here and on Kubernetes.
 
-Of `ferry` it imports the contract only. What decides is pure (`spec`, `planner`); what touches a cluster is in `cluster`.
+Of `ferry` it imports the contract only. ARCHITECTURE.md, beside this package, has the rooms and one reconcile in steps.
 """

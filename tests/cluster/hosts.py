@@ -30,7 +30,7 @@ from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.places import Registration
 from ferry.contract.tickets import derived
-from ferry_operator.environment import read_ferry_env
+from ferry_operator.local.environment import read_ferry_env
 from tests.cluster.runner import ROOT, read_timeline
 
 SECRET = secrets.token_hex(24)

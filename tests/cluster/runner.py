@@ -155,7 +155,17 @@ def start(
     """Start `ferry run` with a home and an output of its own below `base`; instances reach each other over `wires`."""
     home, output = base / "home", base / "out"
     home.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "ferry_operator.cli", "run", str(job), "--json", "--keep", "--output", str(output)]
+    command = [
+        sys.executable,
+        "-m",
+        "ferry_operator.cli.main",
+        "run",
+        str(job),
+        "--json",
+        "--keep",
+        "--output",
+        str(output),
+    ]
     command += [] if events is None else ["--events", str(events)]
     for one in sets:
         command += ["--set", one]

@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from ferry_operator.crd_rules import BASE, patched
-from ferry_operator.kube.release import Release, run_key
+from ferry_operator.crd.rules import BASE, patched
+from ferry_operator.kube.manifests.release import Release, run_key
 from tests.kube.kubectl import Kubectl, wait_until
 from tests.kube.stand_ins import VNODES, Driver, Kubelets
 from tests.unit.charts import of_kind, render

@@ -13,9 +13,9 @@ from typing import Any
 
 from ferry.contract.certificates import issue, server_context
 from ferry.contract.tickets import derived
-from ferry_operator.kube import names
-from ferry_operator.kube.api import KubeApi
-from ferry_operator.kube.port import PODS, ApiError
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.client import KubeApi
+from ferry_operator.kube.api.port import PODS, ApiError
 
 Document = dict[str, Any]
 

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from ferry_operator import spec
-from ferry_operator.crd_rules import BASE, RULES, Rule, patched
-from ferry_operator.fields import model_of, names_of
-from ferry_operator.kube import pods
-from ferry_operator.kube.release import Release
-from ferry_operator.models import Spec
+from ferry_operator.crd.rules import BASE, RULES, Rule, patched
+from ferry_operator.job import spec
+from ferry_operator.job.fields import model_of, names_of
+from ferry_operator.job.models import Spec
+from ferry_operator.kube.manifests import pods
+from ferry_operator.kube.manifests.release import Release
 from tests.kube.kubectl import Kubectl, wait_until
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]

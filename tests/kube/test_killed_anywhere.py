@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import pytest
 
 from ferry.contract.errors import Fault
-from ferry_operator.kube import names
-from ferry_operator.kube.api import KubeApi
-from ferry_operator.kube.driver_link import DriverLink
+from ferry_operator.control.driver_client import DriverClient
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.client import KubeApi
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import BUDGETS, JOBS, PODS, SECRETS, Api, Kind
+from ferry_operator.kube.manifests.release import Release, run_key
 from ferry_operator.kube.metrics import Metrics
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.port import BUDGETS, JOBS, PODS, SECRETS, Api, Kind
 from ferry_operator.kube.reconcile import Reconciler
-from ferry_operator.kube.release import Release, run_key
 from ferry_operator.kube.store import Store
 from tests.kube.kubectl import Kubectl
 from tests.kube.operators import KEY, addresses, job
@@ -48,7 +48,7 @@ class Mortal:
     """The API server and the driver, for an operator that dies when it has made so many more calls that change something."""
 
     def __init__(self, api: Api) -> None:
-        self._api, self._link = api, DriverLink()
+        self._api, self._link = api, DriverClient()
         self.get, self.find = api.get, api.find
         self.status, self.submitted, self.close = self._link.status, self._link.submitted, self._link.close
         self.left: int | None = None

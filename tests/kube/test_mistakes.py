@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferry_operator.quantities import Quantity
+from ferry_operator.job.quantities import Quantity
 from tests.kube.clusters import Cluster
 from tests.kube.installation import DISORDER, PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ferry_operator.kube.rights import UNCALLED
+from ferry_operator.kube.api.rbac import UNCALLED
 from tests.kube.kubectl import Kubectl, wait_until
 from tests.kube.operators import Operators, Running, job, stand_in
 from tests.kube.stand_ins import VNODES

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """#!/bin/sh
-exec {python} -c 'from ferry_operator.cli import kubectl_plugin; kubectl_plugin()' "$@"
+exec {python} -c 'from ferry_operator.cli.main import kubectl_plugin; kubectl_plugin()' "$@"
 """
 """What an installation puts on PATH."""
 

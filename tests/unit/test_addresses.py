@@ -25,8 +25,8 @@ from ferry.driver import standalone
 from ferry.environment import Environment
 from ferry.sidecar.node import Node
 from ferry.worker import launch
-from ferry_operator.kube.driver_link import DriverLink
-from ferry_operator.kube.health import Health
+from ferry_operator.control.driver_client import DriverClient
+from ferry_operator.kube.process.health import Health
 
 TOKEN = {"Authorization": "Bearer t"}
 
@@ -95,7 +95,7 @@ def test_a_driver_is_asked(host: str, tls: str, tmp_path: Path) -> None:
     registry = prom.CollectorRegistry()
     url = control.serve(loop, Progress("job", ""), registry, settings, lambda: None, (host, 0))
     assert url.startswith(f"{'https' if tls == 'run' else 'http'}://{netloc(host, 0).removesuffix('0')}")
-    link = DriverLink()
+    link = DriverClient()
     assert link.stop(url, "s")
     link.close()
 

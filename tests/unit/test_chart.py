@@ -12,9 +12,10 @@ import pytest
 
 from ferry import environment as surroundings
 from ferry_operator.kube import __main__ as operator
-from ferry_operator.kube import names, parts
-from ferry_operator.kube.release import USER
-from ferry_operator.kube.rights import NODE_RIGHTS, RIGHTS, UNCALLED
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.rbac import NODE_RIGHTS, RIGHTS, UNCALLED
+from ferry_operator.kube.manifests import parts
+from ferry_operator.kube.manifests.release import USER
 from tests.unit.charts import (
     CHART,
     ROOT,

@@ -42,7 +42,7 @@ def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None
     files = [
         *(f.relative_to(ROOT) for f in IMAGES.iterdir() if f.is_file()),
         *map(Path, ("runtime/ferry/__init__.py", "runtime/ferry/contract/names.py", "runtime/ferry/driver/job.py")),
-        Path("operator/ferry_operator/decide.py"),
+        Path("operator/ferry_operator/control/decide.py"),
     ]
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None
     (tmp_path / "runtime/ferry/driver/__pycache__/job.cpython-311.pyc").touch()
     (tmp_path / "images/README.md").write_text("other words")
     assert before == {target: digest(tmp_path, target) for target in before}
-    (tmp_path / "operator/ferry_operator/decide.py").write_text("changed")
+    (tmp_path / "operator/ferry_operator/control/decide.py").write_text("changed")
     assert digest(tmp_path, "operator") != before["operator"] and digest(tmp_path, "runtime") == before["runtime"]
     after = digest(tmp_path, "operator")
     (tmp_path / "runtime/ferry/driver/job.py").write_text("changed")

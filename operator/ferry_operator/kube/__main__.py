@@ -26,13 +26,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ferry_operator.kube.api import KubeApi
-from ferry_operator.kube.health import Health
-from ferry_operator.kube.leader import Leader
-from ferry_operator.kube.lease import RENEW_SECONDS, Lease
+from ferry_operator.kube.api.client import KubeApi
+from ferry_operator.kube.api.lease import RENEW_SECONDS, Lease
+from ferry_operator.kube.api.port import ApiError
+from ferry_operator.kube.manifests.release import USER, Release, redis_url
 from ferry_operator.kube.metrics import Metrics
-from ferry_operator.kube.port import ApiError
-from ferry_operator.kube.release import USER, Release, redis_url
+from ferry_operator.kube.process.health import Health
+from ferry_operator.kube.process.leader import Leader
 
 log = logging.getLogger("ferry.operator")
 

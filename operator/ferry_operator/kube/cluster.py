@@ -11,26 +11,12 @@ from dataclasses import dataclass
 
 from ferry.contract.addresses import netloc
 from ferry.contract.errors import Unreachable
-from ferry_operator import decide as d
-from ferry_operator.kube import facts, names, objects, parts, pods
-from ferry_operator.kube.driver_link import DriverLink
-from ferry_operator.kube.facts import Pod
-from ferry_operator.kube.inforce import Revisions
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.observe import Seen, View
-from ferry_operator.kube.plan import (
-    Claim,
-    DeletePod,
-    DropPod,
-    EndDriver,
-    KeepSpec,
-    MakeBudget,
-    NoteAlone,
-    Refuse,
-    Step,
-    WriteSettings,
-)
-from ferry_operator.kube.port import (
+from ferry_operator.control import decide as d
+from ferry_operator.control.driver_client import DriverClient
+from ferry_operator.job.models import StreamJob
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import (
     BUDGETS,
     CONFLICT,
     JOBS,
@@ -43,9 +29,25 @@ from ferry_operator.kube.port import (
     Kind,
     tolerate,
 )
-from ferry_operator.kube.release import Release, run_key, settings_of
+from ferry_operator.kube.manifests import objects, parts, pods
+from ferry_operator.kube.manifests.release import Release, run_key, settings_of
+from ferry_operator.kube.observe import facts
+from ferry_operator.kube.observe.effective_spec import Revisions
+from ferry_operator.kube.observe.facts import Pod
+from ferry_operator.kube.observe.view import Seen, View
+from ferry_operator.kube.plan import (
+    Claim,
+    DeletePod,
+    DropPod,
+    EndDriver,
+    KeepSpec,
+    MakeBudget,
+    NoteAlone,
+    Refuse,
+    Step,
+    WriteSettings,
+)
 from ferry_operator.kube.store import Store
-from ferry_operator.models import StreamJob
 
 YOUNG_SECONDS = 60.0
 """A worker's pod that ended sooner than this after it was made has failed; the next one waits longer."""
@@ -65,7 +67,7 @@ class KubeCluster:
     api: Api
     store: Store
     release: Release
-    link: DriverLink
+    link: DriverClient
     token: int
     view: View
 

@@ -14,7 +14,7 @@ import prometheus_client as prom
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ferry_operator.status_model import JobStatus, Phase
+from ferry_operator.job.status import JobStatus, Phase
 
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ferry.contract.names import InstanceId
-from ferry_operator import decide as d
-from ferry_operator.care import meaning
-from ferry_operator.kube import names
-from ferry_operator.kube.facts import Pod, Trouble
-from ferry_operator.kube.inforce import last_good, refusal
-from ferry_operator.kube.life import said_by
-from ferry_operator.kube.observe import View
+from ferry_operator.control import decide as d
+from ferry_operator.control.restarts import meaning
+from ferry_operator.kube.api import names
+from ferry_operator.kube.observe.effective_spec import last_good, refusal
+from ferry_operator.kube.observe.facts import Pod, Trouble
+from ferry_operator.kube.observe.lifecycle import said_by
+from ferry_operator.kube.observe.view import View
 
 IMAGE_SECONDS = 300.0
 """An image of a new spec that could not be pulled for so long: a registry may be away, a name does not mend itself."""

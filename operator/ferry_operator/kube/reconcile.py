@@ -13,18 +13,20 @@ from dataclasses import dataclass, field, replace
 
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, SpecRefused
-from ferry_operator import decide as d
-from ferry_operator.kube import events, inforce, names, redis_line
+from ferry_operator.control import decide as d
+from ferry_operator.control.driver_client import DriverClient, PlacementRefused
+from ferry_operator.kube.api import names, redis
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.cluster import KubeCluster, driver_url
-from ferry_operator.kube.driver_link import DriverLink, PlacementRefused
-from ferry_operator.kube.facts import OVERDUE_SECONDS, Trouble
+from ferry_operator.kube.manifests.release import Release, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.observe import REDIS_REFUSES, Seen, Sightings, View, look
+from ferry_operator.kube.observe import effective_spec
+from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Trouble
+from ferry_operator.kube.observe.view import REDIS_REFUSES, Seen, Sightings, View, look
 from ferry_operator.kube.plan import Step, WriteSettings, plan, told
-from ferry_operator.kube.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
-from ferry_operator.kube.release import Release, run_key
-from ferry_operator.kube.status import COUNTERS_SECONDS, Report, report
+from ferry_operator.kube.report import events
+from ferry_operator.kube.report.status import COUNTERS_SECONDS, Report, report
 from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")
@@ -76,7 +78,7 @@ class Reconciler:
     api: Api
     store: Store
     release: Release
-    link: DriverLink
+    link: DriverClient
     metrics: Metrics
     token: int
     clock: Callable[[], float] = time.time
@@ -114,9 +116,9 @@ class Reconciler:
     # ---- observe
     def _look(self, job: Doc, memory: Memory) -> View:
         name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
-        force = inforce.in_force(job, lambda one: inforce.revisions(one, uid, self.release))
+        force = effective_spec.in_force(job, lambda one: effective_spec.revisions(one, uid, self.release))
         try:
-            revisions = inforce.revisions(force.job, uid, self.release) if force.job is not None else None
+            revisions = effective_spec.revisions(force.job, uid, self.release) if force.job is not None else None
         except SpecRefused:
             revisions = None  # the last good spec of another version of the operator
         # Pods of a job of the same name that is gone may still be there: they are not ours.
@@ -144,7 +146,7 @@ class Reconciler:
 
     def _ask_redis(self, memory: Memory, now: float) -> Iterable[Trouble]:
         if now - memory.redis[0] > REDIS_SECONDS:
-            memory.redis = (now, redis_line.trouble(self.release.redis))
+            memory.redis = (now, redis.trouble(self.release.redis))
         if memory.redis[1] is not None:
             yield Trouble(REDIS_REFUSES, memory.redis[1])
 
@@ -257,7 +259,7 @@ class Reconciler:
         """Let Redis forget the run of a job that is gone, once nothing of it writes there; False: not yet."""
         if self._left_over(name) and self.store.job(name) is None:
             return False
-        trouble = redis_line.forget(self.release.redis, names.run_name(name, uid))
+        trouble = redis.forget(self.release.redis, names.run_name(name, uid))
         if trouble is not None:
             log.info("%s: what its run left in Redis stays: %s", name, trouble)
         return True

@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ferry_operator.kube import facts, names
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.port import BUDGETS, JOBS, PODS, Kind
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import BUDGETS, JOBS, PODS, Kind
+from ferry_operator.kube.observe import facts
 
 GRAVES_MAX = 4096
 """Deleted objects that are remembered."""

@@ -16,31 +16,18 @@ from typing import Annotated, Any
 
 import prometheus_client as prom
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Body, Depends, FastAPI, Header, HTTPException, Response
 
 from ferry.contract import limits
 from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.certificates import issue, server_context
 from ferry.contract.documents import RunSettings
-from ferry.contract.names import InstanceId
+from ferry.contract.placement import DesiredPlacement
 from ferry.contract.tickets import derived
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.meters import Load, StateCollector
 from ferry.coordinator.progress import EPOCH_STAGES, Progress
 from ferry.protocol.coordinator import Coordinator, Desired
-
-
-class DesiredDocument(BaseModel):
-    """Where every virtual node should be."""
-
-    model_config = ConfigDict(extra="forbid")
-    number: int = Field(ge=1)
-    placements: list[list[str]]
-    token: int = Field(default=0, ge=0)
-    """Fencing token of who decided it: after a higher one was seen a lower one is refused."""
-    basis: dict[str, Any] | None = None
-    """What it was planned for: kept for whoever plans next, and not looked at."""
 
 
 def app(
@@ -60,7 +47,7 @@ def app(
         return Response(f"the loop came round {stands:.1f} s ago\n", 200 if stands < limits.HANG_SECONDS else 503)
 
     api = APIRouter(dependencies=[Depends(authenticate)])
-    last: list[DesiredDocument] = []
+    last: list[DesiredPlacement] = []
     one_at_a_time = threading.Lock()
 
     @api.get("/status")
@@ -68,25 +55,26 @@ def app(
         return progress.status(loop.machine, loop.meters).to_wire()
 
     @api.put("/desired")
-    def desired(document: DesiredDocument) -> dict[str, int]:
+    def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
+        try:
+            one = DesiredPlacement.from_wire(document)
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
         wanted = loop.machine.table.virtual_nodes
-        if len(document.placements) != wanted:
-            raise HTTPException(422, f"{len(document.placements)} placements for {wanted} virtual nodes")
-        if any(not p or len(set(p)) != len(p) for p in document.placements):
-            raise HTTPException(422, "every placement names a leader and then distinct replicas")
-        placements = tuple(tuple(InstanceId(i) for i in p) for p in document.placements)
+        if len(one.placements) != wanted:
+            raise HTTPException(422, f"{len(one.placements)} placements for {wanted} virtual nodes")
         with one_at_a_time:
-            if last and document.token < last[0].token:
-                raise HTTPException(409, f"token {document.token} is superseded by {last[0].token}")
-            last[:] = [document]
-            loop.post(Desired(document.number, placements))
-        return {"number": document.number}
+            if last and one.token < last[0].token:
+                raise HTTPException(409, f"token {one.token} is superseded by {last[0].token}")
+            last[:] = [one]
+            loop.post(Desired(one.number, one.placements))
+        return {"number": one.number}
 
     @api.get("/desired")
     def last_desired() -> dict[str, Any]:
         if not last:
             raise HTTPException(404, "no placement was given to this driver")
-        return last[0].model_dump()
+        return last[0].to_wire()
 
     @api.post("/stop")
     def stop_job() -> dict[str, str]:

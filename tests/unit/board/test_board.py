@@ -18,7 +18,7 @@ from ferry.contract.places import Registration
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.shapes import Aggregate, Shape, Window
 from ferry.contract.tickets import derived
-from ferry_operator.environment import read_ferry_env
+from ferry_operator.local.environment import read_ferry_env
 
 A, B = InstanceId("0.0"), InstanceId("1.0")
 RUN = "j-1"

@@ -20,7 +20,7 @@ from ferry.contract.tickets import derived
 from ferry.coordinator.control import app, serve
 from ferry.coordinator.progress import Progress
 from ferry.protocol.coordinator import Desired
-from ferry_operator.driver_client import DriverClient
+from ferry_operator.local.driver import LocalDriver
 
 RELEASED = Path(__file__).parents[1] / "contract" / "released"
 
@@ -89,10 +89,10 @@ def test_over_tls_it_is_asked_by_who_knows_the_secret(tmp_path: Path) -> None:
         loop, Progress("job", ""), prom.CollectorRegistry(), settings, lambda: stopped.append(True), ("127.0.0.1", 0)
     )
     assert url.startswith("https://")
-    asked = DriverClient(tmp_path, "s")
+    asked = LocalDriver(tmp_path, "s")
     assert asked.stop(os.getpid()) and stopped == [True]
     asked.close()
-    for guess in (DriverClient(tmp_path, "guess"), DriverClient(tmp_path, derived("s", "control"))):
+    for guess in (LocalDriver(tmp_path, "guess"), LocalDriver(tmp_path, derived("s", "control"))):
         assert not guess.stop(os.getpid()) and len(stopped) == 1
         guess.close()
     context = client_context(authority("s"))

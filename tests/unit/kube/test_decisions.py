@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from ferry.contract.documents import Status
-from ferry_operator import decide as d
-from ferry_operator import spec
-from ferry_operator.kube import inforce, names
-from ferry_operator.kube.facts import Ended, Node, Pod, Trouble
-from ferry_operator.kube.inforce import Revisions
-from ferry_operator.kube.life import back_off, life_of, said_by
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.observe import Seen, Sightings, failure_domain, look
+from ferry_operator.control import decide as d
+from ferry_operator.job import spec
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.manifests.release import Release
+from ferry_operator.kube.observe import effective_spec
+from ferry_operator.kube.observe.effective_spec import Revisions
+from ferry_operator.kube.observe.facts import Ended, Node, Pod, Trouble
+from ferry_operator.kube.observe.lifecycle import back_off, life_of, said_by
+from ferry_operator.kube.observe.rolling import Turnover, asked_drains, asked_pins, crew_of, turnover
+from ferry_operator.kube.observe.view import Seen, Sightings, failure_domain, look
 from ferry_operator.kube.plan import plan
-from ferry_operator.kube.release import Release
-from ferry_operator.kube.turnover import Turnover, asked_drains, asked_pins, crew_of, turnover
 from tests.unit.kube.fakes.fake_world import job
 
 NOW = 1000.0
@@ -114,23 +115,23 @@ def document(last: Doc | None = None, refused: str | None = None, **changes: Any
     one = job(**changes)
     one["metadata"] |= {"uid": "u", "namespace": "jobs"}
     if last is not None:
-        one["metadata"]["annotations"][names.LAST_GOOD] = inforce.last_good(spec.check(last))
+        one["metadata"]["annotations"][names.LAST_GOOD] = effective_spec.last_good(spec.check(last))
     if refused is not None:
         one["metadata"]["annotations"][names.REFUSED] = refused
     return one
 
 
 def revise(job: Any) -> Revisions:
-    return inforce.revisions(job, "u", RELEASE)
+    return effective_spec.revisions(job, "u", RELEASE)
 
 
 def test_a_first_spec_is_in_force() -> None:
-    force = inforce.in_force(document(), revise)
+    force = effective_spec.in_force(document(), revise)
     assert force.job is not None and force.newest and not force.good and force.trouble is None
 
 
 def test_a_first_spec_that_says_nonsense_leaves_none() -> None:
-    force = inforce.in_force(document(epoch={"interval": "soon"}), revise)
+    force = effective_spec.in_force(document(epoch={"interval": "soon"}), revise)
     assert force.job is None and force.trouble is not None and "spec.epoch.interval" in force.trouble.message
 
 
@@ -143,25 +144,25 @@ def test_a_first_spec_that_says_nonsense_leaves_none() -> None:
     ],
 )
 def test_the_last_good_spec_stays_in_force(changes: dict[str, Any]) -> None:
-    force = inforce.in_force(document(document(), workers=5, **changes), revise)
+    force = effective_spec.in_force(document(document(), workers=5, **changes), revise)
     assert force.job is not None and force.job.spec.workers == 2 and force.trouble is not None and not force.newest
 
 
 def test_a_refused_spec_stays_refused_until_it_changes() -> None:
     bad = document(document(), pipeline={"module": "gone"})
     mine = revise(spec.check(bad))
-    bad = document(document(), inforce.refusal(mine.both, "no such module"), pipeline={"module": "gone"})
-    force = inforce.in_force(bad, revise)
+    bad = document(document(), effective_spec.refusal(mine.both, "no such module"), pipeline={"module": "gone"})
+    force = effective_spec.in_force(bad, revise)
     assert force.job is not None and force.job.spec.pipeline.module == "jobs.nbq5"
     assert force.trouble is not None and "no such module" in force.trouble.message
     bad["spec"]["pipeline"]["module"] = "jobs.better"
-    assert inforce.in_force(bad, revise).newest
+    assert effective_spec.in_force(bad, revise).newest
 
 
 def test_notes_that_cannot_be_read_count_as_none() -> None:
     one = document()
     one["metadata"]["annotations"] = {names.LAST_GOOD: "{", names.REFUSED: "{}"}
-    force = inforce.in_force(one, revise)
+    force = effective_spec.in_force(one, revise)
     assert force.newest and not force.good
 
 
@@ -170,14 +171,14 @@ def test_a_job_that_was_good_with_keys_that_are_refused_by_now_is_still_looked_a
     kept = {"spark.kubernetes.executor.label.x": "y", "spark.executor.cores": "2", "spark.sql.shuffle.partitions": "4"}
     one = document(spark=kept)
     one["metadata"]["annotations"] = {names.LAST_GOOD: json.dumps(one["spec"])}
-    force = inforce.in_force(one, revise)
+    force = effective_spec.in_force(one, revise)
     assert force.job is not None and force.job.spec.spark == {"spark.sql.shuffle.partitions": "4"}
     assert force.trouble is not None and "spark.kubernetes.executor.label.x" in force.trouble.message
 
 
 def test_the_same_spec_again_is_good() -> None:
-    assert inforce.in_force(document(document()), revise).good
-    assert not inforce.in_force(document(document(), workers=3), revise).good
+    assert effective_spec.in_force(document(document()), revise).good
+    assert not effective_spec.in_force(document(document(), workers=3), revise).good
 
 
 @pytest.mark.parametrize(
@@ -206,14 +207,14 @@ def test_revisions_differ_when_pods_have_to_be_made_anew(changes: dict[str, Any]
 
 def test_revisions_follow_the_installation_but_tell_nothing_of_its_secrets() -> None:
     one = spec.check(document())
-    other = inforce.revisions(one, "u", replace(RELEASE, redis="redis://:secret@r:6379/0"))
+    other = effective_spec.revisions(one, "u", replace(RELEASE, redis="redis://:secret@r:6379/0"))
     assert other.driver != revise(one).driver and "secret" not in str(other)
 
 
 def test_settings_differ_by_what_the_spec_says_not_by_what_the_operator_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version of the operator that writes one more field changes nothing for jobs that do not use it."""
     before = revise(spec.check(document()))
-    monkeypatch.setattr(inforce, "settings_of", lambda *_: {"novelty": 1})
+    monkeypatch.setattr(effective_spec, "settings_of", lambda *_: {"novelty": 1})
     assert revise(spec.check(document())) == before
 
 
@@ -229,7 +230,9 @@ def test_settings_differ_by_what_the_spec_says_not_by_what_the_operator_writes(m
     ],
 )
 def test_a_version_that_is_not_given_is_a_digest_of_the_program(changes: dict[str, Any], same: bool) -> None:
-    before, after = (inforce.version_of(spec.check(one), RELEASE.image) for one in (document(), document(**changes)))
+    before, after = (
+        effective_spec.version_of(spec.check(one), RELEASE.image) for one in (document(), document(**changes))
+    )
     assert (before == after) == same
 
 
@@ -319,7 +322,7 @@ def seen(*pods: Pod, nodes: Any = NODES, answer: Status | None = None, **changes
 
 def lost(*pods: Pod, **more: Any) -> dict[str, str]:
     one = seen(*pods, **more)
-    force = inforce.in_force(one.job, revise)
+    force = effective_spec.in_force(one.job, revise)
     return dict(look(one, force, revise(force.job), Sightings()).lost)
 
 
@@ -365,7 +368,7 @@ def test_what_is_missing_is_waited_for() -> None:
     sightings = Sightings()
     mine = {names.REVISION: revise(spec.check(document())).worker}
     one = seen(worker(0, annotations=mine), worker(1, annotations=mine), driver(), answer=status(0))
-    force = inforce.in_force(one.job, revise)
+    force = effective_spec.in_force(one.job, revise)
     first = look(one, force, revise(force.job), sightings)
     later = look(replace(one, now=NOW + 4), force, revise(force.job), sightings)
     assert first.observed is not None and first.observed.missing == {"1.0": 0.0}
@@ -381,7 +384,7 @@ def test_an_epoch_that_does_not_end_is_told() -> None:
 
 def test_a_worker_that_is_held_up_is_not_waited_for() -> None:
     one = seen(worker(0), worker(1, troubles=NO_ROOM, phase="Pending", created=NOW - 1), driver(), answer=status(0))
-    force = inforce.in_force(one.job, revise)
+    force = effective_spec.in_force(one.job, revise)
     view = look(one, force, revise(force.job), Sightings())
     assert view.observed is not None and view.observed.workers[1].seconds > d.START_SECONDS
 
@@ -390,7 +393,7 @@ def test_a_worker_that_is_held_up_is_not_waited_for() -> None:
 
 
 def test_a_pod_of_another_operator_is_taken_over_before_anything_else() -> None:
-    force = inforce.in_force(document(), revise)
+    force = effective_spec.in_force(document(), revise)
     mine = {names.REVISION: revise(force.job).worker, names.TOKEN: "7"}
     one = seen(worker(0, annotations=mine), worker(1, annotations={**mine, names.TOKEN: "6"}), answer=status(0, 1))
     steps = plan(look(one, force, revise(force.job), Sightings()), 7)
@@ -400,7 +403,7 @@ def test_a_pod_of_another_operator_is_taken_over_before_anything_else() -> None:
 def test_a_paused_job_has_no_steps_and_a_deleted_one_only_ends() -> None:
     paused = copy.deepcopy(seen(worker(0), answer=None))
     paused.job["metadata"]["annotations"][names.PAUSED] = "true"
-    force = inforce.in_force(paused.job, revise)
+    force = effective_spec.in_force(paused.job, revise)
     assert plan(look(paused, force, revise(force.job), Sightings()), 7) == []
     paused.job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     steps = plan(look(paused, force, revise(force.job), Sightings()), 7)

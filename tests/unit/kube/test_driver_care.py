@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from ferry.contract.documents import Trouble
-from ferry_operator import care, spec
-from ferry_operator.kube import facts, inforce, life, names, pods
+from ferry_operator.control import restarts
+from ferry_operator.job import spec
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import EVENTS, JOBS
 from ferry_operator.kube.cluster import driver_url
-from ferry_operator.kube.facts import Ended
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.observe import Seen, Sightings, View, look
+from ferry_operator.kube.manifests import pods
+from ferry_operator.kube.observe import effective_spec, facts, lifecycle
+from ferry_operator.kube.observe.facts import Ended
+from ferry_operator.kube.observe.view import Seen, Sightings, View, look
 from ferry_operator.kube.plan import EndDriver, plan
-from ferry_operator.kube.port import EVENTS, JOBS
 from tests.unit.kube.fakes.fake_world import settled
 from tests.unit.kube.test_decisions import NODES, NOW, RELEASE, document, driver, revise, status, worker
 from tests.unit.kube.test_passes import running
@@ -27,9 +30,9 @@ from tests.unit.kube.test_passes import running
     [(0, "finished", "Finished"), (2, "refused", "Failed"), (3, "halted", "Failed"), (1, None, None), (70, None, None)],
 )
 def test_an_exit_code_means_the_same_on_one_machine_and_on_a_cluster(code: int, here: Any, on_a_cluster: Any) -> None:
-    outcome = care.DriverCare().ended(code, expected=False, now=0.0)
+    outcome = restarts.DriverCare().ended(code, expected=False, now=0.0)
     assert (outcome.kind if outcome is not None else None) == here
-    assert life.life_of(driver(Ended(code, "", "x", NOW)), "r", -1, False, NOW).end == on_a_cluster
+    assert lifecycle.life_of(driver(Ended(code, "", "x", NOW)), "r", -1, False, NOW).end == on_a_cluster
 
 
 def test_a_final_halt_says_how_the_driver_is_started_again() -> None:
@@ -140,7 +143,7 @@ def seen_with(job: Doc, **said: Any) -> View:
             *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
     answer = replace(status(0, 1), **{"phase": "commit", **said})
     seen = Seen(job, here, NODES, True, answer, None, NOW)
-    force, sightings = inforce.in_force(seen.job, revise), Sightings()
+    force, sightings = effective_spec.in_force(seen.job, revise), Sightings()
     look(seen, force, MINE, sightings)
     return look(replace(seen, now=NOW + 3600.0), force, MINE, sightings)
 
@@ -181,14 +184,14 @@ def test_an_epoch_may_stand_for_as_long_as_the_job_says(deadline: str | None, re
     ],
 )
 def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float, ended: bool) -> None:
-    assert (life.hangs(driver(**pod), answers, seconds) is not None) is ended
+    assert (lifecycle.hangs(driver(**pod), answers, seconds) is not None) is ended
 
 
 @pytest.mark.parametrize(("troubles", "ended"), [((), True), ((facts.Trouble("RedisRefuses", "x"),), False)])
 def test_a_driver_that_starts_waits_for_redis(troubles: Any, ended: bool) -> None:
     here = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
     seen = Seen(document(), here, NODES, True, None, None, NOW, troubles)
-    view = look(seen, inforce.in_force(seen.job, revise), MINE, Sightings())
+    view = look(seen, effective_spec.in_force(seen.job, revise), MINE, Sightings())
     assert (view.hangs is not None) is ended
 
 

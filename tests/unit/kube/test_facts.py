@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ferry_operator.kube import facts, names
-from ferry_operator.kube.names import Doc
-from ferry_operator.models_kubernetes import Kubernetes
+from ferry_operator.job.models_kubernetes import Kubernetes
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.observe import facts
 
 T0 = "2026-01-01T00:00:00Z"
 T1 = "2026-01-01T00:01:00Z"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ferry_operator.kube import names
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.port import EVENTS, JOBS, Kind
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import EVENTS, JOBS, Kind
 from tests.unit.kube.fakes.fake_world import Killed, World, job, settled
 
 CALLS_MAX = 200

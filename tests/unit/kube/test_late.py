@@ -9,17 +9,17 @@ import pytest
 
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator import decide as d
-from ferry_operator.kube import names
-from ferry_operator.kube.conditions import moving, worth_telling
-from ferry_operator.kube.facts import Trouble
-from ferry_operator.kube.leader import Leader
-from ferry_operator.kube.life import Life
+from ferry_operator.control import decide as d
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.port import EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from ferry_operator.kube.metrics import Metrics
-from ferry_operator.kube.observe import Seen, View
-from ferry_operator.kube.port import EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
-from ferry_operator.kube.turnover import Turnover
-from ferry_operator.kube.watch import is_final
+from ferry_operator.kube.observe.facts import Trouble
+from ferry_operator.kube.observe.lifecycle import Life
+from ferry_operator.kube.observe.rolling import Turnover
+from ferry_operator.kube.observe.view import Seen, View
+from ferry_operator.kube.process.leader import Leader
+from ferry_operator.kube.process.watch import is_final
+from ferry_operator.kube.report.conditions import moving, worth_telling
 from tests.unit.kube.fakes.fake_api import FakeApi
 from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
 from tests.unit.kube.test_decisions import status
@@ -215,7 +215,7 @@ def test_many_troubles_of_one_kind_hide_no_other_kind() -> None:
 def test_nodes_that_could_not_be_read_for_a_moment_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     api, now = FakeApi(lambda: 0.0), [1000.0]
     api.add_node("n0")
-    monkeypatch.setattr("ferry_operator.kube.leader.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ferry_operator.kube.process.leader.time.monotonic", lambda: now[0])
     leader = Leader(api, RELEASE, 1, lambda: True, Metrics())
 
     def refuse(verb: str, kind: Kind, name: str) -> None:

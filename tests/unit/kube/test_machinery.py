@@ -15,21 +15,22 @@ import pytest
 from ferry.contract import places
 from ferry.contract.errors import Unreachable
 from ferry.contract.tickets import derived
-from ferry_operator import decide as d
-from ferry_operator.kube import events, redis_line
+from ferry_operator.control import decide as d
+from ferry_operator.control.driver_client import DriverClient, PlacementRefused, from_wire, to_wire
+from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.__main__ import release_of
-from ferry_operator.kube.api import Fenced
-from ferry_operator.kube.driver_link import DriverLink, PlacementRefused, from_wire, to_wire
-from ferry_operator.kube.health import Health
-from ferry_operator.kube.leader import Leader
-from ferry_operator.kube.lease import EXPIRY_SECONDS, HELD_SECONDS, Lease
+from ferry_operator.kube.api import redis
+from ferry_operator.kube.api.client import Fenced
+from ferry_operator.kube.api.lease import EXPIRY_SECONDS, HELD_SECONDS, Lease
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import JOBS, LEASES, PODS, ApiError, Deposed
 from ferry_operator.kube.metrics import JobSample, Metrics
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.port import JOBS, LEASES, PODS, ApiError, Deposed
-from ferry_operator.kube.queue import BACK_OFF_SECONDS_MAX, WorkQueue
+from ferry_operator.kube.process.health import Health
+from ferry_operator.kube.process.leader import Leader
+from ferry_operator.kube.process.queue import BACK_OFF_SECONDS_MAX, WorkQueue
+from ferry_operator.kube.process.watch import changed
+from ferry_operator.kube.report import events
 from ferry_operator.kube.store import Store
-from ferry_operator.kube.watch import changed
-from ferry_operator.status_model import JobStatus
 from tests.unit.kube.fakes.fake_api import FakeApi
 from tests.unit.kube.fakes.fake_world import RELEASE, World, job, settled
 
@@ -306,7 +307,7 @@ def server() -> Iterator[tuple[str, list[Any], list[int]]]:
 
 def test_a_driver_is_asked_with_what_is_derived_from_its_secret(server: tuple[str, list[Any], list[int]]) -> None:
     url, requests, codes = server
-    link = DriverLink()
+    link = DriverClient()
     link.submit(url, "s", SUBMIT, 9)
     assert link.stop(url, "s")
     found = link.submitted(url, "s", 2)
@@ -323,7 +324,7 @@ def test_a_driver_is_asked_with_what_is_derived_from_its_secret(server: tuple[st
 
 
 def test_a_driver_that_is_not_there_is_no_error() -> None:
-    link = DriverLink()
+    link = DriverClient()
     nowhere = f"http://127.0.0.1:{free_port()}"
     assert link.status(nowhere, "s") is None and link.submitted(nowhere, "s", 1) is None
     with pytest.raises(Unreachable):
@@ -366,17 +367,17 @@ def fake_redis() -> Iterator[tuple[str, list[bytes], list[bytes]]]:
 
 def test_redis_is_asked_with_its_password(fake_redis: tuple[str, list[bytes], list[bytes]]) -> None:
     where, came, answers = fake_redis
-    assert redis_line.trouble(f"redis://:p%40ss@{where}/2") is None
+    assert redis.trouble(f"redis://:p%40ss@{where}/2") is None
     assert came == [b"AUTH p@ss", b"SELECT 2", b"PING"]
     answers += [b"-WRONGPASS invalid username-password pair\r\n"]
-    said = redis_line.trouble(f"redis://user:bad@{where}/0")
+    said = redis.trouble(f"redis://user:bad@{where}/0")
     assert said is not None and "WRONGPASS" in said and "bad" not in said and where in said
     assert came[-1] == b"AUTH user bad"
 
 
 def test_redis_forgets_a_run(fake_redis: tuple[str, list[bytes], list[bytes]]) -> None:
     where, came, _ = fake_redis
-    assert redis_line.forget(f"redis://{where}/0", "a-1") is None
+    assert redis.forget(f"redis://{where}/0", "a-1") is None
     keys = {
         name("a-1")
         for name in vars(places).values()
@@ -386,9 +387,9 @@ def test_redis_forgets_a_run(fake_redis: tuple[str, list[bytes], list[bytes]]) -
 
 
 def test_a_redis_that_is_not_there_is_told() -> None:
-    said = redis_line.trouble(f"redis://:secret@127.0.0.1:{free_port()}/0")
+    said = redis.trouble(f"redis://:secret@127.0.0.1:{free_port()}/0")
     assert said is not None and "does not answer" in said and "secret" not in said
-    said = redis_line.trouble("redis://[::1]:1/0")
+    said = redis.trouble("redis://[::1]:1/0")
     assert said is not None and said.startswith("Redis at [::1]:1 does not answer")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ferry_operator.kube import names
-from ferry_operator.kube.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
-from ferry_operator.plugin import tables
+from ferry_operator.cli.remote import tables
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from tests.unit.kube.fakes.fake_world import FakeLink, World, job, settled, writes
 
 

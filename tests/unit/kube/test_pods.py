@@ -11,12 +11,14 @@ import pytest
 
 from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import SpecRefused
-from ferry_operator import spec
-from ferry_operator.kube import facts, names, objects, parts, pods
+from ferry_operator.job import spec
+from ferry_operator.job.models import Spec, StreamJob
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.cluster import driver_url
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.release import Release, redis_url, run_key, settings_of
-from ferry_operator.models import Spec, StreamJob
+from ferry_operator.kube.manifests import objects, parts, pods
+from ferry_operator.kube.manifests.release import Release, redis_url, run_key, settings_of
+from ferry_operator.kube.observe import facts
 from tests.unit.kube.fakes.fake_world import job
 
 RELEASE = Release("jobs", "ferry:1", "redis://:pw@redis:6379/0", "key", "ferry-job")

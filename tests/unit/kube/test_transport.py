@@ -8,11 +8,11 @@ import pytest
 
 from ferry.contract import rings
 from ferry.contract.documents import Links
-from ferry_operator import spec
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.port import EVENTS, JOBS
-from ferry_operator.kube.transport import carried, pinned
-from ferry_operator.models import Spec
+from ferry_operator.job import spec
+from ferry_operator.job.models import Spec
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import EVENTS, JOBS
+from ferry_operator.kube.report.transport import carried, pinned
 from tests.unit.kube.fakes.fake_world import World, job, settled, writes
 
 SHARED = {"mode": "shared", "resource": "rdma/hca"}

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ferry_operator.kube.facts import stamp
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.port import JOBS, NODES, PODS, ApiError, Kind
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import JOBS, NODES, PODS, ApiError, Kind
+from ferry_operator.kube.observe.facts import stamp
 
 Hook = Callable[[str, Kind, str], None]
 

@@ -11,15 +11,16 @@ from typing import Any
 from ferry.contract.documents import Links, Status, Trouble
 from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE, Unreachable
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator import decide as d
-from ferry_operator.kube import facts, names
-from ferry_operator.kube.driver_link import PlacementRefused, from_wire, to_wire
-from ferry_operator.kube.facts import stamp
+from ferry_operator.control import decide as d
+from ferry_operator.control.driver_client import PlacementRefused, from_wire, to_wire
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import BUDGETS, JOBS, NODES, PODS, ApiError, Deposed, Kind
+from ferry_operator.kube.manifests.release import Release
 from ferry_operator.kube.metrics import Metrics
-from ferry_operator.kube.names import Doc
-from ferry_operator.kube.port import BUDGETS, JOBS, NODES, PODS, ApiError, Deposed, Kind
+from ferry_operator.kube.observe import facts
+from ferry_operator.kube.observe.facts import stamp
 from ferry_operator.kube.reconcile import Reconciler
-from ferry_operator.kube.release import Release
 from ferry_operator.kube.store import Store
 from tests.unit.kube.fakes.fake_api import FakeApi
 

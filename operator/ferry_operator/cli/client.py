@@ -1,0 +1,108 @@
+"""A job that runs, as the commands of another terminal see it: the port, and the runs of this machine behind it.
+
+`Local` asks the supervisor of a live run over HTTP; jobs on a cluster are in `plugin.remote`. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+from rich.table import Table
+
+from ferry.contract.certificates import client_context
+from ferry.contract.errors import Refusal, SpecRefused, Unreachable
+from ferry_operator.local.registry import Entry, Registry
+from ferry_operator.local.timeline.show import job_table
+
+Record = dict[str, Any]
+
+
+class Shown(Protocol):
+    """What `status` and `top` show. Raises FerryError."""
+
+    def describe(self) -> Record:
+        """All that is known now, for programs."""
+
+    def table(self, document: Record) -> Table:
+        """The same for people."""
+
+    def ended(self, document: Record) -> bool:
+        """Whether there is nothing more to be seen."""
+
+    def there(self) -> bool:
+        """Whether it is still there: what went wrong, went wrong with it."""
+
+
+class Job(Shown, Protocol):
+    """One job. What is asked for is under way when a method returns; it returns what that is, in words."""
+
+    def scale(self, workers: int | None, instances: int | None) -> str:
+        """Other numbers of workers, or of instances of each."""
+
+    def move(self, vnode: int, instance: str) -> str:
+        """Have one virtual node led by an instance, and keep it there."""
+
+    def drain(self, worker: int) -> str:
+        """Empty a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A run of this machine."""
+
+    entry: Entry
+    registry: Registry
+
+    def describe(self) -> Record:
+        """See `Shown`."""
+        return ask(self.entry, "GET", "/job")
+
+    def table(self, document: Record) -> Table:
+        """See `Shown`."""
+        return job_table(document)
+
+    def ended(self, document: Record) -> bool:
+        """See `Shown`: it answers until it is gone."""
+        return False
+
+    def there(self) -> bool:
+        """See `Shown`."""
+        return any((one.run, one.pid) == (self.entry.run, self.entry.pid) for one in self.registry.entries())
+
+    def scale(self, workers: int | None, instances: int | None) -> str:
+        """See `Job`."""
+        wanted = {"workers": workers, "instancesPerWorker": instances}
+        ask(self.entry, "PATCH", "/spec", {name: value for name, value in wanted.items() if value is not None})
+        return "scaling; follow it with `ferry top`"
+
+    def move(self, vnode: int, instance: str) -> str:
+        """See `Job`."""
+        ask(self.entry, "POST", "/move", {"vnode": vnode, "instance": instance})
+        return f"virtual node {vnode} moves to {instance}"
+
+    def drain(self, worker: int) -> str:
+        """See `Job`."""
+        ask(self.entry, "POST", "/drain", {"worker": worker})
+        return f"worker {worker} is being emptied"
+
+
+def ask(entry: Entry, method: str, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One request; raises SpecRefused with the supervisor's reason, or Unreachable."""
+    headers = {"Authorization": f"Bearer {entry.token}"}
+    trusted = client_context(entry.authority.encode()) if entry.authority is not None else True
+    try:
+        answer = httpx.request(
+            method, entry.url + path, json=document, headers=headers, timeout=30.0, trust_env=False, verify=trusted
+        )
+    except httpx.HTTPError as error:
+        raise Unreachable(f"{entry.name}: its supervisor (process {entry.pid}) does not answer: {error}") from None
+    if answer.status_code == 409:
+        raise Refusal(f"{entry.name}: {answer.json()['reason']}")
+    if answer.status_code == 422:
+        raise SpecRefused(f"{entry.name}: the request was not understood: {answer.text}")
+    if not answer.is_success:
+        raise Unreachable(f"{entry.name}: {answer.status_code} {answer.text}")
+    found: dict[str, Any] = answer.json()
+    return found

@@ -1,0 +1,178 @@
+"""Commands for jobs on a cluster, which the `ferry` command has beside its own; see `cli`.
+
+It reads arguments, calls what does the work, and prints.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ferry.contract.errors import Refusal
+from ferry_operator.cli import targets
+from ferry_operator.cli.terminal import done, say, show, show_json
+from ferry_operator.job import spec
+from ferry_operator.local.run import FAILED, OK, REFUSED
+
+app = typer.Typer()
+
+Name = Annotated[str, typer.Argument(metavar="JOB", help="Name of the StreamJob.")]
+Worker = Annotated[int, typer.Argument(help="Worker.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+WHERE = "On a cluster: --context, --namespace/-n and --kubeconfig as for kubectl, anywhere on the line."
+
+
+@app.command(epilog=WHERE)
+def watch(
+    ctx: typer.Context,
+    job: Name,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds after which it fails; 0: never.")] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a handover until the job is at rest. Ends with 0 then, 1 if it fails or is paused, 2 if it was refused."""
+    from ferry_operator.cli.remote.follow import State, follow
+
+    ends = {State.REST: OK, State.FINISHED: OK, State.REFUSED: REFUSED}
+    for line in follow(targets.on_cluster(ctx.obj, job), timeout):
+        look = line.look
+        if as_json:
+            record = {"kind": line.kind, "state": look.state, "text": line.text, "event": line.event}
+            show_json({**record, "workers": look.workers, "moving": look.moving}, None)
+        else:
+            print(f"{time.strftime('%H:%M:%S')}  {line.text}", flush=True)
+        if line.kind == "end":
+            raise typer.Exit(ends.get(look.state, FAILED))
+
+
+@app.command(epilog=WHERE)
+def plan(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Name of the StreamJob; with -f: that of it.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="The changed job file.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")
+    ] = None,
+    patch: Annotated[str | None, typer.Option("--patch", "-p", help="A merge patch, JSON or YAML.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a change would do, without making it: by field, workers, restarts, and how much would move.
+
+    The API server checks the change (a dry run, with the rules of the resource). Ends with 2 when it, or the operator,
+    would refuse it.
+    """
+    if (patch is None) == (file is None and not sets):
+        raise Refusal("say what is to be changed: -f FILE, --set PATH=VALUE or --patch PATCH")
+    text = spec.apply_sets(spec.read(file), sets or ()) if file is not None else None
+    metadata = (text or {}).get("metadata") or {}
+    name, where = job or metadata.get("name"), ctx.obj
+    if not name or (text is not None and name != metadata.get("name")):
+        raise Refusal("name the job" if not name else f"{file} is of the job {metadata.get('name')!r}")
+    if metadata.get("namespace") and not where.namespace:
+        where = replace(where, namespace=metadata["namespace"])
+
+    from ferry_operator.cli.remote import proposal, tables
+
+    remote = targets.on_cluster(where, name)
+    present = remote.object()
+    if text is not None:
+        wanted = proposal.of_file(text, present)
+    elif patch is not None:
+        wanted = spec.read(patch.strip() + "\n")
+    else:
+        wanted = spec.apply_sets({"spec": {}}, sets or ())
+    found = proposal.proposal(present, remote.tried(wanted), remote.nodes())
+    if as_json:
+        show_json(found.to_wire())
+    else:
+        show(tables.proposal_table(found))
+    if found.refusals:
+        raise typer.Exit(REFUSED)
+
+
+@app.command(epilog=WHERE)
+def logs(
+    ctx: typer.Context,
+    job: Name,
+    worker: Annotated[int | None, typer.Option(min=0, help="Of this worker: its sidecar and its executor.")] = None,
+    driver: Annotated[bool, typer.Option("--driver", help="Of the driver (the default).")] = False,
+    operator: Annotated[bool, typer.Option("--operator", help="Of the operator.")] = False,
+    container: Annotated[str | None, typer.Option("--container", "-c", help="'sidecar' or 'executor'.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are written.")] = False,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Of the container before it was restarted.")
+    ] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Lines from the end.")] = None,
+) -> None:
+    """Print the log of the driver, of a worker or of the operator."""
+    if (worker is not None) + driver + operator > 1:
+        raise Refusal("say one of --worker K, --driver and --operator")
+    remote = targets.on_cluster(ctx.obj, job)
+    for line in remote.logs(worker, operator, container, follow, previous, tail):
+        sys.stdout.buffer.write(line)
+        if follow:
+            sys.stdout.buffer.flush()
+    sys.stdout.buffer.flush()
+
+
+@app.command(epilog=WHERE)
+def diagnose(
+    ctx: typer.Context,
+    job: Name,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where it goes.")] = None,
+) -> None:
+    """Collect all about a job in one archive: objects, events, pods, logs, the operator. Secrets are left out.
+
+    Secret objects are never read; what looks like a secret in documents and logs is redacted.
+    """
+    from ferry_operator.cli.remote import bundle
+
+    remote = targets.on_cluster(ctx.obj, job)
+    stamp = f"{job}-diagnose-{time.strftime('%Y%m%d-%H%M%S')}"
+    file = output or Path(f"{stamp}.tar.gz")
+    if not file.absolute().parent.is_dir():
+        raise Refusal(f"--output {file}: {file.absolute().parent} is no directory")
+    found = bundle.collect(remote, say)
+    bundle.write(found, file, stamp, time.time())
+    for missing in found.missing:
+        say(f"not in it: {missing}")
+    print(file)
+
+
+@app.command(epilog=WHERE)
+def undrain(ctx: typer.Context, job: Name, worker: Worker, as_json: AsJson = False) -> None:
+    """Let a worker that was drained hold state again."""
+    done(job, as_json, targets.on_cluster(ctx.obj, job).undrain(worker))
+
+
+@app.command(epilog=WHERE)
+def unpin(
+    ctx: typer.Context, job: Name, vnode: Annotated[int, typer.Argument(help="Virtual node.")], as_json: AsJson = False
+) -> None:
+    """Let a virtual node that was moved by hand be where the planner wants it."""
+    done(job, as_json, targets.on_cluster(ctx.obj, job).unpin(vnode))
+
+
+@app.command(epilog=WHERE)
+def pause(ctx: typer.Context, job: Name, as_json: AsJson = False) -> None:
+    """Have the operator change nothing: epochs go on, copies take over, but what is lost is not made again."""
+    done(job, as_json, targets.on_cluster(ctx.obj, job).pause(True))
+
+
+@app.command(epilog=WHERE)
+def resume(ctx: typer.Context, job: Name, as_json: AsJson = False) -> None:
+    """Have changes followed again."""
+    done(job, as_json, targets.on_cluster(ctx.obj, job).pause(False))
+
+
+@app.command(epilog=WHERE)
+def restart(ctx: typer.Context, job: Name, as_json: AsJson = False) -> None:
+    """Restart the driver; it goes on from the state that the workers hold."""
+    done(job, as_json, targets.on_cluster(ctx.obj, job).restart())

@@ -1,0 +1,284 @@
+"""The `ferry` command, and `kubectl streamjob`. Exit codes: 0 done, 1 failed, 2 refused (usage, job file, request),
+4 no such job.
+
+It reads arguments, calls what does the work, and prints; progress and errors go to standard error, results to standard
+output. Commands that only jobs on a cluster know are in `plugin.commands`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from ferry.contract.errors import FerryError, Refusal
+from ferry_operator.cli import client, commands, targets
+from ferry_operator.cli.client import Local, Shown
+from ferry_operator.cli.targets import Reach, hoist
+from ferry_operator.cli.terminal import done, say, show, show_json
+from ferry_operator.control.commands import FORMS, join_at
+from ferry_operator.job import spec
+from ferry_operator.job.settings import Options
+from ferry_operator.local import environment
+from ferry_operator.local.registry import NoSuchJob, Registry
+from ferry_operator.local.run import FAILED, NO_SUCH_JOB, OK, REFUSED, Request
+from ferry_operator.local.run import run as run_job
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(commands.app)
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The StreamJob document.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def where(
+    ctx: typer.Context,
+    context: Annotated[str | None, typer.Option(metavar="NAME", help="Context of the kubeconfig.")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the job.")] = None,
+    kubeconfig: Annotated[str | None, typer.Option(metavar="FILE", help="Instead of KUBECONFIG.")] = None,
+) -> None:
+    """Stateful stream jobs on Spark whose state is replicated, moved and rescaled while they run.
+
+    A JOB is a run of this machine of that name, or else a StreamJob on the cluster of your kubeconfig. With one of the
+    options below, which may stand anywhere on the line, and as `kubectl streamjob`, it is always on the cluster.
+    """
+    ctx.obj = replace(ctx.obj or Reach(), context=context, namespace=namespace, kubeconfig=kubeconfig)
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    job: JobFile,
+    sets: Sets = None,
+    events: Annotated[int | None, typer.Option(min=1, help="Bound of generator sources: run to the end.")] = None,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Replaces the directory of sinks.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the run's timeline (PNG, SVG, PDF).")] = None,
+    at: Annotated[
+        list[str] | None, typer.Option(metavar="'epoch=E[:STAGE] ACTION'", help=f"Act at an epoch. Actions: {FORMS}.")
+    ] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the directory of the run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Run a job on this machine: the whole cluster as processes, until it ends or is stopped."""
+    if ctx.obj.cluster:
+        raise Refusal(f"`ferry run` is for this machine; on a cluster: kubectl apply -f {job}")
+    options = Options(events, output, keep)
+    raise typer.Exit(run_job(Request(job, tuple(sets or ()), tuple(at or ()), options, plot, quiet, as_json)))
+
+
+@app.command()
+def validate(job: JobFile, sets: Sets = None) -> None:
+    """Check a job file; print every problem."""
+    checked = spec.load(job, tuple(sets or ()))
+    for warning in spec.warnings(checked):
+        say(f"warning: {warning}")
+    file = spec.pipeline_file(checked, job)
+    if file is not None and not file.is_file():
+        raise spec.JobRefused([f"spec.pipeline.file: {file} does not exist"])
+    print(f"{checked.metadata.name}: valid")
+
+
+@app.command()
+def ps(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the jobs that run on this machine, or those of a namespace of the cluster."""
+    if ctx.obj.cluster:
+        _show(targets.namespace(ctx.obj), as_json)
+        return
+    entries = _registry().entries()
+    if as_json:
+        shown = ("name", "run", "pid", "directory", "started")
+        show_json([{name: getattr(entry, name) for name in shown} for entry in entries])
+        return
+    table = Table("JOB", "RUN", "PID", "FOR", "DIRECTORY", box=None, pad_edge=False)
+    for entry in entries:
+        minutes, seconds = divmod(int(time.time() - entry.started), 60)
+        table.add_row(entry.name, entry.run, str(entry.pid), f"{minutes} min {seconds:02d} s", entry.directory)
+    show(table)
+
+
+@app.command()
+def status(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
+    """Show workers, moves, epochs and watermark; on a cluster, conditions, pods and events, too."""
+    _show(targets.find(ctx.obj, job), as_json)
+
+
+@app.command()
+def top(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Name of the job; none: all of the namespace of the cluster.")
+    ] = None,
+    as_json: AsJson = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds.")] = 1.0,
+) -> None:
+    """Show the same again and again, until the job ends."""
+    shown: Shown = targets.namespace(ctx.obj) if job is None else targets.find(ctx.obj, job)
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+        while True:
+            try:
+                document = shown.describe()
+            except FerryError:
+                if shown.there():
+                    raise
+                return
+            if as_json:
+                show_json(document, None)
+            else:
+                live.update(shown.table(document), refresh=True)
+            if shown.ended(document):
+                return
+            time.sleep(every)
+
+
+@app.command()
+def scale(
+    ctx: typer.Context,
+    job: Job,
+    workers: Annotated[int | None, typer.Option(help="Workers.")] = None,
+    instances: Annotated[int | None, typer.Option(help="Instances per worker.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add or remove workers, or instances of each worker, while the job runs."""
+    if workers is None and instances is None:
+        raise Refusal("say --workers N or --instances N")
+    done(job, as_json, targets.find(ctx.obj, job).scale(workers, instances))
+
+
+@app.command()
+def move(
+    ctx: typer.Context,
+    job: Job,
+    vnode: Annotated[int, typer.Argument(help="Virtual node.")],
+    instance: Annotated[str, typer.Argument(metavar="WORKER.INSTANCE", help="Where it is to be led.")],
+    as_json: AsJson = False,
+) -> None:
+    """Move one virtual node, and keep it there."""
+    done(job, as_json, targets.find(ctx.obj, job).move(vnode, instance))
+
+
+@app.command()
+def drain(
+    ctx: typer.Context, job: Job, worker: Annotated[int, typer.Argument(help="Worker.")], as_json: AsJson = False
+) -> None:
+    """Move everything off a worker; it stays, empty."""
+    done(job, as_json, targets.find(ctx.obj, job).drain(worker))
+
+
+@app.command()
+def kill(
+    ctx: typer.Context,
+    job: Job,
+    what: Annotated[str, typer.Argument(help="'driver', a worker (K) or an instance (K.I).")],
+    as_json: AsJson = False,
+) -> None:
+    """End something of a run of this machine without warning, to see the recovery."""
+    one = _local(ctx.obj, job, f"kubectl delete pod {job}-driver (or {job}-worker-K) --grace-period=0 --force")
+    client.ask(one.entry, "POST", "/kill", {"what": what})
+    done(job, as_json, f"{what} was killed")
+
+
+@app.command()
+def stop(
+    ctx: typer.Context,
+    job: Job,
+    as_json: AsJson = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the end.")] = 30.0,
+) -> None:
+    """End a run of this machine after the epoch under way."""
+    one = _local(ctx.obj, job, f"kubectl delete streamjob {job}")
+    client.ask(one.entry, "POST", "/stop", {})
+    deadline = time.monotonic() + wait
+    while one.there():
+        if time.monotonic() > deadline:
+            say(f"{job}: still ending after {wait:g} s")
+            raise typer.Exit(FAILED)
+        time.sleep(0.05)
+    done(job, as_json, "stopped")
+
+
+def _registry() -> Registry:
+    return Registry(environment.home())
+
+
+def _local(where: Reach, job: str, otherwise: str) -> Local:
+    """The run of this machine; `otherwise`: what does the same on a cluster."""
+    if where.cluster:
+        raise Refusal(f"this is for runs of this machine; on a cluster: {otherwise}")
+    return Local(_registry().find(job), _registry())
+
+
+def _show(shown: Shown, as_json: bool) -> None:
+    document = shown.describe()
+    if as_json:
+        show_json(document)
+    else:
+        show(shown.table(document))
+
+
+def guarded(command: Callable[[], Any], program: str = "ferry") -> int:
+    """Run a command; errors become a line on standard error and an exit code."""
+    try:
+        code = command()
+        return int(code) if isinstance(code, int) else OK
+    except NoSuchJob as error:
+        say(f"{program}: {error}")
+        return NO_SUCH_JOB
+    except Refusal as error:
+        say(f"{program}: {error}")
+        return REFUSED
+    except FerryError as error:
+        say(f"{program}: {error}")
+        return FAILED
+    except typer.Exit as leaving:
+        return leaving.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return FAILED
+
+
+def main(plugin: bool = False) -> None:
+    """Entry of the `ferry` command."""
+    environment.read_ferry_env()
+    arguments, called = hoist(join_at(sys.argv[1:])), Reach(plugin)
+
+    def command() -> Any:
+        try:
+            return app(args=arguments, prog_name=called.program, standalone_mode=False, obj=called)
+        except typer.Abort:
+            return FAILED
+
+    try:
+        code = guarded(command, called.program)
+    except Exception as error:
+        if not _is_usage(error):
+            raise
+        code = REFUSED
+    sys.exit(code)
+
+
+def kubectl_plugin() -> None:
+    """Entry of `kubectl streamjob`."""
+    main(plugin=True)
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether this is the argument parser's complaint; it is shown as the parser words it."""
+    show = getattr(error, "show", None)
+    if show is None:
+        return False
+    show()
+    return True

@@ -1,0 +1,181 @@
+"""A handover, followed until the job is at rest, or will not come to it: its conditions, moves and events.
+
+What a look at the job means is pure (`judge`); `follow` looks again and again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from ferry_operator.cli.remote import intents, tables
+from ferry_operator.cli.remote.remote import Remote, mine
+from ferry_operator.job.status import JobStatus
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import FORBIDDEN, ApiError
+
+LOOK_SECONDS = 0.5
+
+CALM_SECONDS = 2.5
+"""A job is at rest when it has been so for this long: annotations have no generation that tells that they were seen."""
+
+SILENT_SECONDS = 30.0
+"""When the newest spec was not looked at for so long, there is no operator; an API server may be away for as long."""
+
+FINAL = "SpecRefused", "DriverRefused", "DriverHalted"
+"""Reasons for which a change will never be followed."""
+
+
+class State(StrEnum):
+    """What a job is up to."""
+
+    UNSEEN = "unseen"
+    """the operator has not looked at the newest spec"""
+    GOING = "going"
+    REST = "rest"
+    PAUSED = "paused"
+    REFUSED = "refused"
+    FAILED = "failed"
+    FINISHED = "finished"
+
+
+WAITING = State.UNSEEN, State.GOING
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a job."""
+
+    state: State
+    text: str
+    """progress, or why it ended like that"""
+    workers: int = 0
+    moving: int = 0
+    last_handover: str | None = None
+
+
+def judge(job: Doc) -> Look:
+    """What the StreamJob says of itself."""
+    status, wanted = JobStatus.read(job.get("status")), intents.spec_of(job)[0]
+    conditions = {one.type: one for one in status.conditions}
+
+    def look(state: State, text: str) -> Look:
+        return Look(state, text, status.workers, status.moving, status.last_handover)
+
+    if job["metadata"].get("deletionTimestamp"):
+        return look(State.FAILED, "the job is being deleted")
+    if status.observed_generation < int(job["metadata"].get("generation") or 0) or not conditions:
+        return look(State.UNSEEN, "waiting for the operator to look at it")
+    degraded, progressing = conditions.get("Degraded"), conditions.get("Progressing")
+    if status.phase == "Finished":
+        return look(State.FINISHED, "finished")
+    if degraded is not None and degraded.status == "True" and degraded.reason in FINAL:
+        return look(State.REFUSED if degraded.reason == "SpecRefused" else State.FAILED, degraded.message)
+    if status.phase == "Failed":
+        return look(State.FAILED, degraded.message if degraded is not None else "failed")
+    if intents.paused(job):
+        return look(State.PAUSED, "the job is paused: nothing changes until `resume`")
+    truth = {kind: one.status for kind, one in conditions.items()}
+    if (truth.get("Ready"), truth.get("Progressing"), truth.get("Handover")) == ("True", "False", "False"):
+        return look(State.REST, f"at rest with {status.workers} workers")
+    parts = [f"{status.workers} of {wanted} workers own state"]
+    parts += [f"virtual nodes on their way: {status.moving}"] if status.moving else []
+    if status.intended:
+        parts.append(status.intended)
+    elif not status.moving and progressing is not None and progressing.status == "True" and progressing.message:
+        parts.append(progressing.message)
+    if degraded is not None and degraded.status == "True":
+        parts.append(degraded.message)
+    return look(State.GOING, ", ".join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something new: an event, progress, or the end."""
+
+    kind: str
+    """'event', 'progress' or 'end'"""
+    text: str
+    look: Look
+    event: dict[str, Any] | None = None
+
+
+def follow(
+    job: Remote,
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Line]:
+    """What is new, until the job is at rest or will not be; the last line's look has the state. 0: no timeout."""
+    began, news, said, moved = clock(), _News(job), "", False
+    state, since, heard = State.GOING, began, began
+    look = Look(state, "")
+    while True:
+        now = clock()
+        try:
+            document = job.object()
+            look = judge(document)
+            lines = list(news.lines(document, look))
+        except ApiError as error:
+            if not error.passes or now - heard >= SILENT_SECONDS or (timeout and now - began >= timeout):
+                raise
+            if str(error) != said:
+                said = str(error)
+                yield Line("progress", said, look)
+            sleep(LOOK_SECONDS)
+            continue
+        heard = now
+        moved = moved or look.moving > 0
+        if look.state is not state:
+            state, since = look.state, now
+        yield from lines
+        if state in WAITING and look.text != said:
+            said = look.text
+            yield Line("progress", said, look)
+        if state is State.REST and now - since >= CALM_SECONDS:
+            took = f"; the handover took {look.last_handover}" if moved and look.last_handover else ""
+            yield Line("end", look.text + took, look)
+            return
+        if state not in (*WAITING, State.REST):
+            yield Line("end", look.text, look)
+            return
+        if state is State.UNSEEN and now - since >= SILENT_SECONDS:
+            yield _failed(look, f"no operator looked at the job for {SILENT_SECONDS:g} s")
+            return
+        if timeout and now - began >= timeout:
+            yield _failed(look, f"not at rest after {timeout:g} s: {look.text}")
+            return
+        sleep(LOOK_SECONDS)
+
+
+def _failed(look: Look, text: str) -> Line:
+    return Line("end", text, replace(look, state=State.FAILED))
+
+
+class _News:
+    """Events of a job that were not there, or not as often, at the look before."""
+
+    def __init__(self, job: Remote) -> None:
+        self._job, self._readable = job, True
+        self._known: dict[str, int] | None = None
+
+    def lines(self, document: Doc, look: Look) -> Iterator[Line]:
+        """What is new since the last call; at the first one nothing is."""
+        if not self._readable:
+            return
+        try:
+            events = mine(self._job.api.events(self._job.name), document)
+        except ApiError as error:
+            if error.status != FORBIDDEN:
+                raise
+            self._readable = False
+            yield Line("progress", f"events may not be read: {error}", look)
+            return
+        known, self._known = self._known, {one["metadata"]["name"]: int(one.get("count") or 1) for one in events}
+        for event in events if known is not None else []:
+            if known is not None and known.get(event["metadata"]["name"]) != int(event.get("count") or 1):
+                record = tables.event_record(event)
+                yield Line("event", f"{record['reason']}: {record['message']}", look, record)

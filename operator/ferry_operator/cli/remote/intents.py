@@ -1,0 +1,112 @@
+"""What users ask of the operator by annotations of the StreamJob: drained workers, pinned virtual nodes, a pause.
+
+Pure: from the object to the merge patch that changes it. Asked for what a job does not have, it refuses in the words
+of `ferry run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ferry.contract.errors import Refusal
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.control.commands import check_command, parse_command
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.observe.rolling import asked_drains, asked_pins
+
+
+def spec_of(job: Doc) -> tuple[int, int, int]:
+    """Workers, instances of each, virtual nodes."""
+    spec = job.get("spec") or {}
+    state = spec.get("state") or {}
+    return int(spec.get("workers", 2)), int(spec.get("instancesPerWorker", 1)), int(state.get("virtualNodes", 64))
+
+
+def drains(job: Doc) -> tuple[int, ...]:
+    """Workers that are to stay empty; of those that there are."""
+    return tuple(k for k in asked_drains(_annotations(job).get(names.DRAIN)) if k < spec_of(job)[0])
+
+
+def pins(job: Doc) -> dict[int, InstanceId]:
+    """Virtual nodes that are to be led by an instance."""
+    return dict(asked_pins(_annotations(job).get(names.PINS), spec_of(job)[2]))
+
+
+def paused(job: Doc) -> bool:
+    """Whether nothing is to be changed."""
+    return _annotations(job).get(names.PAUSED) == "true"
+
+
+def drain(job: Doc, worker: int) -> Doc:
+    """Empty a worker."""
+    command = parse_command(f"drain={worker}")
+    workers, instances, vnodes = spec_of(job)
+    check_command(command, workers, instances, vnodes)
+    wanted = sorted({*drains(job), worker})
+    if all(k in wanted for k in range(workers)):
+        raise Refusal(f"{command}: no other worker is left to take its state")
+    return _drained(wanted)
+
+
+def undrain(job: Doc, worker: int) -> Doc:
+    """Let a worker hold state again."""
+    if worker not in drains(job):
+        raise Refusal(f"worker {worker} is not drained; drained: {_listed(drains(job))}")
+    return _drained(k for k in drains(job) if k != worker)
+
+
+def fewer(job: Doc, workers: int) -> Doc | None:
+    """A worker that goes is not drained any more, should there be one of its number again; None: nothing to forget."""
+    asked = asked_drains(_annotations(job).get(names.DRAIN))
+    return _drained(k for k in asked if k < workers) if any(k >= workers for k in asked) else None
+
+
+def move(job: Doc, vnode: int, instance: str) -> Doc:
+    """Have a virtual node led by an instance, and kept there."""
+    command = parse_command(f"move={vnode}:{instance}")
+    assert command.instance is not None
+    check_command(command, *spec_of(job))
+    worker = worker_of(command.instance)
+    if worker in drains(job):
+        raise Refusal(f"{command}: worker {worker} is drained")
+    return _pinned({**pins(job), vnode: command.instance})
+
+
+def unpin(job: Doc, vnode: int) -> Doc:
+    """Let a virtual node be where the planner wants it."""
+    held = pins(job)
+    if vnode not in held:
+        raise Refusal(f"virtual node {vnode} is not kept anywhere; kept: {_listed(held)}")
+    return _pinned({v: i for v, i in held.items() if v != vnode})
+
+
+def pause(on: bool) -> Doc:
+    """Change nothing from now on, or go on."""
+    return annotate(names.PAUSED, "true" if on else None)
+
+
+def restart(job: Doc) -> Doc:
+    """Another number restarts the driver."""
+    return {"spec": {"restartNonce": int((job.get("spec") or {}).get("restartNonce") or 0) + 1}}
+
+
+def annotate(name: str, text: str | None) -> Doc:
+    """A patch of one annotation; None or nothing in it takes it away."""
+    return {"metadata": {"annotations": {name: text or None}}}
+
+
+def _drained(workers: Iterable[int]) -> Doc:
+    return annotate(names.DRAIN, ",".join(str(k) for k in workers))
+
+
+def _pinned(wanted: Mapping[int, InstanceId]) -> Doc:
+    return annotate(names.PINS, ",".join(f"{vnode}={instance}" for vnode, instance in sorted(wanted.items())))
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(one) for one in numbers) or "none"
+
+
+def _annotations(job: Doc) -> Mapping[str, str]:
+    return (job.get("metadata") or {}).get("annotations") or {}

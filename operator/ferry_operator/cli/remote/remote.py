@@ -1,0 +1,208 @@
+"""A job on a cluster, and all jobs of a namespace: `client.Job` and `client.Shown` behind the API server.
+
+What is read beside the StreamJob itself (events, pods) may be forbidden to the user; then it is left out, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rich.table import Table
+
+from ferry.contract.errors import Refusal
+from ferry_operator.cli.remote import intents, logs, tables
+from ferry_operator.cli.remote.logs import Wanted
+from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, job_of, told
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import CONFLICT, FORBIDDEN, JOBS, PODS, ApiError
+from ferry_operator.kube.observe import facts
+from ferry_operator.local.registry import NoSuchJob
+
+Record = dict[str, Any]
+Answer = TypeVar("Answer")
+
+EVENTS_MAX = 10
+"""Events that `status` shows, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """One job of a namespace."""
+
+    api: UserApi
+    name: str
+
+    def object(self) -> Doc:
+        """The StreamJob as it is. Raises NoSuchJob."""
+        return _refusing(lambda: job_of(self.api, self.name))
+
+    def describe(self) -> Record:
+        """See `client.Shown`."""
+        job, left_out = self.object(), list[str]()
+        selector = f"{names.MANAGED}={names.MANAGER},{names.JOB}={self.name}"
+        pods = _allowed(lambda: self.api.find(PODS, selector), "pods", left_out)
+        events = _allowed(lambda: self.api.events(self.name), "events", left_out)
+        return tables.described(self.api.context, job, pods, mine(events, job)[-EVENTS_MAX:], left_out)
+
+    def table(self, document: Record) -> Table:
+        """See `client.Shown`."""
+        return tables.job_table(document)
+
+    def ended(self, document: Record) -> bool:
+        """See `client.Shown`."""
+        return bool(document["status"].get("phase") == "Finished")
+
+    def there(self) -> bool:
+        """See `client.Shown`."""
+        try:
+            self.object()
+        except NoSuchJob:
+            return False
+        return True
+
+    # ---- questions
+    def tried(self, patch: Doc) -> Doc:
+        """The StreamJob as it would be after a merge patch, as the API server says; nothing is changed."""
+        try:
+            return self.api.dry_run(JOBS, self.name, patch)
+        except ApiError as error:
+            if 400 <= error.status < 500:
+                raise Refusal(f"the API server refuses it: {error}") from None
+            raise
+
+    def nodes(self) -> dict[int, str]:
+        """Of the workers; none when pods may not be read."""
+        found = _allowed(lambda: self.api.find(PODS, names.workers_selector(self.name)), "pods", [])
+        pods = [facts.pod(one) for one in found or []]
+        return {one.worker: one.node for one in pods if one.worker is not None and one.node is not None}
+
+    def logs(
+        self, worker: int | None, operator: bool, container: str | None, follow: bool, previous: bool, tail: int | None
+    ) -> Iterator[bytes]:
+        """Lines of the log of the operator, of a worker, or else of the driver."""
+        try:
+            if operator:
+                sources = logs.of_operator(self.api)
+            elif worker is not None:
+                sources = logs.of_worker(self.api, self.name, worker, container)
+            else:
+                sources = logs.of_driver(self.name)
+            yield from logs.lines(self.api, sources, Wanted(follow, previous, tail))
+        except ApiError as error:
+            raise told(error) from None
+
+    # ---- changes
+    def scale(self, workers: int | None, instances: int | None) -> str:
+        """See `client.Job`. Workers alone are a change of the scale subresource, to which a user may have the right."""
+        if instances is not None:
+            wanted = {"workers": workers, "instancesPerWorker": instances}
+            self._patch({"spec": {name: value for name, value in wanted.items() if value is not None}})
+        else:
+            self._patch({"spec": {"replicas": workers}}, "scale")
+        if workers is not None:
+            gone = workers
+            self._edit(lambda job: intents.fewer(job, gone))
+        return self._told("scaling")
+
+    def move(self, vnode: int, instance: str) -> str:
+        """See `client.Job`."""
+        self._edit(lambda job: intents.move(job, vnode, instance))
+        return self._told(f"virtual node {vnode} moves to {instance}, and is kept there")
+
+    def unpin(self, vnode: int) -> str:
+        """Undo `move`."""
+        self._edit(lambda job: intents.unpin(job, vnode))
+        return self._told(f"virtual node {vnode} is not kept any more")
+
+    def drain(self, worker: int) -> str:
+        """See `client.Job`."""
+        self._edit(lambda job: intents.drain(job, worker))
+        return self._told(f"worker {worker} is being emptied")
+
+    def undrain(self, worker: int) -> str:
+        """Undo `drain`."""
+        self._edit(lambda job: intents.undrain(job, worker))
+        return self._told(f"worker {worker} may hold state again")
+
+    def pause(self, on: bool) -> str:
+        """Have the operator change nothing, or go on."""
+        self._edit(lambda job: intents.pause(on))
+        return "paused: epochs go on, nothing is changed until `resume`" if on else "changes are followed again"
+
+    def restart(self) -> str:
+        """Have the driver restarted."""
+        self._edit(intents.restart)
+        return self._told("the driver is restarted")
+
+    def _edit(self, change: Callable[[Doc], Doc | None]) -> None:
+        """Read, change, write; again when somebody else wrote in between."""
+        for attempt in range(1, TRIES_MAX + 1):
+            job = self.object()
+            patch = change(job)
+            if patch is None:
+                return
+            metadata = {**patch.get("metadata", {}), "resourceVersion": job["metadata"]["resourceVersion"]}
+            try:
+                self._patch({**patch, "metadata": metadata})
+                return
+            except ApiError as error:
+                if error.status != CONFLICT or attempt == TRIES_MAX:
+                    raise
+
+    def _patch(self, patch: Doc, subresource: str = "") -> None:
+        _refusing(lambda: self.api.patch(JOBS, self.name, patch, subresource))
+
+    def _told(self, text: str) -> str:
+        return f"{text}, once the job is not paused any more" if intents.paused(self.object()) else text
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """All jobs of a namespace."""
+
+    api: UserApi
+
+    def describe(self) -> Record:
+        """See `client.Shown`."""
+        jobs = _refusing(lambda: self.api.find(JOBS))
+        described = [tables.described(self.api.context, job, None, None, []) for job in jobs]
+        return {"context": self.api.context, "namespace": self.api.namespace, "jobs": described}
+
+    def table(self, document: Record) -> Table:
+        """See `client.Shown`."""
+        return tables.jobs_table(document)
+
+    def ended(self, document: Record) -> bool:
+        """See `client.Shown`."""
+        return False
+
+    def there(self) -> bool:
+        """See `client.Shown`."""
+        return True
+
+
+def mine(events: list[Doc] | None, job: Doc) -> list[Doc]:
+    """Those of this very StreamJob, by their time."""
+    uid = job["metadata"].get("uid")
+    found = [one for one in events or [] if (one.get("involvedObject") or {}).get("uid") == uid]
+    return sorted(found, key=lambda one: (tables.time_of(one), one["metadata"]["name"]))
+
+
+def _refusing(call: Callable[[], Answer]) -> Answer:
+    try:
+        return call()
+    except ApiError as error:
+        raise told(error) from None
+
+
+def _allowed(call: Callable[[], list[Doc]], what: str, left_out: list[str]) -> list[Doc] | None:
+    try:
+        return call()
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise told(error) from None
+        left_out.append(f"{what} may not be read: {error}")
+        return None

@@ -1,0 +1,242 @@
+"""What is shown of jobs on a cluster: plain values from objects of the API, and tables made of these.
+
+Pure but for the clock from which ages are counted. It asks nobody and decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ferry_operator.cli.remote import intents
+from ferry_operator.cli.remote.proposal import Proposal
+from ferry_operator.job.status import JobStatus
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.observe import facts
+from ferry_operator.kube.report.status import duration
+
+Record = dict[str, Any]
+
+SHORT = 60
+"""Characters of a value in a table."""
+
+STYLES = {"Running": "green", "Moving": "cyan", "Degraded": "red", "Failed": "red", "Finished": "bold"}
+
+GOOD = {"Ready": "True", "Progressing": "False", "Handover": "False", "Degraded": "False", "ReplicasInSync": "True"}
+"""A job at rest."""
+
+
+def described(
+    context: str, job: Doc, pods: Sequence[Doc] | None, events: Sequence[Doc] | None, left_out: Sequence[str]
+) -> Record:
+    """A job for programs; None where it was not asked for, or may not be read."""
+    spec, metadata = job.get("spec") or {}, job["metadata"]
+    workers, instances, vnodes = intents.spec_of(job)
+    drains = intents.drains(job)
+    found = [facts.pod(one) for one in pods or []]
+    return {
+        "job": metadata["name"],
+        "namespace": metadata.get("namespace"),
+        "context": context,
+        "created": metadata.get("creationTimestamp"),
+        "generation": metadata.get("generation", 0),
+        "spec": {
+            "workers": workers,
+            "instancesPerWorker": instances,
+            "replicas": (spec.get("state") or {}).get("replicas", 1),
+            "virtualNodes": vnodes,
+        },
+        "paused": intents.paused(job),
+        "drains": list(drains),
+        "pins": {str(vnode): instance for vnode, instance in intents.pins(job).items()},
+        "status": JobStatus.read(job.get("status")).to_wire(),
+        "driver": next((_pod(one) for one in found if one.role == names.DRIVER_ROLE), None),
+        "workers": [
+            _worker(one, drains) for one in sorted(found, key=lambda p: p.worker or 0) if one.worker is not None
+        ],
+        "events": None if events is None else [event_record(one) for one in events],
+        "leftOut": list(left_out),
+    }
+
+
+def _pod(pod: facts.Pod) -> Record:
+    return {
+        "pod": pod.name,
+        "node": pod.node,
+        "phase": "Terminating" if pod.deleting is not None else pod.phase,
+        "ready": pod.ready,
+        "troubles": [asdict(one) for one in pod.troubles],
+    }
+
+
+def _worker(pod: facts.Pod, drains: Sequence[int]) -> Record:
+    return {
+        "index": pod.worker,
+        "instances": max(1, pod.number(names.INSTANCES)),
+        "drained": pod.worker in drains,
+        **_pod(pod),
+    }
+
+
+def event_record(event: Doc) -> Record:
+    """An event for programs."""
+    return {
+        "time": time_of(event),
+        "type": event.get("type", "Normal"),
+        "reason": event.get("reason", ""),
+        "message": event.get("message", ""),
+        "count": event.get("count") or 1,
+    }
+
+
+def time_of(event: Doc) -> str:
+    """When an event was last seen."""
+    text = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
+    return str(text or event["metadata"].get("creationTimestamp") or "")
+
+
+# ---- for people
+
+
+def jobs_table(document: Record) -> Table:
+    """Every job of a namespace in a line."""
+    columns = "JOB", "STATUS", "WORKERS", "MOVING", "LAG", "STATE", "REPLICA LAG", "LAST HANDOVER", "AGE", ""
+    table = Table(*columns, box=None, pad_edge=False)
+    for one in document["jobs"]:
+        status, spec = one["status"], one["spec"]
+        table.add_row(
+            one["job"],
+            _phase(status),
+            f"{status['workers']}/{spec['workers']} x {spec['instancesPerWorker']}",
+            str(status["moving"]),
+            *(_or_dash(status.get(key)) for key in ("lag", "state", "replicaLag", "lastHandover")),
+            _ago(one["created"]),
+            Text("paused" if one["paused"] else _first_trouble(status), style="yellow"),
+        )
+    if not document["jobs"]:
+        table.add_row(Text(f"no StreamJob in namespace {document['namespace']}", style="dim"))
+    return table
+
+
+def job_table(document: Record) -> Table:
+    """One job: numbers, conditions, pods, the last events."""
+    status, spec = document["status"], document["spec"]
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(document["job"], style="bold"), _title(document))
+    _add(table, "version", _or_dash(status.get("version")))
+    _add(table, "workers", _workers_text(document))
+    _add(table, "moving", f"{status['moving']} of {spec['virtualNodes']} virtual nodes")
+    _add(table, "last handover", _or_dash(status.get("lastHandover")))
+    if status.get("epoch") is not None:
+        rows = f", {status['rows']:,} rows" if status.get("rows") is not None else ""
+        _add(table, "epoch", f"{status['epoch']}, generation {status.get('generation', '-')}{rows}")
+    parts = [f"{words} {status[key]}" for key, words in LAGS.items() if status.get(key)]
+    if parts:
+        _add(table, "state", ", ".join(parts))
+    links = status.get("transport") or {}
+    if links.get("reason"):
+        _add(table, "links", Text(f"{links['kind']}: {links['reason']}", style="yellow"))
+    if status.get("intended"):
+        _add(table, "about to", status["intended"])
+    _add_all(table, "conditions", [_condition_text(one) for one in status["conditions"]] or ["none were written yet"])
+    for worker in document["workers"]:
+        drained = ["drained"] if worker["drained"] else []
+        _add(table, f"  worker {worker['index']}", _pod_text(worker, drained))
+    if document["driver"] is not None:
+        _add(table, "  driver", _pod_text(document["driver"], []))
+    if document["pins"]:
+        _add(table, "kept", ", ".join(f"{vnode} at {instance}" for vnode, instance in document["pins"].items()))
+    _add_all(table, "events", [event_text(one) for one in document["events"] or []])
+    for text in document["leftOut"]:
+        _add(table, "left out", Text(text, style="yellow"))
+    return table
+
+
+LAGS = {"state": "size", "lag": "lag", "replicaLag": "replica lag"}
+
+
+def _add_all(table: Table, title: str, lines: Sequence[str | Text]) -> None:
+    for number, line in enumerate(lines):
+        _add(table, "" if number else title, line)
+
+
+def _add(table: Table, title: str, line: str | Text) -> None:
+    """A row in which brackets are brackets."""
+    table.add_row(title, Text(line) if isinstance(line, str) else line)
+
+
+def _title(document: Record) -> Text:
+    text = Text.assemble(_phase(document["status"]), f", namespace {document['namespace']} of {document['context']}")
+    if document["paused"]:
+        text.append(", paused", style="yellow")
+    behind = document["generation"] > document["status"]["observedGeneration"]
+    return text.append(", the last change was not looked at yet", style="yellow") if behind else text
+
+
+def _phase(status: Mapping[str, Any]) -> Text:
+    return Text(status["phase"], style=STYLES.get(status["phase"], ""))
+
+
+def _workers_text(document: Record) -> str:
+    status, spec = document["status"], document["spec"]
+    text = f"{status['workers']} of {spec['workers']} own state, {spec['instancesPerWorker']} instances each"
+    return f"{text}, {spec['replicas']} replicas" + (f"; drained: {document['drains']}" if document["drains"] else "")
+
+
+def _condition_text(one: Mapping[str, Any]) -> Text:
+    good = one["status"] == GOOD.get(one["type"], one["status"])
+    text = Text(f"{one['type']:<15}{one['status']:<8}{one['reason']:<14}", style="" if good else "yellow")
+    text.append(f"{_ago(one['lastTransitionTime']):>6}  ", style="dim")
+    return text.append(one.get("message", ""))
+
+
+def _pod_text(pod: Record, more: Sequence[str]) -> str:
+    words = [pod["phase"] + ("" if pod["ready"] else ", not ready"), f"on {pod['node']}" if pod["node"] else "no node"]
+    return ", ".join([*words, *more, *(one["message"] for one in pod["troubles"])])
+
+
+def event_text(event: Record) -> Text:
+    """One event in a line."""
+    times = f" (x{event['count']})" if event["count"] > 1 else ""
+    text = Text(f"{_ago(event['time']):>6}  ", style="dim")
+    style = "yellow" if event["type"] == "Warning" else ""
+    return text.append(f"{event['reason']}: {event['message']}{times}", style=style)
+
+
+def _first_trouble(status: Mapping[str, Any]) -> str:
+    bad = next((one for one in status["conditions"] if one["type"] == "Degraded" and one["status"] == "True"), None)
+    return str(bad["message"]) if bad is not None else ""
+
+
+def _ago(stamp: Any) -> str:
+    then = facts.when(stamp)
+    return duration(round(time.time() - then)).replace(".0s", "s") if then is not None else "-"
+
+
+def _or_dash(value: Any) -> str:
+    return str(value) if value is not None else "-"
+
+
+def proposal_table(found: Proposal) -> Table:
+    """What a change would do."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(found.job, style="bold"), "what the change would do; nothing was changed")
+    for one in found.changes:
+        text = Text(f"{_short(one.before)} -> {_short(one.after)}  ")
+        text.append(str(one.kind), style="red" if one.kind == "refused" else "cyan").append(f": {one.entry.what}")
+        _add(table, one.path, text)
+    _add_all(table, "so", list(found.effects))
+    _add_all(table, "refused", [Text(text, style="red") for text in found.refusals])
+    _add_all(table, "mind", [Text(text, style="yellow") for text in found.warnings])
+    return table
+
+
+def _short(value: Any) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= SHORT else text[: SHORT - 3] + "..."

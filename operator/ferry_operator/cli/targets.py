@@ -1,0 +1,146 @@
+"""Which job a command means: a run of this machine, or a job on a cluster, and on which.
+
+`ferry` means a run of this machine of that name, else the cluster of the kubeconfig if there is one; with an option
+that names a cluster, and as `kubectl streamjob`, it means the cluster. What was looked at is in every refusal.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ferry.contract.errors import Refusal, Unreachable
+from ferry_operator.cli.client import Local
+from ferry_operator.kube.api.port import ApiError
+from ferry_operator.local import environment
+from ferry_operator.local.registry import NoSuchJob, Registry
+
+if TYPE_CHECKING:
+    from ferry_operator.cli.remote.port import UserApi
+    from ferry_operator.cli.remote.remote import Namespace, Remote
+
+KUBECONFIG = "~/.kube/config"
+
+OPTIONS = ("--context", "--namespace", "-n", "--kubeconfig")
+"""Take a value each, and may stand anywhere on the line, as with kubectl."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What the command line says of where jobs are."""
+
+    plugin: bool = False
+    """it is `kubectl streamjob`"""
+    context: str | None = None
+    namespace: str | None = None
+    kubeconfig: str | None = None
+
+    @property
+    def program(self) -> str:
+        """How it was called."""
+        return "kubectl streamjob" if self.plugin else "ferry"
+
+    @property
+    def cluster(self) -> bool:
+        """Only a cluster is meant."""
+        return self.plugin or any((self.context, self.namespace, self.kubeconfig))
+
+
+def hoist(argv: list[str]) -> list[str]:
+    """The command line with `OPTIONS` in front, wherever they were; what follows '--' stays as it is."""
+    front, rest, words = list[str](), list[str](), iter(argv)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word in OPTIONS:
+            front += [word, *([value] if (value := next(words, None)) is not None else [])]
+        elif word.startswith(tuple(f"{option}=" for option in OPTIONS if option != "-n")):
+            front.append(word)
+        elif word.startswith("-n") and not word.startswith("--") and len(word) > 2:
+            front += ["-n", word[2:].removeprefix("=")]
+        else:
+            rest.append(word)
+    return front + rest
+
+
+def find(reach: Reach, name: str) -> Local | Remote:
+    """The job of this name. Raises NoSuchJob, Refusal, Unreachable."""
+    if reach.cluster:
+        return remote(reach, name)
+    registry = Registry(environment.home())
+    try:
+        return Local(registry.find(name), registry)
+    except NoSuchJob as missing:
+        here = str(missing)
+    if not _somewhere(reach):
+        raise NoSuchJob(f"{here}; and there is no cluster to look at: {_looked_at(reach)}")
+    try:
+        return remote(reach, name)
+    except NoSuchJob as missing:
+        raise NoSuchJob(f"{here}; {missing}") from None
+    except ApiError as error:
+        raise Unreachable(f"{here}; {error}") from None
+
+
+def on_cluster(reach: Reach, name: str) -> Remote:
+    """The job, for a command that only jobs on a cluster know. Raises as `find` does."""
+    job = find(reach, name)
+    if isinstance(job, Local):
+        raise Refusal(f"{name} runs on this machine; this is for jobs on a cluster (for one of that name: --namespace)")
+    return job
+
+
+def remote(reach: Reach, name: str) -> Remote:
+    """The job on the cluster; it is there."""
+    # What only a cluster needs is imported here: the client of Kubernetes is large.
+    from ferry_operator.cli.remote.remote import Remote
+
+    job = Remote(connect(reach), name)
+    job.object()
+    return job
+
+
+def namespace(reach: Reach) -> Namespace:
+    """All jobs of the namespace. Raises Refusal."""
+    from ferry_operator.cli.remote.remote import Namespace
+
+    return Namespace(connect(reach))
+
+
+def connect(reach: Reach) -> UserApi:
+    """The cluster that is meant. Raises Refusal."""
+    if not _somewhere(reach):
+        raise Refusal(f"there is no cluster to look at: {_looked_at(reach)}")
+    try:
+        from ferry_operator.kube.api.client import UserApi
+    except ImportError as error:
+        raise Refusal(f"{error}; clusters need the extra 'kube' of ferry-stream") from None
+    return UserApi(_kubeconfig(reach), reach.context, reach.namespace)
+
+
+def _somewhere(reach: Reach) -> bool:
+    return _kubeconfig(reach) is not None or _in_a_pod(reach)
+
+
+def _kubeconfig(reach: Reach) -> str | None:
+    """The files of the configuration, as KUBECONFIG names them; None when there is none."""
+    files = _named(reach)
+    there = any(Path(one).expanduser().is_file() for one in files.split(os.pathsep) if one)
+    return files if there else None
+
+
+def _named(reach: Reach) -> str:
+    return reach.kubeconfig or os.environ.get("KUBECONFIG") or KUBECONFIG
+
+
+def _in_a_pod(reach: Reach) -> bool:
+    """Whether the service account of a pod is what is left, as for kubectl."""
+    named = reach.kubeconfig or reach.context or os.environ.get("KUBECONFIG")
+    return not named and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+
+def _looked_at(reach: Reach) -> str:
+    by = "--kubeconfig" if reach.kubeconfig else "KUBECONFIG" if os.environ.get("KUBECONFIG") else "the default"
+    return f"no file {_named(reach)} ({by})"

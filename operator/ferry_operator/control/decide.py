@@ -1,0 +1,300 @@
+"""What to do next for one job: a pure function from what was observed to actions, the same on Kubernetes and on one machine.
+
+Level-triggered: nothing is remembered between two calls but what `Observed` says; when all is as it should be it gives no
+action. It never reads a clock and never talks to anybody; `planner` says where state should live.
+
+| action | when |
+|---|---|
+| StartWorker | a worker that should be there, or that holds the last copy of something, is not running |
+| SetInstances | a worker should have more instances, or has ones that hold nothing and should not be there |
+| StartDriver | there is none, and it may start |
+| SubmitDesired | the usable instances, the copies, the pins or the driver's generation changed, or copies are missing |
+| StopWorker | nobody wants it and nothing is on it: neither in a group nor in the placement in force |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ferry.contract.documents import Status
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.placement import planner
+
+GRACE_SECONDS = 10.0
+"""An instance that should be there and has been missing for less is waited for before anything is planned without it."""
+
+START_SECONDS = 60.0
+"""An instance of a worker that was started less long ago is waited for: a first start compiles the kernels."""
+
+RESTART_SECONDS, RESTART_SECONDS_MAX = 0.2, 5.0
+"""Wait before a worker that died right after its start is started again; doubles each time."""
+
+Placements = tuple[tuple[InstanceId, ...], ...]
+"""By virtual node: the leader, then the replicas in the order of the chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The numbers of the spec that decide where things are."""
+
+    workers: int
+    instances: int
+    """per worker"""
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker that runs, or that is not running and still has state."""
+
+    index: int
+    instances: int
+    """how many it was last told to have"""
+    running: bool
+    failures: int = 0
+    """ends in a row, each soon after its start"""
+    seconds: float = 0.0
+    """since it started (running) or ended (not running)"""
+    node: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a placement was planned for: while it is the same, the placement stays in force."""
+
+    usable: tuple[InstanceId, ...]
+    replicas: int
+    pins: tuple[tuple[int, InstanceId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The last placement that a driver accepted."""
+
+    number: int
+    generation: int
+    basis: Basis
+    placements: Placements
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One look at a job."""
+
+    wanted: Wanted
+    workers: tuple[Worker, ...]
+    driver: bool
+    """a driver is running"""
+    driver_may_start: bool = True
+    """False during back-off, and when the job is ending"""
+    status: Status | None = None
+    """None while no driver answers"""
+    submitted: Submitted | None = None
+    drains: tuple[int, ...] = ()
+    """workers that are to be emptied and stay"""
+    pins: tuple[tuple[int, InstanceId], ...] = ()
+    """(vnode, instance that is to lead it)"""
+    missing: Mapping[InstanceId, float] = field(default_factory=dict)
+    """seconds since an instance that should be usable was last alive, or since it is wanted"""
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start the sidecar of this worker, with its state directory if it has one."""
+
+    index: int
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """End a worker that holds nothing, and forget its state."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetInstances:
+    """Tell a running worker how many instances it should have."""
+
+    index: int
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartDriver:
+    """Start the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitDesired:
+    """Tell the driver where every virtual node should be; a higher number replaces a lower one."""
+
+    number: int
+    placements: Placements
+    generation: int
+    basis: Basis
+
+
+Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired
+
+
+def decide(observed: Observed) -> list[Action]:
+    """Actions in the order in which they should be done; empty when nothing is needed."""
+    actions: list[Action] = [*_starts(observed)]
+    if not observed.driver and observed.driver_may_start:
+        actions.append(StartDriver())
+    submit = _submit(observed)
+    if submit is not None:
+        actions.append(submit)
+    return actions + _releases(observed)
+
+
+def expected(observed: Observed) -> list[InstanceId]:
+    """Instances that should hold state: of wanted workers that are not drained, sorted by worker and index."""
+    wanted = observed.wanted
+    workers = [k for k in range(wanted.workers) if k not in observed.drains]
+    return [InstanceId(f"{k}.{i}") for k in workers for i in range(wanted.instances)]
+
+
+def _starts(observed: Observed) -> list[Action]:
+    """Workers to start, and running ones to grow."""
+    wanted, actions = observed.wanted, list[Action]()
+    seen = {worker.index: worker for worker in observed.workers}
+    needed = _last_copies(observed)
+    for k in sorted({*range(wanted.workers), *seen}):
+        worker, stays = seen.get(k), k < wanted.workers and k not in observed.drains
+        if worker is not None and worker.running:
+            if stays and worker.instances < wanted.instances:
+                actions.append(SetInstances(k, wanted.instances))
+        elif stays or k in needed:
+            instances = max(wanted.instances if stays else 1, needed.get(k, 0))
+            if worker is None or worker.seconds >= _back_off(worker.failures):
+                actions.append(StartWorker(k, instances))
+    return actions
+
+
+def _back_off(failures: int) -> float:
+    return 0.0 if failures == 0 else min(RESTART_SECONDS * 2.0 ** (failures - 1), RESTART_SECONDS_MAX)
+
+
+def _last_copies(observed: Observed) -> dict[int, int]:
+    """Workers whose state may be the last copy of something, with how many instances they need for it.
+
+    Without a status, and before anything was submitted, that is every worker that has state: a job is being resumed.
+    """
+    status, needed = observed.status, dict[int, int]()
+    if status is None:
+        if observed.submitted is None:
+            return {worker.index: worker.instances for worker in observed.workers}
+        return {}
+    alive = dict.fromkeys(status.alive)
+    for in_step, _ in status.groups:
+        for instance in in_step if not any(i in alive for i in in_step) else ():
+            k = worker_of(InstanceId(instance))
+            needed[k] = max(needed.get(k, 0), _index_of(instance) + 1)
+    return needed
+
+
+def _releases(observed: Observed) -> list[Action]:
+    """Workers to stop and instances to end: what no group names and no driver will be told to use."""
+    held, actions = _held(observed), list[Action]()
+    if held is None:
+        return []
+    for worker in sorted(observed.workers, key=lambda w: w.index):
+        k, keep = worker.index, held.get(worker.index, 0)
+        if k >= observed.wanted.workers:
+            if keep == 0:
+                actions.append(StopWorker(k))
+        elif worker.running and worker.instances > max(observed.wanted.instances, keep):
+            actions.append(SetInstances(k, max(observed.wanted.instances, keep)))
+    return actions
+
+
+def empty(observed: Observed) -> tuple[int, ...]:
+    """Workers on which nothing is and nothing will be; none while that is not known."""
+    held = _held(observed)
+    return () if held is None else tuple(w.index for w in observed.workers if held.get(w.index, 0) == 0)
+
+
+def _held(observed: Observed) -> dict[int, int] | None:
+    """How many instances of each worker a group or the placement in force names; None while that is not known."""
+    status, submitted = observed.status, observed.submitted
+    if not status or not submitted or (submitted.generation, submitted.number) != (status.generation, status.desired):
+        return None
+    held = _highest(i for in_step, learners in status.groups for i in (*in_step, *learners))
+    planned = _highest(i for placement in submitted.placements for i in placement)
+    return {k: max(held.get(k, -1), planned.get(k, -1)) + 1 for k in (*held, *planned)}
+
+
+def _highest(instances: Iterable[str]) -> dict[int, int]:
+    """Highest instance index by worker."""
+    out: dict[int, int] = {}
+    for instance in dict.fromkeys(instances):
+        k = worker_of(InstanceId(instance))
+        out[k] = max(out.get(k, -1), _index_of(instance))
+    return out
+
+
+def _index_of(instance: str) -> int:
+    return int(instance.split(".", 1)[1])
+
+
+def _submit(observed: Observed) -> SubmitDesired | None:
+    """The placement to submit, or None: no driver answers, instances are waited for, or the last one still holds."""
+    status, last = observed.status, observed.submitted
+    if status is None or status.finished or not status.groups:
+        return None
+    alive = dict.fromkeys(status.alive)
+    usable = tuple(i for i in expected(observed) if i in alive)
+    if not usable or any(i not in alive and _may_come(observed, i) for i in expected(observed)):
+        return None
+    pins = tuple((v, i) for v, i in observed.pins if i in usable)
+    basis = Basis(usable, observed.wanted.replicas, pins)
+    number = 1 + max(status.desired, last.number if last is not None else 0)
+    same = last is not None and last.generation == status.generation and last.basis == basis
+    if same and not _under_strength(status, basis):
+        return None
+    placements = place(status, basis, {worker.index: worker.node for worker in observed.workers})
+    if same and last is not None and last.placements == placements:
+        return None
+    return SubmitDesired(number, placements, status.generation, basis)
+
+
+def _may_come(observed: Observed, instance: InstanceId) -> bool:
+    """Whether an instance that is missing is waited for."""
+    if observed.missing.get(instance, 0.0) < GRACE_SECONDS:
+        return True
+    k = worker_of(instance)
+    return any(w.index == k and w.running and w.seconds < START_SECONDS for w in observed.workers)
+
+
+def _under_strength(status: Status, basis: Basis) -> bool:
+    """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up."""
+    if not status.settled and not (status.moves_given_up and not any(learners for _, learners in status.groups)):
+        return False
+    workers = len(dict.fromkeys(worker_of(i) for i in basis.usable))
+    wanted = 1 + min(basis.replicas, workers - 1)
+    return any(len(in_step) < wanted for in_step, _ in status.groups)
+
+
+def place(status: Status, basis: Basis, nodes: Mapping[int, str]) -> Placements:
+    """The placement of all virtual nodes over the usable instances, near to the groups of `status`, with the pins."""
+    slots = [planner.Slot(i, worker_of(i), nodes.get(worker_of(i), f"node of {worker_of(i)}")) for i in basis.usable]
+    loads = [planner.Load(*load) for load in status.loads] or [planner.Load(0.0, 0.0)] * len(status.groups)
+    current = [planner.Placement(in_step[0], tuple(in_step[1:])) if in_step else None for in_step, _ in status.groups]
+    planned = planner.plan(slots, loads, current, basis.replicas)
+    placements = [(InstanceId(p.leader), *(InstanceId(r) for r in p.replicas)) for p in planned]
+    for vnode, instance in basis.pins:
+        placements[vnode] = _pinned(placements[vnode], instance)
+    return tuple(placements)
+
+
+def _pinned(placement: tuple[InstanceId, ...], instance: InstanceId) -> tuple[InstanceId, ...]:
+    """`instance` leads; the others follow on other workers, as many as before.
+
+    The former leader stays as a replica, in the place of the one that `instance` was or of the last one.
+    """
+    others = [i for i in placement if worker_of(i) != worker_of(instance)]
+    return (instance, *others[: len(placement) - 1])

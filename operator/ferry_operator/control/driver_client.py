@@ -1,0 +1,112 @@
+"""The driver of a job over HTTP: its status, the placement in force there, a new placement, a request to stop.
+
+A driver that does not answer is no error here but None or False, unless it was to take a placement. What was submitted is
+kept by the driver that accepted it, so that an operator that takes over knows what is in force though none wrote it down.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import httpx
+
+from ferry.contract.certificates import authority, client_context
+from ferry.contract.documents import Status
+from ferry.contract.errors import Fault, Unreachable
+from ferry.contract.names import InstanceId
+from ferry.contract.placement import DesiredPlacement
+from ferry.contract.tickets import derived
+from ferry_operator.control import decide as d
+
+RUNS_MAX = 4096
+"""Runs whose connections are kept; those of others are closed and opened again."""
+
+TIMEOUT = httpx.Timeout(2.0, connect=1.0)
+
+ANSWER_MAX = 300
+"""Characters of a refusal that are passed on."""
+
+
+class PlacementRefused(Fault):
+    """A driver answers, and does not take a placement."""
+
+
+class DriverClient:
+    """Connections to drivers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._open = lru_cache(RUNS_MAX)(_client)
+
+    def status(self, url: str, secret: str) -> Status | None:
+        """What the driver says of itself."""
+        try:
+            answer = self._ask("GET", f"{url}/status", secret)
+            return Status.from_wire(answer.json()) if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError, TypeError, KeyError):
+            return None
+
+    def submitted(self, url: str, secret: str, generation: int) -> d.Submitted | None:
+        """The placement that this generation of the driver accepted last, with what it was planned for."""
+        try:
+            answer = self._ask("GET", f"{url}/desired", secret)
+            return from_wire(answer.json(), generation) if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError, TypeError, KeyError):
+            return None
+
+    def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> None:
+        """Hand over a placement. Raises PlacementRefused when the driver says no, Unreachable when it says nothing."""
+        try:
+            answer = self._ask("PUT", f"{url}/desired", secret, to_wire(action, token))
+        except httpx.HTTPError as error:
+            raise Unreachable(f"the driver did not take placement {action.number}: {error}") from None
+        if not answer.is_success:
+            said = answer.text.strip()[:ANSWER_MAX]
+            raise PlacementRefused(f"the driver refuses placement {action.number} with {answer.status_code}: {said}")
+
+    def stop(self, url: str, secret: str) -> bool:
+        """Ask for the end after the epoch under way; True when the driver has heard it."""
+        try:
+            return self._ask("POST", f"{url}/stop", secret).is_success
+        except httpx.HTTPError:
+            return False
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._open.cache_clear()
+
+    def _ask(self, method: str, url: str, secret: str, document: dict[str, Any] | None = None) -> httpx.Response:
+        return self._open(secret).request(method, url, json=document)
+
+
+def _client(secret: str) -> httpx.Client:
+    """Connections to the driver of one run. Drivers of other runs cannot pass for it."""
+    return httpx.Client(
+        headers={"Authorization": f"Bearer {derived(secret, 'control')}"},
+        verify=client_context(authority(secret)),
+        timeout=TIMEOUT,
+        trust_env=False,
+    )
+
+
+def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
+    """A placement as the driver takes it; `basis` means nothing to it."""
+    basis = {
+        "usable": list(action.basis.usable),
+        "replicas": action.basis.replicas,
+        "pins": [[vnode, instance] for vnode, instance in action.basis.pins],
+    }
+    return DesiredPlacement(action.number, action.placements, token, basis).to_wire()
+
+
+def from_wire(document: Any, generation: int) -> d.Submitted | None:
+    """The inverse; None when it was submitted by something that gave no basis. Raises ValueError, KeyError, TypeError."""
+    one = DesiredPlacement.from_wire(document)
+    if not one.basis:
+        return None
+    basis = d.Basis(
+        usable=tuple(InstanceId(i) for i in one.basis["usable"]),
+        replicas=int(one.basis["replicas"]),
+        pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in one.basis["pins"]),
+    )
+    return d.Submitted(one.number, generation, basis, one.placements)

@@ -1,0 +1,107 @@
+"""The page docs/fields.md: every field of the spec, what it means, what it may be, and what a change of it does.
+
+Pure text from the tables of `changes` and `rules` and the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from ferry_operator.crd.derived import bounds_of, within
+from ferry_operator.crd.rules import RULES, WRITTEN
+from ferry_operator.crd.schema import node_at, schema
+from ferry_operator.job import changes
+from ferry_operator.job.fields import group_of, names_of
+from ferry_operator.job.quantities import Cpus, Duration, Quantity
+
+HEAD = """# Fields of a StreamJob
+
+<!-- Written by `make crds`; a test fails when it is out of date. Do not edit. -->
+
+What a field means, what it may be, and what happens to a job on Kubernetes when it is changed while it runs:
+
+{kinds}
+
+`ferry run` reads the file once, and `ferry scale` changes the workers and the instances of what runs.
+Fields marked `Kubernetes` are checked by `ferry run` and not used; the one marked `one machine` is refused by Kubernetes.
+What is listed below a list, such as `volumes[].name`, changes with the list.
+Another spelling of the same value (`1s`, `1000ms`) is no change, and neither is a document that is applied again.
+`kubectl apply` takes a null for "leave it out": where null means something else than the default, there is a value for it.
+"""
+
+ROOT = schema()
+
+USED = {"both": "", "kubernetes": "Kubernetes", "one machine": "one machine"}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD.format(kinds=_kinds()), *_sections(), *_rules()]) + "\n"
+
+
+def _kinds() -> str:
+    lines = (changes.__doc__ or "").splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
+
+
+def _sections() -> Iterator[str]:
+    groups: dict[str, list[changes.Entry]] = {}
+    for entry in changes.TABLE:
+        groups.setdefault(entry.path.rpartition(".")[0], []).append(entry)
+    for group in sorted(groups, key=lambda one: (one.count("."), one == "spec.kubernetes")):
+        yield from (
+            "",
+            f"## {group}",
+            "",
+            "| field | meaning | values | default | a change is | what happens | only on |",
+        )
+        yield "|---|---|---|---|---|---|---|"
+        for entry in groups[group]:
+            yield _row(entry.path, entry.field, entry.kind.value, entry.what, USED[entry.used])
+            inside = group_of(entry.field.annotation)
+            if inside is not None:
+                for alias, name in names_of(inside).items():
+                    yield _row(f"{entry.path}[].{alias}", inside.model_fields[name], "", "", "")
+
+
+def _row(path: str, field: FieldInfo, *said: str) -> str:
+    node = node_at(ROOT, path)
+    name = path.removeprefix(path.partition("[]")[0].rpartition(".")[0]).removeprefix(".")
+    cells = [f"`{name}`", node["description"], _values(node, field), _default(node), *said]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _values(node: dict[str, Any], field: FieldInfo) -> str:
+    if "enum" in node:
+        return ", ".join(f"`{one}`" for one in node["enum"])
+    kind = {"array": "list", "object": "map", "string": "text", "integer": "number"}.get(node.get("type", ""), "size")
+    kind = _PATTERNS.get(node.get("pattern", ""), "yes or no" if node.get("type") == "boolean" else kind)
+    low, high = node.get("minimum"), node.get("maximum")
+    bounds = f"{low} to {high}" if high is not None else f"from {low}" if low is not None else ""
+    for found in bounds_of(field):
+        bounds = within(found)[1].removeprefix("must be ")
+    return f"{kind}, {bounds}" if bounds else kind
+
+
+def _default(node: dict[str, Any]) -> str:
+    if "default" in node:
+        return f"`{str(node['default']).lower() if isinstance(node['default'], bool) else node['default']}`"
+    return "none" if node.get("nullable") else ""
+
+
+def _rules() -> Iterator[str]:
+    yield from ("", "## Rules between fields", "", "Kubernetes refuses a StreamJob that breaks one of them.", "")
+    yield from ("| where | rule |", "|---|---|")
+    for rule in RULES:
+        if rule in WRITTEN or rule.update:
+            yield f"| `{rule.path or 'the object'}` | {rule.message} |"
+
+
+def _pattern(kind: type[Any]) -> str:
+    return str(kind.__get_pydantic_json_schema__(None, None)["pattern"])
+
+
+_PATTERNS = {_pattern(Duration): "duration", _pattern(Quantity): "size", _pattern(Cpus): "CPUs"}

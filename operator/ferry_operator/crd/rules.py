@@ -1,0 +1,297 @@
+"""The rules of the `StreamJob` resource that a schema alone cannot say, in CEL, each with a change that breaks it.
+
+Pure: one table. The CRD is generated from it, and a test offers `valid` and `broken` of every rule to a real API server.
+What Kubernetes checks by these rules the models check for `ferry run`, too, unless it is meaningless there.
+
+`replicas < workers` has one exception: a job of one worker may ask for one copy, as the defaults do after a scale to 1,
+and has none until there is a second worker. With more copies than that, `kubectl scale` is refused until
+`state.replicas` is lowered: a copy that cannot exist is never promised in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ferry.contract.rings import PAGE_BYTES as PAGE
+from ferry_operator.crd.derived import bounds, immutables
+from ferry_operator.crd.rule import BASE, DATA, HOST_PATH, Document, Reason, Rule, in_kubernetes, in_spec, patched
+from ferry_operator.job.models import NAME_MAX, SPARK_OWNED, SPARK_UNUSED
+from ferry_operator.job.models_kubernetes import RESERVED
+
+__all__ = ["BASE", "RULES", "Document", "Reason", "Rule", "patched"]
+
+
+def _on_a_volume(path: str, volumes: str) -> str:
+    below = f"{path} == v.mountPath || {path}.startsWith(v.mountPath + '/')"
+    return f"!has({path}) || (has({volumes}) && {volumes}.exists(v, !v.readOnly && ({below})))"
+
+
+def _quoted(texts: Iterable[str]) -> str:
+    return ", ".join(f"'{text}'" for text in texts)
+
+
+READ_ONLY: list[Document] = [{"name": "data", "mountPath": "/data", "claim": "data", "readOnly": True}]
+MEMORY: Document = {"medium": "memory", "size": "256Mi"}
+
+WRITTEN: tuple[Rule, ...] = (
+    Rule(
+        "name-length",
+        "",
+        f"self.metadata.name.size() <= {NAME_MAX}",
+        f"metadata.name: at most {NAME_MAX} characters, for pods are named after it",
+        broken={"metadata": {"name": "n" * (NAME_MAX + 1)}},
+        valid={"metadata": {"name": "n" * NAME_MAX}},
+    ),
+    Rule(
+        "name-label",
+        "",
+        "!self.metadata.name.contains('.')",
+        "metadata.name: no dots, for pods are named after it",
+        broken={"metadata": {"name": "rules.v2"}},
+    ),
+    Rule(
+        "replicas-below-workers",
+        "spec",
+        "self.state.replicas < self.workers || (self.workers == 1 && self.state.replicas == 1)",
+        "every copy needs a worker of its own beside the leader's: state.replicas must be less than workers",
+        broken=in_spec(workers=2, state={"replicas": 2}),
+        valid=in_spec(workers=1, state={"replicas": 1}),
+        field_path=".workers",
+    ),
+    Rule(
+        "instances-within-virtual-nodes",
+        "spec",
+        "self.workers * self.instancesPerWorker <= self.state.virtualNodes",
+        "more instances (workers x instancesPerWorker) than state.virtualNodes: some would lead nothing",
+        broken=in_spec(workers=5, instancesPerWorker=2, state={"virtualNodes": 8}),
+        valid=in_spec(workers=4, instancesPerWorker=2, state={"virtualNodes": 8}),
+        field_path=".workers",
+    ),
+    Rule(
+        "output-on-a-volume",
+        "spec",
+        _on_a_volume("self.output", "self.kubernetes.volumes"),
+        "output must be below the mountPath of one of kubernetes.volumes that is not read-only",
+        broken=in_spec(output="/other/out"),
+        valid=in_spec(output="/data/out", kubernetes={"volumes": DATA}),
+        field_path=".output",
+    ),
+    Rule(
+        "dead-letter-on-a-volume",
+        "spec",
+        _on_a_volume("self.deadLetter.directory", "self.kubernetes.volumes"),
+        "deadLetter.directory must be below the mountPath of one of kubernetes.volumes that is not read-only",
+        broken=in_kubernetes(volumes=READ_ONLY),
+        valid=in_spec(deadLetter={"directory": "/data/bad"}, kubernetes={"volumes": DATA}),
+        field_path=".deadLetter.directory",
+    ),
+    Rule(
+        "rdma-host-network",
+        "spec",
+        "self.transport.rdma.mode != 'hostNetwork' || self.kubernetes.network == 'host'",
+        "transport.rdma.mode hostNetwork needs kubernetes.network host",
+        broken=in_kubernetes(network="pod"),
+        valid=in_spec(
+            transport={"rdma": {"mode": "hostNetwork", "resource": "rdma/hca"}}, kubernetes={"network": "host"}
+        ),
+        field_path=".kubernetes.network",
+    ),
+    Rule(
+        "pipeline-one-source",
+        "spec.pipeline",
+        "has(self.module) != has(self.file)",
+        "give exactly one of module and file",
+        broken=in_spec(pipeline={"module": "jobs.rules"}),
+        valid=in_spec(pipeline={"module": None, "file": "/jobs/rules.py"}),
+    ),
+    Rule(
+        "pipeline-file-absolute",
+        "spec.pipeline.file",
+        "self.startsWith('/')",
+        "on Kubernetes it is an absolute path in the image or on a volume",
+        broken=in_spec(pipeline={"file": "rules.py"}),
+        valid=in_spec(pipeline={"module": None, "file": "/jobs/rules.py"}),
+    ),
+    Rule(
+        "virtual-nodes-power-of-two",
+        "spec.state.virtualNodes",
+        f"self in [{', '.join(str(1 << bits) for bits in range(16))}]",
+        "must be a power of two, such as 32 or 64",
+        broken=in_spec(state={"virtualNodes": 48}),
+        valid=in_spec(state={"virtualNodes": 32768}),
+    ),
+    Rule(
+        "no-state-directory",
+        "spec.state",
+        "!has(self.directory)",
+        "directory is for one machine; on Kubernetes state lives in kubernetes.stateVolume",
+        broken=in_spec(state={"directory": "/srv/state"}),
+        reason="FieldValueForbidden",
+        field_path=".directory",
+    ),
+    Rule(
+        "timeout-two-heartbeats",
+        "spec.failure",
+        "duration(self.timeout) > duration(self.heartbeat) + duration(self.heartbeat)",
+        "timeout must be more than two heartbeats: one may get lost",
+        broken=in_spec(failure={"timeout": "2s"}),
+        valid=in_spec(failure={"heartbeat": "1s", "timeout": "2001ms"}),
+        field_path=".timeout",
+    ),
+    Rule(
+        "rdma-resource",
+        "spec.transport.rdma",
+        "self.mode == 'off' || has(self.resource)",
+        "resource is needed unless the mode is off",
+        broken=in_spec(transport={"rdma": {"resource": None}}),
+        valid=in_spec(transport={"rdma": {"mode": "shared", "resource": "rdma/hca"}}),
+        reason="FieldValueRequired",
+        field_path=".resource",
+    ),
+    Rule(
+        "rdma-networks",
+        "spec.transport.rdma",
+        "!has(self.networks) || self.mode == 'sriov'",
+        "networks are for the mode sriov",
+        broken=in_spec(transport={"rdma": {"mode": "shared"}}),
+        valid=in_spec(transport={"rdma": {"mode": "sriov", "resource": "rdma/vf", "networks": "fast"}}),
+        reason="FieldValueForbidden",
+        field_path=".networks",
+    ),
+    Rule(
+        "rdma-pinned",
+        "spec.transport.rdma",
+        "quantity(string(self.pinned)).asApproximateFloat() >= "
+        f"double(2 * ((self.slots * self.slotBytes + {PAGE - 1}) / {PAGE} * {PAGE} + {PAGE})) + "
+        "quantity(string(self.lend)).asApproximateFloat()",
+        "pinned is less than what one link pins (2 x slots x slotBytes, in whole pages, two more, and lend)",
+        broken=in_spec(transport={"rdma": {"pinned": "31Ki"}}),
+        valid=in_spec(transport={"rdma": {"slots": 2, "slotBytes": 4096, "pinned": "32Ki", "lend": "8Ki"}}),
+        field_path=".pinned",
+    ),
+    Rule(
+        "rdma-has-a-device",
+        "spec.transport",
+        "self.mode != 'rdma' || self.rdma.mode != 'off'",
+        "mode rdma needs a device: set rdma.mode and rdma.resource",
+        broken=in_spec(transport={"rdma": {"mode": "off"}}),
+        valid=in_spec(transport={"mode": "rdma", "rdma": {"mode": "shared", "resource": "rdma/hca"}}),
+        reason="FieldValueRequired",
+        field_path=".rdma",
+    ),
+    Rule(
+        "rdma-not-with-tcp",
+        "spec.transport",
+        "self.mode != 'tcp' || self.rdma.mode == 'off'",
+        "rdma is asked for, and mode tcp would not use it",
+        broken=in_spec(transport={"mode": "tcp"}),
+        valid=in_spec(transport={"rdma": {"mode": "sriov", "resource": "rdma/hca"}}),
+        field_path=".mode",
+    ),
+    Rule(
+        "spark-keys",
+        "spec.spark",
+        "self.all(key, key.startsWith('spark.'))",
+        "keys begin with 'spark.'",
+        broken=in_spec(spark={"sql.ansi.enabled": "true"}),
+        valid=in_spec(spark={"spark.sql.ansi.enabled": "true"}),
+    ),
+    Rule(
+        "spark-owned-keys",
+        "spec.spark",
+        f"!self.exists(key, key in [{_quoted(SPARK_OWNED)}])",
+        "these keys belong to Ferry: " + "; ".join(f"{key}: {instead}" for key, instead in SPARK_OWNED.items()),
+        broken=in_spec(spark={"spark.executor.instances": "3"}),
+        reason="FieldValueForbidden",
+    ),
+    *(
+        Rule(
+            f"spark-no-{beginning.removeprefix('spark.').rstrip('.').replace('.', '-')}",
+            "spec.spark",
+            f"!self.exists(key, key.startsWith('{beginning}'))",
+            f"{beginning}* does nothing here: {instead}",
+            broken=in_spec(spark={f"{beginning}enabled": "true"}),
+            reason="FieldValueForbidden",
+        )
+        for beginning, instead in SPARK_UNUSED.items()
+    ),
+    Rule(
+        "checkpoint-on-a-volume",
+        "spec.kubernetes",
+        _on_a_volume("self.checkpoint", "self.volumes"),
+        "checkpoint must be below the mountPath of one of volumes that is not read-only",
+        broken=in_kubernetes(volumes=READ_ONLY),
+        valid=in_kubernetes(volumes=DATA, checkpoint="/data/checkpoint"),
+        field_path=".checkpoint",
+    ),
+    Rule(
+        "memory-fits-sidecar",
+        "spec.kubernetes",
+        "self.stateVolume.medium != 'memory' || !has(self.stateVolume.size) || "
+        "quantity(string(self.stateVolume.size)).compareTo(quantity(string(self.sidecar.memory))) <= 0",
+        "stateVolume.size of the medium memory counts as memory of the sidecar, which has less",
+        broken=in_kubernetes(sidecar={"memory": "128Mi"}),
+        valid=in_kubernetes(stateVolume=MEMORY, sidecar={"memory": "256Mi"}),
+        field_path=".stateVolume.size",
+    ),
+    Rule(
+        "host-path-has-path",
+        "spec.kubernetes.stateVolume",
+        "(self.medium == 'hostPath') == has(self.path)",
+        "path belongs to the medium hostPath, and to no other",
+        broken=in_kubernetes(stateVolume={"path": None}),
+        valid=in_kubernetes(stateVolume=HOST_PATH),
+        field_path=".path",
+    ),
+    Rule(
+        "memory-has-size",
+        "spec.kubernetes.stateVolume",
+        "self.medium != 'memory' || has(self.size)",
+        "size is needed for the medium memory",
+        broken=in_kubernetes(stateVolume={"size": None}),
+        valid=in_kubernetes(stateVolume=MEMORY),
+        reason="FieldValueRequired",
+        field_path=".size",
+    ),
+    Rule(
+        "host-path-has-no-size",
+        "spec.kubernetes.stateVolume",
+        "self.medium != 'hostPath' || !has(self.size)",
+        "size cannot be kept by the medium hostPath",
+        broken=in_kubernetes(stateVolume={"size": "1Gi"}),
+        valid=in_kubernetes(stateVolume=HOST_PATH),
+        reason="FieldValueForbidden",
+        field_path=".size",
+    ),
+    Rule(
+        "mount-paths-differ",
+        "spec.kubernetes.volumes",
+        "self.all(v, self.exists_one(w, w.mountPath == v.mountPath))",
+        "a mountPath is used by two of them",
+        broken=in_kubernetes(volumes=[*DATA, {"name": "more", "mountPath": "/data", "claim": "more"}]),
+        valid=in_kubernetes(volumes=[*DATA, {"name": "more", "mountPath": "/data/more", "claim": "more"}]),
+    ),
+    Rule(
+        "volume-one-source",
+        "spec.kubernetes.volumes[]",
+        "has(self.claim) != has(self.hostPath)",
+        "give exactly one of claim and hostPath",
+        broken=in_kubernetes(volumes=[{"name": "data", "mountPath": "/data"}]),
+        valid=in_kubernetes(volumes=[{"name": "data", "mountPath": "/data", "hostPath": "/srv/data"}]),
+    ),
+    Rule(
+        "volume-not-over-ferry",
+        "spec.kubernetes.volumes[]",
+        f"![{_quoted(RESERVED)}].exists(own, self.mountPath == own || self.mountPath.startsWith(own + '/') || "
+        "own.startsWith(self.mountPath + '/'))",
+        f"mountPath may not hold or be in {' or '.join(RESERVED)}: Ferry mounts its own there",
+        broken=in_kubernetes(volumes=[{"name": "data", "mountPath": "/var/lib", "claim": "data"}]),
+        valid=in_kubernetes(volumes=[{"name": "data", "mountPath": "/var/library", "claim": "data"}]),
+        reason="FieldValueForbidden",
+        field_path=".mountPath",
+    ),
+)
+"""The rules that are written by hand."""
+
+RULES: tuple[Rule, ...] = (*WRITTEN, *immutables(), *bounds())
+"""All rules of the custom resource."""

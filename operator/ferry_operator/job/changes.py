@@ -1,0 +1,138 @@
+"""What a change of a field of the spec does to a job that runs: one table, read from the marks on the models' fields.
+
+Pure: the operator acts on `classify`, `plan` prints it, and `crd.fields_page` writes the table as
+docs/fields.md. A field without a mark is an error when this module is read, so that none is silently ignored.
+
+| kind | what happens |
+|---|---|
+| live | it takes effect; nothing is restarted and no state moves |
+| handover | state moves between instances; the query, the driver and the other workers go on |
+| restart | the driver is restarted and goes on from the warm state; workers stay |
+| rolling | worker pods are replaced one after another, each emptied by a handover before; for some fields the driver, too |
+| refused | nothing happens: the field keeps its first value, and the rest of the old spec stays in force |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from ferry_operator.job.fields import model_of, names_of
+from ferry_operator.job.models import Spec
+from ferry_operator.job.models_base import MARK
+from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
+
+
+class Kind(StrEnum):
+    """What a change does, from the least to the most."""
+
+    LIVE = "live"
+    HANDOVER = "handover"
+    RESTART = "restart"
+    ROLLING = "rolling"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One field of the spec."""
+
+    path: str
+    """with 'spec.' in front"""
+    kind: Kind
+    what: str
+    """what happens, in one line"""
+    used: str
+    """'both', 'kubernetes' or 'one machine'"""
+    driver: bool
+    """a change restarts the driver"""
+    names: tuple[str, ...]
+    """names in Python, from the spec down"""
+    field: FieldInfo
+
+    @property
+    def workers(self) -> bool:
+        """A change replaces worker pods."""
+        return self.kind is Kind.ROLLING
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that differs between two specs."""
+
+    entry: Entry
+    before: Any
+    after: Any
+
+    @property
+    def path(self) -> str:
+        """Where, with 'spec.' in front."""
+        return self.entry.path
+
+    @property
+    def kind(self) -> Kind:
+        """What it does."""
+        return self.entry.kind
+
+    def __str__(self) -> str:
+        return f"{self.path}: {_text(self.before)} -> {_text(self.after)} ({self.kind}: {self.entry.what})"
+
+
+def classify(old: Spec, new: Spec) -> list[Change]:
+    """What differs, in the order of the fields; another spelling of the same ('1s', '1000ms') is no difference."""
+    found = []
+    for entry in TABLE:
+        before, after = _value(old, entry.names), _value(new, entry.names)
+        if not _same(before, after):
+            found.append(Change(entry, before, after))
+    return found
+
+
+def entries(model: type[BaseModel], path: str = "spec") -> Iterator[Entry]:
+    """All fields below a model that have no fields of their own, with the mark of the field or of a group around it."""
+    return _entries(model, path, (), None)
+
+
+def _entries(model: type[BaseModel], path: str, names: tuple[str, ...], around: Any) -> Iterator[Entry]:
+    for alias, name in names_of(model).items():
+        field, where = model.model_fields[name], f"{path}.{alias}"
+        extra = field.json_schema_extra
+        mark = extra.get(MARK, around) if isinstance(extra, dict) else around
+        group = model_of(field.annotation)
+        if group is not None:
+            yield from _entries(group, where, (*names, name), mark)
+        else:
+            assert mark is not None, f"{where} does not say what a change of it does"
+            yield Entry(where, Kind(mark["kind"]), mark["what"], mark["used"], mark["driver"], (*names, name), field)
+
+
+def _value(spec: Spec, names: tuple[str, ...]) -> Any:
+    value: Any = spec
+    for name in names:
+        value = getattr(value, name)
+    return value
+
+
+def _same(before: Any, after: Any) -> bool:
+    measured = Duration | Quantity | Cpus
+    if isinstance(before, measured) and isinstance(after, measured):
+        return amount(before) == amount(after)
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before.keys() == after.keys() and all(_same(value, after[key]) for key, value in before.items())
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(_same(*both) for both in zip(before, after))
+    # True == 1 and 1 == 1.0 in Python; to a pipeline that reads its arguments they differ.
+    return type(before) is type(after) and bool(before == after)
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+TABLE: tuple[Entry, ...] = tuple(entries(Spec))
+"""Every field of the spec, in the order of the models."""

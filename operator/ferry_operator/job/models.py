@@ -1,0 +1,174 @@
+"""The `StreamJob` document as pydantic models: every field with its meaning, bounds and default.
+
+The custom resource definition is generated from these models, so a field exists here or nowhere. Pure values: no I/O,
+no cluster, no defaults taken from the environment. Reading files, `--set` and wording of refusals are in `spec`; what a
+change of a field does is in `changes`. The sections are in `models_parts` and `models_kubernetes`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ferry_operator.job.models_base import PATH_MAX, DnsLabel, Part, handover, restart
+from ferry_operator.job.models_kubernetes import Kubernetes
+from ferry_operator.job.models_parts import (
+    PACE,
+    DeadLetter,
+    Epoch,
+    Failure,
+    Handover,
+    Pipeline,
+    Security,
+    Sink,
+    State,
+    Transport,
+)
+
+API_VERSION = "ferry.dev/v1alpha1"
+KIND = "StreamJob"
+
+NAME_MAX = 52
+"""So that names made of the job's, such as NAME-worker-255, are DNS labels of at most 63 characters, too."""
+
+SPARK_OWNED: dict[str, str] = {
+    "spark.master": "Ferry chooses where Spark runs",
+    "spark.submit.deployMode": "Ferry starts the driver, in client mode",
+    "spark.app.name": "it is made of the name of the job",
+    "spark.executor.instances": "set spec.workers",
+    "spark.executor.cores": "set spec.cores",
+    "spark.executor.memoryOverhead": "set spec.kubernetes.executor.memory, and spark.executor.memory for another heap",
+    "spark.executor.memoryOverheadFactor": "set spec.kubernetes.executor.memory, and spark.executor.memory for another heap",
+    "spark.driver.memoryOverhead": "set spec.kubernetes.driver.memory, and spark.driver.memory for another heap",
+    "spark.driver.memoryOverheadFactor": "set spec.kubernetes.driver.memory, and spark.driver.memory for another heap",
+    "spark.sql.streaming.checkpointLocation": "set spec.state.directory, or on Kubernetes spec.kubernetes.checkpoint",
+}
+"""Keys of Spark's configuration that a job may not set, each with its reason."""
+
+SPARK_UNUSED: dict[str, str] = {
+    "spark.kubernetes.": "the operator makes the pods; set what they need in spec.kubernetes",
+    "spark.dynamicAllocation.": "executors come and go with the workers; set spec.workers",
+    "spark.shuffle.service.": "executors come and go with the workers; set spec.workers",
+    "spark.yarn.": "the operator makes the pods; set what they need in spec.kubernetes",
+}
+"""Beginnings of keys that would do nothing in a job, each with what does."""
+
+
+def why_not(key: str) -> str | None:
+    """Why a job may not set this key of Spark's configuration; None: it may."""
+    if not key.startswith("spark."):
+        return f"{key!r}: keys begin with 'spark.'; did you mean 'spark.{key}'?"
+    if key in SPARK_OWNED:
+        return f"{key!r} belongs to Ferry: {SPARK_OWNED[key]}"
+    unused = (instead for beginning, instead in SPARK_UNUSED.items() if key.startswith(beginning))
+    return next((f"{key!r} does nothing here: {instead}" for instead in unused), None)
+
+
+def _spark_conf(value: dict[str, str]) -> dict[str, str]:
+    for key in value:
+        if (reason := why_not(key)) is not None:
+            raise ValueError(reason)
+    return value
+
+
+class Metadata(Part):
+    """What names the job."""
+
+    name: DnsLabel = Field(min_length=1, max_length=NAME_MAX, description="Name of the job, a DNS label.")
+    namespace: str | None = Field(default=None, description="Namespace of the job; not used on one machine.")
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels, also put on the pods of the job.")
+    annotations: dict[str, str] = Field(
+        default_factory=dict,
+        description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain and ferry.dev/pins, and keeps "
+        "notes of its own below ferry.dev/.",
+    )
+
+
+class Spec(Part):
+    """What should run."""
+
+    pipeline: Pipeline = Field(description="The program.")
+    workers: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="Spark executors, each with a sidecar; may change at any time.",
+        json_schema_extra=handover(
+            "Workers are started and state moves to them, or they are emptied and then stopped."
+        ),
+    )
+    instances_per_worker: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="State processes per sidecar; may change, too.",
+        json_schema_extra=handover(
+            "Processes are started and state moves to them, or they are emptied and then ended."
+        ),
+    )
+    cores: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="Spark's task slots: of the job on one machine, of each executor on Kubernetes.",
+        json_schema_extra=PACE,
+    )
+    output: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=PATH_MAX,
+        description="Replaces the directory of parquet sinks; null: as the pipeline says, or on Kubernetes NAME/out "
+        "on the first volume of the job, or in the driver's pod: there it ends with the pod, which is replaced when "
+        "its files exceed 10Gi.",
+        json_schema_extra=restart("The driver is restarted; later epochs write there."),
+    )
+    events: int | None = Field(
+        default=None,
+        ge=1,
+        description="Bound of generator sources: the job runs to its end; null: for ever. The program reads it as "
+        "`args['events']`, and one that does not is refused.",
+        json_schema_extra=PACE,
+    )
+    restart_nonce: int | None = Field(
+        default=None,
+        ge=0,
+        description="Any other number restarts the driver.",
+        json_schema_extra=restart("The driver is restarted.", "kubernetes"),
+    )
+    state: State = Field(default_factory=State, description="Virtual nodes, copies and memory.")
+    epoch: Epoch = Field(default_factory=Epoch, description="Pace of the epochs.")
+    handover: Handover = Field(default_factory=Handover, description="How state moves.")
+    transport: Transport = Field(default_factory=Transport, description="Channels between sidecars.")
+    security: Security = Field(default_factory=Security, description="What may be read on the way.")
+    failure: Failure = Field(default_factory=Failure, description="Failure detection.")
+    sink: Sink = Field(default_factory=Sink, description="Failing sinks.")
+    dead_letter: DeadLetter = Field(default_factory=DeadLetter, description="Malformed records.")
+    spark: Annotated[dict[str, str], AfterValidator(_spark_conf)] = Field(
+        default_factory=dict,
+        max_length=128,
+        description="Further configuration of Spark; keys begin with 'spark.', values are text.",
+        json_schema_extra=restart("The driver and Spark's executors are restarted; sidecars stay."),
+    )
+    kubernetes: Kubernetes = Field(
+        default_factory=Kubernetes, description="Pods of the job; `ferry run` checks it and uses nothing of it."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Spec:
+        if self.transport.rdma.mode == "hostNetwork" and self.kubernetes.network != "host":
+            raise ValueError("'transport.rdma.mode' hostNetwork needs 'kubernetes.network' host")
+        return self
+
+
+class StreamJob(Part):
+    """The whole document; `status` is not part of what is read."""
+
+    api_version: Literal["ferry.dev/v1alpha1"] = Field(description="Version of this format.")
+    kind: Literal["StreamJob"] = Field(description="Kind of the document.")
+    metadata: Metadata = Field(description="Name and labels.")
+    spec: Spec = Field(description="The program, its size, its state and its pace.")
+
+
+assert get_args(StreamJob.model_fields["api_version"].annotation) == (API_VERSION,)
+assert get_args(StreamJob.model_fields["kind"].annotation) == (KIND,)

@@ -1,0 +1,234 @@
+"""Read, change, check and write `StreamJob` documents; every refusal is one line with its path and what is allowed.
+
+The only I/O is reading the job file that was named. Nothing here talks to a cluster or fills in values from elsewhere.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ferry.contract.errors import SpecRefused
+from ferry_operator.job import changes, fields
+from ferry_operator.job.models import Spec, StreamJob
+
+Document = dict[str, Any]
+"""A job file as plain maps, before it is checked."""
+
+FREE_FORM = ("pipeline.args", "spark", "kubernetes.nodeSelector")
+"""The maps under spec in which a user chooses the keys."""
+
+_KEPT_BY_KUBERNETES = (
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "finalizers",
+    "ownerReferences",
+    "managedFields",
+    "selfLink",
+    "generateName",
+)
+
+
+class JobRefused(SpecRefused):
+    """A job file that cannot run. `problems`: one line each; the message is these lines."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def load(path_or_text: Path | str, sets: Sequence[str] = ()) -> StreamJob:
+    """The job of a file or of YAML text, with `sets` ("path=value") applied; raises JobRefused with every problem."""
+    return check(apply_sets(read(path_or_text), sets))
+
+
+def read(path_or_text: Path | str) -> Document:
+    """The document of a file (a Path, or text of one line that does not begin with '{') or of YAML text.
+
+    Dates stay text, and a key that is given twice is refused. Raises JobRefused.
+    """
+    text, where = str(path_or_text), "job"
+    if isinstance(path_or_text, Path) or not ("\n" in text or text.lstrip().startswith("{")):
+        where = Path(text).name
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise JobRefused([f"{text}: no such job file"]) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise JobRefused([f"{text}: cannot be read as a job file: {error}"]) from error
+    try:
+        document = yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise JobRefused([f"{where}: not YAML: {_yaml_problem(error)}"]) from error
+    if not isinstance(document, dict):
+        raise JobRefused([f"{where}: must be a map with apiVersion, kind, metadata and spec"])
+    return document
+
+
+def check(document: Document) -> StreamJob:
+    """The job that a document describes; raises JobRefused with one line for every problem."""
+    known = {key: value for key, value in document.items() if key != "status"}
+    if isinstance(known.get("metadata"), dict):
+        known["metadata"] = {k: v for k, v in known["metadata"].items() if k not in _KEPT_BY_KUBERNETES}
+    try:
+        return StreamJob.model_validate(known, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise JobRefused(fields.problem(one) for one in error.errors(include_url=False)) from None
+
+
+def dump(job: StreamJob) -> str:
+    """The job as YAML that `load` reads back equal: all defaults written out, durations and sizes as spelled."""
+    return yaml.safe_dump(to_document(job), sort_keys=False, allow_unicode=True, width=120)
+
+
+def to_document(job: StreamJob) -> Document:
+    """The job as plain maps with the names of the job file."""
+    return job.model_dump(mode="json", by_alias=True)
+
+
+def pipeline_file(job: StreamJob, job_file: Path) -> Path | None:
+    """Where `pipeline.file` is, for a job that was read from `job_file`; None when the job names a module."""
+    return None if job.spec.pipeline.file is None else job_file.parent / job.spec.pipeline.file
+
+
+def apply_sets(document: Document, sets: Sequence[str]) -> Document:
+    """A copy of `document` with each "path=value" put in; the paths are relative to spec.
+
+    A value is one YAML scalar (a list, too, in pipeline.args); where the field is text it is taken as it stands.
+    New keys may be made in the maps of FREE_FORM only, where the rest of the path is the key, dots and all
+    ('spark.sql.ansi.enabled=true' sets the key of that name). Raises JobRefused with every problem.
+    """
+    changed, problems = copy.deepcopy(document), []
+    for one in sets:
+        path, equals, text = one.partition("=")
+        problem = _set(changed, path.strip(), text) if equals else "must be path=value, such as 'workers=3'"
+        if problem:
+            problems.append(f"--set {one}: {problem}")
+    if problems:
+        raise JobRefused(problems)
+    return changed
+
+
+def immutable_changes(old: StreamJob, new: StreamJob) -> list[str]:
+    """One line for every field that may not change and did; empty when `new` can follow `old`."""
+    if old.metadata.name != new.metadata.name:
+        return [f"metadata.name: {new.metadata.name!r} is another job than {old.metadata.name!r}"]
+    return [
+        f"{change.path}: cannot change from {change.before!r} to {change.after!r}; make a new job"
+        for change in changes.classify(old.spec, new.spec)
+        if change.kind is changes.Kind.REFUSED
+    ]
+
+
+def warnings(job: StreamJob) -> list[str]:
+    """What is allowed but probably not meant; one line each."""
+    spec, found = job.spec, []
+    if spec.state.replicas >= spec.workers:
+        found.append(
+            f"spec.state.replicas: {spec.state.replicas} copies need {spec.state.replicas + 1} workers; "
+            f"with {spec.workers} there will be {spec.workers - 1}"
+        )
+    instances = spec.workers * spec.instances_per_worker
+    if instances > spec.state.virtual_nodes:
+        found.append(
+            f"spec.workers: {instances} instances share {spec.state.virtual_nodes} virtual nodes; "
+            f"{instances - spec.state.virtual_nodes} of them will lead nothing"
+        )
+    return found
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without dates (an argument such as 2024-01-01 stays text), and without keys given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As SafeLoader's, but of two equal keys neither wins, and every key is text."""
+        seen: dict[str, None] = {}
+        for key, _ in node.value:
+            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be text (quote it)", key.start_mark)
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            seen[key.value] = None
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _yaml_problem(error: Exception) -> str:
+    """What and where, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return (
+            f"line {error.problem_mark.line + 1}: {', '.join(part for part in (error.context, error.problem) if part)}"
+        )
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _set(document: Document, path: str, text: str) -> str | None:
+    """Put one value in place; the problem, or None."""
+    for free in FREE_FORM:
+        if path.startswith(f"{free}."):
+            key = path[len(free) + 1 :]
+            if free == "spark":
+                # 'spark.sql.x' reads as the key itself; 'spark.spark.sql.x' is the literal path.
+                key = key if key.startswith("spark.") else path
+                return _put(document, ["spec", "spark", key], text)
+            value, problem = _scalar(text, lists=True)
+            return problem or _put(document, ["spec", *free.split("."), key], value)
+    if path.startswith("spec."):
+        return f"paths begin below spec; did you mean {path.removeprefix('spec.')!r}?"
+    parts: list[str] = path.split(".")
+    model: type[BaseModel] = Spec
+    for depth, part in enumerate(parts):
+        names = fields.names_of(model)
+        if part not in names:
+            return f"{'.'.join(['spec', *parts[: depth + 1]])}: unknown field{fields.suggest(part, names, model)}"
+        annotation = model.model_fields[names[part]].annotation
+        nested = fields.model_of(annotation)
+        if depth == len(parts) - 1:
+            if nested is not None or path in FREE_FORM:
+                inner = ", ".join(fields.names_of(nested)) if nested is not None else "any key"
+                return f"spec.{path}: a group of fields, set one of them ({inner})"
+            value, problem = _scalar(text, lists=False)
+            wanted_text = fields.takes_only_text(annotation) and value is not None and not problem
+            return problem or _put(document, ["spec", *parts], text if wanted_text else value)
+        if nested is None:
+            return f"spec.{'.'.join(parts[: depth + 1])}: has no fields of its own"
+        model = nested
+    raise AssertionError(path)
+
+
+def _scalar(text: str, lists: bool) -> tuple[Any, str | None]:
+    """The YAML value of a text, and the problem with it."""
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        return None, f"{text!r} is not a YAML scalar; quote it"
+    if isinstance(value, dict) or (isinstance(value, list) and not lists):
+        return None, f"{text!r} must be a single value"
+    return value, None
+
+
+def _put(document: Document, path: list[str], value: Any) -> str | None:
+    """Set document[path], making the maps on the way; the problem when something else is in the way."""
+    at = document
+    for depth, part in enumerate(path[:-1]):
+        if at.get(part) is None:
+            at[part] = {}
+        at = at[part]
+        if not isinstance(at, dict):
+            return f"{'.'.join(path[: depth + 1])}: is {at!r} in the job file, not a map"
+    at[path[-1]] = value
+    return None

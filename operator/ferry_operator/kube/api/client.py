@@ -1,0 +1,258 @@
+"""The API server, through the official client: the only file that imports it. Plain documents in and out, no retries.
+
+With FERRY_RECORD_CALLS=FILE every call is noted there as a line of JSON, in the words of a Role, so that a test can
+hold the calls against the chart's rights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import urllib3
+import yaml
+
+from ferry.contract.errors import Refusal
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import EVENTS, PODS, Api, ApiError, Deposed, Kind
+
+TIMEOUT = (3.0, 8.0)
+"""Seconds to connect, and to wait for an answer."""
+
+USER_TIMEOUT = (5.0, 30.0)
+"""The same for people, who may be far away."""
+
+RECORD = "FERRY_RECORD_CALLS"
+
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds who it is."""
+
+Counter = Callable[[str, str, str], None]
+"""Told of every call: verb, resource, HTTP status."""
+
+
+class KubeApi:
+    """One namespace of a cluster. Thread-safe."""
+
+    def __init__(
+        self, namespace: str, count: Counter, timeout: tuple[float, float] = TIMEOUT, configuration: Any = None
+    ) -> None:
+        """Without a configuration: of the pod's service account, or else of the user's kubeconfig."""
+        configuration = configuration or _of_this_process()
+        configuration.retries = False
+        self._client = kubernetes.client.ApiClient(configuration)
+        self._namespace, self._count, self._timeout = namespace, count, timeout
+
+    def get(self, kind: Kind, name: str) -> Doc:
+        """See `port.Api`."""
+        return self._call("GET", kind, name)
+
+    def find(self, kind: Kind, selector: str = "") -> list[Doc]:
+        """See `port.Api`."""
+        query = [("labelSelector", selector)] if selector else []
+        found: list[Doc] = self._call("GET", kind, verb="list", query=query).get("items") or []
+        return found
+
+    def create(self, kind: Kind, document: Doc) -> Doc:
+        """See `port.Api`."""
+        return self._call("POST", kind, body=document)
+
+    def replace(self, kind: Kind, name: str, document: Doc) -> Doc:
+        """See `port.Api`."""
+        return self._call("PUT", kind, name, body=document)
+
+    def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
+        """See `port.Api`."""
+        return self._call("PATCH", kind, name, subresource, document)
+
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+        """See `port.Api`."""
+        return self._call("PATCH", kind, name, body=list(steps))
+
+    def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
+        """See `port.Api`."""
+        conditions = {**({"uid": uid} if uid else {}), **({"resourceVersion": version} if version else {})}
+        options: Doc = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if conditions:
+            options["preconditions"] = conditions
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        self._call("DELETE", kind, name, body=options)
+
+    def _call(
+        self,
+        method: str,
+        kind: Kind,
+        name: str = "",
+        subresource: str = "",
+        body: Doc | list[Doc] | None = None,
+        verb: str = "",
+        query: list[tuple[str, str]] | None = None,
+    ) -> Doc:
+        verb = verb or VERBS[method]
+        record(verb, kind, subresource)
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if method == "PATCH":
+            headers["Content-Type"] = f"application/{'json' if isinstance(body, list) else 'merge'}-patch+json"
+        path = "/".join(part for part in (self._base(kind), name, subresource) if part)
+        request = self._client.param_serialize(
+            method, path, query_params=query, header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        try:
+            answer = self._client.call_api(*request, _request_timeout=self._timeout)
+            data = _parsed(answer.read() or b"{}")
+        except (urllib3.exceptions.HTTPError, kubernetes.client.ApiException, OSError) as error:
+            self._count(verb, kind.plural, "none")
+            raise ApiError(0, "Unreachable", f"{verb} {kind.plural}: the API server does not answer: {error}") from None
+        self._count(verb, kind.plural, str(answer.status))
+        if not 200 <= answer.status <= 299:
+            raise _refused(verb, kind, name, int(answer.status), data)
+        if not isinstance(data, dict):
+            raise ApiError(0, "Garbled", f"{verb} {kind.plural}: the API server answers with something else than JSON")
+        return data
+
+    def _base(self, kind: Kind) -> str:
+        root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+        return f"{root}/namespaces/{self._namespace}/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
+
+
+class UserApi(KubeApi):
+    """The same with the rights of a user, and with what only people ask for. See `plugin.port.UserApi`."""
+
+    def __init__(self, kubeconfig: str | None, context: str | None, namespace: str | None) -> None:
+        """Without a kubeconfig (files, as KUBECONFIG names them): the service account of this pod. Raises Refusal."""
+        configuration = kubernetes.client.Configuration()
+        self.context, of_context = _of_user(configuration, kubeconfig, context)
+        self.namespace = namespace or of_context
+        super().__init__(self.namespace, lambda *_: None, USER_TIMEOUT, configuration)
+
+    def dry_run(self, kind: Kind, name: str, document: Doc) -> Doc:
+        """See `plugin.port.UserApi`."""
+        query = [("dryRun", "All"), ("fieldValidation", "Strict")]
+        return self._call("PATCH", kind, name, body=document, query=query)
+
+    def events(self, about: str) -> list[Doc]:
+        """See `plugin.port.UserApi`."""
+        query = [("fieldSelector", f"involvedObject.name={about}")]
+        found: list[Doc] = self._call("GET", EVENTS, verb="list", query=query).get("items") or []
+        return found
+
+    def log(
+        self, pod: str, container: str, follow: bool = False, previous: bool = False, tail: int | None = None
+    ) -> Iterator[bytes]:
+        """See `plugin.port.UserApi`."""
+        record("get", PODS, "log")
+        wanted = {"container": container, "follow": follow or None, "previous": previous or None, "tailLines": tail}
+        query = [(key, str(value).lower()) for key, value in wanted.items() if value is not None]
+        request = self._client.param_serialize(
+            "GET",
+            f"{self._base(PODS)}/{pod}/log",
+            query_params=query,
+            header_params={"Accept": "*/*"},
+            auth_settings=["BearerToken"],
+        )
+        connect, read = self._timeout
+        try:
+            answer = self._client.call_api(*request, _request_timeout=(connect, None if follow else read)).response
+            if not 200 <= answer.status <= 299:
+                raise _refused("get", PODS, pod, int(answer.status), _parsed(answer.data))
+            yield from answer
+        except (urllib3.exceptions.HTTPError, kubernetes.client.ApiException, OSError) as error:
+            raise ApiError(0, "Unreachable", f"log of {pod}: the API server does not answer: {error}") from None
+
+
+def _of_this_process() -> Any:
+    configuration = kubernetes.client.Configuration()
+    try:
+        kubernetes.config.load_incluster_config(client_configuration=configuration)
+    except kubernetes.config.ConfigException:
+        kubernetes.config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
+    return configuration
+
+
+def _of_user(configuration: Any, kubeconfig: str | None, context: str | None) -> tuple[str, str]:
+    """Fills in the configuration; the names of the context and of its namespace."""
+    if kubeconfig is None:
+        try:
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
+            return "in-cluster", (ACCOUNT / "namespace").read_text().strip()
+        except (kubernetes.config.ConfigException, OSError) as error:
+            raise Refusal(f"the service account of this pod cannot be used: {error}") from None
+    try:
+        kubernetes.config.load_kube_config(
+            kubeconfig, context, client_configuration=configuration, persist_config=False
+        )
+        merged = kubernetes.config.kube_config.KubeConfigMerger(kubeconfig).config.value
+        name = context or merged["current-context"]
+        one = next(each.value for each in merged["contexts"] if each.value["name"] == name)
+        return str(name), str(one["context"].get("namespace") or "default")
+    except (kubernetes.config.ConfigException, yaml.YAMLError, OSError, TypeError, LookupError) as error:
+        chosen = f", context {context}" if context else ""
+        raise Refusal(f"kubeconfig {kubeconfig}{chosen} cannot be used: {error}") from None
+
+
+class Fenced:
+    """An API through which only the holder of the Lease writes: a deposed operator stops at once."""
+
+    def __init__(self, api: Api, held: Callable[[], bool]) -> None:
+        self._api, self._held = api, held
+        self.get, self.find = api.get, api.find
+
+    def create(self, kind: Kind, document: Doc) -> Doc:
+        """See `port.Api`."""
+        return self._mine().create(kind, document)
+
+    def replace(self, kind: Kind, name: str, document: Doc) -> Doc:
+        """See `port.Api`."""
+        return self._mine().replace(kind, name, document)
+
+    def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
+        """See `port.Api`."""
+        return self._mine().patch(kind, name, document, subresource)
+
+    def amend(self, kind: Kind, name: str, steps: Sequence[Doc]) -> Doc:
+        """See `port.Api`."""
+        return self._mine().amend(kind, name, steps)
+
+    def delete(self, kind: Kind, name: str, uid: str = "", version: str = "", grace: int | None = None) -> None:
+        """See `port.Api`."""
+        self._mine().delete(kind, name, uid, version, grace)
+
+    def _mine(self) -> Api:
+        if not self._held():
+            raise Deposed("the Lease is not held any more")
+        return self._api
+
+
+_record_lock = threading.Lock()
+
+
+def record(verb: str, kind: Kind, subresource: str = "") -> None:
+    """Note a call, if that was asked for."""
+    file = os.environ.get(RECORD)
+    if file:
+        resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+        line = json.dumps({"verb": verb, "group": kind.group, "resource": resource, "namespaced": kind.namespaced})
+        with _record_lock, open(file, "a") as out:
+            out.write(line + "\n")
+
+
+def _refused(verb: str, kind: Kind, name: str, status: int, data: Any) -> ApiError:
+    said = data if isinstance(data, dict) else {}
+    text = str(said.get("message") or f"{verb} {kind.plural} {name}: answered with {status}")
+    return ApiError(status, str(said.get("reason") or status), text)
+
+
+def _parsed(data: bytes) -> Any:
+    """None when it is no JSON: a resource that is not there is answered with plain text."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None

@@ -1,0 +1,119 @@
+"""The Lease that makes one of several operators the leader, and the fencing token that comes with it.
+
+The holder renews; the others watch the record and take it when it has not changed for `EXPIRY_SECONDS` of their own
+clocks, so that clocks need not agree. A holder counts itself out well before that. The token rises with every holder.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.port import CONFLICT, LEASES, NOT_FOUND, Api, ApiError, tolerate
+
+RENEW_SECONDS = 2.0
+HELD_SECONDS = 6.0
+"""A holder that could not renew for so long stops acting."""
+
+EXPIRY_SECONDS = 10.0
+"""A record that did not change for so long may be taken."""
+
+assert RENEW_SECONDS < HELD_SECONDS < EXPIRY_SECONDS
+
+
+class Lease:
+    """One process's view of the Lease. `hold` runs in one thread; `held` and `token` may be read by all."""
+
+    def __init__(
+        self,
+        api: Api,
+        name: str,
+        identity: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`identity` is of this process alone: one that is started again is another holder."""
+        self._api, self._name, self.identity = api, name, identity
+        self._clock, self._wall = clock, wall
+        self._renewed: float | None = None
+        self._token = 0
+        self._seen: tuple[str, float] | None = None
+        """(record, when it was first seen like that)"""
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> bool:
+        """Whether this process is the leader, by its own clock."""
+        with self._lock:
+            return self._renewed is not None and self._clock() - self._renewed < HELD_SECONDS
+
+    @property
+    def token(self) -> int:
+        """Higher than that of every holder before."""
+        return self._token
+
+    def attempt(self) -> bool:
+        """Renew the Lease, or take it if it is free; whether it is held. Raises ApiError when nothing was answered."""
+        began = self._clock()
+        try:
+            lease = self._api.get(LEASES, self._name)
+        except ApiError as error:
+            tolerate(error, NOT_FOUND)
+            # Minutes since 1970: one that was deleted and made anew still counts up.
+            return self._write(began, None, int(self._wall() / 60))
+        spec = lease.get("spec") or {}
+        token = int(spec.get("leaseTransitions") or 0)
+        if spec.get("holderIdentity") == self.identity:
+            return self._write(began, lease, token)
+        with self._lock:
+            self._renewed = None
+        if spec.get("holderIdentity") and not self._expired(lease):
+            return False
+        return self._write(began, lease, token + 1)
+
+    def release(self) -> None:
+        """Let another one have it at once; failing to is no harm."""
+        with self._lock:
+            if self._renewed is None:
+                return
+            self._renewed = None
+        try:
+            lease = self._api.get(LEASES, self._name)
+            if lease["spec"].get("holderIdentity") == self.identity:
+                lease["spec"]["holderIdentity"] = ""
+                self._api.replace(LEASES, self._name, lease)
+        except ApiError:
+            pass
+
+    def _expired(self, lease: Doc) -> bool:
+        record, now = str(lease["metadata"].get("resourceVersion")), self._clock()
+        if self._seen is None or self._seen[0] != record:
+            self._seen = (record, now)
+        return now - self._seen[1] >= EXPIRY_SECONDS
+
+    def _write(self, began: float, lease: Doc | None, token: int) -> bool:
+        spec = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": int(EXPIRY_SECONDS),
+            "leaseTransitions": token,
+            "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(self._wall())),
+        }
+        try:
+            if lease is None:
+                document = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name}}
+                self._api.create(LEASES, {**document, "spec": {**spec, "acquireTime": spec["renewTime"]}})
+            else:
+                old = lease.get("spec") or {}
+                same = old.get("holderIdentity") == self.identity
+                acquired = old.get("acquireTime") if same else spec["renewTime"]
+                self._api.replace(LEASES, self._name, {**lease, "spec": {**old, **spec, "acquireTime": acquired}})
+        except ApiError as error:
+            tolerate(error, CONFLICT)
+            with self._lock:
+                self._renewed = None
+            return False
+        with self._lock:
+            self._token, self._renewed = token, began
+        return True

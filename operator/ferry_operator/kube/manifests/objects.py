@@ -1,0 +1,59 @@
+"""The other objects of a job: the Secret with its settings, and the budget that lets nobody else empty a node."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from dataclasses import asdict
+
+from ferry.contract.documents import RunSettings
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.manifests import parts
+
+NEVER_BELOW = 100_000
+"""More workers than there can be: no eviction is ever allowed, also while others stand in. A drain of a node waits until
+the workers on it were emptied and have moved."""
+
+
+def secret(job: Doc, settings: RunSettings) -> Doc:
+    """The Secret with run.json."""
+    text = json.dumps(asdict(settings), indent=1)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(job, names.run_secret(job["metadata"]["name"])),
+        "type": "Opaque",
+        "data": {"run.json": b64encode(text.encode()).decode()},
+    }
+
+
+def renewed(job: Doc, document: Doc) -> list[Doc]:
+    """The steps that put the data of a Secret into the one that is there, if that one is this job's: none is ever read."""
+    return [
+        {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": job["metadata"]["uid"]},
+        {"op": "add", "path": "/data", "value": document["data"]},
+    ]
+
+
+def budget(job: Doc) -> Doc:
+    """The PodDisruptionBudget of the workers."""
+    name = job["metadata"]["name"]
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(job, names.budget(name)),
+        "spec": {
+            "minAvailable": NEVER_BELOW,
+            "selector": {"matchLabels": {names.JOB: name, names.ROLE: names.WORKER_ROLE}},
+        },
+    }
+
+
+def _metadata(job: Doc, name: str) -> Doc:
+    return {
+        "name": name,
+        "namespace": job["metadata"]["namespace"],
+        "labels": {names.MANAGED: names.MANAGER, names.JOB: job["metadata"]["name"]},
+        "ownerReferences": [parts.owner(job)],
+    }

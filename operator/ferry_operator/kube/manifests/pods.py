@@ -1,0 +1,181 @@
+"""The pods of a job: one driver, and workers of a sidecar and a Spark executor. Pure builders of manifests.
+
+The same arguments give the same manifest and the same name, so that making a pod twice makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ferry_operator.job.models import StreamJob
+from ferry_operator.job.models_kubernetes import Resources
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.manifests import parts
+from ferry_operator.kube.manifests.release import DIRECTORY, Release
+
+GRACE_SECONDS = 15
+"""A driver finishes its epoch, a sidecar closes its files."""
+
+PYTHON = "python3"
+
+FLIGHT: Doc = {"tcpSocket": {"port": parts.FLIGHT_PORT}}
+"""Whether it listens, with TLS or without."""
+
+
+def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str, str]) -> Doc:
+    """The pod of the driver. It ends when the job does; a new one is the operator's to make."""
+    uid, name = job["metadata"]["uid"], spec.metadata.name
+    control, master, metrics = (f(spec, uid) for f in (parts.control_port, parts.master_port, parts.metrics_port))
+    arguments = [PYTHON, "-m", "ferry.driver", parts.RUN_JSON]
+    main = parts.container("driver", spec, release, arguments, spec.spec.kubernetes.driver)
+    main["env"] = parts.environment(
+        spec,
+        FERRY_SPARK="standalone",
+        FERRY_CONTROL_PORT=str(control),
+        FERRY_MASTER_PORT=str(master),
+        FERRY_METRICS_PORT=str(metrics),
+    )
+    main["env"] += parts.metrics_token(release)
+    main["ports"] = [_port("control", control, spec), _port("master", master, spec), _port("metrics", metrics, spec)]
+    # It says whether its loop comes round; one that is not well for long is replaced (`life.hangs`).
+    asked = {"path": "/healthz", "port": control, **({} if spec.spec.security.tls == "off" else {"scheme": "HTTPS"})}
+    main["readinessProbe"] = _answers({"httpGet": asked}, failures=3)
+    main["volumeMounts"] = [*parts.base_mounts(), *parts.checkpoint_mount(spec), *parts.user_mounts(spec)]
+    pod = _pod(job, spec, release, names.driver_pod(name), names.DRIVER_ROLE, None, annotations)
+    pod["spec"] |= {
+        "restartPolicy": "Never",
+        "containers": [main],
+        "volumes": [*parts.base_volumes(spec, with_instances=False), *parts.user_volumes(spec)],
+    }
+    affinity = spec.spec.kubernetes.affinity
+    if affinity:
+        pod["spec"]["affinity"] = affinity
+    return pod
+
+
+def worker(job: Doc, spec: StreamJob, release: Release, index: int, annotations: Mapping[str, str]) -> Doc:
+    """The pod of a worker; `annotations` say how many instances its sidecar should have."""
+    name, kubernetes = spec.metadata.name, spec.spec.kubernetes
+    noted = {**annotations, **parts.networks(spec)}
+    pod = _pod(job, spec, release, names.worker_pod(name, index), names.WORKER_ROLE, index, noted)
+    volumes = [*parts.base_volumes(spec, with_instances=True), _state_volume(job, spec), *parts.user_volumes(spec)]
+    pod["spec"] |= {
+        "restartPolicy": "Always",
+        "initContainers": [*_owner_of_state(spec, release), _sidecar(job, spec, release, index)],
+        "containers": [_executor(spec, release, index)],
+        "volumes": volumes,
+        "affinity": {"podAntiAffinity": _apart(name), **(kubernetes.affinity or {})},
+    }
+    return pod
+
+
+def _pod(
+    job: Doc,
+    spec: StreamJob,
+    release: Release,
+    name: str,
+    role: str,
+    index: int | None,
+    annotations: Mapping[str, str],
+) -> Doc:
+    account = spec.spec.kubernetes.service_account or release.service_account
+    labels = {**spec.metadata.labels, **names.labels(spec.metadata.name, role, index)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": release.namespace,
+            "labels": labels,
+            "annotations": dict(annotations),
+            "ownerReferences": [parts.owner(job)],
+        },
+        "spec": {
+            **({"serviceAccountName": account} if account else {}),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "securityContext": parts.pod_security(spec, release),
+            **parts.placement(spec),
+        },
+    }
+
+
+def _sidecar(job: Doc, spec: StreamJob, release: Release, index: int) -> Doc:
+    """A native sidecar: it starts before the executor, and ends after it."""
+    arguments = [PYTHON, "-m", "ferry.sidecar", parts.RUN_JSON, "--worker", str(index)]
+    one = parts.container("sidecar", spec, release, arguments, spec.spec.kubernetes.sidecar)
+    one["restartPolicy"] = "Always"
+    metrics = parts.metrics_port(spec, job["metadata"]["uid"], index)
+    more = {"FERRY_INSTANCES_FILE": parts.INSTANCES_FILE, "FERRY_METRICS_PORT": str(metrics)}
+    one["env"] = [*parts.environment(spec, **more), *parts.metrics_token(release)]
+    # A container that starts again in a pod that was replaced must not take the worker back.
+    one["env"].append({"name": "FERRY_PLACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
+    one["volumeMounts"] = [*parts.base_mounts(), parts.mount("state", str(DIRECTORY / "workers"))]
+    one["ports"] = [_port("metrics", metrics, spec)]
+    if not parts.on_host(spec):
+        one["ports"] += [_port("channel", parts.CHANNEL_PORT, spec), _port("flight", parts.FLIGHT_PORT, spec)]
+        # The executor waits for it; compiling the kernels at a first start takes a while.
+        one["startupProbe"] = {**_answers(FLIGHT, failures=300), "periodSeconds": 1}
+        one["readinessProbe"] = _answers(FLIGHT, failures=3)
+    rdma = spec.spec.transport.rdma
+    if rdma.mode != "off" and rdma.resource is not None:
+        # Nothing else: what a container may lock anyway is enough, and a capability does nothing for its user.
+        one["resources"]["requests"][rdma.resource] = "1"
+        one["resources"]["limits"][rdma.resource] = "1"
+    return one
+
+
+def _executor(spec: StreamJob, release: Release, index: int) -> Doc:
+    arguments = [PYTHON, "-m", "ferry.worker", parts.RUN_JSON, "--worker", str(index)]
+    one = parts.container("executor", spec, release, arguments, spec.spec.kubernetes.executor)
+    one["env"] = parts.environment(spec, FERRY_WORKER=str(index))
+    one["volumeMounts"] = [*parts.base_mounts(), *parts.user_mounts(spec)]
+    return one
+
+
+def _state_volume(job: Doc, spec: StreamJob) -> Doc:
+    volume = spec.spec.kubernetes.state_volume
+    if volume.medium == "hostPath":
+        path = f"{volume.path}/{job['metadata']['namespace']}/{spec.metadata.name}"
+        return {"name": "state", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    empty: dict[str, Any] = {"medium": "Memory"} if volume.medium == "memory" else {}
+    if volume.size is not None:
+        empty["sizeLimit"] = str(volume.size)
+    return {"name": "state", "emptyDir": empty}
+
+
+def _owner_of_state(spec: StreamJob, release: Release) -> list[Doc]:
+    """A directory of the node is made by root; it is given to the user of the sidecar."""
+    if spec.spec.kubernetes.state_volume.medium != "hostPath":
+        return []
+    path, user = str(DIRECTORY / "workers"), parts.user(spec, release)
+    one = parts.container("state-owner", spec, release, ["chown", f"{user}:{user}", path], Resources())
+    one["securityContext"] |= {
+        "runAsNonRoot": False,
+        "runAsUser": 0,
+        "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+    }
+    one["resources"] = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}}
+    one["volumeMounts"] = [parts.mount("state", path)]
+    return [one]
+
+
+def _apart(job: str) -> Doc:
+    """Workers prefer nodes without another one of the job, and zones before nodes."""
+    workers = {"matchLabels": {names.JOB: job, names.ROLE: names.WORKER_ROLE}}
+    keys = (("kubernetes.io/hostname", 100), ("topology.kubernetes.io/zone", 50))
+    terms = [
+        {"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": workers}} for key, weight in keys
+    ]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": terms}
+
+
+def _port(name: str, number: int, spec: StreamJob) -> Doc:
+    return {"name": name, "containerPort": number, **({"hostPort": number} if parts.on_host(spec) else {})}
+
+
+def _answers(asked: Doc, failures: int) -> Doc:
+    return {**asked, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": failures}

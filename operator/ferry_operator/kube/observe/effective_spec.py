@@ -1,0 +1,171 @@
+"""Which spec is in force: the new one, or the last good one when the new one cannot be followed. Pure.
+
+A spec is good once an epoch was finished under it. One that says something impossible, changes what may not change, or
+could not run leaves the last good one in force; another `restartNonce` makes it another spec, which is tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from ferry.contract.errors import SpecRefused
+from ferry_operator.job import changes, spec
+from ferry_operator.job.models import Spec, StreamJob, why_not
+from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.manifests.release import Release, run_key, seal, settings_of
+from ferry_operator.kube.observe.facts import Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """The spec that is acted on."""
+
+    job: StreamJob | None
+    """None: there never was one that could be read"""
+    newest: bool
+    """it is the one that the user wrote last"""
+    good: bool
+    """it is recorded as the last good one"""
+    trouble: Trouble | None = None
+    fallback: Revisions | None = None
+    """of the last good spec, while that is another spec than the one in force"""
+
+
+@dataclass(frozen=True, slots=True)
+class Revisions:
+    """What pods are made from: one that carries another text is out of date."""
+
+    driver: str
+    worker: str
+    settings: str
+    """of run.json, as far as processes do not follow it anyway"""
+
+    @property
+    def both(self) -> str:
+        """What a spec is refused by."""
+        return f"{self.driver}-{self.worker}"
+
+
+def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Force:
+    """The spec of a StreamJob object that is in force; `revise` may raise SpecRefused."""
+    annotations = document["metadata"].get("annotations") or {}
+    last = _last_good(document, annotations.get(names.LAST_GOOD))
+    try:
+        job = spec.check(document)
+        mine = revise(job)
+        refused = (
+            [str(c) for c in changes.classify(last.spec, job.spec) if c.kind is changes.Kind.REFUSED] if last else []
+        )
+        if refused:
+            raise SpecRefused("; ".join(refused))
+    except SpecRefused as error:
+        text = str(error).replace("\n", "; ")
+        also = ": the last good spec stays in force" if last is not None else ""
+        return Force(last, newest=False, good=True, trouble=Trouble("SpecRefused", text + also))
+    if last is None:
+        return Force(job, newest=True, good=False)
+    no = _refusal(annotations.get(names.REFUSED))
+    if no is not None and no[0] == mine.both:
+        text = f"{no[1]}: the last good spec stays in force; another spec.restartNonce tries this one again"
+        return Force(last, newest=False, good=True, trouble=Trouble("SpecRefused", text))
+    same = not changes.classify(last.spec, job.spec)
+    return Force(job, newest=True, good=same, fallback=None if same else revise(last))
+
+
+def last_good(job: StreamJob) -> str:
+    """The annotation that keeps a spec."""
+    return json.dumps(job.spec.model_dump(mode="json", by_alias=True), separators=(",", ":"))
+
+
+def refusal(revision: str, said: str) -> str:
+    """The annotation that keeps why the spec with these revisions cannot run."""
+    return json.dumps([revision, said])
+
+
+def revisions(job: StreamJob, uid: str, release: Release) -> Revisions:
+    """Texts that differ when pods have to be made anew. Raises SpecRefused.
+
+    Made from what the spec says beyond its defaults, never from manifests: another version of the operator, with
+    further fields or other manifests, restarts nothing.
+    """
+    image = job.spec.kubernetes.image or release.image
+    account = job.spec.kubernetes.service_account or release.service_account
+    common = f"{image} {account} {seal(release, release.redis)} "
+    settings_of(job, uid, release)  # says no to what means nothing in a pod
+    read = _told(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
+    return Revisions(
+        driver=_digest(common + _told(job.spec, lambda entry: entry.driver)),
+        worker=_digest(common + _told(job.spec, lambda entry: entry.workers)),
+        settings=seal(release, f"{run_key(release, uid)} {release.redis} {read}"),
+    )
+
+
+def version_of(job: StreamJob, image: str) -> str:
+    """What status shows as the version: the job's own, else a digest of its program; `image`: of jobs that name none."""
+    image = job.spec.kubernetes.image or image
+    program = _told(job.spec, lambda entry: entry.path.startswith("spec.pipeline."))
+    return job.spec.pipeline.version or _digest(f"{image} {program}")
+
+
+def _told(one: Spec, counts: Callable[[changes.Entry], bool]) -> str:
+    found = {}
+    for entry in changes.TABLE:
+        if not counts(entry) or entry.used == "one machine":
+            continue
+        value: Any = one
+        for name in entry.names:
+            value = getattr(value, name)
+        if _plain(value) != _DEFAULTS[entry.path]:
+            found[entry.path] = _plain(value)
+    return json.dumps(found, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """Equal for two spellings of the same."""
+    if isinstance(value, Duration | Quantity | Cpus):
+        return amount(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+_DEFAULTS = {
+    entry.path: _plain(entry.field.get_default(call_default_factory=True, validated_data={})) for entry in changes.TABLE
+}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _last_good(document: Doc, text: str | None) -> StreamJob | None:
+    """What the annotation keeps; one that cannot be read, written by hand or by another version, counts as none."""
+    try:
+        kept = json.loads(text or "")
+        return spec.check({**document, "spec": _of_today(kept)}) if isinstance(kept, dict) else None
+    except (ValueError, SpecRefused):
+        return None
+
+
+def _of_today(kept: Doc) -> Doc:
+    """Without keys of Spark that are refused by now: a job that ran with them is looked after, and its user is told."""
+    given = kept.get("spark")
+    if not isinstance(given, dict):
+        return kept
+    return {**kept, "spark": {key: value for key, value in given.items() if why_not(key) is None}}
+
+
+def _refusal(text: str | None) -> tuple[str, str] | None:
+    try:
+        revision, said = json.loads(text or "")
+        return str(revision), str(said)
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,103 @@
+"""What the state of the driver's pod means: it runs, it may be started, or the job has ended.
+
+Pure: the history it needs is on the pod that ended (`FAILURES`, `EPOCH`), so that another operator sees the same.
+Unlike `ferry run`, which gives up, a driver that crashes is started again for ever, at longer and longer intervals.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ferry_operator.control.restarts import BACK_OFF_SECONDS, meaning
+from ferry_operator.job.status import Phase
+from ferry_operator.kube.api import names
+from ferry_operator.kube.observe.facts import Pod, Trouble, why_ended
+
+BACK_OFF_SECONDS_MAX = 60.0
+"""Between a crash and the next start, after many in a row."""
+
+UNWELL_SECONDS, START_SECONDS = 30.0, 300.0
+"""For how long a kubelet may find that a driver is not well before it is replaced: one that was well, one that starts."""
+
+MESSAGE_MAX = 1000
+"""Of what a driver said before it ended, the end is shown."""
+
+
+AGAIN = "another spec.restartNonce starts the driver again"
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The driver, as far as its pod tells."""
+
+    running: bool
+    may_start: bool = False
+    failures: int = 0
+    """crashes in a row, for the next pod"""
+    retry_at: float = 0.0
+    """when it may start again"""
+    end: Phase | None = None
+    """Finished or Failed: nothing is started any more"""
+    trouble: Trouble | None = None
+
+
+def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float) -> Life:
+    """`revision`: of a driver made now; `epoch`: the last one known; `finished`: the job was seen to be."""
+    if finished:
+        return Life(False, end="Finished")
+    if pod is None:
+        return Life(False, may_start=True)
+    if pod.ended is None:
+        return Life(pod.deleting is None)
+    if pod.deleting is not None:
+        return Life(False)
+    if names.REPLACE in pod.annotations:
+        return Life(False, may_start=True)
+    kind = meaning(pod.ended.code)
+    if kind == "finished":
+        return Life(False, end="Finished")
+    changed = pod.annotations.get(names.REVISION) != revision
+    said = said_by(pod)
+    if kind in ("refused", "halted") and not changed:
+        reason = "DriverRefused" if kind == "refused" else "DriverHalted"
+        return Life(False, end="Failed", trouble=Trouble(reason, f"{said}; {AGAIN}"))
+    began = pod.number(names.EPOCH, -1)
+    worked = epoch is not None and epoch > began
+    if changed:
+        return Life(False, may_start=True)
+    failures = 1 if worked else pod.number(names.FAILURES) + 1
+    retry_at = pod.ended.at + back_off(failures)
+    how = f"exit code {pod.ended.code}" if pod.ended.code is not None else "ended from outside"
+    text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {said}"
+    trouble = Trouble("DriverCrashes", text) if failures > 1 else None
+    return Life(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, trouble=trouble)
+
+
+def hangs(pod: Pod, fine: bool, now: float) -> str | None:
+    """Why a driver that has not ended is replaced all the same, or None. `fine`: the operator hears it, or knows what one
+    that starts waits for.
+
+    Its kubelet asks it, so that a network that keeps the operator from it ends no driver. An image of an older release
+    says nothing to a kubelet.
+    """
+    if pod.unwell_since is None or (fine and not pod.was_well):
+        return None
+    seconds = now - pod.unwell_since
+    if seconds < (UNWELL_SECONDS if pod.was_well else START_SECONDS):
+        return None
+    return f"it hangs: its node has not found it well for {seconds:.0f} s"
+
+
+def back_off(failures: int) -> float:
+    """Seconds between an end and the next start."""
+    return float(min(BACK_OFF_SECONDS * 2.0 ** min(failures - 1, 30), BACK_OFF_SECONDS_MAX))
+
+
+def said_by(pod: Pod) -> str:
+    """What a driver that ended gave as the reason: its refusal if there is one, else the last it said."""
+    assert pod.ended is not None
+    lines = [line.rstrip() for line in pod.ended.message.splitlines() if line.strip()]
+    refusal = next((i for i, line in enumerate(lines) if re.match(r"refused: ", line)), None)
+    text = "\n".join(lines if refusal is None else lines[refusal:])[-MESSAGE_MAX:]
+    return "; ".join(part for part in (why_ended("driver", pod.ended.reason), text) if part) or "?"

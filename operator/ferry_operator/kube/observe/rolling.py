@@ -1,0 +1,129 @@
+"""Workers that have to leave their pod: of nodes that are cordoned, of an older revision, or as the user asked. Pure.
+
+A worker is emptied by an ordinary drain of `decide`, and its pod is made again once nothing is on it. Meanwhile as many
+others stand in for those that leave, where there is room; where there is none, it goes without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ferry.contract.documents import Status
+from ferry.contract.names import InstanceId
+from ferry_operator.kube.api import names
+from ferry_operator.kube.observe.facts import Node, Pod
+
+WORKERS_MAX = 512
+"""Wanted ones and those that stand in for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turnover:
+    """What `decide` is told beyond the spec."""
+
+    workers: int
+    """how many there should be, with those that stand in"""
+    drains: tuple[int, ...] = ()
+    leaving: tuple[int, ...] = ()
+    """drained workers whose pods are made again when they are empty"""
+    remade: tuple[int, ...] = ()
+    """workers whose pods are out of date and never ran: nothing is in them"""
+    alone: int | None = None
+    """a worker for which none can stand in, for there is no room: to be noted on its pod"""
+    stuck: bool = False
+    """a worker should leave, and no other can take its state"""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """The workers of a job as they are."""
+
+    wanted: int
+    pods: Mapping[int, Pod]
+    """of workers that run, or are on their way"""
+    alive: frozenset[int]
+    """workers with an instance that obeys the driver"""
+    revision: str
+    """of a worker made now"""
+
+    def old(self, k: int) -> bool:
+        """Whether its pod is out of date."""
+        return self.pods[k].annotations.get(names.REVISION) != self.revision
+
+    def never_ran(self, k: int) -> bool:
+        """Whether its pod is held up before its first start."""
+        return self.pods[k].phase == "Pending" and bool(self.pods[k].troubles) and k not in self.alive
+
+
+def crew_of(wanted: int, pods: Sequence[Pod], revision: str, status: Status | None) -> Crew:
+    """The workers, from their pods and what the driver says."""
+    alive = frozenset(int(i.partition(".")[0]) for i in (status.alive if status is not None else []))
+    return Crew(wanted, {p.worker: p for p in pods if p.worker is not None}, alive, revision)
+
+
+def turnover(crew: Crew, nodes: Mapping[str, Node] | None, asked: Sequence[int] = ()) -> Turnover:
+    """`asked`: workers that the user wants emptied, and kept as they are."""
+    kept = [k for k in asked if k < crew.wanted]
+    leaving, alone = cordoned(crew, nodes), None
+    count = _count(crew, leaving)
+    if not leaving:
+        leaving = [k for k in sorted(crew.pods) if crew.old(k) and names.ALONE in crew.pods[k].annotations][:1]
+    if not leaving and (old := _next_old(crew)) is not None:
+        count = _count(crew, [old])
+        others = [k for k in range(count) if k != old and k not in crew.alive]
+        if not others:
+            leaving = [old]
+        elif all(k >= crew.wanted and k in crew.pods and crew.pods[k].unschedulable for k in others):
+            alone = old
+    drains = sorted({*kept, *leaving})
+    if all(k in drains for k in range(count)):
+        return Turnover(crew.wanted, stuck=bool(leaving))
+    remade = tuple(k for k in sorted(crew.pods) if crew.old(k) and crew.never_ran(k))
+    return Turnover(count, tuple(drains), tuple(k for k in leaving if k < count and k not in kept), remade, alone)
+
+
+def cordoned(crew: Crew, nodes: Mapping[str, Node] | None) -> list[int]:
+    """Workers on nodes that take no new pods, when there is another node that does.
+
+    A pod that does not run yet was put there by a scheduler that knows better than a list of nodes made before; and if not,
+    its eviction is not held up by anything.
+    """
+    if nodes is None or all(node.cordoned or node.silent_since is not None for node in nodes.values()):
+        return []
+    closed = [node.name for node in nodes.values() if node.cordoned]
+    return [k for k in sorted(crew.pods) if crew.pods[k].node in closed and crew.pods[k].phase == "Running"]
+
+
+def _next_old(crew: Crew) -> int | None:
+    """The worker that is to be replaced next: one at a time, and none while a new one does not come up."""
+    if any(k < crew.wanted and k not in crew.alive and not crew.old(k) for k in crew.pods):
+        return None
+    return next((k for k in sorted(crew.pods) if crew.old(k) and k in crew.alive), None)
+
+
+def _count(crew: Crew, leaving: Sequence[int]) -> int:
+    """How many workers there should be: the wanted ones, one for each that leaves, and for each that is away one that
+    stands in already."""
+    count, missing = crew.wanted, sum(k in leaving for k in range(crew.wanted))
+    while missing > 0 and count < WORKERS_MAX:
+        missing -= count not in leaving
+        count += 1
+    away = sum(k not in leaving and k not in crew.alive for k in range(crew.wanted))
+    while away > 0 and count in crew.alive and count in crew.pods and count not in leaving:
+        away -= 1
+        count += 1
+    return count
+
+
+def asked_drains(text: str | None) -> tuple[int, ...]:
+    """The workers of the annotation `DRAIN`; what is no number is left out."""
+    return tuple(sorted({int(k) for k in re.findall(r"(?<![\w.])\d{1,3}(?![\w.])", text or "")}))
+
+
+def asked_pins(text: str | None, virtual_nodes: int) -> tuple[tuple[int, InstanceId], ...]:
+    """The pairs of the annotation `PINS`; the last one of a virtual node counts."""
+    pairs = re.findall(r"(?<![\w.])(\d{1,5})=(\d{1,3}\.\d{1,3})(?![\w.])", text or "")
+    pins = {int(v): InstanceId(i) for v, i in pairs if int(v) < virtual_nodes}
+    return tuple(sorted(pins.items()))

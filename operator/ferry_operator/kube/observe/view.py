@@ -1,0 +1,297 @@
+"""From what was seen in the cluster and at the driver to what `decide` is told. Pure but for `Sightings`, a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ferry.contract.documents import Status
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.control import decide as d
+from ferry_operator.job.quantities import Duration
+from ferry_operator.job.status import JobStatus
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.observe.effective_spec import Force, Revisions
+from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, Node, Pod, Trouble
+from ferry_operator.kube.observe.lifecycle import Life, hangs, life_of
+from ferry_operator.kube.observe.rolling import Turnover, asked_drains, asked_pins, crew_of, turnover
+
+UNKNOWN_SECONDS = 60.0
+"""While no driver answers, a worker on a silent node may be the last to hold something: it is given up after this."""
+
+STALLED_SECONDS = 60.0
+"""An epoch that lasts longer is worth a warning."""
+
+EVICTION_SECONDS = 6.0
+"""`kubectl drain` asks every 5 s for the eviction of a pod by its name alone, wherever a pod of that name is by then."""
+
+REDIS_REFUSES = "RedisRefuses"
+
+NEVER_SECONDS = 1e9
+"""Age of a worker that is not waited for: it is held up by something that does not pass by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at the cluster, and at the driver if it answered."""
+
+    job: Doc
+    pods: tuple[Pod, ...]
+    nodes: Mapping[str, Node] | None
+    """None: they may not be read"""
+    budget: bool
+    """the PodDisruptionBudget is there"""
+    status: Status | None
+    submitted: d.Submitted | None
+    now: float
+    troubles: tuple[Trouble, ...] = ()
+    """what went wrong in the last pass, and what Redis says"""
+
+    @property
+    def uid(self) -> str:
+        """Of the StreamJob."""
+        return str(self.job["metadata"]["uid"])
+
+    @property
+    def name(self) -> str:
+        """Of the StreamJob."""
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Of the StreamJob."""
+        return self.job["metadata"].get("annotations") or {}
+
+    @property
+    def driver(self) -> Pod | None:
+        """The driver's pod."""
+        return next((pod for pod in self.pods if pod.name == names.driver_pod(self.name)), None)
+
+    @property
+    def workers(self) -> tuple[Pod, ...]:
+        """Pods of workers, by index."""
+        found = [p for p in self.pods if p.worker is not None and p.name == names.worker_pod(self.name, p.worker)]
+        return tuple(sorted(found, key=lambda pod: pod.worker or 0))
+
+    @property
+    def before(self) -> JobStatus:
+        """The status that was written last."""
+        return JobStatus.read(self.job.get("status"))
+
+    @property
+    def deleting(self) -> bool:
+        """The job is going away."""
+        return self.job["metadata"].get("deletionTimestamp") is not None
+
+    @property
+    def paused(self) -> bool:
+        """The user wants nothing to be changed."""
+        return self.annotations.get(names.PAUSED) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A look with all that follows from it."""
+
+    seen: Seen
+    force: Force
+    revisions: Revisions | None
+    """of the spec in force; None when there is no spec that can be followed"""
+    life: Life
+    turnover: Turnover
+    observed: d.Observed | None
+    """None when there is no spec that can be followed"""
+    lost: Mapping[str, str]
+    """pods that will not come back, by name, and why"""
+    stalled: float = 0.0
+    """seconds for which an epoch has been under way"""
+    hangs: str | None = None
+    """why the driver is to be replaced"""
+    resting: frozenset[int] = frozenset()
+    """workers that had to leave a node a moment ago"""
+    standing: float = 0.0
+    """seconds for which a spec that is not good yet has made no progress"""
+
+
+@dataclass(slots=True)
+class Sightings:
+    """Since when instances are missing, and an epoch lasts. Clocks only: a new operator waits a little longer."""
+
+    since: dict[InstanceId, float] = field(default_factory=dict)
+    epoch: tuple[int, int, float] = (0, 0, 0.0)
+    """(generation, last finished epoch, when it was first seen or the query last was idle)"""
+    closed: dict[int, float] = field(default_factory=dict)
+    """when the pod of a worker was last seen on a node that takes no new pods"""
+
+    progress: tuple[object, float] = ((), 0.0)
+    """(how far a spec that is not good yet has come, when that was first seen)"""
+
+    def missing(self, observed: d.Observed, now: float) -> dict[InstanceId, float]:
+        """Seconds since each instance that should be usable was last alive."""
+        status = observed.status
+        absent = [i for i in d.expected(observed) if i not in status.alive] if status is not None else []
+        self.since = {i: self.since.get(i, now) for i in absent}
+        return {i: now - since for i, since in self.since.items()}
+
+    def resting(self, seen: Seen) -> frozenset[int]:
+        """Workers that had to leave a node a moment ago."""
+        shut = [node.name for node in (seen.nodes or {}).values() if node.cordoned]
+        self.closed |= {pod.worker: seen.now for pod in seen.workers if pod.worker is not None and pod.node in shut}
+        self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
+        return frozenset(self.closed)
+
+    def standing(self, seen: Seen, force: Force, revisions: Revisions) -> float:
+        """Seconds for which a spec that is not good yet has made no progress; what waits for others is no standstill."""
+        status, both = seen.status, revisions.both
+        if force.fallback is None or force.fallback.both == both or _waits(seen, revisions):
+            both = ""
+        heard = {worker_of(InstanceId(i)) for i in status.alive} if status is not None else set()
+        new = [
+            p.uid for p in seen.workers if p.worker in heard and p.annotations.get(names.REVISION) == revisions.worker
+        ]
+        far = (both, *new, status.version if status is not None else None)
+        if not both or self.progress[0] != far:
+            self.progress = (far, seen.now)
+        return seen.now - self.progress[1]
+
+    def stalled(self, status: Status | None, now: float) -> float:
+        """Seconds for which an epoch has been under way."""
+        if status is None:
+            return 0.0
+        if status.phase == "idle" or self.epoch[:2] != (status.generation, status.epoch):
+            self.epoch = (status.generation, status.epoch, now)
+        return now - self.epoch[2]
+
+
+def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sightings) -> View:
+    """The view of a job."""
+    lost = {pod.name: why for pod in seen.pods if (why := _lost(pod, seen)) is not None}
+    driver = seen.driver if seen.driver is not None and seen.driver.name not in lost else None
+    revision = revisions.driver if revisions is not None else ""
+    before = seen.before
+    life = life_of(driver, revision, before.epoch, before.phase == "Finished", seen.now)
+    if force.job is None or revisions is None:
+        return View(seen, force, None, life, Turnover(0), None, lost)
+    one = force.job.spec
+    workers, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
+    crew = crew_of(one.workers, workers, revisions.worker, status)
+    turn = turnover(crew, seen.nodes, asked_drains(seen.annotations.get(names.DRAIN)))
+    observed = d.Observed(
+        wanted=d.Wanted(turn.workers, one.instances_per_worker, one.state.replicas),
+        workers=tuple(_worker(pod, lost, seen, one.state.replicas) for pod in seen.workers),
+        driver=life.running,
+        driver_may_start=life.may_start and not seen.deleting,
+        status=status,
+        submitted=seen.submitted,
+        drains=turn.drains,
+        pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
+    )
+    observed = replace(observed, missing=sightings.missing(observed, seen.now))
+    stalled, resting = sightings.stalled(seen.status, seen.now), sightings.resting(seen)
+    standing = sightings.standing(seen, force, revisions)
+    why = _hangs(seen, life, stalled, one.failure.stall_deadline)
+    return View(
+        seen, force, revisions, life, turn, observed, lost, stalled, hangs=why, resting=resting, standing=standing
+    )
+
+
+def _hangs(seen: Seen, life: Life, stalled: float, deadline: Duration | None) -> str | None:
+    """Why a driver that runs is to be replaced; one that says what fails, or waits for others, does not hang."""
+    if seen.driver is None or not life.running:
+        return None
+    status = seen.status
+    if status is not None and deadline is not None and stalled >= deadline.seconds:
+        alive = frozenset(status.alive)
+        if status.journal_up and not status.troubles and all(i in alive for group, _ in status.groups for i in group):
+            return f"the epoch after {status.epoch} has stood for {stalled:.0f} s, in phase {status.phase}"
+    # One that starts waits for Redis before it serves.
+    waits = status is not None or any(one.reason == REDIS_REFUSES for one in seen.troubles)
+    return hangs(seen.driver, waits, seen.now)
+
+
+def _waits(seen: Seen, revisions: Revisions) -> bool:
+    """Whether a spec waits for something that it can do nothing about: room, records, state on its way, Redis, its user."""
+    status = seen.status
+    if seen.paused or any(pod.unschedulable for pod in seen.pods):
+        return True
+    if status is None:
+        return False
+    old = [pod for pod in seen.workers if pod.annotations.get(names.REVISION) != revisions.worker]
+    warming = any(learners for _, learners in status.groups)
+    return warming or not status.journal_up or (status.phase == "idle" and not old)
+
+
+def _stays(seen: Seen) -> Status | None:
+    """What the driver says, without the instances that are alive, and yet no place for state.
+
+    Their pods are ending; or do not run as a whole yet, so that a drain may evict them whatever the budget says.
+    """
+    passing = {pod.worker for pod in seen.workers if pod.deleting is not None or pod.phase == "Pending"}
+    if seen.status is None or not passing:
+        return seen.status
+    return replace(seen.status, alive=[i for i in seen.status.alive if worker_of(InstanceId(i)) not in passing])
+
+
+def _runs(pod: Pod, lost: Mapping[str, str]) -> bool:
+    return pod.phase in ("Pending", "Running") and pod.deleting is None and pod.name not in lost
+
+
+def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> d.Worker:
+    assert pod.worker is not None
+    running = _runs(pod, lost)
+    ended = pod.ended.at if pod.ended is not None else pod.deleting or seen.now
+    seconds = max(0.0, seen.now - (pod.created if running else ended))
+    return d.Worker(
+        index=pod.worker,
+        instances=max(1, pod.number(names.INSTANCES)),
+        running=running,
+        failures=0 if running or pod.ended is None else pod.number(names.FAILURES) + 1,
+        seconds=NEVER_SECONDS if running and pod.troubles else seconds,
+        node=failure_domain(pod, seen, replicas),
+    )
+
+
+def failure_domain(pod: Pod, seen: Seen, replicas: int) -> str:
+    """What copies are spread over: zones when each copy can have its own, else nodes."""
+    if pod.node is None:
+        return f"node of {pod.name}"
+    nodes = seen.nodes or {}
+    zones = [nodes[p.node].zone if p.node in nodes else None for p in seen.workers if p.node is not None]
+    own = nodes[pod.node].zone if pod.node in nodes else None
+    if own is not None and None not in zones and len(set(zones)) > replicas:
+        return own
+    return pod.node
+
+
+def _lost(pod: Pod, seen: Seen) -> str | None:
+    """Why a pod will not come back by itself, or None.
+
+    A worker that the driver hears is never lost, whatever the cluster believes of its node: it may lead something.
+    """
+    if pod.deleting is not None:
+        return "its kubelet does not answer" if seen.now > pod.deleting + OVERDUE_SECONDS else None
+    if pod.ended is not None or pod.node is None:
+        return None
+    since, why = _silence(pod, seen)
+    if since is None or seen.now - since < SILENT_SECONDS:
+        return None
+    if pod.worker is None:
+        return why if seen.status is None else None
+    if seen.status is not None:
+        heard = any(worker_of(InstanceId(i)) == pod.worker for i in seen.status.alive)
+        return None if heard else why
+    return why if seen.now - since >= UNKNOWN_SECONDS else None
+
+
+def _silence(pod: Pod, seen: Seen) -> tuple[float | None, str]:
+    """Since when nothing was heard of the node of a pod."""
+    if seen.nodes is None:
+        return pod.silent_since, f"node {pod.node} is not heard of"
+    node = seen.nodes.get(pod.node or "")
+    why = f"node {pod.node} is not ready" if node else f"node {pod.node} is gone"
+    since = node.silent_since if node else 0.0
+    if since is not None and since < pod.created:
+        # Nodes are listed now and then: it was put there because the node has joined, or is back.
+        since = pod.created + UNKNOWN_SECONDS - SILENT_SECONDS
+    return since, why

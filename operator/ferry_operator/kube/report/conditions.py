@@ -1,0 +1,187 @@
+"""The five conditions of a job, from one look at it. Pure: times and transitions are added by `status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Trouble
+from ferry_operator.kube.observe.view import STALLED_SECONDS, View
+from ferry_operator.kube.plan import QUIET, Step, ready, told
+
+Truth = Literal["True", "False", "Unknown"]
+
+TROUBLES_MAX = 3
+"""Troubles that one message tells of; the others are counted."""
+
+STUCK_SECONDS = 45.0
+"""A pod whose containers are not there so long after it was made waits for something, such as a volume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A condition without its times."""
+
+    type: str
+    status: Truth
+    reason: str
+    message: str = ""
+
+
+def conditions(view: View, steps: Sequence[Step], troubles: Sequence[Trouble]) -> list[Claimed]:
+    """All five, in their order. `troubles`: all of them."""
+    return [_ready(view, troubles), _progressing(view, steps), _handover(view), _degraded(troubles), _in_sync(view)]
+
+
+def all_troubles(view: View) -> list[Trouble]:
+    """Everything that keeps the job from what its user wants, the gravest first, each once."""
+    found: dict[str, Trouble] = {}
+    for one in _troubles(view):
+        found.setdefault(one.message, one)
+    return list(found.values())
+
+
+def worth_telling(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
+    """The first few of every reason."""
+    found: dict[str, list[Trouble]] = {}
+    for one in troubles:
+        found.setdefault(one.reason, []).append(one)
+    return tuple(one for same in found.values() for one in same[:TROUBLES_MAX])
+
+
+def _troubles(view: View) -> Iterable[Trouble]:
+    if view.life.trouble is not None:
+        yield view.life.trouble
+    if view.force.trouble is not None:
+        yield view.force.trouble
+    yield from view.seen.troubles
+    if view.turnover.stuck:
+        yield Trouble("NoRoom", "a worker has to leave its pod, and no other one can take its state")
+    status = view.seen.status
+    if view.hangs is not None:
+        yield Trouble("DriverHangs", view.hangs)
+    if status is not None and view.stalled >= STALLED_SECONDS:
+        yield Trouble("Stalled", f"the epoch after {status.epoch} does not come to its end")
+    if status is not None:
+        yield from (Trouble(one.reason, one.text) for one in (*status.troubles, *status.notices))
+    if status is not None and not status.journal_up:
+        yield Trouble("JournalDown", "the driver does not reach Redis: groups cannot change, epochs go on")
+    for name, why in view.lost.items():
+        yield Trouble("PodLost", f"{name}: {why}")
+    for pod in view.seen.pods:
+        yield from pod.troubles
+        if pod.phase == "Pending" and pod.node and not pod.troubles and view.seen.now - pod.created > STUCK_SECONDS:
+            yield Trouble("PodStuck", f"{pod.name}: its containers do not start: see the events of the pod")
+
+
+def _ready(view: View, troubles: Sequence[Trouble]) -> Claimed:
+    if view.seen.deleting:
+        return Claimed("Ready", "False", "Deleting")
+    if view.life.end is not None:
+        return Claimed("Ready", "False", view.life.end, view.life.trouble.message if view.life.trouble else "")
+    if ready(view):
+        status = view.seen.status
+        assert status is not None
+        return Claimed("Ready", "True", "Running", f"generation {status.generation} leads all virtual nodes")
+    for one in troubles:
+        if one.reason == NO_TRANSPORT_REASON:
+            return Claimed("Ready", "False", one.reason, one.message)
+    if view.seen.status is not None:
+        return Claimed("Ready", "False", "Recovering", f"the driver is in phase {view.seen.status.phase}")
+    if troubles:
+        return Claimed("Ready", "False", troubles[0].reason, troubles[0].message)
+    return Claimed("Ready", "False", "Starting", "no driver answers yet")
+
+
+def _progressing(view: View, steps: Sequence[Step]) -> Claimed:
+    if view.seen.deleting:
+        return Claimed("Progressing", "True", "Deleting")
+    if view.seen.paused:
+        return Claimed("Progressing", "False", "Paused", "the annotation ferry.dev/paused is 'true'")
+    if view.life.end is not None:
+        return Claimed("Progressing", "False", view.life.end)
+    if any(not isinstance(step, QUIET) for step in steps):
+        return Claimed("Progressing", "True", "Acting", intended(steps) or "")
+    turn = view.turnover
+    if turn.leaving:
+        which = ", ".join(str(k) for k in turn.leaving)
+        return Claimed("Progressing", "True", "Replacing", f"workers {which} are emptied and made again")
+    if given_up(view):
+        return Claimed("Progressing", "True", "Waiting", "for moves that were given up to be begun again")
+    if moving(view):
+        return Claimed("Progressing", "True", "Moving", "state is on its way")
+    observed = view.observed
+    if observed is not None and view.seen.status is not None:
+        if not any(pod.deleting for pod in view.seen.pods) and not observed.missing:
+            if len(view.seen.workers) == observed.wanted.workers:
+                return Claimed("Progressing", "False", "Settled")
+    return Claimed("Progressing", "True", "Waiting", "for pods to come up or to go away")
+
+
+def _handover(view: View) -> Claimed:
+    count = moving(view)
+    if view.seen.status is None:
+        # What was on its way still is, as far as anybody knows: its end is told once a driver answers again.
+        before = view.seen.before.condition("Handover")
+        going = before is not None and before.status == "True" and view.life.end is None and not view.seen.deleting
+        return Claimed("Handover", "True" if going else "False", "NoDriver")
+    if count == 0:
+        return Claimed("Handover", "False", "Settled")
+    total = len(view.seen.status.groups)
+    if (left := given_up(view)) > 0:
+        text = f"{left} copies were given up, and are begun again after a while; {count} of {total} virtual nodes wait"
+        return Claimed("Handover", "False", "GivenUp", text)
+    return Claimed("Handover", "True", "Moving", f"{count} of {total} virtual nodes are on their way")
+
+
+def _degraded(troubles: Sequence[Trouble]) -> Claimed:
+    if not troubles:
+        return Claimed("Degraded", "False", "AllWell")
+    lines = [one.message for one in troubles[:TROUBLES_MAX]]
+    more = [f"and {len(troubles) - TROUBLES_MAX} more"] if len(troubles) > TROUBLES_MAX else []
+    return Claimed("Degraded", "True", troubles[0].reason, "; ".join([*lines, *more]))
+
+
+def _in_sync(view: View) -> Claimed:
+    status, force = view.seen.status, view.force
+    if status is None or force.job is None:
+        return Claimed("ReplicasInSync", "Unknown", "NoDriver")
+    wanted, workers = force.job.spec.state.replicas, force.job.spec.workers
+    alive = frozenset(status.alive)
+    copies = [sum(i in alive for i in in_step) for in_step, _ in status.groups]
+    short = sum(count < 1 + wanted for count in copies)
+    if not short:
+        return Claimed("ReplicasInSync", "True", "InSync", f"{wanted} copies of every virtual node beside the leader")
+    if workers <= wanted:
+        text = f"{wanted} copies beside the leader need {wanted + 1} workers, there are {workers}"
+        return Claimed("ReplicasInSync", "False", "TooFewWorkers", text)
+    return Claimed("ReplicasInSync", "False", "Missing", f"{short} of {len(copies)} virtual nodes lack copies")
+
+
+def moving(view: View) -> int:
+    """Virtual nodes that are not where the placement in force wants them, or have members that are being warmed."""
+    status, submitted = view.seen.status, view.seen.submitted
+    if status is None:
+        return 0
+    planned = submitted.placements if submitted is not None and submitted.generation == status.generation else ()
+    settled = status.settled and submitted is not None and submitted.number == status.desired
+    alive, count = frozenset(status.alive), 0
+    for vnode, (in_step, learners) in enumerate(status.groups):
+        wanted = [i for i in planned[vnode] if i in alive] if vnode < len(planned) else []
+        elsewhere = bool(wanted) and (in_step[:1] != wanted[:1] or not frozenset(wanted) <= frozenset(in_step))
+        count += bool(learners) or (elsewhere and not settled)
+    return count
+
+
+def given_up(view: View) -> int:
+    """Copies that were given up, while nothing else is on its way."""
+    status = view.seen.status
+    if status is None or any(learners for _, learners in status.groups):
+        return 0
+    return status.moves_given_up
+
+
+def intended(steps: Sequence[Step]) -> str | None:
+    """The steps worth telling, in words."""
+    return "; ".join(told(step) for step in steps if not isinstance(step, QUIET)) or None

@@ -1,0 +1,133 @@
+"""Events of a job for `kubectl describe`: what changed in its status, and what was done. Pure.
+
+An event has a name made of what it says: saying it again counts up the one that is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ferry_operator.control import decide as d
+from ferry_operator.job.models import API_VERSION, KIND
+from ferry_operator.job.status import Carried
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.observe.facts import Trouble, stamp
+from ferry_operator.kube.plan import DeletePod, DropPod, EndDriver, Refuse, Step, told
+from ferry_operator.kube.report.status import Report
+
+COMPONENT = "ferry-operator"
+MESSAGE_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing worth telling."""
+
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def changes(report: Report) -> Iterator[Notice]:
+    """What changed between two statuses."""
+    now, before = report.status, report.before
+    for condition in now.conditions:
+        old = before.condition(condition.type)
+        turned = old is None or (old.status, old.reason) != (condition.status, condition.reason)
+        if not turned:
+            continue
+        match condition.type, condition.status:
+            case "Ready", "True":
+                yield Notice("Normal", "Ready", condition.message)
+            case "Ready", _ if old is not None and old.status == "True":
+                yield Notice("Warning", "NotReady", f"{condition.reason}: {condition.message}")
+            case "Handover", "True" if old is None or old.status != "True":
+                yield Notice("Normal", "HandoverStarted", condition.message)
+            case "Handover", "False" if old is not None and old.status == "True" and condition.reason == "Settled":
+                yield Notice("Normal", "HandoverFinished", f"after {now.last_handover}")
+            case "Handover", "False" if condition.reason == "GivenUp":
+                yield Notice("Warning", "HandoverGivenUp", condition.message)
+            case "ReplicasInSync", "False" if condition.reason == "TooFewWorkers":
+                yield Notice("Warning", condition.reason, condition.message)
+            case "Progressing", "False" if condition.reason == "Paused":
+                yield Notice("Normal", "Paused", condition.message)
+    yield from _carriage(now.transport, before.transport)
+    if now.phase != before.phase and now.phase == "Finished":
+        yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
+
+
+def news(troubles: Sequence[Trouble], before: Sequence[Trouble]) -> Iterator[Notice]:
+    """Troubles that were not there before, each by itself: one that lasts hides no other one of the same reason."""
+    for one in troubles:
+        if one not in before:
+            yield Notice("Warning", one.reason, one.message)
+
+
+def _carriage(now: Carried | None, before: Carried | None) -> Iterator[Notice]:
+    """Links that are not what is expected are told of once, and again when they are, or when the reason is another."""
+    old = before or Carried(kind="none")
+    if now is None:
+        return
+    if now.reason is not None and (now.kind, now.reason) != (old.kind, old.reason):
+        yield Notice("Warning", "TransportFallback", f"links are {now.kind} although RDMA is expected: {now.reason}")
+    elif now.kind == "rdma" and now.reason is None and old.reason is not None:
+        yield Notice("Normal", "TransportRestored", "all links are RDMA")
+    if now.memory is not None and now.memory != old.memory:
+        yield Notice("Warning", "PinnedMemory", now.memory)
+
+
+def step_notice(step: Step) -> Notice | None:
+    """What is told of a step that was done."""
+    match step:
+        case d.StartWorker() | d.SetInstances():
+            return Notice("Normal", "WorkerStarted" if isinstance(step, d.StartWorker) else "WorkerChanged", told(step))
+        case d.StopWorker():
+            return Notice("Normal", "WorkerStopped", told(step))
+        case d.StartDriver():
+            return Notice("Normal", "DriverStarted", told(step))
+        case d.SubmitDesired():
+            return Notice("Normal", "Placed", told(step))
+        case EndDriver():
+            return Notice("Normal", "DriverReplaced", told(step))
+        case DropPod():
+            return Notice("Warning", "PodLost", told(step))
+        case DeletePod():
+            return Notice("Normal", "PodDeleted", told(step))
+        case Refuse(_, said):
+            return Notice("Warning", "SpecRefused", said)
+    return None
+
+
+def event(job: Doc, notice: Notice, count: int, now: float) -> Doc:
+    """The object of an event of this StreamJob."""
+    metadata = job["metadata"]
+    text = f"{metadata['uid']} {notice.kind} {notice.reason} {notice.message}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{metadata['name']}.{hashlib.sha256(text.encode()).hexdigest()[:16]}",
+            "namespace": metadata["namespace"],
+            "labels": {names.MANAGED: names.MANAGER},
+        },
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": notice.kind,
+        "reason": notice.reason,
+        "message": notice.message[:MESSAGE_MAX],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": COMPONENT,
+        "firstTimestamp": stamp(now),
+        "lastTimestamp": stamp(now),
+        "count": count,
+    }

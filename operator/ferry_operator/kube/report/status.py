@@ -1,0 +1,159 @@
+"""The status of a job, made whole from one look and the status before. Pure; `now` is given.
+
+A transition's time changes only when the truth of a condition does; numbers that always change are written rarely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.job.status import MESSAGE_MAX, Condition, JobStatus, Phase
+from ferry_operator.kube.api import names
+from ferry_operator.kube.observe.effective_spec import version_of
+from ferry_operator.kube.observe.facts import Trouble, stamp, when
+from ferry_operator.kube.observe.view import View
+from ferry_operator.kube.plan import Step, ready
+from ferry_operator.kube.report.conditions import Claimed, all_troubles, conditions, intended, moving, worth_telling
+from ferry_operator.kube.report.transport import carried
+
+COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag")
+"""Fields that change with every epoch."""
+
+COUNTERS_SECONDS = 5.0
+"""How old they may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A status, and what changed in it."""
+
+    status: JobStatus
+    before: JobStatus
+    handover_seconds: float | None = None
+    """how long the handover took that ended with this look"""
+    troubles: tuple[Trouble, ...] = ()
+    """worth an event each"""
+
+    @property
+    def material(self) -> bool:
+        """Something beyond the counters changed."""
+        fresh = {field: getattr(self.before, field) for field in COUNTERS}
+        return self.status.model_copy(update=fresh) != self.before
+
+    @property
+    def changed(self) -> bool:
+        """Anything changed."""
+        return self.status != self.before
+
+
+def report(view: View, steps: Sequence[Step], token: int, image: str) -> Report:
+    """The status after this look, before its steps are done; `image`: of jobs that name none."""
+    seen, before = view.seen, view.seen.before
+    troubles = all_troubles(view)
+    claimed = conditions(view, steps, troubles)
+    generation = int(seen.job["metadata"].get("generation") or 0)
+    found = tuple(_with_times(one, before, generation, seen.now) for one in claimed)
+    status, job, took = seen.status, view.force.job, _handover_seconds(claimed, before, seen.now)
+    new = JobStatus(
+        observed_generation=generation,
+        phase=_phase(view, claimed),
+        desired=job.spec.workers if job is not None else 0,
+        workers=_workers(view),
+        selector=names.workers_selector(seen.name),
+        moving=moving(view),
+        lag=_lag(view) if status is not None else before.lag,
+        state=_size(sum(size for _, size in status.loads)) if status is not None else before.state,
+        epoch=status.epoch if status is not None else before.epoch,
+        rows=status.rows if status is not None else before.rows,
+        replica_lag=_epochs(status.replica_lag) if status is not None else before.replica_lag,
+        last_handover=duration(took) if took is not None else before.last_handover,
+        intended=(intended(steps) or "")[:MESSAGE_MAX] or None,
+        generation=status.generation if status is not None else before.generation,
+        token=token,
+        run=names.run_name(seen.name, seen.uid),
+        version=version_of(job, image) if job is not None else None,
+        transport=carried(status.transport, job.spec) if status is not None and job is not None else before.transport,
+        conditions=found,
+    )
+    return Report(new, before, took, worth_telling(troubles))
+
+
+def _with_times(one: Claimed, before: JobStatus, generation: int, now: float) -> Condition:
+    old = before.condition(one.type)
+    since = old.last_transition_time if old is not None and old.status == one.status else stamp(now)
+    return Condition(
+        type=one.type,
+        status=one.status,
+        reason=one.reason,
+        message=one.message[:MESSAGE_MAX],
+        last_transition_time=since,
+        observed_generation=generation,
+    )
+
+
+def _phase(view: View, claimed: Sequence[Claimed]) -> Phase:
+    truth = {one.type: one.status == "True" for one in claimed}
+    if view.seen.deleting:
+        return "Deleting"
+    if view.life.end is not None:
+        return view.life.end
+    if view.force.job is None:
+        return "Failed"
+    if not truth["Ready"]:
+        driver = view.seen.driver
+        if view.seen.before.phase in ("Running", "Moving", "Degraded"):
+            return "Degraded"
+        return "Starting" if driver is not None and driver.phase == "Running" else "Pending"
+    if truth["Degraded"]:
+        return "Degraded"
+    return "Moving" if truth["Handover"] else "Running"
+
+
+def _workers(view: View) -> int:
+    """Workers that own state; while no driver answers, as many as before."""
+    status = view.seen.status
+    if status is None:
+        return view.seen.before.workers if view.seen.workers else 0
+    return len({worker_of(InstanceId(i)) for in_step, _ in status.groups for i in in_step})
+
+
+def _handover_seconds(claimed: Sequence[Claimed], before: JobStatus, now: float) -> float | None:
+    """How long the handover took that was under way before and is not any more."""
+    old = before.condition("Handover")
+    new = next(one for one in claimed if one.type == "Handover")
+    if old is None or old.status != "True" or new.reason != "Settled":
+        return None
+    since = when(old.last_transition_time)
+    return None if since is None else max(0.0, now - since)
+
+
+def _lag(view: View) -> str | None:
+    """How far event time is behind the clock."""
+    status = view.seen.status
+    if status is None or status.watermark is None or not ready(view):
+        return None
+    return duration(view.seen.now - status.watermark / 1000)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in a few characters."""
+    seconds = max(0.0, seconds)
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.1f}s"
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'' if count == 1 else 's'}"
+
+
+def _size(count: float) -> str:
+    """A number of bytes in a few characters."""
+    for unit in ("", "Ki", "Mi", "Gi"):
+        if count < 10_000:
+            return f"{count:.0f}{unit}"
+        count /= 1024
+    return f"{count:.0f}Ti"

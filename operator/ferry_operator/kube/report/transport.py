@@ -1,0 +1,45 @@
+"""How the links of a job are carried, and what they pin, for its status and its events. Pure.
+
+Whether a link is RDMA is found out by the sidecars; it must never be guessed here.
+"""
+
+from __future__ import annotations
+
+from ferry.contract import rings
+from ferry.contract.documents import Links
+from ferry_operator.job.models import Spec
+from ferry_operator.job.status import REASON_MAX, Carried
+
+
+def carried(links: Links, spec: Spec) -> Carried | None:
+    """What status says; None before the first link of a job that needs none of it."""
+    memory = pinned(spec)
+    if not links.kind and not links.reason and memory is None:
+        return None
+    kind = links.kind or ("tcp" if links.reason else "none")
+    return Carried.model_validate(
+        {"kind": kind, "reason": links.reason[:REASON_MAX] or None, "memory": memory}, strict=False
+    )
+
+
+def pinned(spec: Spec) -> str | None:
+    """What is to be done when the links of an instance pin more than it may by default or by the job; None: nothing.
+
+    Links to all other instances, and to those of a worker that stands in for another one.
+    """
+    rdma = spec.transport.rdma
+    if rdma.mode == "off":
+        return None
+    links = (spec.workers + 1) * spec.instances_per_worker - 1
+    allowed, lend = rdma.pinned.bytes, rdma.lend.bytes
+    each = rings.link_bytes(rdma.slots, rdma.slot_bytes, lend)
+    problem = rings.obstacle(links, rdma.slots, rdma.slot_bytes, rings.LOCKED_BYTES, lend=lend)
+    if links * each <= allowed:
+        return problem and f"containers may not lock so much unless the nodes were told to: {problem}"
+    rest = "the others are TCP" if spec.transport.mode == "auto" else "the others cannot open"
+    text = (
+        f"transport.rdma.pinned allows {allowed} bytes, which is {allowed // each} of the {links} links that an instance "
+        f"may have, {each} bytes each; {rest}: {rings.smaller(links, rdma.slots, rdma.slot_bytes, allowed, lend)}, or "
+        f"allow {links * each}"
+    )
+    return f"{text}. For that much: {problem}" if problem else text

@@ -1,0 +1,202 @@
+"""A cluster of processes on this machine: a worker is a sidecar with its instances, the driver a process beside them.
+
+It implements `base.Cluster` for `ferry run`; it decides nothing. State of worker K is in `workers/K` of the run's
+directory; the number of its instances is in `workers/K/instances`, which the sidecar reads again and again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE, Refusal
+from ferry_operator.control.decide import Worker
+from ferry_operator.local.cluster.base import DriverSeen
+from ferry_operator.local.cluster.private_redis import PrivateRedis
+from ferry_operator.local.cluster.processes import Process, Processes, last_lines
+
+YOUNG_SECONDS = 10.0
+"""A worker that ends by itself sooner than this after its start has failed; the next start waits longer."""
+
+REDIS_SECONDS = 1.0
+"""Between two starts of Redis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What is run: the command of the driver and of a sidecar, without their arguments."""
+
+    driver: tuple[str, ...] = (sys.executable, "-m", "ferry.driver")
+    sidecar: tuple[str, ...] = (sys.executable, "-m", "ferry.sidecar")
+
+
+class LocalCluster:
+    """The processes of one run."""
+
+    def __init__(self, settings: RunSettings, processes: Processes, redis: PrivateRedis, programs: Programs) -> None:
+        """`settings` are written already; Redis may still be starting."""
+        self._settings, self._processes, self._redis, self._programs = settings, processes, redis, programs
+        self._run_json = str(settings.path / "run.json")
+        self._workers: dict[int, Process] = {}
+        self._failures: dict[int, int] = {}
+        self._driver: Process | None = None
+        self._driver_starts = 0
+
+    # ---- observe
+    def workers(self) -> tuple[Worker, ...]:
+        """See `base.Cluster`."""
+        found = {int(path.name) for path in self._state().glob("[0-9]*") if path.name.isdigit()}
+        return tuple(self._seen(index) for index in sorted(found | set(self._workers)))
+
+    def _seen(self, index: int) -> Worker:
+        process, now = self._workers.get(index), time.monotonic()
+        if process is None:
+            return Worker(index, self._told(index), running=False, seconds=0.0)
+        if process.code is None:
+            return Worker(index, self._told(index), running=True, seconds=now - process.started)
+        assert process.ended is not None
+        failed = not process.killed and process.ended - process.started < YOUNG_SECONDS
+        failures = self._failures.get(index, 0) + 1 if failed else 0
+        return Worker(index, self._told(index), running=False, failures=failures, seconds=now - process.ended)
+
+    def driver(self) -> DriverSeen:
+        """See `base.Cluster`."""
+        if self._driver is None:
+            return DriverSeen(False)
+        code = self._driver.code
+        return DriverSeen(code is None, code, self._driver_starts)
+
+    def driver_pid(self) -> int | None:
+        """Process id of the running driver."""
+        return self._driver.pid if self._driver is not None and self._driver.code is None else None
+
+    def driver_was_killed(self) -> bool:
+        """Whether the last driver was ended on purpose."""
+        return self._driver is not None and self._driver.killed
+
+    def worker_log(self, index: int) -> Path:
+        """What the sidecar of a worker printed."""
+        return self._processes.log(_role(index))
+
+    def driver_log(self) -> Path:
+        """What the driver printed."""
+        return self._processes.log("driver")
+
+    def without_transport(self, index: int) -> str | None:
+        """Why a worker ended that found no transport it may use; None for every other one."""
+        process = self._workers.get(index)
+        if process is None or process.code != NO_TRANSPORT_CODE:
+            return None
+        words = [line for line in last_lines(self.worker_log(index)) if line.startswith(NO_TRANSPORT)]
+        return words[-1] if words else f"{NO_TRANSPORT}see {self.worker_log(index)}"
+
+    # ---- act
+    def start_worker(self, index: int, instances: int) -> None:
+        """See `base.Cluster`."""
+        seen = self._seen(index)
+        if seen.running:
+            return
+        self._failures[index] = seen.failures
+        old = self._workers.get(index)
+        if old is not None:
+            self._processes.kill(old)  # what a dead sidecar has left behind must not hold its files
+        self._tell(index, instances)
+        arguments = (self._run_json, "--worker", str(index), "--instances", str(instances))
+        self._workers[index] = self._processes.start(_role(index), (*self._programs.sidecar, *arguments))
+
+    def set_instances(self, index: int, instances: int) -> None:
+        """See `base.Cluster`."""
+        self._tell(index, instances)
+
+    def stop_worker(self, index: int) -> None:
+        """See `base.Cluster`."""
+        process = self._workers.pop(index, None)
+        if process is not None:
+            self._processes.end(process, 4.0)
+        self._failures.pop(index, None)
+        shutil.rmtree(self._state() / str(index), ignore_errors=True)
+
+    def start_driver(self) -> None:
+        """See `base.Cluster`."""
+        if self._driver is not None:
+            if self._driver.code is None:
+                return
+            self._processes.kill(self._driver)
+        (self._settings.path / "driver.json").unlink(missing_ok=True)
+        self._driver_starts += 1
+        self._driver = self._processes.start("driver", (*self._programs.driver, self._run_json))
+
+    def kill_worker(self, index: int) -> None:
+        """See `base.Cluster`."""
+        process = self._workers.get(index)
+        if process is None or process.code is not None:
+            raise Refusal(f"worker {index} is not running")
+        self._processes.kill(process)
+
+    def kill_instance(self, index: int, instance: int) -> None:
+        """See `base.Cluster`."""
+        try:
+            pid = int((self._state() / str(index) / str(instance) / "pid").read_text())
+        except (OSError, ValueError):
+            raise Refusal(f"instance {index}.{instance} has written no pid: it is not running") from None
+        if not self._processes.belongs(pid, _role(index)):
+            raise Refusal(f"instance {index}.{instance} is not running")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_driver(self) -> None:
+        """See `base.Cluster`."""
+        if self._driver is None or self._driver.code is not None:
+            raise Refusal("the driver is not running")
+        self._processes.kill(self._driver)
+
+    def end_driver(self, patience: float) -> None:
+        """Ask the driver to end and kill it after `patience` seconds."""
+        if self._driver is not None:
+            self._processes.end(self._driver, patience)
+
+    def keep_redis(self) -> bool:
+        """Start Redis again if it has died; True when it had."""
+        if self._redis.running or time.monotonic() - self._redis.started < REDIS_SECONDS:
+            return False
+        self._redis.start()
+        return True
+
+    def close(self) -> None:
+        """See `base.Cluster`: the driver first, for it is the one that talks to all others."""
+        if self._driver is not None:
+            self._processes.kill(self._driver)
+        for process in self._workers.values():
+            if process.code is None:
+                process.killed = True
+                process.popen.terminate()
+        for process in self._workers.values():
+            self._processes.end(process, 2.0)
+        self._redis.close()
+        self._processes.close()
+
+    def _state(self) -> Path:
+        return self._settings.path / "workers"
+
+    def _told(self, index: int) -> int:
+        try:
+            return int((self._state() / str(index) / "instances").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def _tell(self, index: int, instances: int) -> None:
+        directory = self._state() / str(index)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "instances.new").write_text(f"{instances}\n")
+        os.replace(directory / "instances.new", directory / "instances")
+
+
+def _role(index: int) -> str:
+    return f"worker-{index}"

@@ -1,0 +1,105 @@
+"""A Redis server for one run: unix socket, password, and an append-only file that is synced with every write.
+
+The password goes through a file of mode 0600, never through the command line. It knows nothing of what is stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+from ferry.contract.errors import Fault, SpecRefused
+from ferry.contract.tickets import derived
+from ferry_operator.local.cluster.processes import Process, Processes, last_lines
+
+SOCKET_PATH_MAX = 100
+"""Linux takes 107 bytes."""
+
+START_SECONDS = 20.0
+
+
+class PrivateRedis:
+    """One server; its data is in `directory` and outlives it."""
+
+    def __init__(self, processes: Processes, directory: Path, secret: str) -> None:
+        self._processes, self._password = processes, derived(secret, "redis")
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._short: Path | None = None
+        self.socket = directory / "redis.sock"
+        if len(os.fsencode(self.socket)) > SOCKET_PATH_MAX:
+            self._short = Path(tempfile.mkdtemp(prefix="ferry-"))
+            self.socket = self._short / "redis.sock"
+        self._process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, the password apart."""
+        return f"unix://{self.socket}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.code is None
+
+    @property
+    def started(self) -> float:
+        """When it was last started, by the monotonic clock; 0 for never."""
+        return self._process.started if self._process is not None else 0.0
+
+    def start(self) -> None:
+        """Start the server; does not wait for it."""
+        server = os.environ.get("FERRY_REDIS_SERVER") or shutil.which("redis-server")
+        if server is None:
+            raise SpecRefused("no redis-server found: run `make setup`, or set FERRY_REDIS_SERVER to one of version 6+")
+        conf = self._directory / "redis.conf"
+        conf.touch(mode=0o600)
+        conf.chmod(0o600)
+        lines = [
+            "port 0",
+            f'unixsocket "{self.socket}"',
+            "unixsocketperm 600",
+            f'requirepass "{self._password}"',
+            f'dir "{self._directory}"',
+            "appendonly yes",
+            "appendfsync always",
+            'save ""',
+            "daemonize no",
+            "databases 1",
+        ]
+        conf.write_text("\n".join(lines) + "\n")
+        self.socket.unlink(missing_ok=True)
+        self._process = self._processes.start("redis", [server, str(conf)])
+
+    def wait(self) -> None:
+        """Return when the server answers; raises Fault with the end of its log when it does not."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if not self.running or time.monotonic() > deadline:
+                log = "\n".join(last_lines(self._processes.log("redis"), 5))
+                raise Fault(f"the private Redis did not start:\n{log}")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """End the server and remove its socket; the data stays."""
+        if self._process is not None:
+            self._processes.end(self._process, 3.0)
+        self.socket.unlink(missing_ok=True)
+        if self._short is not None:
+            shutil.rmtree(self._short, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1.0)
+            client.connect(str(self.socket))
+            client.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
+            answer = b""
+            while answer.count(b"\n") < 2 and (part := client.recv(256)):
+                answer += part
+            return b"+PONG" in answer
+        return False

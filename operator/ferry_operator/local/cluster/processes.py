@@ -1,0 +1,130 @@
+"""Starts processes of a run, each the leader of a session of its own, and ends them with all that they started.
+
+It knows neither workers nor drivers. What it starts writes to a log file, carries the run's mark, and is known to the
+run's keeper (`keeper`), so that nothing is left when the supervisor is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ferry_operator.local.cluster import keeper
+
+
+class Process:
+    """One started process: its Popen, when it started and, once seen, when it ended."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], role: str) -> None:
+        self.popen = popen
+        self.role = role
+        self.started = time.monotonic()
+        self.ended: float | None = None
+        self.killed = False
+        """It was ended on purpose."""
+
+    @property
+    def pid(self) -> int:
+        """Process id; of its session and process group, too."""
+        return self.popen.pid
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, or None while it runs; looks, and remembers when the end was first seen."""
+        code = self.popen.poll()
+        if code is not None and self.ended is None:
+            self.ended = time.monotonic()
+        return code
+
+
+class Processes:
+    """The processes of one run."""
+
+    def __init__(self, run: str, logs: Path, environment: Mapping[str, str]) -> None:
+        """`run` has to be unique on this machine: it is the mark."""
+        self.run, self.logs = run, logs
+        self.environment = {**os.environ, **environment}
+        logs.mkdir(parents=True, exist_ok=True)
+        self._keeper = self._start_keeper()
+
+    def start(self, role: str, command: Sequence[str]) -> Process:
+        """Start `command`; its output is appended to the log of `role`. Raises OSError when it cannot start."""
+        if self._keeper.poll() is not None:
+            self._keeper = self._start_keeper()
+        with open(self.log(role), "ab") as log:
+            popen = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**self.environment, keeper.MARK: self._mark(role)},
+            )
+        assert self._keeper.stdin is not None
+        with contextlib.suppress(OSError):
+            self._keeper.stdin.write(f"{popen.pid}\n".encode())
+            self._keeper.stdin.flush()
+        return Process(popen, role)
+
+    def log(self, role: str) -> Path:
+        """Where `role` prints to."""
+        return self.logs / f"{role}.log"
+
+    def kill(self, process: Process) -> None:
+        """End a process and all that it started, without warning; returns when they are gone."""
+        process.killed = True
+        if process.code is None:
+            keeper.end_group(process.pid)  # one system call for most of the tree, then those that left the group
+        keeper.end_marked(self._mark(process.role) + "\0")
+        process.popen.wait()
+        assert process.code is not None
+
+    def end(self, process: Process, patience: float) -> None:
+        """Ask a process to end, and kill what is left after `patience` seconds."""
+        process.killed = True
+        if process.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.popen.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.popen.wait(patience)
+        self.kill(process)
+
+    def belongs(self, pid: int, role: str) -> bool:
+        """Whether a process id is one that `role` has started."""
+        return pid in keeper.marked(self._mark(role) + "\0")
+
+    def close(self) -> None:
+        """Kill all that is left of the run."""
+        keeper.end_marked(f"{self.run}/")
+        with contextlib.suppress(OSError):
+            self._keeper.communicate(timeout=5)
+
+    def _mark(self, role: str) -> str:
+        return f"{self.run}/{role}"
+
+    def _start_keeper(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__, f"{self.run}/"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def last_lines(log: Path, count: int = 20) -> list[str]:
+    """The last lines of a log that say anything."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16_384))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]

@@ -1,0 +1,107 @@
+"""The driver of a run of this machine: where it listens, its status, a placement, the request to stop.
+
+A driver that does not answer is no error here but None or False: whether that matters is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+from ferry.contract.documents import Status
+from ferry.contract.errors import Fault
+from ferry_operator.control.decide import SubmitDesired
+from ferry_operator.control.driver_client import DriverClient
+
+
+class LocalDriver:
+    """The driver of one run, whichever process it is at the moment."""
+
+    def __init__(self, directory: Path, secret: str) -> None:
+        self._file = directory / "driver.json"
+        self._secret = secret
+        self._client = DriverClient()
+
+    def status(self, pid: int) -> Status | None:
+        """Status of the driver with this process id; None while it does not answer."""
+        url = self._url(pid)
+        return None if url is None else self._client.status(url, self._secret)
+
+    def submit(self, pid: int, action: SubmitDesired) -> bool:
+        """Hand over a desired placement; True when the driver has taken it."""
+        url = self._url(pid)
+        if url is None:
+            return False
+        try:
+            self._client.submit(url, self._secret, action, token=0)
+        except Fault:
+            return False
+        return True
+
+    def stop(self, pid: int) -> bool:
+        """Ask for the end after the epoch under way; True when the driver has heard it."""
+        url = self._url(pid)
+        return url is not None and self._client.stop(url, self._secret)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _url(self, pid: int) -> str | None:
+        """Where the endpoint is, if it is this process that wrote it."""
+        try:
+            document = json.loads(self._file.read_text())
+            return str(document["url"]).rstrip("/") if document["pid"] == pid else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+class StatusWatch:
+    """Asks for the status again and again in a thread, so that a slow driver never holds up the supervisor."""
+
+    PAUSE_SECONDS = 0.1
+    FRESH_SECONDS = 3.0
+    """An older answer counts as none."""
+
+    def __init__(self, directory: Path, secret: str) -> None:
+        self._client = LocalDriver(directory, secret)
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._latest: tuple[Status, float] | None = None
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+        self._thread.start()
+
+    def latest(self, pid: int | None) -> Status | None:
+        """The last answer of the driver with this process id, if it is fresh."""
+        with self._lock:
+            if pid != self._pid:
+                self._pid, self._latest = pid, None
+            if self._latest is None or time.monotonic() - self._latest[1] > self.FRESH_SECONDS:
+                return None
+            return self._latest[0]
+
+    def forget(self) -> None:
+        """Drop the last answer: what was done since may have changed it."""
+        with self._lock:
+            self._latest = None
+
+    def close(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self._thread.join(timeout=5.0)
+        self._client.close()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            with self._lock:
+                pid = self._pid
+            began = time.monotonic()
+            status = self._client.status(pid) if pid is not None else None
+            took = time.monotonic() - began
+            with self._lock:
+                if status is not None and pid == self._pid:
+                    self._latest = (status, began)
+            self._end.wait(max(self.PAUSE_SECONDS, 3 * took))  # a large status must not keep the driver busy

@@ -1,0 +1,73 @@
+"""The directory of a run: made or found again, locked while the run lives, removed at its end.
+
+It starts nothing. A directory that the job names (`spec.state.directory`) is continued when a run has been in it before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import SpecRefused
+from ferry_operator.job.models import StreamJob
+
+
+class RunDirectory:
+    """One run's directory, locked until `close`."""
+
+    def __init__(self, job: StreamJob, home: Path) -> None:
+        """Make or find the directory, and lock it; raises SpecRefused when another run is in it, or of another job."""
+        self.given = job.spec.state.directory is not None
+        name = job.metadata.name
+        run = f"{name}-{secrets.token_hex(3)}"
+        self.path = Path(job.spec.state.directory or home / "runs" / run).absolute()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SpecRefused(f"{self.path}: cannot be used as the directory of a run: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise SpecRefused(f"{self.path}: another run uses this directory; stop it first (ferry ps)") from None
+        try:
+            before = self._before()
+            self.resumed = before is not None
+            self.run = before.run if before is not None else run
+            if before is not None:
+                _same_job(before, job, self.path)
+        except SpecRefused:
+            self.close(remove=False)
+            raise
+
+    def _before(self) -> RunSettings | None:
+        """Settings of the run that was here before."""
+        file = self.path / "run.json"
+        if not file.exists():
+            return None
+        try:
+            return RunSettings.read(file)
+        except (OSError, ValueError, TypeError, KeyError, json.JSONDecodeError) as error:
+            raise SpecRefused(f"{file}: is not the file of a run that could be continued: {error}") from None
+
+    def close(self, remove: bool) -> None:
+        """Give the lock back; `remove` takes the directory away as well."""
+        if remove:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _same_job(before: RunSettings, job: StreamJob, path: Path) -> None:
+    if before.job != job.metadata.name:
+        raise SpecRefused(f"{path}: holds the state of job {before.job!r}, not of {job.metadata.name!r}")
+    if before.virtual_nodes != job.spec.state.virtual_nodes:
+        raise SpecRefused(
+            f"{path}: holds {before.virtual_nodes} virtual nodes; spec.state.virtualNodes cannot change to "
+            f"{job.spec.state.virtual_nodes}: make a new job, or name another directory"
+        )

@@ -1,0 +1,306 @@
+"""Runs one job on this machine: observe, decide, act, every 100 ms, until the job has ended and no process is left.
+
+Composition only: what should be done is decided in `decide` and `care`, how it is done is in `cluster.local`. One thread,
+the caller's, owns all state here; requests of the endpoint are closures that it runs between two looks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from ferry.contract.certificates import authority, issue, server_context
+from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
+from ferry.contract.errors import Refusal
+from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.tickets import derived
+from ferry_operator.control import decide as d
+from ferry_operator.control.commands import Command, Schedule, check_command
+from ferry_operator.control.restarts import DriverCare, Outcome, how
+from ferry_operator.job.settings import with_addresses
+from ferry_operator.local.cluster.local import LocalCluster, Programs
+from ferry_operator.local.cluster.private_redis import PrivateRedis
+from ferry_operator.local.cluster.processes import Processes, last_lines
+from ferry_operator.local.driver import LocalDriver, StatusWatch
+from ferry_operator.local.endpoint import Endpoint, application
+from ferry_operator.local.interrupts import Interrupts
+from ferry_operator.local.mailbox import Desk
+from ferry_operator.local.registry import Entry, Registry, born
+from ferry_operator.local.rundir import RunDirectory
+from ferry_operator.local.timeline.timeline import Tail
+from ferry_operator.local.view import Record, View, describe
+
+PAUSE_SECONDS = 0.1
+STOP_SECONDS = 10.0
+"""How long a driver may take to finish its epoch after a request to stop."""
+
+FAILURES_MAX = 4
+"""Starts in a row of a worker that may fail before the first epoch."""
+
+
+class Supervisor:
+    """One run, from its start to its end."""
+
+    def __init__(
+        self, settings: RunSettings, directory: RunDirectory, schedule: Schedule, home: Path, programs: Programs
+    ) -> None:
+        """`settings` lack the addresses, which are known once Redis and the endpoint are there."""
+        self.settings, self.directory, self.schedule = settings, directory, schedule
+        self.wanted = d.Wanted(settings.workers, settings.instances_per_worker, settings.replicas)
+        self.outcome: Outcome | None = None
+        self.stopping: float | None = None
+        """since when the job is ending"""
+        self._home, self._programs = home, programs
+        self._drains: list[int] = []
+        self._pins: dict[int, InstanceId] = {}
+        self._submitted: d.Submitted | None = None
+        self._missing: dict[InstanceId, float] = {}
+        self._care = DriverCare()
+        self._driver_ends = 0
+        self._told_to_stop = False
+        self._worked = False
+        """an epoch was finished"""
+        self._halt = ""
+        self._warnings: list[str] = []
+        self._slow = ""
+        self._desk = Desk()
+        self._interrupts = Interrupts(self._desk.wake)
+        self._tail = Tail(directory.path / TIMELINE, from_end=True)
+
+    # ---- the loop
+    def run(self, show: Callable[[View], None]) -> Outcome:
+        """Run the job; returns how it ended, with nothing left running. Call it in the main thread."""
+        with ExitStack() as stack:
+            stack.enter_context(self._interrupts)
+            self._begin(stack)
+            while self.outcome is None:
+                show(self._look())
+                self._desk.serve(PAUSE_SECONDS)
+            self._desk.close()
+            show(self._view(None, self._cluster.workers()))
+        assert self.outcome is not None
+        return self.outcome
+
+    def _begin(self, stack: ExitStack) -> None:
+        secret, encrypted = self.settings.secret, self.settings.encrypted
+        token = derived(secret, "supervisor")
+        context = server_context(issue(secret)) if encrypted else None
+        endpoint = Endpoint(lambda: application(self, token), context)
+        stack.callback(endpoint.close)
+        processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs", {})
+        stack.callback(processes.close)
+        redis = PrivateRedis(processes, self.directory.path / "redis", self.settings.secret)
+        self.settings = with_addresses(self.settings, redis.url, endpoint.url, self.schedule.stops())
+        self.settings.write()
+        self._cluster = LocalCluster(self.settings, processes, redis, self._programs)
+        stack.callback(self._cluster.close)
+        self._client = LocalDriver(self.directory.path, self.settings.secret)
+        stack.callback(self._client.close)
+        self._watch = StatusWatch(self.directory.path, self.settings.secret)
+        stack.callback(self._watch.close)
+        redis.start()
+        redis.wait()
+        here = os.getpid()
+        entry = Entry(
+            self.settings.job, self.settings.run, endpoint.url, token, here, born(here),
+            str(self.directory.path), time.time(), authority(secret).decode() if encrypted else None,
+        )  # fmt: skip
+        file = Registry(self._home).add(entry)
+        stack.callback(file.unlink, missing_ok=True)
+        self._note("resume" if self.directory.resumed else "start")
+
+    def _look(self) -> View:
+        """One round of observe, decide, act."""
+        workers = self._cluster.workers()
+        status = self._watch.latest(self._cluster.driver_pid())
+        view = self._view(status, workers)
+        if self._interrupts.count:
+            self._stop()
+        self._driver_ended()
+        self._workers_fail(workers)
+        if self.outcome is None and self.stopping is not None:
+            self._stop_driver()
+        if self.outcome is None:
+            if self._cluster.keep_redis():
+                self._note("restart redis")
+            for action in d.decide(self._observed(workers, status)):
+                self._act(action)
+        return view
+
+    def _view(self, status: Status | None, workers: tuple[d.Worker, ...]) -> View:
+        records = self._tail.read()
+        for record in records:
+            if record.get("kind") == "epoch":
+                self._worked = True
+                self._care.epoch_finished()
+            elif record.get("kind") == "halt":
+                self._halt = str(record.get("text", ""))
+        said = status.transport.reason if status is not None else self._slow
+        if said not in ("", self._slow):
+            self._warnings.append(f"links are not RDMA although it is expected: {said}")
+        self._slow = said
+        warnings, self._warnings = self._warnings, []
+        return View(self.settings, status, workers, self.wanted, records, warnings)
+
+    # ---- observe
+    def _observed(self, workers: tuple[d.Worker, ...], status: Status | None) -> d.Observed:
+        now, driver = time.monotonic(), self._cluster.driver()
+        observed = d.Observed(
+            wanted=self.wanted,
+            workers=workers,
+            driver=driver.running,
+            driver_may_start=self.stopping is None and self._care.may_start(now),
+            status=status,
+            submitted=self._submitted,
+            drains=tuple(self._drains),
+            pins=tuple(sorted(self._pins.items())),
+        )
+        alive = dict.fromkeys(status.alive) if status is not None else {}
+        absent = [i for i in d.expected(observed) if i not in alive] if status is not None else []
+        self._missing = {i: self._missing.get(i, now) for i in absent}
+        return replace(observed, missing={i: now - since for i, since in self._missing.items()})
+
+    def _driver_ended(self) -> None:
+        """Notice the end of a driver, once, and what it means."""
+        seen = self._cluster.driver()
+        if seen.running or seen.code is None or self._driver_ends == seen.starts:
+            return
+        self._driver_ends = seen.starts
+        if self.stopping is not None:
+            self.outcome = Outcome("stopped")
+            return
+        expected = self._cluster.driver_was_killed()
+        self.outcome = self._care.ended(seen.code, expected, time.monotonic())
+        if self.outcome is None and not expected:
+            self._note(f"restart driver ({how(seen.code)})")
+        elif self.outcome is not None and not self.outcome.ok:
+            reason = self._halt or self.outcome.reason
+            log = last_lines(self._cluster.driver_log())
+            self.outcome = replace(self.outcome, reason="\n".join([reason, *(f"  {line}" for line in log)]))
+
+    def _workers_fail(self, workers: tuple[d.Worker, ...]) -> None:
+        """End a job whose workers never came up; later failures are for the driver to survive."""
+        if self._worked or self.outcome is not None:
+            return
+        if words := [text for w in workers if (text := self._cluster.without_transport(w.index)) is not None]:
+            self.outcome = Outcome("failed", words[0])
+        elif failing := [w for w in workers if w.failures >= FAILURES_MAX]:
+            log = last_lines(self._cluster.worker_log(failing[0].index))
+            reason = f"worker {failing[0].index} failed {failing[0].failures} times and no epoch was finished"
+            self.outcome = Outcome("failed", "\n".join([reason, *(f"  {line}" for line in log)]))
+
+    # ---- act
+    def _act(self, action: d.Action) -> None:
+        match action:
+            case d.StartWorker(index, instances):
+                if any(w.index == index for w in self._cluster.workers()):
+                    self._note(f"restart worker {index}")
+                self._cluster.start_worker(index, instances)
+            case d.StopWorker(index):
+                self._note(f"release worker {index}")
+                self._cluster.stop_worker(index)
+            case d.SetInstances(index, instances):
+                self._note(f"instances of worker {index}: {instances}")
+                self._cluster.set_instances(index, instances)
+            case d.StartDriver():
+                self._cluster.start_driver()
+            case d.SubmitDesired(number, placements, generation, basis):
+                pid = self._cluster.driver_pid()
+                if pid is not None and self._client.submit(pid, action):
+                    self._submitted = d.Submitted(number, generation, basis, placements)
+                    self._watch.forget()
+
+    def _stop_driver(self) -> None:
+        """Ask the driver to end, and end it when it does not."""
+        assert self.stopping is not None
+        pid = self._cluster.driver_pid()
+        if pid is None:
+            self.outcome = Outcome("stopped")
+        elif self._interrupts.count > 1 or time.monotonic() - self.stopping > STOP_SECONDS:
+            self._cluster.kill_driver()
+            self.outcome = Outcome("stopped")
+        elif not self._told_to_stop:
+            self._told_to_stop = self._client.stop(pid)
+            if not self._told_to_stop and self._watch.latest(pid) is None:
+                # It does not serve yet, so no epoch is under way that would be worth waiting for.
+                self._cluster.kill_driver()
+                self.outcome = Outcome("stopped")
+
+    def _note(self, text: str) -> None:
+        append_record(self.directory.path, {"kind": "action", "t": time.time(), "text": text})
+
+    # ---- requests (Control): called by the endpoint's threads
+    def job(self) -> Record:
+        """See `endpoint.Control`."""
+        return self._desk.ask(self._job)
+
+    def perform(self, commands: Sequence[Command]) -> None:
+        """See `endpoint.Control`."""
+        self._desk.ask(lambda: self._perform_all(commands))
+
+    def stage(self, epoch: int, stage: str) -> None:
+        """See `endpoint.Control`."""
+        self._desk.ask(lambda: self._stage(epoch, stage))
+
+    def stop(self) -> None:
+        """See `endpoint.Control`."""
+        self._desk.ask(self._stop)
+
+    def _job(self) -> Record:
+        status = self._watch.latest(self._cluster.driver_pid())
+        view = View(self.settings, status, self._cluster.workers(), self.wanted, [])
+        return describe(view, "stopping" if self.stopping is not None else "running", self._drains, self._pins)
+
+    def _perform_all(self, commands: Sequence[Command]) -> None:
+        """Do all or, when one of them names what is not there, none."""
+        for command in commands:
+            check_command(command, self.wanted.workers, self.wanted.instances, self.settings.virtual_nodes)
+        for command in commands:
+            self._perform(command)
+
+    def _perform(self, command: Command) -> None:
+        """Do one action now; raises Refusal."""
+        if self.stopping is not None:
+            raise Refusal("the job is ending")
+        self._note(str(command))  # before it is done: a recovery is timed from here
+        match command.kind:
+            case "workers":
+                self.wanted = replace(self.wanted, workers=command.number)
+                self._drains = [k for k in self._drains if k < command.number]
+            case "instances":
+                self.wanted = replace(self.wanted, instances=command.number)
+            case "drain":
+                left = [k for k in range(self.wanted.workers) if k not in (*self._drains, command.number)]
+                if not left:
+                    raise Refusal(f"{command}: no other worker is left to take its state")
+                self._drains = sorted({*self._drains, command.number})
+            case "move":
+                assert command.instance is not None
+                if worker_of(command.instance) in self._drains:
+                    raise Refusal(f"{command}: worker {worker_of(command.instance)} is drained")
+                self._pins[command.number] = command.instance
+            case "kill-worker":
+                self._cluster.kill_worker(command.number)
+            case "kill-instance":
+                assert command.instance is not None
+                self._cluster.kill_instance(*map(int, command.instance.split(".")))
+            case "kill-driver":
+                self._cluster.kill_driver()
+                self._watch.forget()
+
+    def _stage(self, epoch: int, stage: str) -> None:
+        for command in self.schedule.due(epoch, stage):
+            try:
+                self._perform_all([command])
+            except Refusal as error:
+                self._warnings.append(f"--at epoch={epoch}:{stage} {command}: {error}")
+                self._note(f"{command} refused: {error}")
+
+    def _stop(self) -> None:
+        if self.stopping is None:
+            self._note("stop")
+            self.stopping = time.monotonic()

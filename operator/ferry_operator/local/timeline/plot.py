@@ -1,0 +1,143 @@
+"""A picture of a run's timeline: epoch time, output latency and throughput over time, with moves and failures marked.
+
+The only importer of matplotlib. It draws records and computes nothing that `timeline` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter
+
+from ferry_operator.local.timeline import timeline
+
+LINE, FAST, MOVE, FAILURE, ACTION = "#1f5fa8", "#2a7f62", "#f2b544", "#c0392b", "#6b4fa0"
+
+LABELS_MAX = 24
+"""More actions than this get their lines, and no labels: nobody could read them."""
+
+STYLE = {
+    "font.size": 9,
+    "axes.edgecolor": "#9aa4ad",
+    "axes.labelcolor": "#333a40",
+    "xtick.color": "#333a40",
+    "ytick.color": "#333a40",
+    "svg.hashsalt": "ferry",
+}
+
+Record = dict[str, Any]
+
+
+def draw(records: Sequence[Record], file: Path, job: str) -> None:
+    """Write the picture (PNG, SVG or PDF by the file's ending; PNG without one); needs at least one epoch.
+
+    Three panels share the time since the first epoch began: the time between the ends of epochs, the time from the
+    begin of an epoch to the end of its sink, records per second. Shaded: moves; lines: failures and other actions.
+    """
+    epochs = timeline.epochs_of(records)
+    assert epochs, "nothing to draw"
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(11, 7.2), dpi=130, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(3, 1, sharex=True)
+        begin = min(r["begin"] for r in epochs)
+        summary = timeline.summarize(records)
+        _panels(axes, epochs, begin)
+        last = max(r["end"] for r in epochs) - begin
+        marks = _marks(records, begin, last)
+        for axis in axes:
+            _dress(axis, summary.moves, marks, begin)
+        _labels(axes[0], marks, last)
+        axes[-1].set_xlabel("seconds since the first epoch began")
+        axes[-1].set_xlim(0, last * 1.01 or 1.0)
+        figure.suptitle(_title(job, summary), fontsize=11, x=0.01, ha="left")
+        _legend(figure, summary, marks)
+        figure.savefig(file, format=None if file.suffix else "png")
+
+
+def _panels(axes: Any, epochs: Sequence[Record], begin: float) -> None:
+    ends = [r["end"] for r in epochs]
+    times = [end - begin for end in ends]
+    gaps = [epochs[0]["end"] - epochs[0]["begin"], *timeline.gaps(ends)]
+    rates = [r.get("rows", 0) / max(gap, 1e-6) for r, gap in zip(epochs, gaps)]
+    latencies = [r["end"] - r["begin"] for r in epochs]
+    labels = ("epoch time (s)", "output latency (s)", "records/s")
+    # An epoch is as wide as it took, so that a pause shows as a block and not as a slope.
+    for axis, label, values, color in zip(axes, labels, (gaps, latencies, rates), (LINE, LINE, FAST)):
+        axis.stairs(values, [0.0, *times], color=color, linewidth=1.2, baseline=None, zorder=3)
+        axis.stairs(values, [0.0, *times], color=color, alpha=0.13, fill=True, zorder=2)
+        axis.set_ylabel(label)
+    axes[2].yaxis.set_major_formatter(EngFormatter(sep=" "))
+
+
+def _dress(axis: Any, moves: Sequence[timeline.Move], marks: Sequence[tuple[float, str, bool]], begin: float) -> None:
+    """Grid, frame, shaded moves and vertical lines of one panel."""
+    axis.set_ylim(bottom=0)
+    axis.grid(axis="y", color="#dfe4e8", linewidth=0.8)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    for move in moves:
+        axis.axvspan(move.begin - begin, move.end - begin, color=MOVE, alpha=0.35, linewidth=0, zorder=1)
+        # A move of some milliseconds would be thinner than a pixel.
+        axis.axvline(move.begin - begin, color=MOVE, linewidth=1.0, alpha=0.8, zorder=1)
+    for at, _, failure in marks:
+        axis.axvline(
+            at, color=FAILURE if failure else ACTION, linewidth=1.0, linestyle="--" if failure else ":", zorder=4
+        )
+
+
+def _marks(records: Sequence[Record], begin: float, last: float) -> list[tuple[float, str, bool]]:
+    """(seconds, text, is a failure) of actions and losses; what happened before the first epoch is left out."""
+    marks: list[tuple[float, str, bool]] = []
+    for record in records:
+        if record["kind"] not in ("action", "halt", "degraded") or not 0 <= record["t"] - begin <= last + 1:
+            continue
+        text = str(record.get("text", ""))
+        failure = record["kind"] != "action" or text.startswith(timeline.FAILURES)
+        marks.append((record["t"] - begin, text if record["kind"] == "action" else record["kind"], failure))
+    return marks
+
+
+def _labels(axis: Any, marks: Sequence[tuple[float, str, bool]], last: float) -> None:
+    """Texts beside the lines of the first panel, above it where they would hide the curve, in rows that do not overlap."""
+    if len(marks) > LABELS_MAX:
+        return
+    free: list[float] = []
+    for at, text, failure in marks:
+        shown = text if len(text) <= 28 else text[:27] + "…"
+        width = last * 0.0075 * (len(shown) + 2)
+        left = min(at, last * 1.01 - width)
+        row = next((n for n, until in enumerate(free) if until <= left), len(free))
+        free[row : row + 1] = [left + width]
+        axis.annotate(
+            shown, (left, 1.0), (0, 3 + 11 * row), xycoords=("data", "axes fraction"), textcoords="offset points",
+            color=FAILURE if failure else ACTION, fontsize=8, ha="left", va="bottom", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _title(job: str, summary: timeline.Summary) -> str:
+    return (
+        f"{job}: {summary.epochs:,} epochs, {summary.rows:,} records, {summary.rows_per_second:,.0f} records/s, "
+        f"median epoch {summary.epoch_median:.3g} s"
+    )
+
+
+def _legend(figure: Any, summary: timeline.Summary, marks: Sequence[tuple[float, str, bool]]) -> None:
+    """Only what is in the picture."""
+    entries: list[Any] = []
+    if summary.moves:
+        entries.append(Patch(color=MOVE, alpha=0.5, label="move under way"))
+    if any(failure for *_, failure in marks):
+        entries.append(Line2D([], [], color=FAILURE, linestyle="--", label="failure"))
+    if any(not failure for *_, failure in marks):
+        entries.append(Line2D([], [], color=ACTION, linestyle=":", label="action"))
+    if entries:
+        figure.legend(handles=entries, loc="outside lower right", ncols=3, frameon=False, fontsize=8)

@@ -1,0 +1,228 @@
+"""What `ferry run`, `status` and `top` print: progress while a job runs, tables of its state, the summary at the end.
+
+It formats values that it is given; it asks nobody and decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ferry.contract.documents import Status
+from ferry_operator.local.timeline.timeline import Summary
+from ferry_operator.local.view import View
+
+Record = dict[str, Any]
+
+LINE_SECONDS = 1.0
+"""Without a terminal, a line of progress is printed at most this often."""
+
+
+class Progress:
+    """Shows views as they come; use as a context."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        self._console, self._quiet = console, quiet
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
+        )
+        self._last_event, self._printed, self._line = "starting", 0.0, ""
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, view: View) -> None:
+        """Show one view."""
+        for warning in view.warnings:
+            self._console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+        if self._quiet:
+            return
+        for record in view.records:
+            event = event_text(record)
+            if event:
+                self._last_event = event
+                stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))
+                self._console.print(Text(f"{stamp}  {event}", style=_style(record)), soft_wrap=True)
+        now = time.monotonic()
+        if self._live is not None:
+            if now - self._printed >= 0.2:
+                self._printed = now
+                self._live.update(self._panel(view), refresh=True)
+        elif now - self._printed >= LINE_SECONDS and view.status is not None:
+            line = progress_line(view)
+            if line != self._line:
+                self._printed, self._line = now, line
+                self._console.print(Text(line), soft_wrap=True)
+
+    def _panel(self, view: View) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_row(Text(view.settings.job, style="bold"), progress_line(view))
+        table.add_row("", Text(f"last: {self._last_event}", style="dim"))
+        return table
+
+
+def progress_line(view: View) -> str:
+    """One line: epoch, speed, lag or progress, watermark, workers, moves under way."""
+    status = view.status
+    running = sum(worker.running for worker in view.workers)
+    workers = f"workers {running}/{view.wanted.workers}"
+    if status is None:
+        return f"{workers}  waiting for the driver"
+    parts = [
+        f"epoch {status.epoch}",
+        f"{status.rows_per_second:,.0f} rows/s",
+        lag_text(status, view.settings.events, time.time()),
+        f"watermark {watermark_text(status.watermark)}",
+        workers,
+    ]
+    learning = sum(len(learners) for _, learners in status.groups)
+    if learning:
+        parts.append(f"warming {learning}")
+    elif not status.settled and status.desired:
+        parts.append("moving")
+    if not status.journal_up:
+        parts.append("journal down")
+    parts += [f"degraded: {one.text}" for one in status.troubles]
+    return "  ".join(part for part in parts if part)
+
+
+def lag_text(status: Status, events: int | None, now: float) -> str:
+    """How far a bounded job is, or how far behind the clock the watermark of an unbounded one is."""
+    if events:
+        return f"{status.rows:,}/{events:,} rows ({min(1.0, status.rows / events):.0%})"
+    if status.watermark is None:
+        return ""
+    lag = now - status.watermark / 1000
+    return f"lag {lag:,.1f} s" if abs(lag) < 365 * 86_400 else ""
+
+
+def watermark_text(watermark: int | None) -> str:
+    """Event time of a watermark; '-' before any input, 'end' after all of it."""
+    if watermark is None or watermark < -(1 << 60):
+        return "-"
+    if watermark > 1 << 60:
+        return "end"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(watermark / 1000)) + f".{watermark % 1000:03d}"
+    except (ValueError, OverflowError):
+        return str(watermark)
+
+
+def event_text(record: Record) -> str | None:
+    """A record of the timeline as a line for people; None for what happens all the time."""
+    match record["kind"]:
+        case "groups":
+            counts = Counter(change[1] for change in record["changes"])
+            targets = sorted({str(change[2]) for change in record["changes"]})
+            names = ", ".join(targets[:6]) + (", ..." if len(targets) > 6 else "")
+            return "groups: " + ", ".join(f"{n} {what}" for what, n in counts.items()) + f" ({names})"
+        case "action":
+            return str(record.get("text", ""))
+        case "ready":
+            text = record.get("text") or f"generation {record.get('generation')}, epoch {record.get('epoch')}"
+            return f"driver ready: {text}"
+        case "finished":
+            return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
+        case "lost" | "halt" | "degraded" | "mended":
+            return f"{record['kind']}: {record.get('text', '')}"
+    return None
+
+
+def _style(record: Record) -> str:
+    return {"lost": "yellow", "halt": "red", "degraded": "red", "action": "cyan"}.get(record["kind"], "")
+
+
+def summary_table(summary: Summary, job: str) -> Table:
+    """The numbers of a run for people."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(job, style="bold"), "")
+    table.add_row("epochs", f"{summary.epochs:,} in {summary.seconds:.1f} s")
+    table.add_row("rows", f"{summary.rows:,} ({summary.rows_per_second:,.0f} rows/s)")
+    table.add_row("late, malformed", f"{summary.late:,}, {summary.malformed:,}")
+    table.add_row(
+        "epoch time",
+        f"median {_seconds(summary.epoch_median)}, p90 {_seconds(summary.epoch_p90)}, "
+        f"p99 {_seconds(summary.epoch_p99)}, longest {_seconds(summary.epoch_max)}",
+    )
+    for move in summary.moves:
+        pause = f"pause {_seconds(move.pause)}" if move.pause is not None else "no epoch meanwhile"
+        table.add_row(
+            "move",
+            f"{len(move.vnodes)} vnodes, {move.joined} copies warmed, {move.cuts} cut, "
+            f"in {_seconds(move.end - move.begin)}: {pause} (median between epochs {_seconds(summary.gap_median)})"
+            + (f", {move.aborted} aborted" if move.aborted else ""),
+        )
+    for recovery in summary.recoveries:
+        took = f"next epoch after {_seconds(recovery.seconds)}" if recovery.seconds is not None else "no epoch followed"
+        table.add_row("recovery", f"{recovery.text}: {took}")
+    for text in summary.degraded:
+        table.add_row("degraded", text)
+    return table
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def job_table(document: Record) -> Table:
+    """A job as `GET /job` describes it, for people."""
+    spec, wire = document["spec"], document["status"]
+    status = Status.from_wire(wire) if wire else None
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(document["job"], style="bold"), f"{document['run']}, {document['phase']}")
+    if status is not None:
+        table.add_row("epoch", f"{status.epoch} ({status.phase}), generation {status.generation}")
+        speed = f"{status.rows_per_second:,.0f} rows/s, epoch {_seconds(status.epoch_seconds)}"
+        table.add_row(
+            "speed", "  ".join(x for x in (speed, lag_text(status, document.get("events"), time.time())) if x)
+        )
+        table.add_row("watermark", watermark_text(status.watermark))
+        table.add_row("rows", f"{status.rows:,}, late {status.late:,}, malformed {status.malformed:,}")
+        table.add_row("state", _state_text(status))
+    else:
+        table.add_row("driver", "does not answer yet")
+    table.add_row("workers", f"{spec['workers']} x {spec['instancesPerWorker']} instances, {spec['replicas']} replicas")
+    for worker in document["workers"]:
+        table.add_row(f"  worker {worker['index']}", _worker_text(worker, document["drains"], status))
+    table.add_row("directory", document["directory"])
+    return table
+
+
+def _state_text(status: Status) -> str:
+    learning = sum(len(learners) for _, learners in status.groups)
+    text = f"{len(status.groups)} virtual nodes, " + (
+        "settled" if status.settled else f"moving, {learning} copies warming"
+    )
+    size = sum(load[1] for load in status.loads)
+    text += f", {size / 1e6:,.1f} MB" if size else ""
+    text += "" if status.journal_up else ", journal down"
+    return text + "".join(f", degraded: {one.text}" for one in status.troubles)
+
+
+def _worker_text(worker: Record, drains: list[int], status: Status | None) -> str:
+    words = ["running" if worker["running"] else "not running"]
+    if worker["index"] in drains:
+        words.append("drained")
+    if status is not None:
+        mine = f"{worker['index']}."
+        leads = sum(bool(g) and g[0].startswith(mine) for g, _ in status.groups)
+        copies = sum(any(i.startswith(mine) for i in g[1:]) for g, _ in status.groups)
+        learns = sum(any(i.startswith(mine) for i in learners) for _, learners in status.groups)
+        alive = sum(i.startswith(mine) for i in status.alive)
+        rate = sum(load[0] for (g, _), load in zip(status.groups, status.loads) if g and g[0].startswith(mine))
+        words += [f"{alive}/{worker['instances']} instances", f"leads {leads}", f"copies {copies}"]
+        words += [f"warming {learns}"] if learns else []
+        words += [f"{rate:,.0f} rows/s"] if rate else []
+    return ", ".join(words)

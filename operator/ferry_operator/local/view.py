@@ -1,0 +1,48 @@
+"""What a supervisor shows of a run: to the terminal it runs in (`View`), and to other ones (`describe`). Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ferry.contract.documents import RunSettings, Status
+from ferry.contract.names import InstanceId
+from ferry_operator.control.decide import Wanted, Worker
+
+Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class View:
+    """One look at the run."""
+
+    settings: RunSettings
+    status: Status | None
+    workers: tuple[Worker, ...]
+    wanted: Wanted
+    records: list[Record]
+    """new ones of the timeline"""
+    warnings: list[str] = field(default_factory=list)
+    """new ones"""
+
+
+def describe(view: View, phase: str, drains: Sequence[int], pins: Mapping[int, InstanceId]) -> Record:
+    """The job as `GET /job` answers it."""
+    return {
+        "job": view.settings.job,
+        "run": view.settings.run,
+        "directory": view.settings.directory,
+        "phase": phase,
+        "spec": {
+            "workers": view.wanted.workers,
+            "instancesPerWorker": view.wanted.instances,
+            "replicas": view.wanted.replicas,
+            "virtualNodes": view.settings.virtual_nodes,
+        },
+        "events": view.settings.events,
+        "drains": list(drains),
+        "pins": {str(vnode): instance for vnode, instance in sorted(pins.items())},
+        "workers": [asdict(worker) for worker in view.workers],
+        "status": view.status.to_wire() if view.status is not None else None,
+    }

@@ -1,0 +1,169 @@
+"""Where every virtual node should be led and copied: bin packing with least movement.
+
+Rhino (sections 3.3 and 4.2.2) builds replica groups by bin packing and leaves other heuristics open; the model for
+changing a placement that runs, and for its tests, is the assignor of Kafka Streams. Pure and deterministic: the same
+arguments give the same placement, whatever the order of the slots; no clock, no randomness, no set is iterated.
+
+In this order: a group whose leader is gone is led by one of its copies; leaders are levelled by rate (bytes second);
+copies that may stay stay; missing ones are added on other workers, and on other nodes when there are enough; copies
+are levelled by the bytes that an instance holds. Levelling is begun only when it is worth it (`tolerance`) and then
+done thoroughly, so that `plan` of its own result changes nothing and small changes of the load change nothing, either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ferry_operator.placement.balance import Bins
+from ferry_operator.placement.levels import TOLERANCE, levelled, worth
+from ferry_operator.placement.replicas import Cluster, copies_of
+
+BASE_SHARE = 0.01
+"""What a vnode weighs beside its rate, as part of the mean rate: idle vnodes are spread, too, by their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One instance that may hold vnodes."""
+
+    instance: str
+    """'WORKER.INDEX'"""
+    worker: int
+    node: str
+    capacity: float = 1.0
+    """relative speed, > 0"""
+    memory_bytes: int | None = None
+    """when known of all slots, copies are spread in proportion to it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one vnode costs; finite, not negative; zero when unknown."""
+
+    rate: float
+    """rows per second"""
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The instances that hold one vnode; replicas in the order of the chain."""
+
+    leader: str
+    replicas: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """What it takes to get from one placement to another."""
+
+    cuts: int
+    """vnodes whose leader changes"""
+    copies: int
+    """members that hold nothing of their vnode yet and have to be warmed"""
+    bytes: float
+    """sent by warming"""
+
+
+def plan(
+    slots: Sequence[Slot],
+    loads: Sequence[Load],
+    current: Sequence[Placement | None],
+    replicas: int,
+    tolerance: float = TOLERANCE,
+) -> tuple[Placement, ...]:
+    """The placement of every vnode (as many as `loads` and `current` have), near to `current` (None: not placed yet).
+
+    Each group gets min(replicas, workers - 1) replicas on different workers, over as many nodes as it has members when
+    there are enough. `current` may name instances that are gone. Asserts that the arguments make sense.
+    """
+    assert slots and len(loads) == len(current) and replicas >= 0, (len(slots), len(loads), len(current), replicas)
+    assert all(math.isfinite(x) and x >= 0 for load in loads for x in (load.rate, load.bytes)), "loads out of range"
+    cluster = _cluster_of(slots, replicas)
+    at = {name: index for index, name in enumerate(cluster.names)}
+    holders = [_alive(one, at) for one in current]
+    led = [at.get(one.leader, -1) if one is not None else -1 for one in current]
+    rates, sizes = _weights([load.rate for load in loads]), _weights([load.bytes for load in loads])
+    base, mean_size = BASE_SHARE * _mean(rates), _mean(sizes)
+    rates = [rate + base * min(size / mean_size, 4.0) for rate, size in zip(rates, sizes)]
+    leaders = _lead(cluster, rates, led, holders, tolerance)
+    groups = copies_of(cluster, sizes, leaders, holders, tolerance)
+    names = cluster.names
+    return tuple(
+        Placement(names[leader], tuple(names[member] for member in group)) for leader, group in zip(leaders, groups)
+    )
+
+
+def movement(current: Sequence[Placement | None], planned: Sequence[Placement], loads: Sequence[Load]) -> Movement:
+    """The cost of a plan. A vnode that was not placed costs nothing: there is nothing to warm or cut."""
+    cuts, copies, size = 0, 0, 0.0
+    for old, new, load in zip(current, planned, loads, strict=True):
+        if old is None:
+            continue
+        cuts += old.leader != new.leader
+        fresh = sum(member != old.leader and member not in old.replicas for member in (new.leader, *new.replicas))
+        copies += fresh
+        size += fresh * load.bytes
+    return Movement(cuts, copies, size)
+
+
+def _cluster_of(slots: Sequence[Slot], replicas: int) -> Cluster:
+    ordered = sorted(slots, key=lambda s: (s.worker, len(s.instance), s.instance))
+    names = [s.instance for s in ordered]
+    assert len(dict.fromkeys(names)) == len(names), "an instance is named twice"
+    assert all(s.capacity > 0 for s in ordered), "a capacity must be positive"
+    known = all(s.memory_bytes for s in ordered)
+    copies = min(replicas, len(dict.fromkeys(s.worker for s in ordered)) - 1)
+    return Cluster(
+        names=names,
+        worker=[s.worker for s in ordered],
+        node=[s.node for s in ordered],
+        capacity=[s.capacity for s in ordered],
+        memory=[float(s.memory_bytes or 1) if known else 1.0 for s in ordered],
+        copies=copies,
+        spread=min(copies + 1, len(dict.fromkeys(s.node for s in ordered))),
+    )
+
+
+def _alive(placement: Placement | None, at: dict[str, int]) -> list[int]:
+    """Slots that hold a copy, replicas first, so that the old leader is the first to go when there are too many."""
+    if placement is None:
+        return []
+    return list(dict.fromkeys(at[name] for name in (*placement.replicas, placement.leader) if name in at))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(len(values), 1)
+
+
+def _weights(values: list[float]) -> list[float]:
+    """The values, none quite zero; all 1 when nothing is known."""
+    mean = _mean(values)
+    return [value + BASE_SHARE * BASE_SHARE * mean for value in values] if mean > 0 else [1.0] * len(values)
+
+
+def _lead(
+    cluster: Cluster, rates: list[float], led: list[int], holders: list[list[int]], tolerance: float
+) -> list[int]:
+    """The slot that leads each vnode: the old one, else one that holds a copy, else the emptiest; then levelled."""
+    bins = Bins(cluster.capacity, rates)
+    for vnode, slot in enumerate(led):
+        if slot >= 0:
+            bins.put(vnode, slot)
+    orphans = sorted((v for v, slot in enumerate(led) if slot < 0), key=lambda v: (-rates[v], v))
+    # Those with one copy have no choice; those with several even out what the first ones left uneven.
+    for vnode in [v for v in orphans if len(holders[v]) == 1] + [v for v in orphans if len(holders[v]) > 1]:
+        slot = bins.emptiest(vnode, holders[vnode])
+        if bins.fits(vnode, slot):
+            bins.put(vnode, slot)
+    every = range(len(cluster.names))
+    for vnode in orphans:
+        if bins.where[vnode] < 0:
+            bins.put(vnode, bins.emptiest(vnode, every))
+    # Whether to level must not depend on where the copies are, or a second plan, with other copies, might decide anew.
+    trial = levelled(bins, {}, tolerance)
+    if not worth(bins, trial, tolerance):
+        return bins.where
+    return levelled(bins, dict(enumerate(holders)), tolerance).where

@@ -1,0 +1,74 @@
+"""Annotations that users ask by: what is written, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ferry.contract.errors import Refusal
+from ferry_operator.cli.remote import intents
+from ferry_operator.kube.api.names import Doc
+
+
+def made(workers: int = 3, **annotations: str) -> Doc:
+    named = {f"ferry.dev/{key}": text for key, text in annotations.items()}
+    return {
+        "metadata": {"name": "a", "annotations": named},
+        "spec": {"workers": workers, "instancesPerWorker": 2, "state": {"virtualNodes": 8}},
+    }
+
+
+def note(patch: Doc | None) -> Any:
+    assert patch is not None
+    return patch["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        (intents.drain(made(), 1), {"ferry.dev/drain": "1"}),
+        (intents.drain(made(drain="2, x"), 0), {"ferry.dev/drain": "0,2"}),
+        (intents.drain(made(drain="1,7"), 1), {"ferry.dev/drain": "1"}),
+        (intents.undrain(made(drain="0,2"), 0), {"ferry.dev/drain": "2"}),
+        (intents.undrain(made(drain="2"), 2), {"ferry.dev/drain": None}),
+        (intents.fewer(made(drain="0,2"), 2), {"ferry.dev/drain": "0"}),
+        (intents.move(made(), 3, "1.1"), {"ferry.dev/pins": "3=1.1"}),
+        (intents.move(made(pins="3=0.0,7=2.1"), 3, "1.0"), {"ferry.dev/pins": "3=1.0,7=2.1"}),
+        (intents.unpin(made(pins="3=0.0,7=2.1"), 7), {"ferry.dev/pins": "3=0.0"}),
+        (intents.unpin(made(pins="3=0.0"), 3), {"ferry.dev/pins": None}),
+        (intents.pause(True), {"ferry.dev/paused": "true"}),
+        (intents.pause(False), {"ferry.dev/paused": None}),
+    ],
+)
+def test_what_is_written(patch: Doc | None, expected: dict[str, str | None]) -> None:
+    assert note(patch) == expected
+
+
+def test_nothing_is_written_when_no_drained_worker_goes() -> None:
+    assert intents.fewer(made(drain="0,1"), 2) is None and intents.fewer(made(), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: intents.drain(made(), 3), "the workers are 0 to 2"),
+        (lambda: intents.drain(made(drain="0,1"), 2), "no other worker is left"),
+        (lambda: intents.undrain(made(drain="0,1"), 2), "drained: 0, 1"),
+        (lambda: intents.undrain(made(), 2), "drained: none"),
+        (lambda: intents.move(made(), 8, "0.0"), "the virtual nodes are 0 to 7"),
+        (lambda: intents.move(made(), 1, "3.0"), "the instances are 0.0 to 2.1"),
+        (lambda: intents.move(made(), 1, "x"), "is no action"),
+        (lambda: intents.move(made(drain="1"), 1, "1.0"), "worker 1 is drained"),
+        (lambda: intents.unpin(made(pins="3=0.0"), 4), "kept: 3"),
+    ],
+)
+def test_what_is_refused(ask: Callable[[], object], said: str) -> None:
+    with pytest.raises(Refusal, match=said):
+        ask()
+
+
+def test_another_nonce_restarts() -> None:
+    assert intents.restart(made()) == {"spec": {"restartNonce": 1}}
+    assert intents.restart({"spec": {"restartNonce": 4}}) == {"spec": {"restartNonce": 5}}

