@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ferry.contract.errors import FerryError, Final, SpecRefused
+    from ferry.kernels import aggregates
+    from ferry.kernels.aggregates import *  # noqa: F403
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Malformed, Splits
     from ferry.spark.stream import Stream
-    from ferry.spark.words import arg_max, count, max, mean, min, sliding, sum, tumbling
+    from ferry.spark.words import sliding, tumbling
 
 __all__ = [
     "FerryError",
@@ -28,20 +30,16 @@ __all__ = [
     "SpecRefused",
     "Splits",
     "Stream",
-    "arg_max",
     "console",
-    "count",
     "foreach_epoch",
     "json_files",
-    "max",
-    "mean",
-    "min",
     "parquet",
     "parquet_files",
     "sliding",
-    "sum",
     "tumbling",
 ]
+if TYPE_CHECKING:
+    __all__ += aggregates.__all__
 
 _HOMES = {
     "ferry.contract.errors": ("FerryError", "Final", "SpecRefused"),
@@ -49,13 +47,15 @@ _HOMES = {
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Malformed", "Splits"),
     "ferry.spark.stream": ("Stream",),
-    "ferry.spark.words": ("arg_max", "count", "max", "mean", "min", "sliding", "sum", "tumbling"),
+    "ferry.spark.words": ("sliding", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_AGGREGATES = "ferry.kernels.aggregates"
+"""Home of the aggregate functions, each of which is entered there and nowhere else."""
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    home = importlib.import_module(_HOME_OF.get(name, _AGGREGATES)) if not name.startswith("_") else None
+    if home is None or (name not in _HOME_OF and name not in home.__all__):
         raise AttributeError(f"module 'ferry' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    return getattr(home, name)

@@ -218,6 +218,10 @@ def test_ferry_shows_what_it_means_to_show() -> None:
     assert all(hasattr(ferry, name) for name in names)
     public = {n for n in dir(ferry.contract.errors) if n in names} | {n for home in ferry._HOMES.values() for n in home}
     assert public == set(names)
+    functions = importlib.import_module("ferry.kernels.aggregates")
+    assert set(functions.__all__) == set(functions.FUNCTIONS), "a function is entered by the word that pipelines use"
+    assert all(getattr(ferry, word) is getattr(functions, word) for word in functions.__all__)
+    assert not hasattr(ferry, "FUNCTIONS") and not hasattr(ferry, "_nothing") and not hasattr(ferry, "nothing")
 
 
 def test_readme_explains_the_nouns_of_the_contract() -> None:

@@ -6,10 +6,10 @@ Windows are kept as panes of gcd(size, slide) milliseconds; a pane is named by i
 Arrow schemas that follow from a shape (column order is part of the contract):
 
 * *partials* of an aggregate, one row per (slice, key):
-  ``slice:int64, hash:uint64, key:int64|binary, n:int64, s0, s1, ...`` (int64 or float64 by ``state_types``);
-  ``n`` is the number of records; it is part of the state too (as its first column). The last column may be flags
-  (``Shape.flagged``): bit c says that column c has seen a value that is not null, bit 31 + c that its sum went beyond
-  64 bits on the way. A column that has seen none holds what changes no other value.
+  ``slice:int64, hash:uint64, key:int64|binary, n:int64, s0, s1, ...`` (int64 or float64: ``ferry.kernels.aggregates``);
+  ``n`` is the number of records; it is part of the state too (as its first column). The last column may be flags: bit c
+  says that column c has seen a value that is not null, bit 31 + c that its sum went beyond 64 bits on the way. A column
+  that has seen none holds what changes no other value.
 * *rows* of a join, one row per record:
   ``slice:int64, hash:uint64, key:int64|binary, side:int8, l_<column>..., r_<column>...``; the other side's columns are null.
 
@@ -22,11 +22,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-STATE_COLUMNS_MAX = 31
-"""Columns that one word of flags has two bits for."""
-
 KeyType = Literal["int", "string"]
-Function = Literal["count", "sum", "min", "max", "mean", "arg_max"]
 Number = Literal["int", "float"]
 
 
@@ -49,33 +45,16 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One output column of an aggregation.
-
-    ``arg_max``: `column` is the value that is returned, `by` is what is maximised; ties go to the greater value.
-    ``mean`` keeps (sum, count of values) and divides in double when it is read. Nulls of its columns are left out, as in
-    SQL; ``count`` without a column counts records.
-    """
+    """One output column of an aggregation; what its function keeps and yields says `ferry.kernels.aggregates`."""
 
     name: str
-    function: Function
+    function: str
     column: str | None = None
     by: str | None = None
+    """of `arg_max`: what is maximised, while `column` is what is returned"""
     number: Number = "int"
-    """type of `column` (of the result too, except count: int, and mean: float)"""
+    """type of `column`; int where its values are not looked at"""
     by_number: Number = "int"
-
-    @property
-    def state_types(self) -> tuple[Number, ...]:
-        """Types of the state columns this aggregate needs, in order. `count` of records needs none: `n` is always kept."""
-        match self.function:
-            case "count":
-                return () if self.column is None else ("int",)
-            case "mean":
-                return (self.number, "int")
-            case "arg_max":
-                return (self.by_number, self.number)
-            case _:
-                return (self.number,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +77,6 @@ class Shape:
     aggregates: tuple[Aggregate, ...] = ()
     left: Side | None = None
     right: Side | None = None
-
-    @property
-    def flagged(self) -> bool:
-        """True when the last state column says of the others whether they hold a value, and whether it is true."""
-        return any(a.function != "count" for a in self.aggregates)
-
-    @property
-    def state_types(self) -> tuple[Number, ...]:
-        """Types of the state columns s0, s1, ... of an aggregate."""
-        values: tuple[Number, ...] = tuple(t for a in self.aggregates for t in a.state_types)
-        return (*values, "int") if self.flagged else values
 
     @property
     def int_key(self) -> bool:

@@ -15,6 +15,7 @@ from ferry.contract import names
 from ferry.contract.errors import Exhausted
 from ferry.contract.shapes import KeyType, Shape
 from ferry.kernels import hashing, schemas
+from ferry.kernels.aggregates import state_types
 from ferry.kernels.grouping import CELLS, COUNT, HASH, KEY, NO_BYTES, NO_INTS, SLICE, Bytes, Hashes, Ints, heap_keys
 
 BINARY_BYTES_MAX = 2**31 - 1
@@ -103,7 +104,7 @@ def decode_keys(offsets: Ints, data: Bytes, kinds: Sequence[KeyType]) -> list[pa
 
 def to_partials(shape: Shape, batch: pa.RecordBatch) -> Partials:
     """The arrays of one batch of partials."""
-    types = shape.state_types
+    types = state_types(shape)
     cells = np.empty((batch.num_rows, len(types)), np.int64)
     for i, number in enumerate(types):
         column = batch.column(4 + i).to_numpy(zero_copy_only=True)
@@ -120,7 +121,7 @@ def to_partials(shape: Shape, batch: pa.RecordBatch) -> Partials:
 def cell_arrays(shape: Shape, cells: Ints) -> list[pa.Array]:
     """State columns int64[rows, k] as Arrow arrays of their types."""
     columns = []
-    for i, number in enumerate(shape.state_types):
+    for i, number in enumerate(state_types(shape)):
         column = np.ascontiguousarray(cells[:, i])
         columns.append(pa.array(column.view(np.float64) if number == "float" else column))
     return columns

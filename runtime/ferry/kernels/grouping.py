@@ -3,10 +3,8 @@
 Used by the task (one record = one row with n = 1), by the helper (merging fragments), by the leader (merging helpers)
 and when panes are combined into a window. Slash (paper 003) calls this the helper's partial state and its late merge.
 
-A state cell is 8 bytes; floats are kept as their bit pattern. Codes of state columns, see `merge_codes`:
-0/1 sum, 2/3 min, 4/5 max (even: int64, odd: float64), 6 + 2 * (by is float) + (value is float) for the first of the two
-columns of arg_max, -1 for its second, -2 for the flags, which come last. NaN is greater than every number, as in Spark.
-An integer sum that leaves 64 bits sets its flag, for good.
+A state cell is 8 bytes; floats are kept as their bit pattern. How the cells of a column become one is said by its merge
+code, below. NaN is greater than every number, as in Spark. An integer sum that leaves 64 bits sets its flag, for good.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import Number
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -25,36 +23,28 @@ Bytes = npt.NDArray[np.uint8]
 SLICE, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
 """Words of a group's row; the state cells follow. With byte keys, KEY is an offset into the heap."""
 
+SUM: dict[Number, int] = {"int": 0, "float": 1}
+LEAST: dict[Number, int] = {"int": 2, "float": 3}
+GREATEST: dict[Number, int] = {"int": 4, "float": 5}
+BEST: dict[tuple[Number, Number], int] = {
+    ("int", "int"): 6, ("int", "float"): 7, ("float", "int"): 8, ("float", "float"): 9,
+}  # fmt: skip
+"""Of two columns, the values of whichever row has the greater first one, or of equal ones the greater second one."""
+
+MOMENTS = 10
+"""Of three columns: how many values, their mean, and the sum of their squared differences from it (Chan, Golub, LeVeque)."""
+
+REST = -1
+"""Merged with the column before it."""
+
 FLAGS = -2
+"""The last column: bit c says that column c has seen a value, bit OVERFLOWED + c that its sum left 64 bits."""
+
 OVERFLOWED = 31
-"""Number of the flag of column 0 that says so; bits below it say that a column has seen a value."""
 
 DONE, ROWS_FULL, HEAP_FULL = 0, 1, 2
 NO_BYTES: Bytes = np.empty(0, np.uint8)
 NO_INTS: Ints = np.empty(0, np.int64)
-
-
-def merge_codes(shape: Shape) -> Ints:
-    """Merge code of every state column, int64[k]."""
-    codes: list[int] = []
-    for a in shape.aggregates:
-        is_float = int(a.number == "float")
-        match a.function:
-            case "count":
-                codes += [0] * len(a.state_types)
-            case "sum":
-                codes.append(is_float)
-            case "mean":
-                codes += [is_float, 0]
-            case "min":
-                codes.append(2 + is_float)
-            case "max":
-                codes.append(4 + is_float)
-            case "arg_max":
-                codes += [6 + 2 * int(a.by_number == "float") + is_float, -1]
-    if shape.flagged:
-        codes.append(FLAGS)
-    return np.array(codes, np.int64)
 
 
 @njit(cache=True, nogil=True)
@@ -63,45 +53,68 @@ def _above(x, y):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _merge(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untyped-def]
+def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-untyped-def]
+    # Row i of groups takes in row j of the source, whose cells begin after `skip` words.
     for c in range(codes.size):
         code = codes[c]
         d = CELLS + c
+        e = skip + c
         if code == 0:
-            before, added = into[i, d], source[j, c]
+            before, added = into[i, d], source[j, e]
             total = before + added
             if (before ^ total) & (added ^ total) < 0 and codes[codes.size - 1] == FLAGS:
                 into[i, CELLS + codes.size - 1] |= np.int64(1) << (OVERFLOWED + c)
             into[i, d] = total
         elif code == 1:
-            finto[i, d] += fsource[j, c]
+            finto[i, d] += fsource[j, e]
         elif code == 2:
-            into[i, d] = min(into[i, d], source[j, c])
+            into[i, d] = min(into[i, d], source[j, e])
         elif code == 3:
-            if _above(finto[i, d], fsource[j, c]):
-                finto[i, d] = fsource[j, c]
+            if _above(finto[i, d], fsource[j, e]):
+                finto[i, d] = fsource[j, e]
         elif code == 4:
-            into[i, d] = max(into[i, d], source[j, c])
+            into[i, d] = max(into[i, d], source[j, e])
         elif code == 5:
-            if _above(fsource[j, c], finto[i, d]):
-                finto[i, d] = fsource[j, c]
-        elif code >= 6:
+            if _above(fsource[j, e], finto[i, d]):
+                finto[i, d] = fsource[j, e]
+        elif 6 <= code <= 9:
             if code >= 8:
-                more = _above(fsource[j, c], finto[i, d])
-                less = _above(finto[i, d], fsource[j, c])
+                more = _above(fsource[j, e], finto[i, d])
+                less = _above(finto[i, d], fsource[j, e])
             else:
-                more = source[j, c] > into[i, d]
-                less = source[j, c] < into[i, d]
+                more = source[j, e] > into[i, d]
+                less = source[j, e] < into[i, d]
             if not more and not less:
                 if code & 1:
-                    more = _above(fsource[j, c + 1], finto[i, d + 1])
+                    more = _above(fsource[j, e + 1], finto[i, d + 1])
                 else:
-                    more = source[j, c + 1] > into[i, d + 1]
+                    more = source[j, e + 1] > into[i, d + 1]
             if more:
-                into[i, d] = source[j, c]
-                into[i, d + 1] = source[j, c + 1]
+                into[i, d] = source[j, e]
+                into[i, d + 1] = source[j, e + 1]
+        elif code == 10:
+            here, there = into[i, d], source[j, e]
+            if here == 0:
+                for q in range(3):
+                    into[i, d + q] = source[j, e + q]
+            elif there != 0:
+                total = here + there
+                apart = fsource[j, e + 1] - finto[i, d + 1]
+                share = there / total
+                finto[i, d + 1] += apart * share
+                finto[i, d + 2] += fsource[j, e + 2] + apart * apart * here * share
+                into[i, d] = total
         elif code == FLAGS:
-            into[i, d] |= source[j, c]
+            into[i, d] |= source[j, e]
+
+
+@njit(cache=True, nogil=True)
+def merge_found(rows, frows, order, found, stored, fstored, codes):  # type: ignore[no-untyped-def]
+    """Groups rows[order[o]] take in the stored row found[o], of the same layout; -1: there is none."""
+    for o in range(order.size):
+        if found[o] >= 0:
+            rows[order[o], COUNT] += stored[found[o], COUNT]
+            _merge(rows, frows, order[o], stored, fstored, found[o], CELLS, codes)
 
 
 @njit(cache=True, nogil=True)
@@ -169,7 +182,7 @@ def fold(  # type: ignore[no-untyped-def]
         count = 1 if one_each else n[r]
         if g >= 0:
             rows[g, COUNT] += count
-            _merge(rows, frows, g, cells, fcells, r, codes)
+            _merge(rows, frows, g, cells, fcells, r, 0, codes)
             continue
         if groups >= rows.shape[0]:
             return r, groups, heap_end, ROWS_FULL

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from ferry.contract.shapes import Aggregate, Number, Shape
-
-NUMBER_TYPES: dict[Number, pa.DataType] = {"int": pa.int64(), "float": pa.float64()}
+from ferry.contract.shapes import Shape
+from ferry.kernels.aggregates import NUMBER_TYPES, result_type, state_types
 
 
 def key_type(shape: Shape) -> pa.DataType:
@@ -21,7 +20,7 @@ def partials_schema(shape: Shape) -> pa.Schema:
     """Partials and after-images of an aggregate: one row per (slice, key)."""
     assert shape.kind == "aggregate", shape
     fields = [("slice", pa.int64()), ("hash", pa.uint64()), ("key", key_type(shape)), ("n", pa.int64())]
-    fields += [(f"s{i}", NUMBER_TYPES[number]) for i, number in enumerate(shape.state_types)]
+    fields += [(f"s{i}", NUMBER_TYPES[number]) for i, number in enumerate(state_types(shape))]
     return pa.schema(fields)
 
 
@@ -37,17 +36,6 @@ def rows_schema(shape: Shape) -> pa.Schema:
 def state_schema(shape: Shape) -> pa.Schema:
     """Schema of fragments, deltas and snapshots of this operator."""
     return partials_schema(shape) if shape.kind == "aggregate" else rows_schema(shape)
-
-
-def result_type(aggregate: Aggregate) -> pa.DataType:
-    """Type of an aggregate's output column."""
-    match aggregate.function:
-        case "count":
-            return pa.int64()
-        case "mean":
-            return pa.float64()
-        case _:
-            return NUMBER_TYPES[aggregate.number]
 
 
 def fired_schema(shape: Shape) -> pa.Schema:

@@ -6,7 +6,7 @@ alone: regions fill up at different counts, so that a put pays for its own rows 
 
 A row is written values first, then key and hash, then the used word, so that a put that was torn can be done again; a region
 is written first, and then its place. Rows from `end` on were never used, and a region that was left is never used again.
-Merge codes are those of ferry.kernels.grouping; they are repeated here because files of kernels are self-contained.
+Cells are only moved here; what they mean is in ferry.kernels.grouping.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from numba import njit
 
 USED, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
-FLAGS, OVERFLOWED = -2, 31
 DONE, HEAP_FULL = 0, -1
 PLACE_BITS = 6
 
@@ -167,68 +166,17 @@ def put(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _above(x, y):  # type: ignore[no-untyped-def]
-    return x > y or (x != x and y == y)
-
-
-@njit(cache=True, nogil=True)
-def _merge(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untyped-def]
-    for c in range(codes.size):
-        code = codes[c]
-        d = CELLS + c
-        if code == 0:
-            before, added = into[i, d], source[j, d]
-            total = before + added
-            if (before ^ total) & (added ^ total) < 0 and codes[codes.size - 1] == FLAGS:
-                into[i, CELLS + codes.size - 1] |= np.int64(1) << (OVERFLOWED + c)
-            into[i, d] = total
-        elif code == 1:
-            finto[i, d] = fsource[j, d] + finto[i, d]
-        elif code == 2:
-            into[i, d] = min(into[i, d], source[j, d])
-        elif code == 3:
-            if _above(finto[i, d], fsource[j, d]):
-                finto[i, d] = fsource[j, d]
-        elif code == 4:
-            into[i, d] = max(into[i, d], source[j, d])
-        elif code == 5:
-            if _above(fsource[j, d], finto[i, d]):
-                finto[i, d] = fsource[j, d]
-        elif code >= 6:
-            if code >= 8:
-                more = _above(fsource[j, d], finto[i, d])
-                less = _above(finto[i, d], fsource[j, d])
-            else:
-                more = source[j, d] > into[i, d]
-                less = source[j, d] < into[i, d]
-            if not more and not less:
-                if code & 1:
-                    more = _above(fsource[j, d + 1], finto[i, d + 1])
-                else:
-                    more = source[j, d + 1] > into[i, d + 1]
-            if more:
-                into[i, d] = source[j, d]
-                into[i, d + 1] = source[j, d + 1]
-        elif code == FLAGS:
-            into[i, d] |= source[j, d]
-
-
-@njit(cache=True, nogil=True)
-def merge_stored(  # type: ignore[no-untyped-def]
-    slots, fslots, heap, places, vnode_bits, by_bytes, order, rows, frows, offsets, data, codes
-):
-    """Add what the table holds for rows order[...] to `rows` (layout as in grouping: word 1 hash, 3 n, 4.. cells)."""
+def find(slots, heap, places, vnode_bits, by_bytes, order, rows, offsets, data):  # type: ignore[no-untyped-def]
+    """Where the table holds the groups rows[order], int64; -1: nowhere. Word 1 of a group is its hash (kernels.grouping)."""
+    out = np.full(order.size, np.int64(-1))
     for o in range(order.size):
-        r = order[o]
-        h = rows[r, HASH]
+        h = rows[order[o], HASH]
         place = places[_vnode(h, vnode_bits)]
-        if place == 0:
-            continue
-        bits = place & 63
-        found = _find(slots, heap, place >> PLACE_BITS, bits, _home(h, bits), h, by_bytes, offsets, data, r)
-        if found >= 0:
-            rows[r, COUNT] += slots[found, COUNT]
-            _merge(rows, frows, r, slots, fslots, found, codes)
+        if place != 0:
+            bits = place & 63
+            base = place >> PLACE_BITS
+            out[o] = max(-1, _find(slots, heap, base, bits, _home(h, bits), h, by_bytes, offsets, data, order[o]))
+    return out
 
 
 @njit(cache=True, nogil=True)

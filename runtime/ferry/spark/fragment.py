@@ -6,6 +6,8 @@ beside the task sorts by virtual node. Memory is bounded: a full table becomes a
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,9 +15,10 @@ import pyarrow.compute as pc
 
 from ferry.contract import limits
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import KeyType, Number, Shape
-from ferry.kernels import columns, hashing, panes, schemas
-from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Groups, Hashes, Ints, merge_codes
+from ferry.contract.shapes import Aggregate, KeyType, Number, Shape
+from ferry.kernels import aggregates, columns, hashing, panes, schemas
+from ferry.kernels.aggregates import INT_MAX, NUMBER_TYPES, StateColumn, merge_codes, reads_values
+from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Groups, Hashes, Ints
 
 GROUPS_MAX = 1 << 18
 """Groups of one task before they become an output batch: 8 MiB for count()."""
@@ -26,15 +29,7 @@ KEY_BYTES_MAX = 32 * 1024 * 1024
 EVENT_TIME_MAX = limits.WATERMARK_END // 2
 """Event times beyond this (either sign) are malformed: no window arithmetic may overflow."""
 
-INT_MAX = 2**63 - 1
-
-NEUTRAL: dict[tuple[str, Number], float] = {
-    ("min", "int"): INT_MAX,
-    ("min", "float"): float("nan"),
-    ("max", "int"): -INT_MAX - 1,
-    ("max", "float"): float("-inf"),
-}
-"""What changes no other value: it stands for null. Of sums it is 0."""
+Has = np.bool_ | npt.NDArray[np.bool_]
 
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_dictionary)
 _UNIT_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
@@ -94,7 +89,7 @@ class Fragmenter:
             offsets, data = columns.encode_keys(keys, [kind for _, kind in self.shape.key])
             hashes = hashing.hash_bytes(offsets, data)
         if self.shape.kind == "aggregate":
-            self._aggregate(batch, slices, hashes, ints, offsets, data)
+            self._aggregate(batch, times, slices, hashes, ints, offsets, data)
         else:
             self._full.append(self._join_rows(batch, slices, hashes, ints, offsets, data))
         self.event_time_max = max(self.event_time_max, int(greatest))
@@ -162,7 +157,7 @@ class Fragmenter:
     def _too_great(self, batch: pa.RecordBatch, names: list[str]) -> npt.NDArray[np.bool_] | None:
         """Which records have an unsigned integer that no signed one can hold, where one is needed."""
         if self.shape.kind == "aggregate":
-            names = names + [c for a in self.shape.aggregates if a.function != "count" for c in (a.column, a.by) if c]
+            names = names + [c for a in self.shape.aggregates if reads_values(a) for c in (a.column, a.by) if c]
         bad: npt.NDArray[np.bool_] | None = None
         for column in (batch.column(name) for name in dict.fromkeys(names)):
             if column.type == pa.uint64() and (pc.max(column).as_py() or 0) > INT_MAX:
@@ -186,50 +181,64 @@ class Fragmenter:
         return bad
 
     def _number(self, batch: pa.RecordBatch, name: str | None, number: Number, valid: pa.Array, neutral: float) -> Ints:
-        """A column's cells, with `neutral` where the record is not valid."""
+        """A column's cells, with `neutral` where the record is left out."""
         assert name is not None
         column = batch.column(name)
         if number == "int" and pa.types.is_floating(column.type):
             raise SpecRefused(
                 f"operator {self.shape.name}: column {name} is {column.type}: declare the aggregate as float"
             )
-        kind = schemas.NUMBER_TYPES[number]
+        kind = NUMBER_TYPES[number]
+        if number == "float" and pa.types.is_integer(column.type):
+            column = column.cast(kind, safe=False)  # A mean of great integers is as exact as a double is.
         column = self._cast(column, kind, name)
         if valid is not None:
             column = pc.if_else(valid, column, pa.scalar(neutral, kind))
         values: npt.NDArray[np.int64] = column.to_numpy(zero_copy_only=True).view(np.int64)
         return values
 
-    def _cells(self, batch: pa.RecordBatch) -> Ints:
-        cells = np.empty((batch.num_rows, len(self.shape.state_types)), np.int64)
-        if self.shape.flagged:
+    def _cells(self, batch: pa.RecordBatch, times: pa.Array) -> Ints:
+        cells = np.empty((batch.num_rows, len(aggregates.state_types(self.shape))), np.int64)
+        if aggregates.flagged(self.shape):
             cells[:, -1] = 0
-        at = 0
-        for a in self.shape.aggregates:
-            nulls = [batch.column(c) for c in (a.column, a.by) if c is not None and batch.column(c).null_count]
-            valid = None if not nulls else nulls[0].is_valid()
-            for column in nulls[1:]:
-                valid = pc.and_(valid, column.is_valid())
-            has = 1 if valid is None else valid.to_numpy(zero_copy_only=False)
-            if a.function == "count":
-                if a.column is not None:
-                    cells[:, at] = has
-            elif a.function == "arg_max":
-                cells[:, at] = self._number(batch, a.by, a.by_number, valid, NEUTRAL["max", a.by_number])
-                cells[:, at + 1] = self._number(batch, a.column, a.number, valid, NEUTRAL["max", a.number])
-            else:
-                cells[:, at] = self._number(batch, a.column, a.number, valid, NEUTRAL.get((a.function, a.number), 0))
-                if a.function == "mean":
-                    cells[:, at + 1] = has
-            if a.function != "count":
-                cells[:, -1] |= np.int64(1 << at) * has
-            at += len(a.state_types)
+        for place in aggregates.places(self.shape):
+            valid = _valid(batch, place.aggregate)
+            has = np.True_ if valid is None else valid.to_numpy(zero_copy_only=False)
+            for at, state in enumerate(place.columns, place.first):
+                cells[:, at] = self._contribution(batch, times, place.aggregate, state, valid, has)
+            if place.function.nullable:
+                cells[:, -1] |= np.int64(1 << place.first) * has
         return cells
 
+    def _contribution(
+        self, batch: pa.RecordBatch, times: pa.Array, a: Aggregate, state: StateColumn, valid: pa.Array, has: Has
+    ) -> Ints | Has | int:
+        match state.source:
+            case "column":
+                return self._number(batch, a.column, state.number, valid, state.neutral)
+            case "by":
+                return self._number(batch, a.by, state.number, valid, state.neutral)
+            case "one":
+                return has
+            case "zero":
+                return 0
+            case "time" | "-time":
+                values = columns.integers(times) if state.source == "time" else -columns.integers(times)
+                return values if valid is None else np.where(has, values, np.int64(state.neutral))
+            case _:
+                assert_never(state.source)
+
     def _aggregate(
-        self, batch: pa.RecordBatch, slices: Ints, hashes: Hashes, ints: Ints, offsets: Ints, data: Bytes
+        self,
+        batch: pa.RecordBatch,
+        times: pa.Array,
+        slices: Ints,
+        hashes: Hashes,
+        ints: Ints,
+        offsets: Ints,
+        data: Bytes,
     ) -> None:
-        cells, start = self._cells(batch), 0
+        cells, start = self._cells(batch, times), 0
         while True:
             start = self._groups.add(slices, hashes, ints, offsets, data, NO_INTS, cells, start)
             if start == hashes.size:
@@ -256,3 +265,13 @@ class Fragmenter:
                 else:
                     out.append(pa.nulls(batch.num_rows, arrow))
         return pa.RecordBatch.from_arrays(out, schema=schema)
+
+
+def _valid(batch: pa.RecordBatch, aggregate: Aggregate) -> pa.Array | None:
+    """Which records have all columns of an aggregate; None: all have."""
+    used = (batch.column(name) for name in (aggregate.column, aggregate.by) if name is not None)
+    valid = None
+    for column in used:
+        if column.null_count:
+            valid = column.is_valid() if valid is None else pc.and_(valid, column.is_valid())
+    return valid

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import STATE_COLUMNS_MAX, Aggregate, KeyType, Number, Shape, Side, Window
+from ferry.contract.shapes import Aggregate, KeyType, Number, Shape, Side, Window
+from ferry.kernels.aggregates import COLUMNS_MAX, places, reads_values, state_types
 from ferry.kernels.schemas import fired_schema
 from ferry.spark.words import milliseconds
 
@@ -182,10 +183,12 @@ class WindowedStream:
             raise SpecRefused(f"aggregate {name!r}: name at least one, e.g. n=count()")
         made = tuple(self._aggregate(name, out, a) for out, a in aggregates.items())
         shape = Shape(name, len(self.build.operators), "aggregate", self._key(name), self.window, made)
-        if len(shape.state_types) > STATE_COLUMNS_MAX:
+        needed = len(state_types(shape))
+        if needed > COLUMNS_MAX:
+            each = ", ".join(f"{place.aggregate.name} {len(place.columns)}" for place in places(shape))
             raise SpecRefused(
-                f"aggregate {name!r}: {len(made)} aggregates need {len(shape.state_types)} columns of state, "
-                f"{STATE_COLUMNS_MAX} are possible; declare less (mean and arg_max take two)"
+                f"aggregate {name!r}: {len(made)} aggregates need {needed} columns of state, {COLUMNS_MAX} are "
+                f"possible; declare less ({each})"
             )
         return self._declare(Operator(shape, (self.input,)))
 
@@ -249,7 +252,7 @@ class WindowedStream:
         numbers: list[Number] = ["int", "int"]
         for i, column in enumerate((aggregate.column, aggregate.by)):
             if column is not None:
-                numbers[i] = self._number(name, out, column, aggregate.function == "count")
+                numbers[i] = self._number(name, out, column, not reads_values(aggregate))
         return replace(aggregate, name=out, number=numbers[0], by_number=numbers[1])
 
     def _number(self, name: str, out: str, column: str, any_type: bool) -> Number:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from ferry.contract.shapes import Shape
-from ferry.kernels.schemas import NUMBER_TYPES
+from ferry.kernels.aggregates import NUMBER_TYPES
 from ferry.spark.fragment import Fragmenter
 
 TIME = "_event_time"

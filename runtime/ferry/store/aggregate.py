@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 
 from ferry.contract import limits
 from ferry.contract.errors import OVERFLOW, RowsGone, SpecRefused
-from ferry.contract.shapes import Aggregate, Shape
-from ferry.kernels import columns, grouping, panes, schemas
+from ferry.contract.shapes import Shape
+from ferry.kernels import aggregates, columns, grouping, panes, schemas
+from ferry.kernels.aggregates import Place
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
 from ferry.store import mapped
@@ -56,7 +57,7 @@ class AggregateState:
         assert virtual_nodes <= limits.VIRTUAL_NODES_MAX
         self.shape, self.virtual_nodes = shape, virtual_nodes
         self.directory, self.memory_bytes = directory, memory_bytes
-        self._codes = grouping.merge_codes(shape)
+        self._codes = aggregates.merge_codes(shape)
         self._by_bytes = not shape.int_key
         self.expired = limits.WATERMARK_NONE
         directory.mkdir(parents=True, exist_ok=True)
@@ -322,29 +323,22 @@ class AggregateState:
         out.append(pa.array(np.full(rows.shape[0], start)))
         out.append(pa.array(np.full(rows.shape[0], start + self.shape.window.size_ms)))
         cells = columns.cell_arrays(self.shape, rows[:, CELLS:])
-        flags = rows[:, -1] if self.shape.flagged else NO_INTS
-        at = 0
-        for a in self.shape.aggregates:
-            if a.function == "count":
-                out.append(pa.array(np.ascontiguousarray(rows[:, COUNT])) if a.column is None else cells[at])
-            else:
-                self._refuse_overflow(a, flags, at, start)
-                seen = pa.array(flags & (1 << at) != 0)
-                if a.function == "mean":
-                    sums, values = (cell.cast(pa.float64(), safe=False) for cell in cells[at : at + 2])
-                    result = pc.divide(sums, values)
-                else:
-                    result = cells[at + (a.function == "arg_max")]
-                out.append(pc.if_else(seen, result, pa.scalar(None, result.type)))
-            at += len(a.state_types)
+        records = pa.array(np.ascontiguousarray(rows[:, COUNT]))
+        for place in aggregates.places(self.shape):
+            result = place.function.result(cells[place.state], records)
+            if place.function.nullable:
+                self._refuse_overflow(place, rows[:, -1], start)
+                seen = pa.array(rows[:, -1] & (1 << place.first) != 0)
+                result = pc.if_else(seen, result, pa.scalar(None, result.type))
+            out.append(result)
         return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.shape))
 
-    def _refuse_overflow(self, aggregate: Aggregate, flags: Ints, at: int, start: int) -> None:
-        if (flags & (1 << grouping.OVERFLOWED + at)).any():
-            what = f"operator {self.shape.name}, {aggregate.name}={aggregate.function}({aggregate.column!r})"
+    def _refuse_overflow(self, place: Place, flags: Ints, start: int) -> None:
+        if (flags & (1 << grouping.OVERFLOWED + place.first)).any():
+            a = place.aggregate
             raise SpecRefused(
-                f"{OVERFLOW}{what}: the sum of a key in the window from {start} is beyond 64-bit integers; "
-                "make the column a double before the operator"
+                f"{OVERFLOW}operator {self.shape.name}, {a.name}={a.function}({a.column!r}): the sum of a key in the window "
+                f"from {start} is beyond 64-bit integers; make the column a double before the operator"
             )
 
     def fired_count(self, low: int, high: int, vnodes: Ints) -> int:

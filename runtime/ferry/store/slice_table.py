@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ferry.contract.errors import Bug
-from ferry.kernels import table
+from ferry.kernels import grouping, table
 from ferry.kernels.grouping import NO_BYTES, Bytes, Floats, Hashes, Ints
 from ferry.store import mapped
 from ferry.store.drops import Drops
@@ -293,10 +293,10 @@ class SliceTable:
     def merge_stored(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes, codes: Ints) -> None:
         """Add the stored values to the groups `rows[order]` in place (layout of kernels.grouping)."""
         self.cold = False
-        table.merge_stored(
-            self.slots, self.fslots, self.heap, self.places, self._vnode_bits, self.by_bytes,
-            order, rows, rows.view(np.float64), offsets, data, codes,
-        )  # fmt: skip
+        found = table.find(
+            self.slots, self.heap, self.places, self._vnode_bits, self.by_bytes, order, rows, offsets, data
+        )
+        grouping.merge_found(rows, rows.view(np.float64), order, found, self.slots, self.fslots, codes)
 
     def scan(self, vnodes: Ints, at: Place, rows_max: int, bytes_max: int) -> tuple[Ints, Place]:
         """Rows (copied) of these virtual nodes from `at` on, at most so many; and where to go on from."""
