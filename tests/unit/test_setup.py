@@ -96,3 +96,34 @@ def test_what_was_recorded_is_trusted_until_it_is_gone(tmp_path: Path) -> None:
     assert shell(code, JAVA_HOME=str(other)).returncode != 0, "a JAVA_HOME that fits is preferred"
     redis.unlink()
     assert shell(code).returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ("A worker that leaves gives back its memory\n", ""),
+        ("A worker that leaves gives back its memory\n\nIt was kept until the run's end.\n# a comment\n", ""),
+        ("Merge branch 'x' of somewhere that has a long name into another branch with a long name\n", ""),
+        ("\n\nwhy\n", "is empty"),
+        ("x" * 73 + "\n", "has 73 characters"),
+        ("A worker that leaves gives back its memory.\n", "full stop"),
+        ("A worker that leaves\ngives back its memory\n", "second line"),
+    ],
+)
+def test_a_commit_says_one_change_in_one_line(tmp_path: Path, message: str, complaint: str) -> None:
+    file = tmp_path / "message"
+    file.write_text(message)
+    done = subprocess.run([SCRIPT.parent / "hooks" / "commit-msg", file], capture_output=True, text=True)
+    assert (done.returncode != 0) == bool(complaint) and complaint in done.stderr
+
+
+def test_set_up_has_git_check_messages_unless_told_otherwise(tmp_path: Path) -> None:
+    def hooks() -> str:
+        found = shell(f"cd '{tmp_path}' && ensure_hooks && git config core.hooksPath", HOME=str(tmp_path))
+        return found.stdout.strip()
+
+    assert hooks() == "", "no clone"
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    assert hooks() == "scripts/hooks"
+    subprocess.run(["git", "-C", tmp_path, "config", "core.hooksPath", "mine"], check=True)
+    assert hooks() == "mine"
