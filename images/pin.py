@@ -2,7 +2,7 @@
 
     .venv/bin/python images/pin.py
 
-An image gets extras of pyproject.toml and all that they need, without what no pod uses.
+An image gets extras of pyproject.toml and all that they need.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ HERE = Path(__file__).resolve().parent
 EXTRAS = {"operator": ("operator", "kube"), "runtime": ("runtime",)}
 """Of pyproject.toml, by image."""
 
-UNUSED = {"matplotlib"}
-"""Pictures are drawn where the command `ferry` runs."""
-
 IMAGE = {"python_full_version": "3.11.2", "python_version": "3.11", "extra": ""}
 """Python of the images (Debian bookworm's), where it differs from the one here."""
 
@@ -32,8 +29,7 @@ ABSENT = {"async-timeout": "5.0.1"}
 def wanted(image: str) -> list[Requirement]:
     """The direct requirements of an image."""
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]
-    listed = (Requirement(line) for extra in EXTRAS[image] for line in project["optional-dependencies"][extra])
-    return [one for one in listed if canonicalize_name(one.name) not in UNUSED]
+    return [Requirement(line) for extra in EXTRAS[image] for line in project["optional-dependencies"][extra]]
 
 
 def closure(roots: list[Requirement]) -> dict[str, str]:
