@@ -116,6 +116,35 @@ def is_short(source: Source) -> list[str]:
     return [f"has {lines} lines, {bound} are allowed"] if lines > bound else []
 
 
+def formats_by_hand_only_tables(source: Source) -> list[str]:
+    """The formatter has the last word, but for tables of a module."""
+    values = (ast.Dict, ast.List, ast.Tuple, ast.Call)
+    tables = {
+        node.end_lineno
+        for node in source.tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, values)
+    }
+    lines = enumerate(source.text.splitlines(), 1)
+    return [
+        f"line {n} is formatted by hand, and is no table"
+        for n, line in lines
+        if "fmt: skip" in line and n not in tables
+    ]
+
+
+def builds_one_field_a_line(source: Source) -> list[str]:
+    """What a constructor sets can be read from top to bottom."""
+    packed = [
+        node.lineno
+        for init in ast.walk(source.tree)
+        if isinstance(init, ast.FunctionDef) and init.name == "__init__"
+        for node in ast.walk(init)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+        if all(ast.unparse(target).startswith("self.") for target in node.targets[0].elts)
+    ]
+    return [f"line {n} sets several fields at once" for n in packed]
+
+
 def never_pickles(source: Source) -> list[str]:
     """Bytes from another process are data, never code."""
     banned = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
@@ -149,6 +178,8 @@ RULES: list[Callable[[Source], list[str]]] = [
     has_docstring,
     has_plain_name,
     is_short,
+    formats_by_hand_only_tables,
+    builds_one_field_a_line,
     never_pickles,
     names_no_machine_path,
     kernel_stands_alone,
@@ -168,6 +199,12 @@ def test_every_file_keeps_the_rule(rule: Callable[[Source], list[str]]) -> None:
         (has_docstring, "runtime/ferry/x.py", "import os\n"),
         (has_plain_name, "runtime/ferry/store/_utils.py", '"""Doc."""\n'),
         (is_short, "runtime/ferry/x.py", "x = 1\n" * (LINES_MAX + 1)),
+        (formats_by_hand_only_tables, "runtime/ferry/x.py", "def f(\n    a, b,\n):  # fmt: skip\n    return a\n"),
+        (
+            builds_one_field_a_line,
+            "runtime/ferry/x.py",
+            "class X:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n",
+        ),
         (never_pickles, "runtime/ferry/x.py", "def f():\n    from pickle import loads\n"),
         (never_pickles, "runtime/ferry/x.py", "import cloudpickle.fast\n"),
         (names_no_machine_path, "runtime/ferry/x.py", "P = '/tmp/ferry'\n"),

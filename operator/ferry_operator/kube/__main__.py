@@ -50,7 +50,8 @@ class Process:
     """This process: waits for the Lease, leads while it holds it, and gives it back at the end."""
 
     def __init__(self, release: Release, lease_name: str, identity: str, port: int, metrics_token: str | None) -> None:
-        self._release, self._metrics = release, Metrics()
+        self._release = release
+        self._metrics = Metrics()
         self._api = KubeApi(release.namespace, self._metrics.count_call)
         self._lease = Lease(KubeApi(release.namespace, self._metrics.count_call, LEASE_TIMEOUT), lease_name, identity)
         self._leader: Leader | None = None

@@ -49,12 +49,15 @@ class Supervisor:
         self, settings: RunSettings, directory: RunDirectory, schedule: Schedule, home: Path, programs: Programs
     ) -> None:
         """`settings` lack the addresses, which are known once Redis and the endpoint are there."""
-        self.settings, self.directory, self.schedule = settings, directory, schedule
+        self.settings = settings
+        self.directory = directory
+        self.schedule = schedule
         self.wanted = d.Wanted(settings.workers, settings.instances_per_worker, settings.replicas)
         self.outcome: Outcome | None = None
         self.stopping: float | None = None
         """since when the job is ending"""
-        self._home, self._programs = home, programs
+        self._home = home
+        self._programs = programs
         self._drains: list[int] = []
         self._pins: dict[int, InstanceId] = {}
         self._submitted: d.Submitted | None = None
@@ -106,9 +109,16 @@ class Supervisor:
         redis.wait()
         here = os.getpid()
         entry = Entry(
-            self.settings.job, self.settings.run, endpoint.url, token, here, born(here),
-            str(self.directory.path), time.time(), authority(secret).decode() if encrypted else None,
-        )  # fmt: skip
+            self.settings.job,
+            self.settings.run,
+            endpoint.url,
+            token,
+            here,
+            born(here),
+            str(self.directory.path),
+            time.time(),
+            authority(secret).decode() if encrypted else None,
+        )
         file = Registry(self._home).add(entry)
         stack.callback(file.unlink, missing_ok=True)
         self._note("resume" if self.directory.resumed else "start")

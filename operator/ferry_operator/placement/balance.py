@@ -37,7 +37,8 @@ class Bins:
     """
 
     def __init__(self, capacity: Sequence[float], weight: Sequence[float], base: Sequence[float] | None = None) -> None:
-        self.capacity, self.weight = list(capacity), list(weight)
+        self.capacity = list(capacity)
+        self.weight = list(weight)
         self.base = list(base) if base is not None else [0.0] * len(self.capacity)
         self.load = list(self.base)
         self.average = _average(self.capacity, self.weight, sum(self.base))

@@ -89,7 +89,10 @@ class Outgoing:
             view = memoryview(buffer)
             if view.nbytes:
                 pieces.append(view if view.format == "B" and view.ndim == 1 and view.contiguous else view.cast("B"))
-        self.lane, self.kind, self.generation, self.head = int(lane), kind, generation, len(head)
+        self.lane = int(lane)
+        self.kind = kind
+        self.generation = generation
+        self.head = len(head)
         self.total = sum(map(len, pieces))
         if self.total > MESSAGE_BYTES_MAX:
             raise Refusal(
@@ -98,7 +101,9 @@ class Outgoing:
             )
         self.planned = 0
         """bytes already given to frames, kept by the flow control"""
-        self._pieces, self._index, self._at = pieces, 0, 0
+        self._pieces = pieces
+        self._index = 0
+        self._at = 0
 
     def take(self, count: int) -> list[memoryview]:
         """The next `count` bytes of the payload, as views of the sender's buffers."""

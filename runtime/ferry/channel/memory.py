@@ -94,7 +94,8 @@ class MemoryChannel(FlowChannel):
 
     def __init__(self, owner: MemoryEndpoint, peer: str, job: str, on_message: Handler, network: MemoryNetwork) -> None:
         super().__init__(peer, job, on_message)
-        self._owner, self._network = owner, network
+        self._owner = owner
+        self._network = network
         self._scheduled = False
 
     def _kick(self, size: int) -> None:
@@ -161,8 +162,12 @@ class MemoryEndpoint(Endpoint):
         on_close: OnClose,
     ) -> None:
         self.name = name
-        self._network, self._job, self._secret = network, job, secret
-        self._on_message, self._on_open, self._on_close = on_message, on_open, on_close
+        self._network = network
+        self._job = job
+        self._secret = secret
+        self._on_message = on_message
+        self._on_open = on_open
+        self._on_close = on_close
         self._channels: dict[str, MemoryChannel] = {}
         self._closing = False
 

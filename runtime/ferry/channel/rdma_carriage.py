@@ -53,14 +53,18 @@ class Carriage:
     """Used with the wire lock, but for `receive`. `leads`: this side begins a new attempt after a fall."""
 
     def __init__(self, sock: socket.socket, peer: str, means: Means, leads: bool) -> None:
-        self._socket, self._peer, self._means, self._leads = sock, peer, means, leads
+        self._socket = sock
+        self._peer = peer
+        self._means = means
+        self._leads = leads
         self.control = Control(sock)
         self._said: list[bytes | memoryview] = []
         self._pipe: Pipe | None = None
         self._out = self._in = False
         self._wanted = True
         self._pinged = False
-        self.stage, self._since = Stage.APART, time.monotonic()
+        self.stage = Stage.APART
+        self._since = time.monotonic()
         self._retry_at = self._heard = self._since
         self._pause = RETRY_SECONDS / 2
         self.reason = "the link is being set up"

@@ -54,7 +54,8 @@ class Region:
             self._mr = lib.MR(domain, size, access, address=self.address)
         except lib.PyverbsError as error:
             raise Exhausted(f"{size} bytes cannot be pinned: {error}") from error
-        self.local_key, self.remote_key = int(self._mr.lkey), int(self._mr.rkey)
+        self.local_key = int(self._mr.lkey)
+        self.remote_key = int(self._mr.rkey)
 
     def revoke(self) -> None:
         """From now on nobody's request reaches this memory. The memory itself stays until `close`."""
@@ -78,7 +79,9 @@ class Link:
     def __init__(
         self, lib: SimpleNamespace, context: Any, port: Port, depth: int, receives: int, on_close: Callable[[], None]
     ) -> None:
-        self._lib, self._port, self._on_close = lib, port, on_close
+        self._lib = lib
+        self._port = port
+        self._on_close = on_close
         self._regions: list[Region] = []
         self._stack = contextlib.ExitStack()
         self._failures: dict[int, str] = {}

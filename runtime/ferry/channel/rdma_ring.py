@@ -58,7 +58,9 @@ class Outbound:
     """The slots of the peer's ring, seen by the side that writes them."""
 
     def __init__(self, link: Link, posts: Posts, shape: Shape, lent: Lent) -> None:
-        self.shape, self._posts, self._lent = shape, posts, lent
+        self.shape = shape
+        self._posts = posts
+        self._lent = lent
         self._sources = [link.region(len(one), remote=False, mapping=one) for one in lent.mappings]
         self._kept: deque[tuple[int, int, list[memoryview]]] = deque()
         """of slots with lent memory: how many had been sent with it, its request, and what keeps the memory as it is"""
@@ -221,7 +223,11 @@ class Inbound:
     """This side's ring, which the peer writes."""
 
     def __init__(self, link: Link, posts: Posts, shape: Shape, imm: bool, number: int) -> None:
-        self.shape, self._link, self._posts, self._imm, self._number = shape, link, posts, imm, number
+        self.shape = shape
+        self._link = link
+        self._posts = posts
+        self._imm = imm
+        self._number = number
         self.ring = link.region(shape.ring_bytes, remote=True)
         self._words = self.ring.view.cast("Q")
         self._report = link.region(PAGE_BYTES, remote=False)

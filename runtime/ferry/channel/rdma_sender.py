@@ -25,7 +25,9 @@ class RdmaSender(TcpChannel):
         super().__init__(opening)
         self._fallback = means.fallback
         self._carriage = Carriage(opening.sock, self.peer, means, leads=opening.initiator != self.peer)
-        self._bell, self._pace, self._intake = Bell(), Pace(), Intake(means.shape)
+        self._bell = Bell()
+        self._pace = Pace()
+        self._intake = Intake(means.shape)
         self._asleep = False
         self._listened = 0.0
         self._failure: FerryError | None = None

@@ -67,8 +67,11 @@ class TcpEndpoint(Endpoint):
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
             raise Refusal(f"{name!r} is not a name: 1 to {NAME_BYTES_MAX} bytes without NUL")
         self.name = name
-        self._job, self._secret = job, secret
-        self._on_message, self._on_open, self._on_close = on_message, on_open, on_close
+        self._job = job
+        self._secret = secret
+        self._on_message = on_message
+        self._on_open = on_open
+        self._on_close = on_close
         self._life = life or struct.pack(">Q8s", time.time_ns(), os.urandom(8))
         self._latest: dict[str, bytes] = {}
         """The latest life of each peer that was here."""

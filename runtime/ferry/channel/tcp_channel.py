@@ -84,7 +84,8 @@ class TcpChannel(FlowChannel):
     def __init__(self, opening: Opening, reason: str = "") -> None:
         super().__init__(opening.peer, opening.job, opening.on_message, reason)
         self.opening = opening
-        self._socket, self._on_end = opening.sock, opening.on_end
+        self._socket = opening.sock
+        self._on_end = opening.on_end
         self._wire = threading.Lock()
         self._rest: list[bytes | memoryview] = []
         self._stuck = False

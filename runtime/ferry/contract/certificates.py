@@ -74,10 +74,8 @@ def issue(secret: str) -> Identity:
     )
     return Identity(
         signed.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    )  # fmt: skip
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
 
 
 def _certificate(public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:

@@ -277,10 +277,30 @@ class Leaving:
 
 
 Message = (
-    Install | Ask | Answer | Prepare | Partials | Delta | Prepared | FragmentsGone | Commit | Committed
-    | Fetch | Chunk | Warm | Refused | Failed | Report | Begins | Leaving | Waiting
-    | Unsendable | Pulse | Amend | Learned
-)  # fmt: skip
+    Install
+    | Ask
+    | Answer
+    | Prepare
+    | Partials
+    | Delta
+    | Prepared
+    | FragmentsGone
+    | Commit
+    | Committed
+    | Fetch
+    | Chunk
+    | Warm
+    | Refused
+    | Failed
+    | Report
+    | Begins
+    | Leaving
+    | Waiting
+    | Unsendable
+    | Pulse
+    | Amend
+    | Learned
+)
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))
 """Wire number of each message; append only."""

@@ -132,9 +132,13 @@ def replicas_missing(machine: Coordinator) -> int:
 
 
 def serve(
-    loop: Loop, progress: Progress, registry: prom.CollectorRegistry, settings: RunSettings, stop: Callable[[], None],
+    loop: Loop,
+    progress: Progress,
+    registry: prom.CollectorRegistry,
+    settings: RunSettings,
+    stop: Callable[[], None],
     address: tuple[str, int],
-) -> str:  # fmt: skip
+) -> str:
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
     listener = socket.create_server(address, family=socket.AF_INET6 if is_v6(address[0]) else socket.AF_INET)
     scheme, context = ("https", server_context(issue(settings.secret))) if settings.encrypted else ("http", None)

@@ -172,7 +172,8 @@ class StateCollector:
     """State and load per virtual node, read when they are scraped."""
 
     def __init__(self, table: Callable[[], Table], loads: Callable[[], list[Load]]) -> None:
-        self._table, self._loads = table, loads
+        self._table = table
+        self._loads = loads
 
     def collect(self) -> Iterator[Metric]:
         """Two gauges, one sample of each for a virtual node."""

@@ -125,13 +125,20 @@ class Progress:
         append_record(
             self.directory,
             {
-                "t": record.end, "kind": "epoch", "epoch": record.epoch, "generation": generation,
-                "begin": record.begin, "end": record.end, "rows": record.rows, "fired": record.fired,
-                "late": record.late, "malformed": record.malformed,
+                "t": record.end,
+                "kind": "epoch",
+                "epoch": record.epoch,
+                "generation": generation,
+                "begin": record.begin,
+                "end": record.end,
+                "rows": record.rows,
+                "fired": record.fired,
+                "late": record.late,
+                "malformed": record.malformed,
                 "stages": {k: round(v, 5) for k, v in record.stages.items()},
                 "watermark": watermark if known else None,
             },
-        )  # fmt: skip
+        )
 
     def note(self, kind: str, text: str) -> None:
         """A fact for the timeline."""

@@ -29,7 +29,8 @@ class Announcer:
 
     def __init__(self, board: Board, cores: int) -> None:
         """`cores`: of an executor."""
-        self._board, self._cores = board, cores
+        self._board = board
+        self._cores = cores
         self._life = secrets.token_hex(8)
         self._spark = ""
 

@@ -42,13 +42,23 @@ class Epochs:
     """Runs epochs, one at a time, on Spark's callback thread."""
 
     def __init__(
-        self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress,
-        checkpoint: Checkpoint, hook: Hook, apart: bool,
-    ) -> None:  # fmt: skip
+        self,
+        settings: RunSettings,
+        spark: SparkSession,
+        plan: Plan,
+        loop: Loop,
+        progress: Progress,
+        checkpoint: Checkpoint,
+        hook: Hook,
+        apart: bool,
+    ) -> None:
         """`apart`: tasks run on other hosts, and share with the driver only what is mounted on both."""
-        self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
-            settings, spark, plan, loop, progress, hook,
-        )  # fmt: skip
+        self.settings = settings
+        self.spark = spark
+        self.plan = plan
+        self.loop = loop
+        self.progress = progress
+        self.hook = hook
         self._root = Right.root(settings.secret)
         self._checkpoint = checkpoint
         self.finished = False

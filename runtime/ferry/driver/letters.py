@@ -18,7 +18,8 @@ class DeadLetters:
     """The folders below one directory, which need not exist."""
 
     def __init__(self, directory: Path, bytes_max: int = limits.DEAD_LETTER_BYTES_MAX) -> None:
-        self._directory, self._bytes_max = directory, bytes_max
+        self._directory = directory
+        self._bytes_max = bytes_max
         found = [p for p in directory.glob("epoch=*") if p.name[6:].isdigit()]
         self._bytes = {int(p.name[6:]): _size(p) for p in sorted(found, key=lambda p: int(p.name[6:]))}
 

@@ -26,7 +26,11 @@ class Patience:
         self, loop: Loop, progress: Progress, reason: str, quiet: float = 0.0, limit: float | None = None
     ) -> None:
         """`quiet`: seconds before it is said; `limit`: seconds after which the job stops, None for never."""
-        self._loop, self._progress, self._reason, self._quiet, self._limit = loop, progress, reason, quiet, limit
+        self._loop = loop
+        self._progress = progress
+        self._reason = reason
+        self._quiet = quiet
+        self._limit = limit
         self._since: float | None = None
 
     def failed(self, what: str) -> None:

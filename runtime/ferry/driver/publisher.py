@@ -68,12 +68,22 @@ class Publisher:
     """Gives the rows of one epoch after another to the sinks."""
 
     def __init__(
-        self, settings: RunSettings, spark: SparkSession, plan: Plan, loop: Loop, progress: Progress, hook: Hook,
-        watch: Watch, letters: DeadLetters,
-    ) -> None:  # fmt: skip
-        self.settings, self.spark, self.plan, self.loop, self.progress, self.hook = (
-            settings, spark, plan, loop, progress, hook,
-        )  # fmt: skip
+        self,
+        settings: RunSettings,
+        spark: SparkSession,
+        plan: Plan,
+        loop: Loop,
+        progress: Progress,
+        hook: Hook,
+        watch: Watch,
+        letters: DeadLetters,
+    ) -> None:
+        self.settings = settings
+        self.spark = spark
+        self.plan = plan
+        self.loop = loop
+        self.progress = progress
+        self.hook = hook
         self._root = Right.root(settings.secret)
         self.authority = authority(settings.secret).decode() if settings.encrypted else None
         """what tasks check instances against; None: TLS is off"""

@@ -25,7 +25,8 @@ class Watch:
 
     def __init__(self, cancel: Callable[[], None], connected: Callable[[InstanceId], bool]) -> None:
         self.gone = threading.Event()
-        self._cancel, self._connected = cancel, connected
+        self._cancel = cancel
+        self._connected = connected
         self._watched: frozenset[InstanceId] = frozenset()
         self._number = 0
         self._lock = threading.Lock()

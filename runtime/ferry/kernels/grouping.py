@@ -269,8 +269,10 @@ class Groups:
     """A growing table of groups; at most `rows_max` of them and `heap_max` bytes of keys, then `add` stops early."""
 
     def __init__(self, codes: Ints, by_bytes: bool, rows_max: int = 1 << 31, heap_max: int = 1 << 31) -> None:
-        self.codes, self.by_bytes = codes, by_bytes
-        self.rows_max, self.heap_max = rows_max, heap_max
+        self.codes = codes
+        self.by_bytes = by_bytes
+        self.rows_max = rows_max
+        self.heap_max = heap_max
         self.count = 0
         self.heap_end = 0
         self._allocate(min(1024, rows_max), 16 * 1024 if by_bytes else 0)
@@ -286,9 +288,24 @@ class Groups:
         """Merge rows from `start` on; the row at which a bound was reached, or the number of rows when all are in."""
         while True:
             start, self.count, self.heap_end, why = fold(
-                self._index, self._rows, self._rows.view(np.float64), self.heap, self.codes, self.by_bytes,
-                slices, hashes, keys, offsets, data, n, cells, cells.view(np.float64), start, self.count, self.heap_end,
-            )  # fmt: skip
+                self._index,
+                self._rows,
+                self._rows.view(np.float64),
+                self.heap,
+                self.codes,
+                self.by_bytes,
+                slices,
+                hashes,
+                keys,
+                offsets,
+                data,
+                n,
+                cells,
+                cells.view(np.float64),
+                start,
+                self.count,
+                self.heap_end,
+            )
             if why == DONE:
                 return hashes.size
             if why == ROWS_FULL:

@@ -35,9 +35,11 @@ def pair(a: InstanceId, b: InstanceId) -> Pair:
 
 
 def blame(
-    chains: Iterable[Chain], acknowledged: Mapping[Chain, object], told: Mapping[InstanceId, m.Waiting],
+    chains: Iterable[Chain],
+    acknowledged: Mapping[Chain, object],
+    told: Mapping[InstanceId, m.Waiting],
     at_work: Callable[[InstanceId], bool],
-) -> Blame:  # fmt: skip
+) -> Blame:
     """What follows from what the instances tell of an attempt that takes too long. Who tells nothing is not blamed."""
     out = Blame()
     for chain in chains:
@@ -59,9 +61,13 @@ def blame(
 
 
 def around(
-    groups: Sequence[Group], helpers: Sequence[InstanceId], alive: Mapping[InstanceId, object],
-    apart: Callable[[InstanceId, InstanceId], bool], slow: Mapping[Chain, InstanceId], generation: int,
-) -> tuple[list[Group], list[Change]]:  # fmt: skip
+    groups: Sequence[Group],
+    helpers: Sequence[InstanceId],
+    alive: Mapping[InstanceId, object],
+    apart: Callable[[InstanceId, InstanceId], bool],
+    slow: Mapping[Chain, InstanceId],
+    generation: int,
+) -> tuple[list[Group], list[Change]]:
     """Groups in which no two neighbours of a chain are apart, and some helper is apart from no leader, if that can be.
 
     Only members that are in step lead, and the leaders stay who they are when that is possible. A replica leaves the
@@ -91,9 +97,11 @@ def around(
 
 
 def _leaders(
-    groups: Sequence[Group], helpers: Sequence[InstanceId], alive: Mapping[InstanceId, object],
+    groups: Sequence[Group],
+    helpers: Sequence[InstanceId],
+    alive: Mapping[InstanceId, object],
     apart: Callable[[InstanceId, InstanceId], bool],
-) -> list[InstanceId]:  # fmt: skip
+) -> list[InstanceId]:
     """Leaders that one helper can reach, all of them, with as few changes as possible; else those that there are."""
     present = [group.leader for group in groups]
     found: list[tuple[int, list[InstanceId]]] = []

@@ -43,7 +43,7 @@ from ferry.protocol.coordinator_io import (
     Send,
     Settings,
     StartIngest,
-)  # fmt: skip
+)
 from ferry.protocol.instance_io import Tick
 from ferry.protocol.membership import MEMBER_HANDLERS
 from ferry.protocol.patience import Patience
@@ -204,9 +204,14 @@ class Coordinator(Patience):
         assert self.ingested is not None and self.step_now is not None
         late, fired = sum(late for late, _ in self.acks.values()), sum(fired for _, fired in self.acks.values())
         self.commit = m.Commit(
-            Label(self.step_now, self._attempt()), self.generation, self.epoch_low, self.attempt_high, self.ingested.meta,
-            late, fired,
-        )  # fmt: skip
+            Label(self.step_now, self._attempt()),
+            self.generation,
+            self.epoch_low,
+            self.attempt_high,
+            self.ingested.meta,
+            late,
+            fired,
+        )
         self.put = {}
         self._enter(Phase.COMMIT)
         self._send_commit_again()
@@ -233,8 +238,13 @@ class Coordinator(Patience):
         self.helpless = None
         self.found_apart.clear()
         self.committed, self.low, self.high, self.meta, self.late, self.fired = (
-            c.label, c.low, c.high, c.meta, c.late, c.fired,
-        )  # fmt: skip
+            c.label,
+            c.low,
+            c.high,
+            c.meta,
+            c.late,
+            c.fired,
+        )
         if c.label.step.operator + 1 == self.settings.operators:
             self._read()
         else:

@@ -149,9 +149,20 @@ class Desired:
 
 
 Event = (
-    m.Message | Tick | Connected | Lost | Journaled | JournalRefused | JournalReachable | EpochBegun | Ingested
-    | IngestFailed | ReadFailed | EpochEnded | Desired
-)  # fmt: skip
+    m.Message
+    | Tick
+    | Connected
+    | Lost
+    | Journaled
+    | JournalRefused
+    | JournalReachable
+    | EpochBegun
+    | Ingested
+    | IngestFailed
+    | ReadFailed
+    | EpochEnded
+    | Desired
+)
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------

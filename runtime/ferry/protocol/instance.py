@@ -40,7 +40,7 @@ from ferry.protocol.instance_io import (
     StopScan,
     Tick,
     TooLarge,
-)  # fmt: skip
+)
 from ferry.protocol.member import LEARN_STALL_MS, WAITING, Acks, Member, Trial
 from ferry.protocol.steps import predecessor, successor
 
@@ -252,9 +252,15 @@ class Instance(Member):
         self._do(Put(label))
         self.learning.put(label.step, self.log.get(label, []))
         self._save(
-            committed=label, low=commit.low, high=commit.high, meta=commit.meta, late=commit.late, fired=commit.fired,
-            committing=None, learned=(),
-        )  # fmt: skip
+            committed=label,
+            low=commit.low,
+            high=commit.high,
+            meta=commit.meta,
+            late=commit.late,
+            fired=commit.fired,
+            committing=None,
+            learned=(),
+        )
         self.log = {lb: d for lb, d in self.log.items() if lb.step > label.step}
         # Their bodies are forgotten with the log: a learner's copy that still waits for its table comes as a gap.
         self.waiting = [w for w in self.waiting if not isinstance(w, m.Delta) or w.step > label.step]

@@ -166,9 +166,21 @@ class StopScan:
 
 
 Effect = (
-    Send | Contribute | Compute | SendDelta | LogDelta | Put | Save | ForgetLog | ForgetAttempt | Release | Drop | Load
-    | Scan | StopScan
-)  # fmt: skip
+    Send
+    | Contribute
+    | Compute
+    | SendDelta
+    | LogDelta
+    | Put
+    | Save
+    | ForgetLog
+    | ForgetAttempt
+    | Release
+    | Drop
+    | Load
+    | Scan
+    | StopScan
+)
 
 
 @dataclass(unsafe_hash=True)

@@ -61,11 +61,22 @@ class Learning:
     """The learner's side: one session per leader and occasion."""
 
     def __init__(
-        self, me: InstanceId, operators: int, rules: Rules, stall_ms: int, do: Callable[[Effect], None],
-        whole: Callable[[], None] = lambda: None, session_vnodes: int = SESSION_VNODES,
-    ) -> None:  # fmt: skip
-        self.me, self.operators, self.rules, self.stall_ms, self.do = me, operators, rules, stall_ms, do
-        self.whole, self.session_vnodes = whole, session_vnodes
+        self,
+        me: InstanceId,
+        operators: int,
+        rules: Rules,
+        stall_ms: int,
+        do: Callable[[Effect], None],
+        whole: Callable[[], None] = lambda: None,
+        session_vnodes: int = SESSION_VNODES,
+    ) -> None:
+        self.me = me
+        self.operators = operators
+        self.rules = rules
+        self.stall_ms = stall_ms
+        self.do = do
+        self.whole = whole
+        self.session_vnodes = session_vnodes
         self.sessions: list[Session] = []
         self.version = Version(0, 0)
         self.count = 0

@@ -49,9 +49,16 @@ class Member(ABC):
     """State of one instance, its mark, its fences and its table."""
 
     def __init__(
-        self, me: InstanceId, operators: int, saved: Saved, logged: tuple[m.Delta, ...] = (), rules: Rules | None = None,
-        learn_stall_ms: int = LEARN_STALL_MS, slow_ms: int = SLOW_MS, session_vnodes: int = SESSION_VNODES,
-    ) -> None:  # fmt: skip
+        self,
+        me: InstanceId,
+        operators: int,
+        saved: Saved,
+        logged: tuple[m.Delta, ...] = (),
+        rules: Rules | None = None,
+        learn_stall_ms: int = LEARN_STALL_MS,
+        slow_ms: int = SLOW_MS,
+        session_vnodes: int = SESSION_VNODES,
+    ) -> None:
         self.me = me
         self.operators = operators
         self.rules = rules or Rules()
@@ -137,8 +144,18 @@ class Member(ABC):
         whole = [v for v in (*s.learned, *learned) if all(v in deltas[label] for label in prepared)]
         holds = tuple(sorted({**dict.fromkeys(s.holds), **dict.fromkeys(whole)}))
         answer = m.Answer(
-            self.me, ask.generation, s.committed, s.low, s.high, s.meta, holds, prepared, s.late, s.fired, s.released,
-        )  # fmt: skip
+            self.me,
+            ask.generation,
+            s.committed,
+            s.low,
+            s.high,
+            s.meta,
+            holds,
+            prepared,
+            s.late,
+            s.fired,
+            s.released,
+        )
         self._do(Send(DRIVER, answer))
 
     def _logged(self) -> dict[Label, dict[int, bool]]:

@@ -35,7 +35,7 @@ from ferry.protocol.coordinator_io import (
     Phase,
     Send,
     Settings,
-)  # fmt: skip
+)
 from ferry.protocol.rules import Rules
 from ferry.protocol.view import Chain, View, seen
 

@@ -78,9 +78,17 @@ class Moves(Adoption):
 
     def _wanted(self, pace: g.Pace) -> tuple[list[Group], list[g.Change]]:
         return g.regroup(
-            self.table, self.placements(), self.alive, self.warm, self.committed, self.given_up(), pace, self.generation,
-            self.rules, self._led_in_peace,
-        )  # fmt: skip
+            self.table,
+            self.placements(),
+            self.alive,
+            self.warm,
+            self.committed,
+            self.given_up(),
+            pace,
+            self.generation,
+            self.rules,
+            self._led_in_peace,
+        )
 
     def _regroup(self) -> None:
         """One step towards what is desired; between two epochs."""

@@ -91,7 +91,9 @@ class InstancesCollector:
     """Metrics of the instances of one worker, read when they are scraped."""
 
     def __init__(self, worker: int, directory: Path, lives: Callable[[], Mapping[int, Life]]) -> None:
-        self._worker, self._directory, self._lives = worker, directory, lives
+        self._worker = worker
+        self._directory = directory
+        self._lives = lives
 
     def collect(self) -> Iterator[Metric]:
         """One sample of each for an instance."""

@@ -65,7 +65,8 @@ class Data:
         self.me = me
         self.shapes = shapes
         self.virtual_nodes = settings.virtual_nodes
-        self._send, self._alive = send, alive
+        self._send = send
+        self._alive = alive
         self._lock = threading.RLock()
         # A directory of the machine may be found again by another run of a job with the same name: its state is no copy.
         self._boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {settings.run} {FORMAT}"

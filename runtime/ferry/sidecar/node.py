@@ -77,7 +77,8 @@ class Node:
 
     def __init__(self, settings: RunSettings, worker: int, index: int, life: bytes, surroundings: Environment) -> None:
         self.settings = settings
-        self._index, self._surroundings = index, surroundings
+        self._index = index
+        self._surroundings = surroundings
         self.me = InstanceId(f"{worker}.{index}")
         self.dir = settings.path / "workers" / str(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)

@@ -71,9 +71,12 @@ class Peers:
     """Open channels by peer name (drivers', too), and what waits for one."""
 
     def __init__(
-        self, me: str, board: Board, superseded: Callable[[Registration], None],
+        self,
+        me: str,
+        board: Board,
+        superseded: Callable[[Registration], None],
         on_refused: Callable[[str, str], None] = lambda peer, why: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`superseded` is called, on a thread of its own, with the registration of a later life of this instance.
 
         `on_refused(peer, reason)` is told of a message that can never be sent; it is called with a lock held.

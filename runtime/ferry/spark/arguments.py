@@ -17,7 +17,8 @@ class Arguments(dict[str, Any]):
 
     def __init__(self, given: Mapping[str, Any], events: int | None) -> None:
         super().__init__(given if events is None else {**given, EVENTS: events})
-        self.bounded, self.asked = events is not None, False
+        self.bounded = events is not None
+        self.asked = False
 
     def __getitem__(self, name: str) -> Any:
         self.asked |= name == EVENTS

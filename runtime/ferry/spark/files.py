@@ -41,7 +41,8 @@ class DirectorySplits(ABC):
     """What both formats share: listing, positions, and dividing files among tasks."""
 
     def __init__(self, directory: str | os.PathLike[str], finite: bool = False) -> None:
-        self.directory, self.finite = os.fspath(directory), finite
+        self.directory = os.fspath(directory)
+        self.finite = finite
         self._shares: dict[File, list[tuple[int, int, int]]] = {}
         self._taken = Taken(self.directory)
 

@@ -41,7 +41,8 @@ class Fragmenter:
     def __init__(self, shape: Shape, side: int = 0, groups_max: int = GROUPS_MAX) -> None:
         """`side` is 0 or 1: left or right input of a join."""
         assert side in (0, 1) and (side == 0 or shape.kind == "join"), (shape.kind, side)
-        self.shape, self.side = shape, side
+        self.shape = shape
+        self.side = side
         self.rows = 0
         """records taken into fragments"""
         self.rows_malformed = 0

@@ -55,8 +55,10 @@ class AggregateState:
         """Open the state that is in `directory`, or an empty one; files of unfinished growth are removed."""
         assert shape.kind == "aggregate" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
         assert virtual_nodes <= limits.VIRTUAL_NODES_MAX
-        self.shape, self.virtual_nodes = shape, virtual_nodes
-        self.directory, self.memory_bytes = directory, memory_bytes
+        self.shape = shape
+        self.virtual_nodes = virtual_nodes
+        self.directory = directory
+        self.memory_bytes = memory_bytes
         self._codes = aggregates.merge_codes(shape)
         self._by_bytes = not shape.int_key
         self.expired = limits.WATERMARK_NONE

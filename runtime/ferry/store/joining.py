@@ -72,7 +72,10 @@ class Join:
         held: Callable[[Ints], list[tuple[Segment, Ints]]],
         expired: Callable[[], int],
     ) -> None:
-        self._shape, self._virtual_nodes, self._held, self._expired = shape, virtual_nodes, held, expired
+        self._shape = shape
+        self._virtual_nodes = virtual_nodes
+        self._held = held
+        self._expired = expired
         self._schema = schemas.rows_schema(shape)
 
     def fired(self, low: int, high: int, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:

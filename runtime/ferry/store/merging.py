@@ -24,7 +24,8 @@ class _Cursor:
     """How far one input is read. `share`: rows of it in one piece."""
 
     def __init__(self, segment: Segment, share: int) -> None:
-        self.segment, self.share = segment, share
+        self.segment = segment
+        self.share = share
         self._part = self._row = 0
 
     @property

@@ -58,7 +58,9 @@ class RowState:
     def __init__(self, shape: Shape, virtual_nodes: int, directory: Path) -> None:
         """Open the state that is in `directory`, or an empty one."""
         assert shape.kind == "join" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
-        self.shape, self.virtual_nodes, self.directory = shape, virtual_nodes, directory
+        self.shape = shape
+        self.virtual_nodes = virtual_nodes
+        self.directory = directory
         self._schema = schemas.rows_schema(shape)
         self.expired = limits.WATERMARK_NONE
         self._join = Join(shape, virtual_nodes, self._held, lambda: self.expired)

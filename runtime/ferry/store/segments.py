@@ -101,7 +101,9 @@ class Writer:
     ) -> None:
         self._path = directory / f"{sequence:012d}.{level}.arrow"
         self._unfinished = self._path.with_suffix(".tmp")
-        self._about, self._sequence, self._level = about, sequence, level
+        self._about = about
+        self._sequence = sequence
+        self._level = level
         self._counts = np.zeros(virtual_nodes, np.int32)
         self._slices: set[int] = set()
         self._bytes = self._rows = 0

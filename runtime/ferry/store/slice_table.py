@@ -60,12 +60,16 @@ class SliceTable:
 
     def __init__(self, directory: Path, slice_start: int, width: int, by_bytes: bool, drops: Drops) -> None:
         """Open or create `SLICE.table`. `width` is words per row (4 and the state columns)."""
-        self.directory, self.slice_start = directory, slice_start
-        self.width, self.by_bytes = width, by_bytes
-        self._drops, self.virtual_nodes = drops, drops.at.size
+        self.directory = directory
+        self.slice_start = slice_start
+        self.width = width
+        self.by_bytes = by_bytes
+        self._drops = drops
+        self.virtual_nodes = drops.at.size
         self._vnode_bits = self.virtual_nodes.bit_length() - 1
         self.cold = False
-        self.path, self.heap_path = directory / f"{slice_start}.table", directory / f"{slice_start}.heap"
+        self.path = directory / f"{slice_start}.table"
+        self.heap_path = directory / f"{slice_start}.heap"
         self.heap: Bytes = NO_BYTES
         self._garbage: deque[tuple[Path, int, int]] = deque()
         """(file, begin, end): bytes that are never looked at again"""
@@ -155,10 +159,27 @@ class SliceTable:
         while True:
             self._header[_DIRTY] = 1
             start, need = table.put(
-                self.slots, self.heap, self.places, self.counts, self._key_bytes, self._end, self._heap_end, granted,
-                first_bits, self._vnode_bits, self.by_bytes,
-                order, rows.hashes, rows.keys, rows.offsets, rows.data, rows.n, rows.cells, absent, start,
-            )  # fmt: skip
+                self.slots,
+                self.heap,
+                self.places,
+                self.counts,
+                self._key_bytes,
+                self._end,
+                self._heap_end,
+                granted,
+                first_bits,
+                self._vnode_bits,
+                self.by_bytes,
+                order,
+                rows.hashes,
+                rows.keys,
+                rows.offsets,
+                rows.data,
+                rows.n,
+                rows.cells,
+                absent,
+                start,
+            )
             self._header[_DIRTY] = 0
             if need == table.DONE:
                 break

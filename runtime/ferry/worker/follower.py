@@ -37,7 +37,9 @@ class Follower:
     """One worker's place for tasks."""
 
     def __init__(self, settings: RunSettings, worker: int, surroundings: Environment) -> None:
-        self._settings, self._worker, self._surroundings = settings, worker, surroundings
+        self._settings = settings
+        self._worker = worker
+        self._surroundings = surroundings
         self._files = Files(settings.path / "executors" / str(worker))
         self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
         self._driver: DriverPlace | None = None

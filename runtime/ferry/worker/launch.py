@@ -83,17 +83,28 @@ def configuration(settings: RunSettings) -> str:
 def command(surroundings: Environment, files: Files, java: str, home: Path, driver: DriverPlace) -> list[str]:
     """The command line. It holds no secret: everybody on the machine sees it."""
     return [
-        java, *OPTIONS, "-cp", f"{home / 'jars'}/*", f"-Dlog4j2.configurationFile={files.logging}",
+        java,
+        *OPTIONS,
+        "-cp",
+        f"{home / 'jars'}/*",
+        f"-Dlog4j2.configurationFile={files.logging}",
         "org.apache.spark.deploy.worker.Worker",
-        "--host", bracketed(surroundings.address),
-        "--port", str(SPARK_WORKER_PORT if surroundings.fixed_ports else 0),
-        "--webui-port", "0",
-        "--cores", str(driver.cores),
-        "--memory", MEMORY,
-        "--work-dir", str(files.work),
-        "--properties-file", str(files.configuration),
+        "--host",
+        bracketed(surroundings.address),
+        "--port",
+        str(SPARK_WORKER_PORT if surroundings.fixed_ports else 0),
+        "--webui-port",
+        "0",
+        "--cores",
+        str(driver.cores),
+        "--memory",
+        MEMORY,
+        "--work-dir",
+        str(files.work),
+        "--properties-file",
+        str(files.configuration),
         driver.spark,
-    ]  # fmt: skip
+    ]
 
 
 def variables(settings: RunSettings, worker: int, files: Files, home: Path) -> dict[str, str]:

@@ -35,7 +35,8 @@ class Tail:
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         """`say` gets every line, with the executor and the stream in front."""
-        self._directory, self._say = directory, say
+        self._directory = directory
+        self._say = say
         self._files: dict[tuple[int, int], _File] = {}
 
     def look(self) -> None:

@@ -69,7 +69,8 @@ class ArrivalSplits:
         return self.generator
 
     def __init__(self, generator: Generator, stream: str) -> None:
-        self.generator, self.stream = generator, stream
+        self.generator = generator
+        self.stream = stream
         generator.schema(stream)
 
     def __repr__(self) -> str:

@@ -159,7 +159,8 @@ class _News:
     """Events of a job that were not there, or not as often, at the look before."""
 
     def __init__(self, job: Remote) -> None:
-        self._job, self._readable = job, True
+        self._job = job
+        self._readable = True
         self._known: dict[str, int] | None = None
 
     def lines(self, document: Doc, look: Look) -> Iterator[Line]:

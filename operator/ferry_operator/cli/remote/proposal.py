@@ -47,13 +47,23 @@ class Proposal:
         return {
             "job": self.job,
             "changes": [
-                {"path": c.path, "before": _plain(c.before), "after": _plain(c.after), "kind": str(c.kind),
-                 "what": c.entry.what, "restartsDriver": c.entry.driver, "replacesWorkers": c.entry.workers}
+                {
+                    "path": c.path,
+                    "before": _plain(c.before),
+                    "after": _plain(c.after),
+                    "kind": str(c.kind),
+                    "what": c.entry.what,
+                    "restartsDriver": c.entry.driver,
+                    "replacesWorkers": c.entry.workers,
+                }
                 for c in self.changes
             ],
-            "effects": list(self.effects), "warnings": list(self.warnings), "refusals": list(self.refusals),
-            "leadersMoved": self.leaders, "copiesMade": self.copies,
-        }  # fmt: skip
+            "effects": list(self.effects),
+            "warnings": list(self.warnings),
+            "refusals": list(self.refusals),
+            "leadersMoved": self.leaders,
+            "copiesMade": self.copies,
+        }
 
 
 @dataclass(slots=True)

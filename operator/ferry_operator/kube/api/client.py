@@ -48,7 +48,9 @@ class KubeApi:
         configuration = configuration or _of_this_process()
         configuration.retries = False
         self._client = kubernetes.client.ApiClient(configuration)
-        self._namespace, self._count, self._timeout = namespace, count, timeout
+        self._namespace = namespace
+        self._count = count
+        self._timeout = timeout
 
     def get(self, kind: Kind, name: str) -> Doc:
         """See `port.Api`."""
@@ -202,8 +204,10 @@ class Fenced:
     """An API through which only the holder of the Lease writes: a deposed operator stops at once."""
 
     def __init__(self, api: Api, held: Callable[[], bool]) -> None:
-        self._api, self._held = api, held
-        self.get, self.find = api.get, api.find
+        self._api = api
+        self._held = held
+        self.get = api.get
+        self.find = api.find
 
     def create(self, kind: Kind, document: Doc) -> Doc:
         """See `port.Api`."""

@@ -35,8 +35,11 @@ class Lease:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`identity` is of this process alone: one that is started again is another holder."""
-        self._api, self._name, self.identity = api, name, identity
-        self._clock, self._wall = clock, wall
+        self._api = api
+        self._name = name
+        self.identity = identity
+        self._clock = clock
+        self._wall = wall
         self._renewed: float | None = None
         self._token = 0
         self._seen: tuple[str, float] | None = None

@@ -50,8 +50,13 @@ class Leader:
     """The work of one term of leadership."""
 
     def __init__(self, api: Api, release: Release, token: int, held: Callable[[], bool], metrics: Metrics) -> None:
-        self.queue, self.store, self.token = WorkQueue(), Store(), token
-        self._api, self._release, self._held, self._metrics = api, release, held, metrics
+        self.queue = WorkQueue()
+        self.store = Store()
+        self.token = token
+        self._api = api
+        self._release = release
+        self._held = held
+        self._metrics = metrics
         self._link = DriverClient()
         self._nodes_at = 0.0
         fenced = Fenced(api, held)

@@ -26,8 +26,11 @@ class Watch:
     """Watches one namespace from `start` to `close`."""
 
     def __init__(self, namespace: str, store: Store, queue: WorkQueue) -> None:
-        self._namespace, self._store, self._queue = namespace, store, queue
-        self._stop, self._ready = threading.Event(), threading.Event()
+        self._namespace = namespace
+        self._store = store
+        self._queue = queue
+        self._stop = threading.Event()
+        self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:

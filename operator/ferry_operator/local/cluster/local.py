@@ -42,7 +42,10 @@ class LocalCluster:
 
     def __init__(self, settings: RunSettings, processes: Processes, redis: PrivateRedis, programs: Programs) -> None:
         """`settings` are written already; Redis may still be starting."""
-        self._settings, self._processes, self._redis, self._programs = settings, processes, redis, programs
+        self._settings = settings
+        self._processes = processes
+        self._redis = redis
+        self._programs = programs
         self._run_json = str(settings.path / "run.json")
         self._workers: dict[int, Process] = {}
         self._failures: dict[int, int] = {}

@@ -27,7 +27,8 @@ class PrivateRedis:
     """One server; its data is in `directory` and outlives it."""
 
     def __init__(self, processes: Processes, directory: Path, secret: str) -> None:
-        self._processes, self._password = processes, derived(secret, "redis")
+        self._processes = processes
+        self._password = derived(secret, "redis")
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._short: Path | None = None

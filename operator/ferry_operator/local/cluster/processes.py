@@ -48,7 +48,8 @@ class Processes:
 
     def __init__(self, run: str, logs: Path, environment: Mapping[str, str]) -> None:
         """`run` has to be unique on this machine: it is the mark."""
-        self.run, self.logs = run, logs
+        self.run = run
+        self.logs = logs
         self.environment = {**os.environ, **environment}
         logs.mkdir(parents=True, exist_ok=True)
         self._keeper = self._start_keeper()

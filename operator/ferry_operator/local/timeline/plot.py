@@ -118,9 +118,17 @@ def _labels(axis: Any, marks: Sequence[tuple[float, str, bool]], last: float) ->
         row = next((n for n, until in enumerate(free) if until <= left), len(free))
         free[row : row + 1] = [left + width]
         axis.annotate(
-            shown, (left, 1.0), (0, 3 + 11 * row), xycoords=("data", "axes fraction"), textcoords="offset points",
-            color=FAILURE if failure else ACTION, fontsize=8, ha="left", va="bottom", annotation_clip=False,
-        )  # fmt: skip
+            shown,
+            (left, 1.0),
+            (0, 3 + 11 * row),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            color=FAILURE if failure else ACTION,
+            fontsize=8,
+            ha="left",
+            va="bottom",
+            annotation_clip=False,
+        )
 
 
 def _title(job: str, summary: timeline.Summary) -> str:

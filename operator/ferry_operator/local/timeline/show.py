@@ -28,11 +28,14 @@ class Progress:
     """Shows views as they come; use as a context."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
-        self._console, self._quiet = console, quiet
+        self._console = console
+        self._quiet = quiet
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
         )
-        self._last_event, self._printed, self._line = "starting", 0.0, ""
+        self._last_event = "starting"
+        self._printed = 0.0
+        self._line = ""
 
     def __enter__(self) -> Progress:
         if self._live is not None:

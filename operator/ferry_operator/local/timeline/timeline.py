@@ -41,11 +41,13 @@ class Tail:
 
     def __init__(self, file: Path, from_end: bool = False) -> None:
         self._file = file
-        self._head, self._at = b"", 0
+        self._head = b""
+        self._at = 0
         """How the part begins that was read last: no other part begins with the same record."""
         if from_end and file.exists():
             with open(file, "rb") as part:
-                self._head, self._at = part.read(HEAD_BYTES), part.seek(0, os.SEEK_END)
+                self._head = part.read(HEAD_BYTES)
+                self._at = part.seek(0, os.SEEK_END)
 
     def read(self) -> list[Record]:
         """New records, in order; none while the file does not exist."""
