@@ -18,9 +18,9 @@ from typing import Any
 
 from ferry.channel import frames, lanes, rdma_ring, tcp_channel
 from ferry.channel.base import Channel, Endpoint, Lane, Message
-from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
+from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma_device import choose_device
-from ferry.channel.rdma_memory import Shape
+from ferry.channel.rdma_memory import RingShape
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract import limits
 
@@ -80,7 +80,7 @@ def endpoint(case: Case, name: str, host: str, on_message: Callable[[Message], N
     rest: tuple[Any, ...] = ("bench", b"nobody else is here", on_message, _opened, _closed)
     if case.carrier == "tcp":
         return TcpEndpoint(name, *rest)
-    settings = Settings(Shape(case.slots, case.slot_bytes), Notify(case.notify))
+    settings = RdmaSettings(RingShape(case.slots, case.slot_bytes), Notify(case.notify))
     return RdmaEndpoint(name, *rest, device=choose_device(settings.shape, own=[host]), settings=settings)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Shape
+from ferry.channel.rdma_memory import PINNED_BYTES_MAX, RingShape
 from ferry.contract import limits
 
 Step = dict[str, Any]
@@ -46,7 +46,7 @@ class Sizes:
         return cls(1, 1.0, 0.3, 60, 16 << 20, (16, 64), (4, 8))
 
 
-def fits(shape: Shape) -> bool:
+def fits(shape: RingShape) -> bool:
     """One link of this shape is within what a process pins by default."""
     return shape.pinned_bytes <= PINNED_BYTES_MAX
 
@@ -86,7 +86,7 @@ def _compared(place: str, sizes: Sizes, repeat: int) -> list[Step]:
 
 
 def _channel(carrier: str, sizes: Sizes, label: Step, **more: Any) -> Step:
-    shape = Shape()
+    shape = RingShape()
     slots, slot_bytes = (limits.SLOTS, limits.SLOT_BYTES) if carrier == "tcp" else (shape.slots, shape.slot_bytes)
     seconds, pings = sizes.seconds, PING_BYTES if more.get("checksum", True) else ()
     return _case(carrier, slots, slot_bytes, label, seconds=seconds, pings=pings, rounds=sizes.rounds, **more)
@@ -96,7 +96,7 @@ def _by_slots(carrier: str, sizes: Sizes, slots: Sequence[int]) -> list[Step]:
     label = {"case": "by slots"}
     times = {"seconds": sizes.grid_seconds, "warm_seconds": 0.2, "pings": (MESSAGE_BYTES,), "rounds": sizes.rounds // 4}
     shapes = [(count, kib << 10) for kib, count in product(sizes.slot_kib, slots)]
-    return [_case(carrier, *s, label, **times) for s in shapes if carrier == "tcp" or fits(Shape(*s))]
+    return [_case(carrier, *s, label, **times) for s in shapes if carrier == "tcp" or fits(RingShape(*s))]
 
 
 def _case(carrier: str, slots: int, slot_bytes: int, label: Step, **more: Any) -> Step:

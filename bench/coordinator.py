@@ -21,7 +21,7 @@ from ferry.coordinator.letters import Letters
 from ferry.coordinator.loop import initial_table
 from ferry.protocol import coordinator as core
 from ferry.protocol.instance import Tick
-from ferry.protocol.view import View
+from ferry.protocol.view import TableView
 
 METHOD = "real Coordinator and wire forms, one instance a worker, replicas 1, two fragments a helper; median CPU time"
 
@@ -45,8 +45,8 @@ class Driver:
         shape: Any = SimpleNamespace(workers=workers, instances_per_worker=1, replicas=1, virtual_nodes=vnodes)
         self.names = [InstanceId(f"{w}.0") for w in range(workers)]
         self._letters, self._wires = Letters(), {name: Wire() for name in self.names}
-        self.machine = core.Coordinator(core.Settings(), initial_table(shape), None)
-        self._seen: View | None = None
+        self.machine = core.Coordinator(core.CoordinatorSettings(), initial_table(shape), None)
+        self._seen: TableView | None = None
         self._ends: dict[InstanceId, tuple[int, ...]] = {}
         self.cpu = 0.0
         self.bytes = self.messages = 0

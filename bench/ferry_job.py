@@ -20,7 +20,7 @@ from typing import Any
 from ferry_operator.cli import client
 from ferry_operator.local.environment import read_ferry_env
 from ferry_operator.local.registry import Registry
-from ferry_operator.local.timeline.timeline import Tail, epochs_of
+from ferry_operator.local.timeline.timeline import TimelineTail, epochs_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -74,7 +74,7 @@ class FerryJob:
         self.command += [word for text in at for word in ("--at", text)]
         self.command += [word for text in sets for word in ("--set", text)]
         self.records: list[Record] = []
-        self._tail = Tail(self.directory / "timeline.jsonl")
+        self._tail = TimelineTail(self.directory / "timeline.jsonl")
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FerryJob:

@@ -27,7 +27,7 @@ from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
 from ferry.contract.names import InstanceId
-from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
 from ferry.spark.fragment import Fragmenter
@@ -37,8 +37,8 @@ VNODES = 1024
 WINDOW = Window(3_600_000, 3_600_000)
 SIDE = Side((("k", "k", "int64"), ("text", "text", "string")))
 SHAPES = {
-    "join": Shape("j", 0, "join", (("k", "int"),), WINDOW, (), SIDE, SIDE),
-    "aggregate": Shape("a", 0, "aggregate", (("text", "string"),), WINDOW, (Aggregate("n", "count"),)),
+    "join": OperatorDescriptor("j", 0, "join", (("k", "int"),), WINDOW, (), SIDE, SIDE),
+    "aggregate": OperatorDescriptor("a", 0, "aggregate", (("text", "string"),), WINDOW, (Aggregate("n", "count"),)),
 }
 ROWS = 50_000
 """records of one epoch"""
@@ -120,12 +120,12 @@ class Loop:
 
 def move(leader: Loop, learner: Loop, clock: Clock) -> None:
     half = tuple(range(VNODES // 2))
-    leader.perform("begin of a snapshot", core.Scan(LEARNER, 1, half, None))
+    leader.perform("begin of a snapshot", core.BeginSnapshot(LEARNER, 1, half, None))
     while leader.data.scans:
         clock("two chunks of a snapshot", lambda: leader.data.scans.pump(2))
         for chunk, body in leader.sent:
             learner.data.receive(chunk, None if body is None else memoryview(body))
-            learner.perform("load of a chunk", core.Load(chunk))
+            learner.perform("load of a chunk", core.LoadChunk(chunk))
         leader.sent.clear()
         for loop in (leader, learner):
             clock("upkeep", loop.data.work)
@@ -135,7 +135,7 @@ def move(leader: Loop, learner: Loop, clock: Clock) -> None:
     assert not leader.state.statistics()["bytes"][: VNODES // 2].any()
     fire(leader)
     for loop in (leader, learner):
-        loop.perform("release of everything", core.Release(1, limits.WATERMARK_END))
+        loop.perform("release of everything", core.Forget(1, limits.WATERMARK_END))
         loop.rest()
 
 

@@ -18,7 +18,7 @@ from numba.core.dispatcher import Dispatcher
 import ferry.kernels
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Attempt, Label, Step
-from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.spark.fragment import Fragmenter
 from ferry.store import slice_table
@@ -46,15 +46,15 @@ KEYS = ((("k", "int"),), (("k", "int"), ("t", "string")))
 WINDOWS = (Window(1_000, 1_000), Window(2_000, 500))
 
 
-def shapes() -> list[Shape]:
+def shapes() -> list[OperatorDescriptor]:
     """One of every kind: counts, all aggregates and joins; integer keys and others; both kinds of windows."""
     left, right = Side((("a", "v", "int64"), ("b", "t", "string"))), Side((("c", "w", "double"),))
     found = []
     for key in KEYS:
         for window in WINDOWS:
             for aggregates in (ALL[:1], ALL):
-                found.append(Shape("aggregate", 0, "aggregate", key, window, aggregates))
-        found.append(Shape("join", 0, "join", key, WINDOWS[0], left=left, right=right))
+                found.append(OperatorDescriptor("aggregate", 0, "aggregate", key, window, aggregates))
+        found.append(OperatorDescriptor("join", 0, "join", key, WINDOWS[0], left=left, right=right))
     return found
 
 
@@ -72,7 +72,7 @@ def carried(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(batch.serialize().to_pybytes()), batch.schema)
 
 
-def fragments(shape: Shape, rows: int) -> list[pa.RecordBatch]:
+def fragments(shape: OperatorDescriptor, rows: int) -> list[pa.RecordBatch]:
     """What a task streams."""
     out = []
     for side in (0, 1) if shape.kind == "join" else (0,):
@@ -82,7 +82,7 @@ def fragments(shape: Shape, rows: int) -> list[pa.RecordBatch]:
     return out
 
 
-def instance(shape: Shape, directory: Path) -> None:
+def instance(shape: OperatorDescriptor, directory: Path) -> None:
     """One epoch on a leader and a replica, a snapshot to a learner, fired rows."""
     slice_table.KEYS_BYTES = 1  # few keys are moved, too
 

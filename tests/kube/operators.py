@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from ferry_operator.crd.rules import BASE, patched
-from ferry_operator.kube.manifests.release import Release, run_key
+from ferry_operator.kube.manifests.release import Installation, run_key
 from tests.kube.kubectl import Kubectl, wait_until
 from tests.kube.stand_ins import VNODES, Driver, Kubelets
 from tests.unit.charts import of_kind, render
@@ -215,6 +215,6 @@ addresses = (f"127.{64 + os.getpid() % 60}.{os.getpid() // 60 % 250 + 1}.{n}" fo
 
 def stand_in(operators: Operators) -> tuple[Driver, Kubelets]:
     uid = operators.kubectl.get("sj", "a")["metadata"]["uid"]
-    release = Release(str(operators.kubectl.namespace), "", "", KEY)
+    release = Installation(str(operators.kubectl.namespace), "", "", KEY)
     driver = Driver(next(addresses), run_key(release, uid))
     return driver, Kubelets(str(operators.kubectl.namespace), "a", driver)

@@ -16,7 +16,7 @@ from ferry_operator.job import spec
 from ferry_operator.job.fields import model_of, names_of
 from ferry_operator.job.models import Spec
 from ferry_operator.kube.manifests import pods
-from ferry_operator.kube.manifests.release import Release
+from ferry_operator.kube.manifests.release import Installation
 from tests.kube.kubectl import Kubectl, wait_until
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
@@ -280,7 +280,7 @@ def test_pods_with_rdma_are_accepted_and_need_no_privilege(kubectl: Kubectl, mod
     kubectl.apply(made)
     owner = kubectl.get("sj", "a")
     kubectl.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "jobs"}})
-    release = Release(str(kubectl.namespace), "ferry:1", "redis://nowhere.invalid:6379/0", "key", "jobs")
+    release = Installation(str(kubectl.namespace), "ferry:1", "redis://nowhere.invalid:6379/0", "key", "jobs")
     pod = pods.worker(owner, spec.check(owner), release, 0, {})
     for level in ("privileged", "restricted"):
         kubectl.run(

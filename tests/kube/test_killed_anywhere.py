@@ -18,7 +18,7 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.client import KubeApi
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import BUDGETS, JOBS, PODS, SECRETS, Api, Kind
-from ferry_operator.kube.manifests.release import Release, run_key
+from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.reconcile import Reconciler
 from ferry_operator.kube.store import Store
@@ -98,7 +98,7 @@ class World:
     def __init__(self, kubectl: Kubectl) -> None:
         self.plain = KubeApi(str(kubectl.namespace), lambda verb, resource, code: None)
         self.world = Mortal(self.plain)
-        self.release = Release(str(kubectl.namespace), "ferry:1", "redis://127.0.0.1:1/0", KEY)
+        self.release = Installation(str(kubectl.namespace), "ferry:1", "redis://127.0.0.1:1/0", KEY)
         uid = self.plain.create(JOBS, job(workers=FEW))["metadata"]["uid"]
         self.driver = Driver(next(addresses), run_key(self.release, uid))
         self.kubelets = Kubelets(self.release.namespace, "a", self.driver, alone=False)

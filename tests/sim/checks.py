@@ -12,7 +12,7 @@ from ferry.contract.names import InstanceId, Label, Step, Term
 from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as dcore
 from ferry.protocol import instance as icore
-from ferry.protocol.groups import Change
+from ferry.protocol.groups import GroupChange
 from tests.sim import data, spark
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Checks:
                 if not host.stale and (host.lost_at < 0 or host.files.saved.committed is not None):
                     self.contents(host, (v,))
 
-    def demoted(self, changes: list[Change]) -> None:
+    def demoted(self, changes: list[GroupChange]) -> None:
         """Only a replica that was slow is."""
         for c in changes:
             if not self.world.hosts[c.instance].was_slow:
@@ -178,7 +178,7 @@ class Checks:
                 self.fail(f"virtual node {v} has two leaders in {group.term}: {leader} and {group.leader}")
 
     # ---- the sink
-    def emitted(self, rows: dcore.Rows, got: list[Any]) -> None:
+    def emitted(self, rows: dcore.FiredRows, got: list[Any]) -> None:
         epoch = rows.label.step.epoch
         reference = self.references.get(rows.label)
         if reference is None:

@@ -128,11 +128,11 @@ class Driver:
         self.take(core.EpochBegun(epoch))
 
     # ---- reading fired rows
-    def rows(self, rows: core.Rows, then: Any, failed: Any) -> None:
+    def rows(self, rows: core.FiredRows, then: Any, failed: Any) -> None:
         """Ask every reader, each at its own time."""
         self.fetch(rows, 0, [], then, failed)
 
-    def fetch(self, rows: core.Rows, at: int, got: list[Any], then: Any, failed: Any) -> None:
+    def fetch(self, rows: core.FiredRows, at: int, got: list[Any], then: Any, failed: Any) -> None:
         if not self.alive:
             return
         if at == len(rows.readers) or rows.fired == 0:
@@ -227,10 +227,10 @@ class Driver:
         end()
 
     # ---- the sink
-    def emit(self, rows: core.Rows) -> None:
+    def emit(self, rows: core.FiredRows) -> None:
         self.rows(rows, lambda got: self.sink(rows, got), lambda: self.take(core.ReadFailed(rows.label.step)))
 
-    def sink(self, rows: core.Rows, got: list[Any]) -> None:
+    def sink(self, rows: core.FiredRows, got: list[Any]) -> None:
         if not self.alive:
             return
         world, epoch = self.world, rows.label.step.epoch

@@ -8,13 +8,24 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from ferry.contract import messages
+from ferry.protocol import coordinator_io, instance_io, sending
 from tests.sim.events import Dice, Weather
 
-INSTANCE_PLACES = ("Put", "Put", "Put", "Put", "Save", "LogDelta", "LogDelta", "Load", "Scan", "Contribute", "Compute", "SendDelta",
-                   "Send", "Drop", "Release", "ForgetLog")  # fmt: skip
+INSTANCE_PLACES = ("Put", "Put", "Put", "Put", "Save", "LogDelta", "LogDelta", "LoadChunk", "BeginSnapshot", "Contribute", "Compute", "SendDelta",
+                   "Send", "Drop", "Forget", "ForgetLog")  # fmt: skip
 DRIVER_PLACES = ("DCommit", "DCommit", "DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmit", "DStartIngest", "DSink", "DSparkCommit",
                  "DAsk")  # fmt: skip
 
+assert all(hasattr(instance_io, place) or hasattr(sending, place) for place in INSTANCE_PLACES), (
+    "a place that no fault would ever be at"
+)
+assert all(
+    hasattr(where, place[1:])
+    for place in DRIVER_PLACES
+    if place not in ("DSink", "DSparkCommit")
+    for where in (messages if hasattr(messages, place[1:]) else coordinator_io,)
+)
 
 FOR_GOOD = 1 << 40
 

@@ -233,7 +233,7 @@ class Host:
     def forget_attempt(self, effect: core.ForgetAttempt) -> None:
         self.files.log.pop(effect.label, None)
 
-    def release(self, effect: core.Release) -> None:
+    def release(self, effect: core.Forget) -> None:
         epoch = effect.epoch
         self.staged = {f: b for f, b in self.staged.items() if f.step.epoch > epoch}
         self.partials = {k: b for k, b in self.partials.items() if k[0].epoch > epoch}
@@ -255,7 +255,7 @@ class Host:
         self.files.loaded.pop(vnode, None)
         self.files.appended.pop(vnode, None)
 
-    def load(self, effect: core.Load) -> None:
+    def load(self, effect: core.LoadChunk) -> None:
         files, chunk = self.files, effect.chunk
         base = step_of(chunk.base, self.world.operators)
         for v, row, x in self.chunks.pop(chunk):
@@ -265,7 +265,7 @@ class Host:
             if data.end_of(row[0], row[1]) > self.floor:
                 files.state.setdefault(v, {}).setdefault(row, x)
 
-    def begin_scan(self, effect: core.Scan) -> None:
+    def begin_scan(self, effect: core.BeginSnapshot) -> None:
         world = self.world
         self.scans[(effect.learner, effect.session)] = [0, (-1, (0, 0, 0)), effect.vnodes, effect.base]
         world.after(world.rnd.randint(0, 10), self.scan, self.life, effect.learner, effect.session)
@@ -365,9 +365,9 @@ PERFORM: dict[type, Callable[[Host, Any], None]] = {
     core.Save: Host.save,
     core.ForgetLog: Host.forget_log,
     core.ForgetAttempt: Host.forget_attempt,
-    core.Release: Host.release,
+    core.Forget: Host.release,
     core.Drop: Host.drop,
-    core.Load: Host.load,
-    core.Scan: Host.begin_scan,
+    core.LoadChunk: Host.load,
+    core.BeginSnapshot: Host.begin_scan,
     core.StopScan: Host.stop_scan,
 }

@@ -20,7 +20,7 @@ from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
 from ferry.contract.names import Attempt, InstanceId, Label, Step, Term, vnode_shift
 from ferry.contract.routing import Group, Table, Version
-from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.kernels.schemas import state_schema
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
@@ -154,8 +154,10 @@ STORIES: dict[str, list[Told]] = {
 }  # fmt: skip
 
 
-AGGREGATE = Shape("n", 0, "aggregate", (("k", "int"),), Window(SIZE[0], SIZE[0]), (Aggregate("n", "count"),))
-JOIN = Shape("j", 0, "join", (("k", "int"),), Window(SIZE[0], SIZE[0]), (),
+AGGREGATE = OperatorDescriptor(
+    "n", 0, "aggregate", (("k", "int"),), Window(SIZE[0], SIZE[0]), (Aggregate("n", "count"),)
+)
+JOIN = OperatorDescriptor("j", 0, "join", (("k", "int"),), Window(SIZE[0], SIZE[0]), (),
              Side((("x", "x", "int64"),)), Side((("y", "y", "int64"),)))  # fmt: skip
 
 
@@ -167,7 +169,7 @@ def appended(told: Told) -> Told:
 class Real:
     """`Instance` on `Data`, with files."""
 
-    def __init__(self, directory: Path, shape: Shape) -> None:
+    def __init__(self, directory: Path, shape: OperatorDescriptor) -> None:
         self.directory, self.shape = directory, shape
         self.begin()
 
@@ -256,7 +258,7 @@ class Simulated:
         self.left = None
         self.sent = []
         self.host.start()
-        self.world.counts = {"Put": 0, "Save": 0, "Drop": 0, "ForgetLog": 0, "Send": 0, "LogDelta": 0, "Load": 0}
+        self.world.counts = {"Put": 0, "Save": 0, "Drop": 0, "ForgetLog": 0, "Send": 0, "LogDelta": 0, "LoadChunk": 0}
 
     def count(self) -> str:
         if self.left is None:
@@ -306,7 +308,7 @@ def live(side: Real | Simulated, over: int) -> dict[int, Counter[tuple[int, int,
 @pytest.mark.sim
 @pytest.mark.parametrize("shape", [AGGREGATE, JOIN], ids=["aggregate", "join"])
 @pytest.mark.parametrize("name", STORIES)
-def test_the_simulated_host_holds_what_the_real_one_does(name: str, shape: Shape, tmp_path: Path) -> None:
+def test_the_simulated_host_holds_what_the_real_one_does(name: str, shape: OperatorDescriptor, tmp_path: Path) -> None:
     real, simulated = Real(tmp_path, shape), Simulated()
     over = real.floor
     for number, told in enumerate(STORIES[name]):

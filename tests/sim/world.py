@@ -27,7 +27,7 @@ HEALED = 1_200
 PATIENCE = 25_000
 """How long a healed world may take to finish."""
 
-NEED_ROOM = ("LogDelta", "Put", "Load")
+NEED_ROOM = ("LogDelta", "Put", "LoadChunk")
 """What an instance cannot do on a full disk."""
 
 
@@ -42,7 +42,7 @@ class World(Links):
         s = self.scenario = faults.draw(seed)
         self.operators, self.vnodes, self.epochs = s.operators, s.vnodes, s.epochs
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
-        self.settings = dcore.Settings(
+        self.settings = dcore.CoordinatorSettings(
             operators=s.operators, attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300, warm_ms=3_000,
             bar_ms=100, bar_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
             retry_max_ms=4_000, apart_ms=6_000, pace=g.Pace(s.batch),

@@ -8,7 +8,7 @@ import pytest
 
 from bench import channel_ends, channel_plan, channel_rivals
 from ferry.channel import frames, lanes
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Shape
+from ferry.channel.rdma_memory import PINNED_BYTES_MAX, RingShape
 from ferry.contract import limits
 
 WRITE_BW = """\
@@ -59,7 +59,7 @@ def test_of_iperf3_the_receivers_bytes_count():
 def test_no_ring_is_larger_than_a_process_may_pin_and_every_other_is_tried():
     steps = [s for s in channel_plan.plan("guest", channel_plan.Sizes()) if s.get("carrier") == "rdma"]
     shapes = {(s["slots"], s["slot_bytes"]) for s in steps if s["label"]["case"] == "by slots"}
-    assert all(Shape(*shape).pinned_bytes <= PINNED_BYTES_MAX for shape in shapes)
+    assert all(RingShape(*shape).pinned_bytes <= PINNED_BYTES_MAX for shape in shapes)
     assert len(shapes) == len(channel_plan.SLOTS) * len(channel_plan.SLOT_KIB) - 1 and (16, 256 << 10) not in shapes
 
 

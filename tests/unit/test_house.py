@@ -227,6 +227,23 @@ def test_a_kernel_that_borrows_from_another_is_seen(monkeypatch: pytest.MonkeyPa
     assert not kernel_stands_alone(Source("runtime/ferry/store/c.py", "from ferry.kernels.a import put\n"))
 
 
+def public_classes(files: list[Source]) -> dict[str, list[str]]:
+    """Where each public class name is defined."""
+    found: dict[str, list[str]] = {}
+    for source in files:
+        for node in source.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(source.path)
+    return found
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    twice = {name: paths for name, paths in public_classes(SOURCES).items() if len(paths) > 1}
+    assert not twice, f"choose another name for one of them: {twice}"
+    again = [Source("runtime/ferry/a.py", "class X: pass\n"), Source("runtime/ferry/b.py", "class X: pass\n")]
+    assert public_classes(again) == {"X": ["runtime/ferry/a.py", "runtime/ferry/b.py"]}
+
+
 def test_exceptions_are_still_needed() -> None:
     """A file that became short again leaves the list, so that it stays short."""
     lengths = {source.path: source.text.count("\n") for source in SOURCES}

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ferry.contract.certificates import client_context
 from ferry.contract.errors import Refusal, SpecRefused, Unreachable
-from ferry_operator.local.registry import Entry, Registry
+from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.timeline.show import job_table
 
 Record = dict[str, Any]
@@ -35,7 +35,7 @@ class Shown(Protocol):
         """Whether it is still there: what went wrong, went wrong with it."""
 
 
-class Job(Shown, Protocol):
+class JobPort(Shown, Protocol):
     """One job. What is asked for is under way when a method returns; it returns what that is, in words."""
 
     def scale(self, workers: int | None, instances: int | None) -> str:
@@ -52,7 +52,7 @@ class Job(Shown, Protocol):
 class Local:
     """A run of this machine."""
 
-    entry: Entry
+    entry: RegisteredRun
     registry: Registry
 
     def describe(self) -> Record:
@@ -88,7 +88,7 @@ class Local:
         return f"worker {worker} is being emptied"
 
 
-def ask(entry: Entry, method: str, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
+def ask(entry: RegisteredRun, method: str, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
     """One request; raises SpecRefused with the supervisor's reason, or Unreachable."""
     headers = {"Authorization": f"Bearer {entry.token}"}
     trusted = client_context(entry.authority.encode()) if entry.authority is not None else True

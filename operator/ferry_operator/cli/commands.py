@@ -36,9 +36,9 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Follow a handover until the job is at rest. Ends with 0 then, 1 if it fails or is paused, 2 if it was refused."""
-    from ferry_operator.cli.remote.follow import State, follow
+    from ferry_operator.cli.remote.follow import FollowState, follow
 
-    ends = {State.REST: OK, State.FINISHED: OK, State.REFUSED: REFUSED}
+    ends = {FollowState.REST: OK, FollowState.FINISHED: OK, FollowState.REFUSED: REFUSED}
     for line in follow(targets.on_cluster(ctx.obj, job), timeout):
         look = line.look
         if as_json:

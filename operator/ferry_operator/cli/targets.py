@@ -19,7 +19,7 @@ from ferry_operator.local.registry import NoSuchJob, Registry
 
 if TYPE_CHECKING:
     from ferry_operator.cli.remote.port import UserApi
-    from ferry_operator.cli.remote.remote import Namespace, Remote
+    from ferry_operator.cli.remote.remote import Namespace, RemoteJob
 
 KUBECONFIG = "~/.kube/config"
 
@@ -65,7 +65,7 @@ def hoist(argv: list[str]) -> list[str]:
     return front + rest
 
 
-def find(reach: Reach, name: str) -> Local | Remote:
+def find(reach: Reach, name: str) -> Local | RemoteJob:
     """The job of this name. Raises NoSuchJob, Refusal, Unreachable."""
     if reach.cluster:
         return remote(reach, name)
@@ -84,7 +84,7 @@ def find(reach: Reach, name: str) -> Local | Remote:
         raise Unreachable(f"{here}; {error}") from None
 
 
-def on_cluster(reach: Reach, name: str) -> Remote:
+def on_cluster(reach: Reach, name: str) -> RemoteJob:
     """The job, for a command that only jobs on a cluster know. Raises as `find` does."""
     job = find(reach, name)
     if isinstance(job, Local):
@@ -92,12 +92,12 @@ def on_cluster(reach: Reach, name: str) -> Remote:
     return job
 
 
-def remote(reach: Reach, name: str) -> Remote:
+def remote(reach: Reach, name: str) -> RemoteJob:
     """The job on the cluster; it is there."""
     # What only a cluster needs is imported here: the client of Kubernetes is large.
-    from ferry_operator.cli.remote.remote import Remote
+    from ferry_operator.cli.remote.remote import RemoteJob
 
-    job = Remote(connect(reach), name)
+    job = RemoteJob(connect(reach), name)
     job.object()
     return job
 
@@ -114,10 +114,10 @@ def connect(reach: Reach) -> UserApi:
     if not _somewhere(reach):
         raise Refusal(f"there is no cluster to look at: {_looked_at(reach)}")
     try:
-        from ferry_operator.kube.api.client import UserApi
+        from ferry_operator.kube.api.client import UserClient
     except ImportError as error:
         raise Refusal(f"{error}; clusters need the extra 'kube' of ferry-stream") from None
-    return UserApi(_kubeconfig(reach), reach.context, reach.namespace)
+    return UserClient(_kubeconfig(reach), reach.context, reach.namespace)
 
 
 def _somewhere(reach: Reach) -> bool:

@@ -48,7 +48,7 @@ def _kinds() -> str:
 
 
 def _sections() -> Iterator[str]:
-    groups: dict[str, list[changes.Entry]] = {}
+    groups: dict[str, list[changes.FieldEntry]] = {}
     for entry in changes.TABLE:
         groups.setdefault(entry.path.rpartition(".")[0], []).append(entry)
     for group in sorted(groups, key=lambda one: (one.count("."), one == "spec.kubernetes")):

@@ -28,7 +28,7 @@ from ferry_operator.job.models_base import MARK
 from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What a change does, from the least to the most."""
 
     LIVE = "live"
@@ -39,12 +39,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FieldEntry:
     """One field of the spec."""
 
     path: str
     """with 'spec.' in front"""
-    kind: Kind
+    kind: ChangeKind
     what: str
     """what happens, in one line"""
     used: str
@@ -58,14 +58,14 @@ class Entry:
     @property
     def workers(self) -> bool:
         """A change replaces worker pods."""
-        return self.kind is Kind.ROLLING
+        return self.kind is ChangeKind.ROLLING
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One field that differs between two specs."""
 
-    entry: Entry
+    entry: FieldEntry
     before: Any
     after: Any
 
@@ -75,7 +75,7 @@ class Change:
         return self.entry.path
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ChangeKind:
         """What it does."""
         return self.entry.kind
 
@@ -93,12 +93,12 @@ def classify(old: Spec, new: Spec) -> list[Change]:
     return found
 
 
-def entries(model: type[BaseModel], path: str = "spec") -> Iterator[Entry]:
+def entries(model: type[BaseModel], path: str = "spec") -> Iterator[FieldEntry]:
     """All fields below a model that have no fields of their own, with the mark of the field or of a group around it."""
     return _entries(model, path, (), None)
 
 
-def _entries(model: type[BaseModel], path: str, names: tuple[str, ...], around: Any) -> Iterator[Entry]:
+def _entries(model: type[BaseModel], path: str, names: tuple[str, ...], around: Any) -> Iterator[FieldEntry]:
     for alias, name in names_of(model).items():
         field, where = model.model_fields[name], f"{path}.{alias}"
         extra = field.json_schema_extra
@@ -108,7 +108,9 @@ def _entries(model: type[BaseModel], path: str, names: tuple[str, ...], around: 
             yield from _entries(group, where, (*names, name), mark)
         else:
             assert mark is not None, f"{where} does not say what a change of it does"
-            yield Entry(where, Kind(mark["kind"]), mark["what"], mark["used"], mark["driver"], (*names, name), field)
+            yield FieldEntry(
+                where, ChangeKind(mark["kind"]), mark["what"], mark["used"], mark["driver"], (*names, name), field
+            )
 
 
 def _value(spec: Spec, names: tuple[str, ...]) -> Any:
@@ -134,5 +136,5 @@ def _text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-TABLE: tuple[Entry, ...] = tuple(entries(Spec))
+TABLE: tuple[FieldEntry, ...] = tuple(entries(Spec))
 """Every field of the spec, in the order of the models."""

@@ -11,18 +11,18 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ferry_operator.job.models_base import PATH_MAX, DnsLabel, Part, handover, restart
+from ferry_operator.job.models_base import PATH_MAX, DnsLabel, SpecPart, handover, restart
 from ferry_operator.job.models_kubernetes import Kubernetes
 from ferry_operator.job.models_parts import (
     PACE,
     DeadLetter,
     Epoch,
-    Failure,
+    FailureSpec,
     Handover,
     Pipeline,
     Security,
-    Sink,
-    State,
+    SinkSpec,
+    StateSpec,
     Transport,
 )
 
@@ -72,7 +72,7 @@ def _spark_conf(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-class Metadata(Part):
+class Metadata(SpecPart):
     """What names the job."""
 
     name: DnsLabel = Field(min_length=1, max_length=NAME_MAX, description="Name of the job, a DNS label.")
@@ -85,7 +85,7 @@ class Metadata(Part):
     )
 
 
-class Spec(Part):
+class Spec(SpecPart):
     """What should run."""
 
     pipeline: Pipeline = Field(description="The program.")
@@ -136,13 +136,13 @@ class Spec(Part):
         description="Any other number restarts the driver.",
         json_schema_extra=restart("The driver is restarted.", "kubernetes"),
     )
-    state: State = Field(default_factory=State, description="Virtual nodes, copies and memory.")
+    state: StateSpec = Field(default_factory=StateSpec, description="Virtual nodes, copies and memory.")
     epoch: Epoch = Field(default_factory=Epoch, description="Pace of the epochs.")
     handover: Handover = Field(default_factory=Handover, description="How state moves.")
     transport: Transport = Field(default_factory=Transport, description="Channels between sidecars.")
     security: Security = Field(default_factory=Security, description="What may be read on the way.")
-    failure: Failure = Field(default_factory=Failure, description="Failure detection.")
-    sink: Sink = Field(default_factory=Sink, description="Failing sinks.")
+    failure: FailureSpec = Field(default_factory=FailureSpec, description="Failure detection.")
+    sink: SinkSpec = Field(default_factory=SinkSpec, description="Failing sinks.")
     dead_letter: DeadLetter = Field(default_factory=DeadLetter, description="Malformed records.")
     spark: Annotated[dict[str, str], AfterValidator(_spark_conf)] = Field(
         default_factory=dict,
@@ -161,7 +161,7 @@ class Spec(Part):
         return self
 
 
-class StreamJob(Part):
+class StreamJob(SpecPart):
     """The whole document; `status` is not part of what is read."""
 
     api_version: Literal["ferry.dev/v1alpha1"] = Field(description="Version of this format.")

@@ -30,7 +30,7 @@ PATH_PATTERN = r"^(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+$"
 Where = Literal["both", "kubernetes", "one machine"]
 
 
-class Part(BaseModel):
+class SpecPart(BaseModel):
     """A part of the document: camelCase names, unknown fields refused, never changed after reading."""
 
     model_config = ConfigDict(

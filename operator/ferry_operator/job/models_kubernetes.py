@@ -14,7 +14,7 @@ from ferry_operator.job.models_base import (
     AbsolutePath,
     DnsLabel,
     FreeMap,
-    Part,
+    SpecPart,
     is_below,
     live,
     refused,
@@ -32,7 +32,7 @@ ALL_PODS = rolling("Worker pods are replaced one by one, each emptied before; th
 WORKER_PODS = rolling("Worker pods are replaced one by one, each emptied before.", "kubernetes", driver=False)
 
 
-class Resources(Part):
+class Resources(SpecPart):
     """What a container is given."""
 
     cpu: Annotated[Cpus, cpus_at_least("10m")] = Field(
@@ -73,7 +73,7 @@ class SidecarResources(Resources):
     )
 
 
-class StateVolume(Part):
+class StateVolume(SpecPart):
     """Where the state files of a worker live: 'hostPath' needs `path`, 'memory' needs `size`."""
 
     medium: Literal["disk", "memory", "hostPath"] = Field(
@@ -100,7 +100,7 @@ class StateVolume(Part):
         return self
 
 
-class Volume(Part):
+class Volume(SpecPart):
     """A volume for inputs, outputs or the checkpoint, mounted in the driver and the executors."""
 
     name: DnsLabel = Field(min_length=1, max_length=50, description="Name of the volume, a DNS label.")
@@ -120,7 +120,7 @@ class Volume(Part):
         return self
 
 
-class Kubernetes(Part):
+class Kubernetes(SpecPart):
     """How the pods of the job are made."""
 
     image: str | None = Field(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from ferry.contract import limits, rings
-from ferry_operator.job.models_base import PATH_MAX, Part, handover, live, refused, restart, rolling
+from ferry_operator.job.models_base import PATH_MAX, SpecPart, handover, live, refused, restart, rolling
 from ferry_operator.job.quantities import Duration, Quantity, at_least, between
 
 PROGRAM = restart(
@@ -45,7 +45,7 @@ Argument = Annotated[Any, AfterValidator(_argument)]
 """Text, a number, a truth value, null, or a list of these."""
 
 
-class Pipeline(Part):
+class Pipeline(SpecPart):
     """The user's program: exactly one of `module` and `file`."""
 
     module: str | None = Field(
@@ -81,7 +81,7 @@ class Pipeline(Part):
         return self
 
 
-class State(Part):
+class StateSpec(SpecPart):
     """What the instances keep and how many copies there are."""
 
     virtual_nodes: Annotated[int, AfterValidator(_power_of_two)] = Field(
@@ -113,7 +113,7 @@ class State(Part):
     )
 
 
-class Epoch(Part):
+class Epoch(SpecPart):
     """When an epoch begins and how much it takes."""
 
     interval: Annotated[Duration, between("0s", "1h")] = Field(
@@ -130,7 +130,7 @@ class Epoch(Part):
     )
 
 
-class Handover(Part):
+class Handover(SpecPart):
     """How virtual nodes move between instances."""
 
     strategy: Literal["all-at-once", "batched", "fluid"] = Field(
@@ -158,7 +158,7 @@ class Handover(Part):
     )
 
 
-class Rdma(Part):
+class Rdma(SpecPart):
     """Whether and how the sidecars are given an RDMA device, and how they use it."""
 
     mode: Literal["off", "shared", "sriov", "hostNetwork"] = Field(
@@ -230,7 +230,7 @@ class Rdma(Part):
         return self
 
 
-class Transport(Part):
+class Transport(SpecPart):
     """How sidecars talk to each other."""
 
     mode: Literal["auto", "rdma", "tcp"] = Field(
@@ -247,7 +247,7 @@ class Transport(Part):
         return self
 
 
-class Security(Part):
+class Security(SpecPart):
     """What others on the network can read."""
 
     tls: Literal["off", "run"] = Field(
@@ -258,7 +258,7 @@ class Security(Part):
     )
 
 
-class Failure(Part):
+class FailureSpec(SpecPart):
     """When a member counts as gone, and how long the job waits for it."""
 
     heartbeat: Annotated[Duration, between("50ms", "30s")] = Field(
@@ -290,13 +290,13 @@ class Failure(Part):
     )
 
     @model_validator(mode="after")
-    def _some_heartbeats(self) -> Failure:
+    def _some_heartbeats(self) -> FailureSpec:
         if self.timeout.seconds <= 2 * self.heartbeat.seconds:
             raise ValueError(f"'timeout' must be more than two heartbeats of {self.heartbeat!s}: one may get lost")
         return self
 
 
-class Sink(Part):
+class SinkSpec(SpecPart):
     """What happens when a sink fails."""
 
     patience: Annotated[Duration, between("1s", "168h")] | None = Field(
@@ -313,7 +313,7 @@ class Sink(Part):
         return {k: v for k, v in values.items() if k != "attempts"} if isinstance(values, dict) else values
 
 
-class DeadLetter(Part):
+class DeadLetter(SpecPart):
     """Where malformed records go."""
 
     directory: str | None = Field(

@@ -33,7 +33,7 @@ class Options:
         )
 
 
-class Place(Protocol):
+class RunPlace(Protocol):
     """A run and where its files are."""
 
     @property
@@ -45,7 +45,7 @@ class Place(Protocol):
         """Its directory, as its processes see it."""
 
 
-def settings_for(job: StreamJob, job_file: Path, directory: Place, options: Options) -> RunSettings:
+def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: Options) -> RunSettings:
     """What the processes of the run are told; the addresses of Redis and of the supervisor are added by `with_addresses`."""
     one = job.spec
     file = spec.pipeline_file(job, job_file)

@@ -125,7 +125,7 @@ def immutable_changes(old: StreamJob, new: StreamJob) -> list[str]:
     return [
         f"{change.path}: cannot change from {change.before!r} to {change.after!r}; make a new job"
         for change in changes.classify(old.spec, new.spec)
-        if change.kind is changes.Kind.REFUSED
+        if change.kind is changes.ChangeKind.REFUSED
     ]
 
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ferry_operator.kube.api.client import KubeApi
 from ferry_operator.kube.api.lease import RENEW_SECONDS, Lease
 from ferry_operator.kube.api.port import ApiError
-from ferry_operator.kube.manifests.release import USER, Release, redis_url
+from ferry_operator.kube.manifests.release import USER, Installation, redis_url
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.process.health import Health
 from ferry_operator.kube.process.leader import Leader
@@ -46,10 +46,12 @@ HUNG_SECONDS = 30.0
 """A process that did not look at the Lease for so long hangs."""
 
 
-class Process:
+class OperatorProcess:
     """This process: waits for the Lease, leads while it holds it, and gives it back at the end."""
 
-    def __init__(self, release: Release, lease_name: str, identity: str, port: int, metrics_token: str | None) -> None:
+    def __init__(
+        self, release: Installation, lease_name: str, identity: str, port: int, metrics_token: str | None
+    ) -> None:
         self._release = release
         self._metrics = Metrics()
         self._api = KubeApi(release.namespace, self._metrics.count_call)
@@ -110,11 +112,11 @@ class Process:
         return "the leader does not get on" if leader is not None and not leader.well else None
 
 
-def release_of(environ: Mapping[str, str], namespace: str) -> Release:
+def release_of(environ: Mapping[str, str], namespace: str) -> Installation:
     """What the environment says of the installation."""
     password = environ.get("FERRY_REDIS_PASSWORD", "")
     url = redis_url(environ.get("FERRY_REDIS_URL", "redis://localhost:6379/0"), password)
-    return Release(
+    return Installation(
         namespace=namespace,
         image=environ.get("FERRY_IMAGE", "localhost/ferry/runtime:dev"),
         redis=url,
@@ -138,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it would like to handle signals, too
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(3)}"
     release, token = release_of(os.environ, options.namespace), os.environ.get("FERRY_METRICS_TOKEN") or None
-    process = Process(release, options.lease, identity, options.port, token)
+    process = OperatorProcess(release, options.lease, identity, options.port, token)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.stop.set())
     process.run()

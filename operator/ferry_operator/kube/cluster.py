@@ -30,11 +30,11 @@ from ferry_operator.kube.api.port import (
     tolerate,
 )
 from ferry_operator.kube.manifests import objects, parts, pods
-from ferry_operator.kube.manifests.release import Release, run_key, settings_of
+from ferry_operator.kube.manifests.release import Installation, run_key, settings_of
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
-from ferry_operator.kube.observe.view import Seen, View
+from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.plan import (
     Claim,
     DeletePod,
@@ -66,10 +66,10 @@ class KubeCluster:
 
     api: Api
     store: Store
-    release: Release
+    release: Installation
     link: DriverClient
     token: int
-    view: View
+    view: JobView
 
     def do(self, step: Step) -> None:
         """Do one step. Raises ApiError, Deposed, PlacementRefused, Unreachable."""

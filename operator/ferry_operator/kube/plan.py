@@ -23,9 +23,9 @@ from ferry_operator.control import decide as d
 from ferry_operator.control.restarts import meaning
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.effective_spec import last_good, refusal
-from ferry_operator.kube.observe.facts import Pod, Trouble
+from ferry_operator.kube.observe.facts import Pod, Problem
 from ferry_operator.kube.observe.lifecycle import said_by
-from ferry_operator.kube.observe.view import View
+from ferry_operator.kube.observe.view import JobView
 
 IMAGE_SECONDS = 300.0
 """An image of a new spec that could not be pulled for so long: a registry may be away, a name does not mend itself."""
@@ -105,7 +105,7 @@ QUIET = (Claim, KeepSpec, NoteAlone, MakeBudget, WriteSettings)
 """Book-keeping: not worth a line in status or an event."""
 
 
-def plan(view: View, token: int) -> list[Step]:
+def plan(view: JobView, token: int) -> list[Step]:
     """The steps of this pass; none when all is as it should be."""
     seen = view.seen
     if seen.paused and not seen.deleting:
@@ -131,7 +131,7 @@ def plan(view: View, token: int) -> list[Step]:
     return steps
 
 
-def _books(view: View, actions: Sequence[d.Action]) -> Iterator[Step]:
+def _books(view: JobView, actions: Sequence[d.Action]) -> Iterator[Step]:
     seen, force, revisions, driver = view.seen, view.force, view.revisions, view.seen.driver
     assert revisions is not None and force.job is not None and view.observed is not None
     noted = driver.annotations.get(names.SETTINGS) if driver is not None else None
@@ -145,7 +145,7 @@ def _books(view: View, actions: Sequence[d.Action]) -> Iterator[Step]:
         yield KeepSpec(last_good(force.job))
 
 
-def _actions(view: View) -> Iterator[d.Action]:
+def _actions(view: JobView) -> Iterator[d.Action]:
     """What `decide` says, without starts of pods whose predecessor has hardly gone, or for a job that has failed."""
     assert view.observed is not None
     ending = {pod.worker for pod in view.seen.workers if pod.deleting is not None and pod.name not in view.lost}
@@ -159,7 +159,7 @@ def _actions(view: View) -> Iterator[d.Action]:
                 yield action
 
 
-def _turnover(view: View) -> Iterator[Step]:
+def _turnover(view: JobView) -> Iterator[Step]:
     assert view.observed is not None and view.revisions is not None
     turn, driver = view.turnover, view.seen.driver
     here = [pod for pod in view.seen.workers if pod.name not in view.lost and pod.deleting is None]
@@ -180,7 +180,7 @@ def _turnover(view: View) -> Iterator[Step]:
             yield EndDriver(driver, "its pod is out of date")
 
 
-def _refusal(view: View) -> Refuse | None:
+def _refusal(view: JobView) -> Refuse | None:
     """What tells that a new spec cannot run, while there is an older one that can."""
     force, mine, seen = view.force, view.revisions, view.seen
     if mine is None or force.fallback is None or force.fallback.both == mine.both:
@@ -206,7 +206,7 @@ def _refusal(view: View) -> Refuse | None:
     return None
 
 
-def held_up(pod: Pod, now: float, deadline: float) -> Trouble | None:
+def held_up(pod: Pod, now: float, deadline: float) -> Problem | None:
     """What has kept a pod from its first start for too long. Room is waited for: nodes join, other pods go."""
     waited = now - (pod.placed or pod.created) if pod.phase == "Pending" else 0.0
     for one in pod.troubles:
@@ -216,7 +216,7 @@ def held_up(pod: Pod, now: float, deadline: float) -> Trouble | None:
     return None
 
 
-def _where(view: View) -> str:
+def _where(view: JobView) -> str:
     """What a spec that makes no progress has come to."""
     status, alive = view.seen.status, view.seen.status.alive if view.seen.status is not None else []
     for pod in view.seen.pods:
@@ -229,7 +229,7 @@ def _where(view: View) -> str:
     return "; ".join(one.text for one in status.troubles) or f"the driver is in phase {status.phase}"
 
 
-def proven(view: View) -> bool:
+def proven(view: JobView) -> bool:
     """An epoch was finished by the driver and the workers of the spec in force; there is none to prove what started none."""
     seen, mine, driver, status = view.seen, view.revisions, view.seen.driver, view.seen.status
     if driver is None or mine is None or status is None or not ready(view):
@@ -243,7 +243,7 @@ def proven(view: View) -> bool:
     return status.epoch > max([began, *(pod.number(names.EPOCH, -1) for pod in seen.workers)])
 
 
-def ready(view: View) -> bool:
+def ready(view: JobView) -> bool:
     """The driver answers, has recovered, and every virtual node is led by an instance that obeys it."""
     status = view.seen.status
     if status is None or status.phase in ("journal", "ask", "stopped") or not status.groups or status.finished:

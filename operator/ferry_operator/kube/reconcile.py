@@ -19,14 +19,14 @@ from ferry_operator.kube.api import names, redis
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.cluster import KubeCluster, driver_url
-from ferry_operator.kube.manifests.release import Release, run_key
+from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
-from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Trouble
-from ferry_operator.kube.observe.view import REDIS_REFUSES, Seen, Sightings, View, look
+from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
+from ferry_operator.kube.observe.view import REDIS_REFUSES, JobView, Seen, Sightings, look
 from ferry_operator.kube.plan import Step, WriteSettings, plan, told
 from ferry_operator.kube.report import events
-from ferry_operator.kube.report.status import COUNTERS_SECONDS, Report, report
+from ferry_operator.kube.report.status import COUNTERS_SECONDS, StatusReport, report
 from ferry_operator.kube.store import Store, changed
 
 log = logging.getLogger("ferry.operator")
@@ -53,7 +53,7 @@ class Memory:
 
     uid: str
     sightings: Sightings = field(default_factory=Sightings)
-    errors: tuple[Trouble, ...] = ()
+    errors: tuple[Problem, ...] = ()
     """of the last pass"""
     answer: tuple[str, Status, d.Submitted | None, float] | None = None
     """of the driver: its pod, what it said, and when"""
@@ -61,7 +61,7 @@ class Memory:
     """when the counters of the status were last written"""
     redis: tuple[float, str | None] = (0.0, None)
     """when Redis was last asked, and its trouble"""
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[Problem, ...] = ()
     """that were told of"""
     told: dict[str, tuple[float, int]] = field(default_factory=dict)
     """events by name: when last, how often"""
@@ -77,7 +77,7 @@ class Reconciler:
 
     api: Api
     store: Store
-    release: Release
+    release: Installation
     link: DriverClient
     metrics: Metrics
     token: int
@@ -114,7 +114,7 @@ class Reconciler:
         return CALM_SECONDS if errors else again_after(memory.repeats) if steps else _pause(view)
 
     # ---- observe
-    def _look(self, job: Doc, memory: Memory) -> View:
+    def _look(self, job: Doc, memory: Memory) -> JobView:
         name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
         force = effective_spec.in_force(job, lambda one: effective_spec.revisions(one, uid, self.release))
         try:
@@ -144,14 +144,14 @@ class Reconciler:
             return None, None
         return answer[1], answer[2]
 
-    def _ask_redis(self, memory: Memory, now: float) -> Iterable[Trouble]:
+    def _ask_redis(self, memory: Memory, now: float) -> Iterable[Problem]:
         if now - memory.redis[0] > REDIS_SECONDS:
             memory.redis = (now, redis.trouble(self.release.redis))
         if memory.redis[1] is not None:
-            yield Trouble(REDIS_REFUSES, memory.redis[1])
+            yield Problem(REDIS_REFUSES, memory.redis[1])
 
     # ---- write
-    def _write(self, view: View, written: Report, memory: Memory) -> None:
+    def _write(self, view: JobView, written: StatusReport, memory: Memory) -> None:
         """Events, then the status; counters alone are written now and then only."""
         if not written.material:
             if not written.changed or view.seen.now - memory.counted_at < COUNTERS_SECONDS:
@@ -171,7 +171,7 @@ class Reconciler:
             return
         self.store.put(JOBS, patched)
 
-    def _tell(self, view: View, notice: events.Notice, memory: Memory) -> None:
+    def _tell(self, view: JobView, notice: events.Notice, memory: Memory) -> None:
         """Write an event, or count up the one that says the same; failing to is no reason to stop."""
         now = view.seen.now
         document = events.event(view.seen.job, notice, 1, now)
@@ -219,7 +219,7 @@ class Reconciler:
         return False
 
     # ---- act
-    def _act(self, view: View, steps: Sequence[Step], memory: Memory) -> list[Fault]:
+    def _act(self, view: JobView, steps: Sequence[Step], memory: Memory) -> list[Fault]:
         """Do what can be done; what was refused is tried again in a later pass."""
         cluster = KubeCluster(self.api, self.store, self.release, self.link, self.token, view)
         errors, unwritten = list[Fault](), False
@@ -273,11 +273,11 @@ def _expect(step: d.SubmitDesired, memory: Memory) -> None:
         memory.answer = (pod, status, mine, at)
 
 
-def _trouble(error: Fault) -> Trouble:
-    return Trouble("PlacementRefused" if isinstance(error, PlacementRefused) else "ApiRefused", str(error))
+def _trouble(error: Fault) -> Problem:
+    return Problem("PlacementRefused" if isinstance(error, PlacementRefused) else "ApiRefused", str(error))
 
 
-def _sample(view: View, said: Report) -> JobSample:
+def _sample(view: JobView, said: StatusReport) -> JobSample:
     given_up = view.seen.status.moves_given_up if view.seen.status is not None else 0
     return JobSample(said.status, view.force.newest, len(view.seen.workers), given_up)
 
@@ -287,7 +287,7 @@ def again_after(repeats: int) -> float:
     return min(SOON_SECONDS * 2.0 ** min(repeats, 10), CALM_SECONDS)
 
 
-def _pause(view: View) -> float | None:
+def _pause(view: JobView) -> float | None:
     """Until the next pass, when nothing was to be done."""
     if view.life.end is not None or view.seen.paused:
         return None

@@ -24,7 +24,7 @@ GRAVES_MAX = 4096
 class Store:
     """Jobs, their pods and budgets by name; nodes by name, or None while they may not be read."""
 
-    nodes: dict[str, facts.Node] | None = None
+    nodes: dict[str, facts.KubeNode] | None = None
     _objects: dict[Kind, dict[str, Doc]] = field(default_factory=lambda: {JOBS: {}, PODS: {}, BUDGETS: {}})
     _graves: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

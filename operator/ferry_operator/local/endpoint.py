@@ -31,7 +31,7 @@ from ferry.contract.errors import FerryError, Refusal
 from ferry_operator.control.commands import Command, parse_command
 
 
-class Control(Protocol):
+class SupervisorPort(Protocol):
     """What the endpoint needs of a supervisor; called from threads of the endpoint. Raises Refusal."""
 
     def job(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class SpecPatch(_Body):
     instancesPerWorker: int | None = None
 
 
-class Move(_Body):
+class MoveRequest(_Body):
     """Lead this vnode on this instance."""
 
     vnode: int
@@ -77,7 +77,7 @@ class Kill(_Body):
     what: str
 
 
-class Stage(_Body):
+class StageReached(_Body):
     """Where the driver waits."""
 
     epoch: int
@@ -91,7 +91,7 @@ def kill_command(what: str) -> Command:
     return parse_command(f"kill-instance={what}" if "." in what else f"kill-worker={what}")
 
 
-def application(control: Control, token: str) -> FastAPI:
+def application(control: SupervisorPort, token: str) -> FastAPI:
     """The routes."""
 
     def authorized(authorization: Annotated[str, Header()] = "") -> None:
@@ -119,7 +119,7 @@ def application(control: Control, token: str) -> FastAPI:
         return JSONResponse({})
 
     @app.post("/move")
-    def move(body: Move) -> JSONResponse:
+    def move(body: MoveRequest) -> JSONResponse:
         control.perform([parse_command(f"move={body.vnode}:{body.instance}")])
         return JSONResponse({})
 
@@ -139,14 +139,14 @@ def application(control: Control, token: str) -> FastAPI:
         return JSONResponse({})
 
     @app.post("/stage")
-    def stage(body: Stage) -> JSONResponse:
+    def stage(body: StageReached) -> JSONResponse:
         control.stage(body.epoch, body.stage)
         return JSONResponse({})
 
     return app
 
 
-class Endpoint:
+class Server:
     """A server for the application, in a thread, on a port the system chooses."""
 
     def __init__(self, make: Callable[[], FastAPI], context: ssl.SSLContext | None = None) -> None:

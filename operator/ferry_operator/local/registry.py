@@ -21,7 +21,7 @@ class NoSuchJob(SpecRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegisteredRun:
     """One live run."""
 
     name: str
@@ -45,7 +45,7 @@ class Registry:
     def __init__(self, home: Path) -> None:
         self._directory = home / "registry"
 
-    def add(self, entry: Entry) -> Path:
+    def add(self, entry: RegisteredRun) -> Path:
         """Make a run known; readers never see half a file."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = self._directory / f"{entry.run}-{entry.pid}.json"
@@ -55,12 +55,12 @@ class Registry:
         os.replace(new, file)
         return file
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RegisteredRun]:
         """Live runs by name; removes what is left of others."""
         found = []
         for file in sorted(self._directory.glob("*.json")):
             try:
-                entry = Entry(**json.loads(file.read_text()))
+                entry = RegisteredRun(**json.loads(file.read_text()))
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, TypeError):
@@ -72,7 +72,7 @@ class Registry:
                 file.unlink(missing_ok=True)
         return sorted(found, key=lambda e: (e.name, e.started))
 
-    def find(self, name: str) -> Entry:
+    def find(self, name: str) -> RegisteredRun:
         """The live run of a job's name or a run's name; raises NoSuchJob, or SpecRefused when several fit."""
         entries = self.entries()
         fits = [e for e in entries if e.run == name] or [e for e in entries if e.name == name]
@@ -89,7 +89,7 @@ def born(pid: int) -> float:
     return psutil.Process(pid).create_time()
 
 
-def _alive(entry: Entry) -> bool:
+def _alive(entry: RegisteredRun) -> bool:
     try:
         process = psutil.Process(entry.pid)
         return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - entry.born) < 1.0

@@ -25,7 +25,7 @@ from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.supervisor import Supervisor
 from ferry_operator.local.timeline import timeline
-from ferry_operator.local.timeline.show import Progress, summary_table
+from ferry_operator.local.timeline.show import ProgressView, summary_table
 
 OK, FAILED, REFUSED, NO_SUCH_JOB = 0, 1, 2, 4
 """Exit codes of `ferry`."""
@@ -59,12 +59,12 @@ def run(request: Request, programs: Programs | None = None) -> int:
     for warning in spec.warnings(job):
         progress.print(Text(f"warning: {warning}", style="yellow"))
     directory = RunDirectory(job, environment.home())
-    tail = timeline.Tail(directory.path / TIMELINE, from_end=True)
+    tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)
     remove = False
     try:
         settings = settings_for(job, request.job_file, directory, request.options)
         supervisor = Supervisor(settings, directory, schedule, environment.home(), programs or Programs())
-        with Progress(progress, request.quiet) as show:
+        with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
         records = tail.read()
         remove = outcome.ok and not directory.given and not request.options.keep

@@ -26,13 +26,13 @@ from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
 from ferry_operator.local.driver import LocalDriver, StatusWatch
-from ferry_operator.local.endpoint import Endpoint, application
+from ferry_operator.local.endpoint import Server, application
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.mailbox import Desk
-from ferry_operator.local.registry import Entry, Registry, born
+from ferry_operator.local.registry import RegisteredRun, Registry, born
 from ferry_operator.local.rundir import RunDirectory
-from ferry_operator.local.timeline.timeline import Tail
-from ferry_operator.local.view import Record, View, describe
+from ferry_operator.local.timeline.timeline import TimelineTail
+from ferry_operator.local.view import Record, RunView, describe
 
 PAUSE_SECONDS = 0.1
 STOP_SECONDS = 10.0
@@ -72,10 +72,10 @@ class Supervisor:
         self._slow = ""
         self._desk = Desk()
         self._interrupts = Interrupts(self._desk.wake)
-        self._tail = Tail(directory.path / TIMELINE, from_end=True)
+        self._tail = TimelineTail(directory.path / TIMELINE, from_end=True)
 
     # ---- the loop
-    def run(self, show: Callable[[View], None]) -> Outcome:
+    def run(self, show: Callable[[RunView], None]) -> Outcome:
         """Run the job; returns how it ended, with nothing left running. Call it in the main thread."""
         with ExitStack() as stack:
             stack.enter_context(self._interrupts)
@@ -92,7 +92,7 @@ class Supervisor:
         secret, encrypted = self.settings.secret, self.settings.encrypted
         token = derived(secret, "supervisor")
         context = server_context(issue(secret)) if encrypted else None
-        endpoint = Endpoint(lambda: application(self, token), context)
+        endpoint = Server(lambda: application(self, token), context)
         stack.callback(endpoint.close)
         processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs", {})
         stack.callback(processes.close)
@@ -108,7 +108,7 @@ class Supervisor:
         redis.start()
         redis.wait()
         here = os.getpid()
-        entry = Entry(
+        entry = RegisteredRun(
             self.settings.job,
             self.settings.run,
             endpoint.url,
@@ -123,7 +123,7 @@ class Supervisor:
         stack.callback(file.unlink, missing_ok=True)
         self._note("resume" if self.directory.resumed else "start")
 
-    def _look(self) -> View:
+    def _look(self) -> RunView:
         """One round of observe, decide, act."""
         workers = self._cluster.workers()
         status = self._watch.latest(self._cluster.driver_pid())
@@ -141,7 +141,7 @@ class Supervisor:
                 self._act(action)
         return view
 
-    def _view(self, status: Status | None, workers: tuple[d.Worker, ...]) -> View:
+    def _view(self, status: Status | None, workers: tuple[d.Worker, ...]) -> RunView:
         records = self._tail.read()
         for record in records:
             if record.get("kind") == "epoch":
@@ -154,7 +154,7 @@ class Supervisor:
             self._warnings.append(f"links are not RDMA although it is expected: {said}")
         self._slow = said
         warnings, self._warnings = self._warnings, []
-        return View(self.settings, status, workers, self.wanted, records, warnings)
+        return RunView(self.settings, status, workers, self.wanted, records, warnings)
 
     # ---- observe
     def _observed(self, workers: tuple[d.Worker, ...], status: Status | None) -> d.Observed:
@@ -262,7 +262,7 @@ class Supervisor:
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
-        view = View(self.settings, status, self._cluster.workers(), self.wanted, [])
+        view = RunView(self.settings, status, self._cluster.workers(), self.wanted, [])
         return describe(view, "stopping" if self.stopping is not None else "running", self._drains, self._pins)
 
     def _perform_all(self, commands: Sequence[Command]) -> None:

@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 @dataclass(slots=True)
-class View:
+class RunView:
     """One look at the run."""
 
     settings: RunSettings
@@ -27,7 +27,7 @@ class View:
     """new ones"""
 
 
-def describe(view: View, phase: str, drains: Sequence[int], pins: Mapping[int, InstanceId]) -> Record:
+def describe(view: RunView, phase: str, drains: Sequence[int], pins: Mapping[int, InstanceId]) -> Record:
     """The job as `GET /job` answers it."""
     return {
         "job": view.settings.job,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ferry_operator.placement.balance import Bins
 from ferry_operator.placement.levels import TOLERANCE, levelled, worth
-from ferry_operator.placement.replicas import Cluster, copies_of
+from ferry_operator.placement.replicas import Slots, copies_of
 
 BASE_SHARE = 0.01
 """What a vnode weighs beside its rate, as part of the mean rate: idle vnodes are spread, too, by their bytes."""
@@ -109,14 +109,14 @@ def movement(current: Sequence[Placement | None], planned: Sequence[Placement], 
     return Movement(cuts, copies, size)
 
 
-def _cluster_of(slots: Sequence[Slot], replicas: int) -> Cluster:
+def _cluster_of(slots: Sequence[Slot], replicas: int) -> Slots:
     ordered = sorted(slots, key=lambda s: (s.worker, len(s.instance), s.instance))
     names = [s.instance for s in ordered]
     assert len(dict.fromkeys(names)) == len(names), "an instance is named twice"
     assert all(s.capacity > 0 for s in ordered), "a capacity must be positive"
     known = all(s.memory_bytes for s in ordered)
     copies = min(replicas, len(dict.fromkeys(s.worker for s in ordered)) - 1)
-    return Cluster(
+    return Slots(
         names=names,
         worker=[s.worker for s in ordered],
         node=[s.node for s in ordered],
@@ -144,9 +144,7 @@ def _weights(values: list[float]) -> list[float]:
     return [value + BASE_SHARE * BASE_SHARE * mean for value in values] if mean > 0 else [1.0] * len(values)
 
 
-def _lead(
-    cluster: Cluster, rates: list[float], led: list[int], holders: list[list[int]], tolerance: float
-) -> list[int]:
+def _lead(cluster: Slots, rates: list[float], led: list[int], holders: list[list[int]], tolerance: float) -> list[int]:
     """The slot that leads each vnode: the old one, else one that holds a copy, else the emptiest; then levelled."""
     bins = Bins(cluster.capacity, rates)
     for vnode, slot in enumerate(led):

@@ -13,7 +13,7 @@ from ferry_operator.placement.levels import bins_of, worth
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class Slots:
     """The slots as columns, in an order that does not depend on the caller's."""
 
     names: list[str]
@@ -34,7 +34,7 @@ class Cluster:
 
 
 def copies_of(
-    cluster: Cluster, sizes: list[float], leaders: list[int], holders: list[list[int]], tolerance: float
+    cluster: Slots, sizes: list[float], leaders: list[int], holders: list[list[int]], tolerance: float
 ) -> list[list[int]]:
     """The replicas of each vnode: holders that may stay, new ones where least is held; then levelled by bytes.
 
@@ -67,7 +67,7 @@ def _by_size(sizes: list[float]) -> list[int]:
 
 
 def _keep(
-    cluster: Cluster, sizes: list[float], leaders: list[int], holders: list[list[int]], base: list[float]
+    cluster: Slots, sizes: list[float], leaders: list[int], holders: list[list[int]], base: list[float]
 ) -> list[list[int]]:
     """Of each vnode's holders those that stay, in their order; where there are too many, the fullest slots let go."""
     others = [[slot for slot in held if slot != leader] for leader, held in zip(leaders, holders)]
@@ -91,7 +91,7 @@ def _keep(
 
 
 def _fill(
-    cluster: Cluster, sizes: list[float], leaders: list[int], groups: list[list[int]], base: list[float]
+    cluster: Slots, sizes: list[float], leaders: list[int], groups: list[list[int]], base: list[float]
 ) -> list[list[int]]:
     """Add the missing replicas, large vnodes first, each where least is held.
 

@@ -15,7 +15,7 @@ from ferry.board import scripts
 from ferry.contract import places
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import OperatorDescriptor
 from ferry.contract.tickets import derived
 
 log = logging.getLogger("ferry.board")
@@ -87,7 +87,7 @@ class Board:
         )
 
     # ---- the pipeline's state
-    def publish_shapes(self, shapes: list[Shape]) -> None:
+    def publish_shapes(self, shapes: list[OperatorDescriptor]) -> None:
         """Say what the stateful operators are. Raises SpecRefused when the running job has others."""
         text = json.dumps({"shapes": [shape.to_wire() for shape in shapes]})
         with _reaching("publishing the pipeline"):
@@ -103,11 +103,11 @@ class Board:
                 )
             self._redis.set(places.pipeline(self._run), text)
 
-    def shapes(self) -> list[Shape] | None:
+    def shapes(self) -> list[OperatorDescriptor] | None:
         """The stateful operators, None as long as the driver has not said."""
         with _reaching("looking for the pipeline"):
             text = self._text(self._redis.get(places.pipeline(self._run)))
-        return None if text is None else [Shape.from_wire(doc) for doc in json.loads(text)["shapes"]]
+        return None if text is None else [OperatorDescriptor.from_wire(doc) for doc in json.loads(text)["shapes"]]
 
     # ---- who is there
     def register(self, entry: places.Registration) -> places.Registration:

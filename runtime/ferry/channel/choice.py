@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ferry.channel.base import Endpoint, Handler, OnClose, OnOpen
-from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
+from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma_device import Device, choose_device
-from ferry.channel.rdma_memory import Shape
+from ferry.channel.rdma_memory import RingShape
 from ferry.channel.tcp import TcpEndpoint
 from ferry.channel.verbs import DeviceUnusable
 from ferry.contract.documents import TransportSettings
@@ -80,7 +80,7 @@ def choose(transport: TransportSettings, own: Collection[str], party: Party) -> 
     insists = transport.mode == "rdma"
     if transport.mode == "tcp" or not (insists or transport.expected):
         return _tcp(party, False, TCP_ASKED if transport.mode == "tcp" else NOT_ASKED)
-    shape = Shape(transport.slots, transport.slot_bytes)
+    shape = RingShape(transport.slots, transport.slot_bytes)
     try:
         device = choose_device(shape, _addresses(own), transport.device, transport.gid_index)
         try:
@@ -111,8 +111,8 @@ def _tcp(party: Party, expected: bool, reason: str) -> Choice:
     return Choice(endpoint, expected, reason=reason)
 
 
-def _rdma(party: Party, device: Device, transport: TransportSettings, shape: Shape) -> Choice:
-    settings = Settings(
+def _rdma(party: Party, device: Device, transport: TransportSettings, shape: RingShape) -> Choice:
+    settings = RdmaSettings(
         shape=shape,
         notify=Notify(transport.notify),
         pinned_bytes_max=transport.pinned_bytes,

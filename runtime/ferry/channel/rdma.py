@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ferry.channel.base import Handler, OnClose, OnOpen
 from ferry.channel.handshake import RDMA
 from ferry.channel.rdma_channel import RdmaChannel
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Lent, Limits, Shape, obstacle
+from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Lent, Limits, RingShape, obstacle
 from ferry.channel.rdma_pipe import Means
 from ferry.channel.tcp import TcpEndpoint
 from ferry.channel.tcp_channel import Opening, TcpChannel
@@ -33,10 +33,10 @@ class Notify(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RdmaSettings:
     """What an administrator may choose; `slots` and `slot_bytes` must be the same everywhere."""
 
-    shape: Shape = field(default_factory=Shape)
+    shape: RingShape = field(default_factory=RingShape)
     notify: Notify = Notify.AUTO
     pinned_bytes_max: int = PINNED_BYTES_MAX
     fallback: bool = False
@@ -61,11 +61,11 @@ class RdmaEndpoint(TcpEndpoint):
         *,
         device: Device,
         life: bytes | None = None,
-        settings: Settings | None = None,
+        settings: RdmaSettings | None = None,
         limits: Limits | None = None,
     ) -> None:
         super().__init__(name, job, secret, on_message, on_open, on_close, life)
-        self._settings = settings or Settings()
+        self._settings = settings or RdmaSettings()
         problem = obstacle(1, self._settings.shape, limits or Limits.here(), self._settings.lend_bytes)
         if problem is not None:
             raise Exhausted(problem)

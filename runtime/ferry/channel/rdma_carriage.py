@@ -19,7 +19,7 @@ from enum import Enum
 
 from ferry.channel import rdma_wait
 from ferry.channel.base import HANDSHAKE_SECONDS
-from ferry.channel.rdma_hello import PING, READY, TURN, Control, Fall, Hello, data, fall
+from ferry.channel.rdma_hello import PING, READY, TURN, Fall, Hello, LinkControl, data, fall
 from ferry.channel.rdma_pipe import Intake, LinkLost, Means, Pipe, about_the_link
 from ferry.channel.tcp_channel import GATHER_MAX, behind, unacknowledged
 from ferry.contract.errors import Refusal, Unreachable
@@ -38,7 +38,7 @@ RETRY_SECONDS, RETRY_SECONDS_MAX = 0.25, 30.0
 STEADY_SECONDS = 10.0
 
 
-class Stage(Enum):
+class LinkPhase(Enum):
     """Of a link."""
 
     APART = "apart"
@@ -57,13 +57,13 @@ class Carriage:
         self._peer = peer
         self._means = means
         self._leads = leads
-        self.control = Control(sock)
+        self.control = LinkControl(sock)
         self._said: list[bytes | memoryview] = []
         self._pipe: Pipe | None = None
         self._out = self._in = False
         self._wanted = True
         self._pinged = False
-        self.stage = Stage.APART
+        self.stage = LinkPhase.APART
         self._since = time.monotonic()
         self._retry_at = self._heard = self._since
         self._pause = RETRY_SECONDS / 2
@@ -87,35 +87,35 @@ class Carriage:
         with about_the_link():
             self._pipe = self._means.open(self._peer)
         self._say(self._pipe.hello.encode())
-        self._enter(Stage.OFFERED)
+        self._enter(LinkPhase.OFFERED)
 
     def hear(self, message: Hello | bytes) -> None:
         """What the peer says on the way to a link. Raises LinkLost, or Refusal for what it may not say now."""
-        if self.stage is Stage.FALLEN or message == PING:
+        if self.stage is LinkPhase.FALLEN or message == PING:
             return  # the peer said it before it knew, or says nothing
         if isinstance(message, Hello):
-            if self.stage is Stage.APART:
+            if self.stage is LinkPhase.APART:
                 if not self._wanted:
                     raise LinkLost(self.reason)
                 self.offer()
-            if self.stage is not Stage.OFFERED or self._pipe is None:
+            if self.stage is not LinkPhase.OFFERED or self._pipe is None:
                 raise Refusal("the peer describes its RDMA link twice")
             with about_the_link():
                 self._pipe.attach(message)
             self._say(READY)
-            self._enter(Stage.MET)
-        elif message == READY and self.stage is Stage.MET:
-            self._enter(Stage.PROVING)
+            self._enter(LinkPhase.MET)
+        elif message == READY and self.stage is LinkPhase.MET:
+            self._enter(LinkPhase.PROVING)
             self.probe()
-        elif message == TURN and self.stage in (Stage.PROVING, Stage.JOINED) and not self._in:
+        elif message == TURN and self.stage in (LinkPhase.PROVING, LinkPhase.JOINED) and not self._in:
             self._in = True
             log.debug("the link to %s goes over RDMA", self._peer)
         else:
             raise Refusal(f"the peer says {message!r} while its RDMA link is {self.stage.value}")
 
-    def _enter(self, stage: Stage) -> None:
+    def _enter(self, stage: LinkPhase) -> None:
         self.stage, self._since = stage, time.monotonic()
-        if stage is Stage.JOINED:
+        if stage is LinkPhase.JOINED:
             self._device_answers()
 
     # -- falling ------------------------------------------------------------------------------------------------------
@@ -123,10 +123,10 @@ class Carriage:
     def revoke(self, reason: str) -> None:
         """The fence; what has arrived can be read. Raises Unreachable when TCP is known to be dead, too."""
         log.warning("the link to %s goes on over TCP: %s", self._peer, reason)
-        steady = self.stage is Stage.JOINED and time.monotonic() - self._since > STEADY_SECONDS
+        steady = self.stage is LinkPhase.JOINED and time.monotonic() - self._since > STEADY_SECONDS
         self._pause = RETRY_SECONDS if steady else min(2 * self._pause, RETRY_SECONDS_MAX)
         self.reason, self._out = reason, False
-        self._enter(Stage.FALLEN)
+        self._enter(LinkPhase.FALLEN)
         if self._pipe is not None:
             self._pipe.link.revoke()
         pinged, self._pinged = self._pinged, False
@@ -146,7 +146,7 @@ class Carriage:
         finally:
             if pipe is not None:
                 pipe.close()
-        self._enter(Stage.APART)
+        self._enter(LinkPhase.APART)
         self._retry_at = self._since + self._pause
         return again
 
@@ -183,7 +183,7 @@ class Carriage:
         if self._out and self._pipe is not None:
             with about_the_link():
                 return self._pipe.outbound.put(gather)
-        assert self.stage is not Stage.FALLEN
+        assert self.stage is not LinkPhase.FALLEN
         if not self.push():
             return gather
         self._said = [data(sum(map(len, gather))), *gather]
@@ -221,10 +221,10 @@ class Carriage:
     def progress(self, idle: bool) -> tuple[bool, bool]:
         """Notice credit and completions, give credit; returns whether there were any of each. Raises LinkLost."""
         pipe = self._pipe
-        if pipe is not None and self.stage is Stage.PROVING and self.answered():
+        if pipe is not None and self.stage is LinkPhase.PROVING and self.answered():
             self._say(TURN)
             self._out = True
-            self._enter(Stage.JOINED)
+            self._enter(LinkPhase.JOINED)
         if pipe is None or not self._out:
             return False, False
         with about_the_link():
@@ -240,7 +240,7 @@ class Carriage:
     def mind(self, now: float) -> None:
         """What is due: a bell, a probe, a new attempt, or the end of patience. Raises LinkLost, or Unreachable."""
         pipe, waited = self._pipe, now - self._since
-        if self.stage is Stage.JOINED and pipe is not None:
+        if self.stage is LinkPhase.JOINED and pipe is not None:
             with about_the_link():
                 pipe.outbound.nudge()
                 silent = now - self._heard - rdma_wait.PROBE_MILLISECONDS / 1000
@@ -249,12 +249,12 @@ class Carriage:
                 elif silent > PING_SECONDS and not self._pinged:
                     self._pinged = True
                     self._say(PING)
-        elif self.stage is Stage.FALLEN:
+        elif self.stage is LinkPhase.FALLEN:
             if waited > UNACKNOWLEDGED_SECONDS and unacknowledged(self._socket):
                 raise Unreachable(f"{self.reason}, and its TCP connection does not answer either")
             if waited > HANDSHAKE_SECONDS:
                 raise Unreachable(f"{self.reason}, and the peer does not go on over TCP")
-        elif self.stage is Stage.APART:
+        elif self.stage is LinkPhase.APART:
             if self._wanted and self._leads and now >= self._retry_at:
                 self.offer()
         elif waited > HANDSHAKE_SECONDS:
@@ -262,8 +262,8 @@ class Carriage:
 
     def patience(self, now: float) -> int:
         """Milliseconds until `mind` is due, when nothing happens before; only while not joined."""
-        if self.stage is not Stage.APART:
-            return 2 if self.stage is Stage.PROVING else 50
+        if self.stage is not LinkPhase.APART:
+            return 2 if self.stage is LinkPhase.PROVING else 50
         due = self._retry_at - now if self._wanted and self._leads else 1.0
         return max(1, min(1000, int(due * 1000) + 1))
 

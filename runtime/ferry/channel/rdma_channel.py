@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from ferry.channel import rdma_wait
 from ferry.channel.base import LinkState
-from ferry.channel.rdma_carriage import Stage
+from ferry.channel.rdma_carriage import LinkPhase
 from ferry.channel.rdma_hello import Bye, Fall, bye
 from ferry.channel.rdma_pipe import LinkLost
 from ferry.channel.rdma_sender import RdmaSender
@@ -150,7 +150,7 @@ class RdmaChannel(RdmaSender):
             self._fall(str(error))
 
     def _fall(self, reason: str) -> None:
-        if self._carriage.stage is Stage.FALLEN:
+        if self._carriage.stage is LinkPhase.FALLEN:
             return
         with self._wire:
             with self._lock:
@@ -177,7 +177,7 @@ class RdmaChannel(RdmaSender):
         wish, self._wish = bool(self._wish), None
         with self._wire:
             self._carriage.want(wish)
-        if not wish and self._carriage.stage is not Stage.APART:
+        if not wish and self._carriage.stage is not LinkPhase.APART:
             self._fall("TCP is preferred")
 
     # -- waiting ------------------------------------------------------------------------------------------------------

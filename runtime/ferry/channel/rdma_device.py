@@ -15,7 +15,7 @@ from typing import Any
 
 from ferry.channel import rdma_fork
 from ferry.channel.rdma_link import Link
-from ferry.channel.rdma_memory import PAGE_BYTES, Shape
+from ferry.channel.rdma_memory import PAGE_BYTES, RingShape
 from ferry.channel.verbs import PORT, DeviceUnusable, Gid, Piece, Port, device_names, library
 from ferry.contract.errors import Fault
 
@@ -119,7 +119,7 @@ def _mapped(address: str) -> IPv6Address:
     return parsed if isinstance(parsed, IPv6Address) else IPv6Address(f"::ffff:{parsed}")
 
 
-def self_test(device: Device, shape: Shape) -> None:
+def self_test(device: Device, shape: RingShape) -> None:
     """Write to oneself, with rings of the real size. Raises DeviceUnusable when the bytes do not arrive."""
     name = device.port.device
     link = device.link(shape.send_depth, shape.receives)
@@ -148,7 +148,7 @@ def self_test(device: Device, shape: Shape) -> None:
 
 
 def choose_device(
-    shape: Shape, own: Collection[str] = (), name: str | None = None, gid_index: int | None = None
+    shape: RingShape, own: Collection[str] = (), name: str | None = None, gid_index: int | None = None
 ) -> Device:
     """The first device that passes its self-test. Raises DeviceUnusable with the reasons against all of them."""
     reasons = []

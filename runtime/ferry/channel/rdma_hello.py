@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ferry.channel.base import REPLACED
 from ferry.channel.frames import BYE_BYTES_MAX
-from ferry.channel.verbs import Remote
+from ferry.channel.verbs import QueuePairAddress
 from ferry.contract.errors import Refusal, Unreachable
 
 MAGIC = b"FERRYRC1"
@@ -37,7 +37,7 @@ READY, TURN, PING = b"R", b"T", b"P"
 class Hello(NamedTuple):
     """One side of a link, as its peer has to know it."""
 
-    remote: Remote
+    remote: QueuePairAddress
     ring: int
     ring_key: int
     slots: int
@@ -78,7 +78,7 @@ def decode(data: bytes) -> Hello:
         raise Refusal(f"impossible RDMA hello: queue pair {number}, first {first}, mtu {mtu}, notice {imm}")
     if ring + slots * slot_bytes >= 1 << 64 or word % 8 or word + 8 >= 1 << 64:
         raise Refusal(f"impossible RDMA hello: ring at {ring:#x}, word at {word:#x}")
-    remote = Remote(number, first, IPv6Address(gid), mtu)
+    remote = QueuePairAddress(number, first, IPv6Address(gid), mtu)
     return Hello(remote, ring, ring_key, slots, slot_bytes, link, word, word_key, bool(imm))
 
 
@@ -122,7 +122,7 @@ def _told(count: int, text: str) -> bytes:
     return _TOLD.pack(count, len(said)) + said
 
 
-class Control:
+class LinkControl:
     """Reads messages from the connection, and never waits. One thread at a time."""
 
     def __init__(self, sock: socket.socket) -> None:

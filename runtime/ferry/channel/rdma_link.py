@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ferry.channel.verbs import PORT, DeviceUnusable, Piece, Port, Remote, status_name
+from ferry.channel.verbs import PORT, DeviceUnusable, Piece, Port, QueuePairAddress, status_name
 from ferry.contract.errors import Exhausted, Unreachable
 
 SGES = 8
@@ -119,9 +119,9 @@ class Link:
         return thing
 
     @property
-    def here(self) -> Remote:
+    def here(self) -> QueuePairAddress:
         """What the peer has to know to connect."""
-        return Remote(self.number, self.first, self._port.gid.address, self._port.mtu)
+        return QueuePairAddress(self.number, self.first, self._port.gid.address, self._port.mtu)
 
     def region(self, size: int, *, remote: bool, mapping: mmap.mmap | None = None) -> Region:
         """Memory that the device may reach; `remote`: the peer may write to it. Raises Exhausted."""
@@ -129,7 +129,7 @@ class Link:
         self._regions.append(region)
         return region
 
-    def connect(self, peer: Remote, timeout: int = TIMEOUT, retries: int = RETRIES) -> None:
+    def connect(self, peer: QueuePairAddress, timeout: int = TIMEOUT, retries: int = RETRIES) -> None:
         """Ready to send and to receive. The peer may write, and only write."""
         assert 0 <= retries <= RETRIES
         lib = self._lib

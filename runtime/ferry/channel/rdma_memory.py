@@ -22,7 +22,7 @@ _CAP_IPC_LOCK = 14
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RingShape:
     """A circular queue of `slots` slots with `slot_bytes` each; both sides of a link use the same."""
 
     slots: int = rings.SLOTS
@@ -134,7 +134,7 @@ class Limits:
         return cls(None if unlimited else soft, bool(effective >> _CAP_IPC_LOCK & 1), os.geteuid())
 
 
-def obstacle(links: int, shape: Shape, limits: Limits, lend: int = 0) -> str | None:
+def obstacle(links: int, shape: RingShape, limits: Limits, lend: int = 0) -> str | None:
     """Why so many links cannot be pinned under these limits, with the three remedies in order of preference; or None."""
     if limits.may_lock or limits.locked_bytes is None:
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ferry.channel.frames import FRAME_BYTES
 from ferry.channel.rdma_hello import Hello
-from ferry.channel.rdma_memory import Budget, Lent, Shape
+from ferry.channel.rdma_memory import Budget, Lent, RingShape
 from ferry.channel.rdma_posts import Posts
 from ferry.channel.rdma_ring import Inbound, Outbound
 from ferry.channel.tcp_channel import RECEIVE_BYTES
@@ -42,7 +42,7 @@ class Means:
     """What the links of one endpoint are made of."""
 
     device: Device
-    shape: Shape
+    shape: RingShape
     imm: bool
     """slots that arrive come with a notice; False: their footers are polled"""
     budget: Budget
@@ -140,7 +140,7 @@ class Pipe:
 class Intake:
     """The bytes that came, whichever way, and are not a whole frame yet."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: RingShape) -> None:
         self._shape = shape
         self._bytes = memoryview(bytearray(max(RECEIVE_BYTES, shape.payload_bytes + 2 * FRAME_BYTES)))
         self._start = self._end = 0

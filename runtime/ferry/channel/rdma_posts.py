@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ferry.channel.rdma_memory import Shape
+from ferry.channel.rdma_memory import RingShape
 from ferry.channel.verbs import Piece
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _SPARE = 8
 class Posts:
     """The requests of one link, numbered from 1: a completion of one proves that all before it are done."""
 
-    def __init__(self, link: Link, shape: Shape) -> None:
+    def __init__(self, link: Link, shape: RingShape) -> None:
         self._link = link
         self._depth = shape.send_depth - shape.slots - _SPARE
         self._every = max(1, shape.slots // 2)

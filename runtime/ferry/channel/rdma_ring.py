@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ferry.channel.rdma_link import SGES
-from ferry.channel.rdma_memory import FOOTER_BYTES, PAGE_BYTES, Lent, Shape
+from ferry.channel.rdma_memory import FOOTER_BYTES, PAGE_BYTES, Lent, RingShape
 from ferry.channel.verbs import Piece
 from ferry.contract.errors import Refusal
 
@@ -57,7 +57,7 @@ def footer(length: int, link: int, sequence: int, pieces: Sequence[memoryview]) 
 class Outbound:
     """The slots of the peer's ring, seen by the side that writes them."""
 
-    def __init__(self, link: Link, posts: Posts, shape: Shape, lent: Lent) -> None:
+    def __init__(self, link: Link, posts: Posts, shape: RingShape, lent: Lent) -> None:
         self.shape = shape
         self._posts = posts
         self._lent = lent
@@ -222,7 +222,7 @@ class Outbound:
 class Inbound:
     """This side's ring, which the peer writes."""
 
-    def __init__(self, link: Link, posts: Posts, shape: Shape, imm: bool, number: int) -> None:
+    def __init__(self, link: Link, posts: Posts, shape: RingShape, imm: bool, number: int) -> None:
         self.shape = shape
         self._link = link
         self._posts = posts

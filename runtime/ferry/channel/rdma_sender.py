@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 import time
 
-from ferry.channel.rdma_carriage import Carriage, Stage
+from ferry.channel.rdma_carriage import Carriage, LinkPhase
 from ferry.channel.rdma_pipe import Intake, LinkLost, Means, Pipe
-from ferry.channel.rdma_wait import Bell, Pace
+from ferry.channel.rdma_wait import Bell, PollPace
 from ferry.channel.tcp_channel import Opening, TcpChannel
 from ferry.contract import limits
 from ferry.contract.errors import FerryError, Unreachable
@@ -26,7 +26,7 @@ class RdmaSender(TcpChannel):
         self._fallback = means.fallback
         self._carriage = Carriage(opening.sock, self.peer, means, leads=opening.initiator != self.peer)
         self._bell = Bell()
-        self._pace = Pace()
+        self._pace = PollPace()
         self._intake = Intake(means.shape)
         self._asleep = False
         self._listened = 0.0
@@ -52,7 +52,7 @@ class RdmaSender(TcpChannel):
 
     def _send(self, batches: int) -> bool:
         """With the wire lock: as much as there is room for; True when something went."""
-        if self._carriage.stage is Stage.FALLEN:
+        if self._carriage.stage is LinkPhase.FALLEN:
             return False  # what goes first is not known before the peer has said what it read
         moved = False
         for _ in range(batches):

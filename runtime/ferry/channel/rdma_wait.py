@@ -38,7 +38,7 @@ LAST_WORDS_SECONDS = 0.1
 """A link that broke: how long the peer may take to say why."""
 
 
-class Pace:
+class PollPace:
     """When something was done last, and how to wait for more."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class Port(NamedTuple):
     mtu: int
 
 
-class Remote(NamedTuple):
+class QueuePairAddress(NamedTuple):
     """How to reach a queue pair."""
 
     number: int

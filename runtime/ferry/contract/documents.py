@@ -167,7 +167,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ReportedProblem:
     """Something that the driver tries again and again, and that may pass by itself."""
 
     reason: str
@@ -207,14 +207,14 @@ class Status:
     """Median of the last epochs."""
     journal_up: bool
     finished: bool
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[ReportedProblem, ...] = ()
     """What keeps the job from going on at present, the oldest first; it goes on trying."""
     replica_lag: int = 0
     """Epochs since the oldest copy that is not in step yet was begun."""
     transport: Links = Links()
     began: int | None = None
     """The last epoch that was committed before this driver, -1 for none; None: not known yet."""
-    notices: tuple[Trouble, ...] = ()
+    notices: tuple[ReportedProblem, ...] = ()
     """What the coordinator works around, or should be mended: the job goes on. InstanceFailed, InstancesApart, MovesGivenUp,
     JournalNotSafe."""
     moves_given_up: int = 0
@@ -233,8 +233,8 @@ class Status:
                 **known(Status, doc),
                 "version": tuple(doc["version"]),
                 "groups": [(a, b) for a, b in doc["groups"]],
-                "troubles": tuple(Trouble(**known(Trouble, one)) for one in doc.get("troubles", told)),
-                "notices": tuple(Trouble(**known(Trouble, one)) for one in doc.get("notices", ())),
+                "troubles": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("troubles", told)),
+                "notices": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("notices", ())),
                 "transport": Links(**known(Links, doc.get("transport", {}))),
             }
         )

@@ -65,7 +65,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class OperatorDescriptor:
     """One stateful operator: name, key, window, and what it keeps."""
 
     name: str
@@ -88,13 +88,13 @@ class Shape:
         return asdict(self)
 
     @staticmethod
-    def from_wire(doc: dict[str, Any]) -> Shape:
+    def from_wire(doc: dict[str, Any]) -> OperatorDescriptor:
         """Inverse of to_wire; tuples may have become lists on the way."""
 
         def side(d: dict[str, Any] | None) -> Side | None:
             return None if d is None else Side(tuple((a, b, c) for a, b, c in d["columns"]))
 
-        return Shape(
+        return OperatorDescriptor(
             name=doc["name"],
             index=doc["index"],
             kind=doc["kind"],

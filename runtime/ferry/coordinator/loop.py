@@ -48,7 +48,7 @@ class Loop:
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
         self._journal = JournalWriter(board)
         self.members = Members(settings.timeout_ms, board, self.post)
-        patience = core.Settings(
+        patience = core.CoordinatorSettings(
             operators=operators,
             grace_ms=int(limits.GRACE_SECONDS * 1000),
             return_ms=settings.return_deadline_ms,

@@ -19,7 +19,7 @@ from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
 from ferry.contract.routing import Table
-from ferry.protocol.groups import Change
+from ferry.protocol.groups import GroupChange
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
@@ -94,7 +94,7 @@ class Meters:
             if self._lost is None and any(group.leader == instance for group in table.groups):
                 self._lost = self._clock()
 
-    def changed(self, changes: Sequence[Change], epoch: int) -> None:
+    def changed(self, changes: Sequence[GroupChange], epoch: int) -> None:
         """Groups changed after this epoch."""
         now = self._clock()
         with self._lock:
@@ -102,7 +102,7 @@ class Meters:
                 self._change(change, now, epoch)
             self._under_way |= any(c.kind in ("joined", "cut") for c in changes)
 
-    def _change(self, change: Change, now: float, epoch: int) -> None:
+    def _change(self, change: GroupChange, now: float, epoch: int) -> None:
         vnode, key = change.vnode, (change.vnode, change.instance)
         match change.kind:
             case "joined":

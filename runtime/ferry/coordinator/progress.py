@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ferry.contract.documents import Status, Trouble, append_record
+from ferry.contract.documents import ReportedProblem, Status, append_record
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.coordinator.meters import Meters
@@ -41,7 +41,7 @@ def is_at_rest(machine: Coordinator) -> bool:
     )
 
 
-def notices(machine: Coordinator) -> tuple[Trouble, ...]:
+def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
     """What the coordinator has found and works around; read from another thread."""
     now = machine.now
     found: dict[str, tuple[list[str], int]] = {}
@@ -64,7 +64,7 @@ def notices(machine: Coordinator) -> tuple[Trouble, ...]:
     for (i, reason), (count, since) in moves.items():
         add("MovesGivenUp", f"{count} copies on {i}: {reason}", since)
     return tuple(
-        Trouble(reason, "; ".join(texts)[:TROUBLE_TEXT_MAX], time.time() - (now - since) / 1000)
+        ReportedProblem(reason, "; ".join(texts)[:TROUBLE_TEXT_MAX], time.time() - (now - since) / 1000)
         for reason, (texts, since) in found.items()
     )
 
@@ -94,9 +94,9 @@ class Progress:
         self.began: int | None = None
         """The epoch that was taken over; None before the groups have answered."""
         self.finished = False
-        self.troubles: tuple[Trouble, ...] = ()
+        self.troubles: tuple[ReportedProblem, ...] = ()
         """What fails and is tried again."""
-        self.lasting: tuple[Trouble, ...] = ()
+        self.lasting: tuple[ReportedProblem, ...] = ()
         """What should be mended, though the job goes on."""
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
@@ -147,14 +147,14 @@ class Progress:
     def warn(self, reason: str, text: str) -> None:
         """Something should be mended: it stays in the status for as long as this driver lives."""
         self.note("warning", text)
-        self.lasting = (*self.lasting, Trouble(reason, text[:TROUBLE_TEXT_MAX], time.time()))
+        self.lasting = (*self.lasting, ReportedProblem(reason, text[:TROUBLE_TEXT_MAX], time.time()))
 
     def troubled(self, reason: str, text: str) -> None:
         """Something fails and is tried again. The timeline hears of it once, the status has its latest text."""
         text = text[:TROUBLE_TEXT_MAX]
         known = next((t for t in self.troubles if t.reason == reason), None)
         if known is None:
-            self.troubles = (*self.troubles, Trouble(reason, text, time.time()))
+            self.troubles = (*self.troubles, ReportedProblem(reason, text, time.time()))
             self.note("degraded", text)
         else:
             self.troubles = tuple(replace(t, text=text) if t is known else t for t in self.troubles)

@@ -27,9 +27,9 @@ from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.letters import DeadLetters
 from ferry.driver.orders import next_order
-from ferry.driver.patience import QUIET_SECONDS, Patience
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.publisher import Publisher, is_passing, refuse_final
-from ferry.driver.watch import Watch
+from ferry.driver.watch import EpochWatch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import feeds_of, run_ingest
@@ -64,13 +64,13 @@ class Epochs:
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
-        self._watch = Watch(spark.sparkContext.cancelAllJobs, loop.members.connected)
+        self._watch = EpochWatch(spark.sparkContext.cancelAllJobs, loop.members.connected)
         loop.members.on_lost = self._watch.lost
         dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
         self._dead_letter_of_tasks = None if apart and settings.dead_letter is None else str(dead_letter)
         letters = DeadLetters(dead_letter)
         self.publisher = Publisher(settings, spark, plan, loop, progress, hook, self._watch, letters)
-        self._patience = Patience(loop, progress, "IngestFailing", QUIET_SECONDS)
+        self._patience = ReportedPatience(loop, progress, "IngestFailing", QUIET_SECONDS)
         self._last_end: float | None = None
         self._halting = threading.Event()
 

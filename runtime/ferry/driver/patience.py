@@ -19,7 +19,7 @@ QUIET_SECONDS = 5.0
 """What fails because an instance is gone works again within this time, as a rule: it is no trouble before."""
 
 
-class Patience:
+class ReportedPatience:
     """Follows one thing that may fail; `reason` is what the trouble is called in the driver's status."""
 
     def __init__(

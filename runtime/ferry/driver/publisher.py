@@ -25,8 +25,8 @@ from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.loop import Hook, Loop
 from ferry.coordinator.progress import EpochRecord, Progress
 from ferry.driver.letters import DeadLetters
-from ferry.driver.patience import QUIET_SECONDS, Patience
-from ferry.driver.watch import Watch
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
+from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
 from ferry.spark import emit
@@ -75,7 +75,7 @@ class Publisher:
         loop: Loop,
         progress: Progress,
         hook: Hook,
-        watch: Watch,
+        watch: EpochWatch,
         letters: DeadLetters,
     ) -> None:
         self.settings = settings
@@ -90,16 +90,16 @@ class Publisher:
         self._watch = watch
         self.letters = letters
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
-        self._reading = Patience(loop, progress, "ReadFailing", QUIET_SECONDS)
+        self._reading = ReportedPatience(loop, progress, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
-        self._sinking = Patience(loop, progress, "SinkFailing", limit=None if limit is None else limit / 1000)
+        self._sinking = ReportedPatience(loop, progress, "SinkFailing", limit=None if limit is None else limit / 1000)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
         self._row_bytes = 0.0
         """Of the rows that were fetched last; of those that were too many, what they have at least."""
 
-    def splits(self, rows: core.Rows) -> list[dict[str, Any]]:
+    def splits(self, rows: core.FiredRows) -> list[dict[str, Any]]:
         """Where the fired rows are: one split an instance."""
         step, attempt = rows.label
         made = []
@@ -121,7 +121,7 @@ class Publisher:
             )
         return made
 
-    def publish(self, rows: core.Rows, record: EpochRecord) -> bool:
+    def publish(self, rows: core.FiredRows, record: EpochRecord) -> bool:
         """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
         epoch = rows.label.step.epoch
         self.hook(epoch, "emit")
@@ -134,7 +134,7 @@ class Publisher:
         self.letters.publish(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
         return True
 
-    def _publish_rows(self, rows: core.Rows, epoch: int) -> int | None:
+    def _publish_rows(self, rows: core.FiredRows, epoch: int) -> int | None:
         """Give the sinks the rows, again and again; how many there were. None when they could not be read."""
         while True:
             table = None
@@ -159,7 +159,7 @@ class Publisher:
                     raise
                 self._sinking.failed(f"sink of epoch {epoch}: {type(error).__name__}: {error}")
 
-    def _fetch(self, rows: core.Rows) -> pa.Table | None:
+    def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
         """The rows, where the driver may hold them; None where tasks have to read them."""
         with self._watch.on(i for i, _ in rows.readers):
             # Looked up while they are watched: who is lost earlier has no address any more.
@@ -173,16 +173,16 @@ class Publisher:
             self._row_bytes = table.nbytes / table.num_rows
         return table
 
-    def _fired_schema(self, rows: core.Rows) -> pa.Schema:
+    def _fired_schema(self, rows: core.FiredRows) -> pa.Schema:
         return fired_schema(self.plan.operators[rows.label.step.operator].shape)
 
-    def _read_failed(self, rows: core.Rows, error: Exception) -> None:
+    def _read_failed(self, rows: core.FiredRows, error: Exception) -> None:
         """Ask for other readers a little later."""
         refuse_final(error)
         self._reading.failed(f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}")
         self.loop.post(core.ReadFailed(rows.label.step))
 
-    def _write(self, rows: core.Rows, table: pa.Table | None, epoch: int) -> None:
+    def _write(self, rows: core.FiredRows, table: pa.Table | None, epoch: int) -> None:
         if table is not None and table.num_rows == 0:
             return
         schema = self._fired_schema(rows)

@@ -20,7 +20,7 @@ GRACE_SECONDS = 1.5
 """Who waits for a dead instance fails by itself within this time; the rest is cancelled then."""
 
 
-class Watch:
+class EpochWatch:
     """`gone` is set when one of the watched instances is lost; `cancel` is called when that alone has not helped."""
 
     def __init__(self, cancel: Callable[[], None], connected: Callable[[InstanceId], bool]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ferry.contract.shapes import Aggregate, Number, Shape
+from ferry.contract.shapes import Aggregate, Number, OperatorDescriptor
 from ferry.kernels.grouping import BEST, FLAGS, GREATEST, LEAST, MOMENTS, REST, SUM, Ints
 
 __all__ = ["arg_max", "count", "first", "last", "max", "mean", "min", "stddev", "sum", "variance"]
@@ -66,7 +66,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlacedAggregate:
     """One aggregate of an operator, and where its state columns are."""
 
     aggregate: Aggregate
@@ -84,28 +84,28 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 @lru_cache(256)
-def places(shape: Shape) -> tuple[Place, ...]:
+def places(shape: OperatorDescriptor) -> tuple[PlacedAggregate, ...]:
     """The aggregates of an operator, in order."""
-    found, at = list[Place](), 0
+    found, at = list[PlacedAggregate](), 0
     for aggregate in shape.aggregates:
         function = FUNCTIONS[aggregate.function]
-        found.append(Place(aggregate, function, at, function.keeps(aggregate)))
+        found.append(PlacedAggregate(aggregate, function, at, function.keeps(aggregate)))
         at += len(found[-1].columns)
     return tuple(found)
 
 
-def flagged(shape: Shape) -> bool:
+def flagged(shape: OperatorDescriptor) -> bool:
     """True when the last state column says of the others whether they hold a value, and whether it is true."""
     return any(place.function.nullable for place in places(shape))
 
 
-def state_types(shape: Shape) -> tuple[Number, ...]:
+def state_types(shape: OperatorDescriptor) -> tuple[Number, ...]:
     """Types of the state columns s0, s1, ... of an operator."""
     values: tuple[Number, ...] = tuple(column.number for place in places(shape) for column in place.columns)
     return (*values, "int") if flagged(shape) else values
 
 
-def merge_codes(shape: Shape) -> Ints:
+def merge_codes(shape: OperatorDescriptor) -> Ints:
     """How each state column is merged, int64[k]; see `ferry.kernels.grouping`."""
     codes = [column.merge for place in places(shape) for column in place.columns]
     return np.array([*codes, FLAGS] if flagged(shape) else codes, np.int64)

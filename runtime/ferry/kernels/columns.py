@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ferry.contract import names
 from ferry.contract.errors import Exhausted
-from ferry.contract.shapes import KeyType, Shape
+from ferry.contract.shapes import KeyType, OperatorDescriptor
 from ferry.kernels import hashing, schemas
 from ferry.kernels.aggregates import state_types
 from ferry.kernels.grouping import CELLS, COUNT, HASH, KEY, NO_BYTES, NO_INTS, SLICE, Bytes, Hashes, Ints, heap_keys
@@ -23,7 +23,7 @@ BINARY_BYTES_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Partials:
+class PartialArrays:
     """Rows of `schemas.partials_schema` as arrays; `keys` or (`offsets`, `data`) is in use, by the shape."""
 
     slices: Ints
@@ -102,7 +102,7 @@ def decode_keys(offsets: Ints, data: Bytes, kinds: Sequence[KeyType]) -> list[pa
     return columns
 
 
-def to_partials(shape: Shape, batch: pa.RecordBatch) -> Partials:
+def to_partials(shape: OperatorDescriptor, batch: pa.RecordBatch) -> PartialArrays:
     """The arrays of one batch of partials."""
     types = state_types(shape)
     cells = np.empty((batch.num_rows, len(types)), np.int64)
@@ -115,10 +115,10 @@ def to_partials(shape: Shape, batch: pa.RecordBatch) -> Partials:
     else:
         offsets, data = binary(batch.column(2))
     hashes = np.require(batch.column(1).to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
-    return Partials(integers(batch.column(0)), hashes, keys, offsets, data, integers(batch.column(3)), cells)
+    return PartialArrays(integers(batch.column(0)), hashes, keys, offsets, data, integers(batch.column(3)), cells)
 
 
-def cell_arrays(shape: Shape, cells: Ints) -> list[pa.Array]:
+def cell_arrays(shape: OperatorDescriptor, cells: Ints) -> list[pa.Array]:
     """State columns int64[rows, k] as Arrow arrays of their types."""
     columns = []
     for i, number in enumerate(state_types(shape)):
@@ -127,7 +127,7 @@ def cell_arrays(shape: Shape, cells: Ints) -> list[pa.Array]:
     return columns
 
 
-def key_array(shape: Shape, keys: Ints, heap: Bytes) -> pa.Array:
+def key_array(shape: OperatorDescriptor, keys: Ints, heap: Bytes) -> pa.Array:
     """The key column: integer keys as they are, else the keys at these heap offsets."""
     keys = np.ascontiguousarray(keys)
     if shape.int_key:
@@ -136,7 +136,7 @@ def key_array(shape: Shape, keys: Ints, heap: Bytes) -> pa.Array:
     return binary_array(offsets, data, pa.binary())
 
 
-def from_groups(shape: Shape, rows: Ints, heap: Bytes) -> pa.RecordBatch:
+def from_groups(shape: OperatorDescriptor, rows: Ints, heap: Bytes) -> pa.RecordBatch:
     """Groups (ferry.kernels.grouping) as a batch of partials, in the order given."""
     hashes = np.ascontiguousarray(rows[:, HASH]).view(np.uint64)
     columns = [

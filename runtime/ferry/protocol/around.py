@@ -13,7 +13,7 @@ from itertools import pairwise
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.contract.routing import Group
-from ferry.protocol.groups import Change, next_term
+from ferry.protocol.groups import GroupChange, next_term
 from ferry.protocol.view import Chain
 
 Pair = tuple[InstanceId, InstanceId]
@@ -67,7 +67,7 @@ def around(
     apart: Callable[[InstanceId, InstanceId], bool],
     slow: Mapping[Chain, InstanceId],
     generation: int,
-) -> tuple[list[Group], list[Change]]:
+) -> tuple[list[Group], list[GroupChange]]:
     """Groups in which no two neighbours of a chain are apart, and some helper is apart from no leader, if that can be.
 
     Only members that are in step lead, and the leaders stay who they are when that is possible. A replica leaves the
@@ -75,7 +75,7 @@ def around(
     """
     leaders = _leaders(groups, helpers, alive, apart)
     out: list[Group] = []
-    changes: list[Change] = []
+    changes: list[GroupChange] = []
     for vnode, (group, leader) in enumerate(zip(groups, leaders, strict=True)):
         late = slow.get(group.in_step)
         in_step = [leader]
@@ -84,11 +84,11 @@ def around(
                 in_step.append(i)
         learners = [i for i in group.learners if not apart(leader, i)]
         if leader != group.leader:
-            changes.append(Change(vnode, "promoted", leader))
+            changes.append(GroupChange(vnode, "promoted", leader))
         if late is not None and late != leader:
             learners.append(late)
-            changes.append(Change(vnode, "demoted", late))
-        changes += [Change(vnode, "removed", i) for i in group.members if i not in in_step and i not in learners]
+            changes.append(GroupChange(vnode, "demoted", late))
+        changes += [GroupChange(vnode, "removed", i) for i in group.members if i not in in_step and i not in learners]
         if (tuple(in_step), tuple(learners)) == (group.in_step, group.learners):
             out.append(group)
         else:

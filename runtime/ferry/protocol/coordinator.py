@@ -21,12 +21,14 @@ from ferry.protocol import groups as g
 from ferry.protocol.coordinator_io import (
     Close,
     Connected,
+    CoordinatorSettings,
     Desired,
     Effect,
     Emit,
     EpochBegun,
     EpochEnded,
     Event,
+    FiredRows,
     Halt,
     Ingested,
     IngestFailed,
@@ -39,22 +41,22 @@ from ferry.protocol.coordinator_io import (
     Phase,
     ReadFailed,
     Ready,
-    Rows,
-    Send,
-    Settings,
     StartIngest,
 )
 from ferry.protocol.instance_io import Tick
 from ferry.protocol.membership import MEMBER_HANDLERS
 from ferry.protocol.patience import Patience
 from ferry.protocol.rules import Rules
+from ferry.protocol.sending import Send
 from ferry.protocol.steps import predecessor, step_of, successor
 
 
 class Coordinator(Patience):
     """One driver's decisions, from its first look at the journal to the end of its generation."""
 
-    def __init__(self, settings: Settings, initial: Table, journal: Table | None, rules: Rules | None = None) -> None:
+    def __init__(
+        self, settings: CoordinatorSettings, initial: Table, journal: Table | None, rules: Rules | None = None
+    ) -> None:
         super().__init__(settings, initial, journal, rules)
         self.epoch_low = WATERMARK_NONE
         self.run = 0
@@ -251,10 +253,12 @@ class Coordinator(Patience):
             self._ingest(successor(c.label.step, self.settings.operators))
 
     # ---- reading what fired
-    def _rows(self) -> Rows:
+    def _rows(self) -> FiredRows:
         assert self.committed is not None
         readers = tuple(self.view.led.items())
-        return Rows(self.committed, self.generation, self.low, self.high, self.meta, readers, self.fired, self.late)
+        return FiredRows(
+            self.committed, self.generation, self.low, self.high, self.meta, readers, self.fired, self.late
+        )
 
     def _read(self) -> None:
         assert self.committed is not None
@@ -310,5 +314,5 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
 __all__ = [
     "Close", "Connected", "Coordinator", "Desired", "Effect", "Emit", "EpochBegun", "EpochEnded", "Event", "Halt",
     "IngestFailed", "Ingested", "InstanceId", "Journal", "JournalReachable", "JournalRefused", "Journaled", "Lost", "Note",
-    "Phase", "ReadFailed", "Ready", "Rows", "Send", "Settings", "StartIngest", "Tick", "predecessor",
+    "Phase", "ReadFailed", "Ready", "FiredRows", "Send", "CoordinatorSettings", "StartIngest", "Tick", "predecessor",
 ]  # fmt: skip

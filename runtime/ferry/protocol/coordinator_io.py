@@ -11,6 +11,7 @@ from ferry.contract.records import record
 from ferry.contract.routing import Table, Version
 from ferry.protocol import groups as g
 from ferry.protocol.instance_io import Tick
+from ferry.protocol.sending import Send
 
 
 class Phase:
@@ -28,7 +29,7 @@ class Phase:
 
 
 @record
-class Settings:
+class CoordinatorSettings:
     """Bounds of the coordinator's patience, in milliseconds of its clock."""
 
     operators: int = 1
@@ -167,12 +168,6 @@ Event = (
 
 # ---- effects -------------------------------------------------------------------------------------------------------
 @record
-class Send:
-    to: InstanceId
-    message: m.Message
-
-
-@record
 class Journal:
     """Make this table the journaled one if the journal still has version `expected`; answer Journaled or JournalRefused."""
 
@@ -189,7 +184,7 @@ class Close:
 
 
 @record
-class Rows:
+class FiredRows:
     """Fired rows of a committed step, and who serves them."""
 
     label: Label
@@ -209,7 +204,7 @@ class StartIngest:
     step: Step
     run: int
     helpers: tuple[InstanceId, ...]
-    rows: Rows | None
+    rows: FiredRows | None
     low: int
     meta: bytes
     """The notes of the last committed step (per-input maxima and the like)."""
@@ -219,7 +214,7 @@ class StartIngest:
 class Emit:
     """Give the sink these rows, then tell EpochEnded."""
 
-    rows: Rows
+    rows: FiredRows
 
 
 @record
@@ -247,7 +242,7 @@ class Note:
 
     kind: str
     step: Step | None
-    changes: tuple[g.Change, ...] = ()
+    changes: tuple[g.GroupChange, ...] = ()
     text: str = ""
 
 

@@ -21,7 +21,7 @@ Placement = tuple[InstanceId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GroupChange:
     """What happened to one virtual node, for people and metrics."""
 
     vnode: int
@@ -57,7 +57,7 @@ Losses = Mapping[InstanceId, Mapping[int, object] | None]
 
 def without(
     table: Table, lost: Losses, generation: int, proven: Mapping[InstanceId, object] | None = None
-) -> tuple[list[Group], list[Change], list[int]]:
+) -> tuple[list[Group], list[GroupChange], list[int]]:
     """Groups after these losses: (groups, changes, orphans).
 
     A virtual node of which no in-step member would be left (with `proven`: none that is known to be a copy) is an orphan:
@@ -68,7 +68,7 @@ def without(
         return i not in lost or ((vnodes := lost[i]) is not None and vnode not in vnodes)
 
     groups: list[Group] = []
-    changes: list[Change] = []
+    changes: list[GroupChange] = []
     orphans: list[int] = []
     for vnode, group in enumerate(table.groups):
         in_step = tuple(i for i in group.in_step if stays(i, vnode))
@@ -79,9 +79,9 @@ def without(
         if (in_step, learners) == (group.in_step, group.learners):
             groups.append(group)
             continue
-        changes += [Change(vnode, "removed", i) for i in group.members if i not in in_step and i not in learners]
+        changes += [GroupChange(vnode, "removed", i) for i in group.members if i not in in_step and i not in learners]
         if in_step[0] != group.leader:
-            changes.append(Change(vnode, "promoted", in_step[0]))
+            changes.append(GroupChange(vnode, "promoted", in_step[0]))
         groups.append(Group(next_term(group, generation), in_step, learners))
     return groups, changes, orphans
 
@@ -106,14 +106,14 @@ def regroup(
     generation: int,
     rules: Rules,
     may_lead: Callable[[InstanceId], bool] = lambda i: True,
-) -> tuple[list[Group], list[Change]]:
+) -> tuple[list[Group], list[GroupChange]]:
     """One step from `table` towards `desired`, between two epochs.
 
     `warm` says as of which label a learner holds a virtual node; it becomes in step when that is the last committed one.
     `refused` are (learner, virtual node) pairs that were given up: they are not begun again for the present.
     """
     groups: list[Group] = []
-    changes: list[Change] = []
+    changes: list[GroupChange] = []
     busy = sum(1 for x in table.groups if x.learners)
     for vnode, group in enumerate(table.groups):
         wanted = desired[vnode]
@@ -125,27 +125,27 @@ def regroup(
         for i in list(learners):
             if i not in want or (i, vnode) in refused:
                 learners.remove(i)
-                changes.append(Change(vnode, "aborted", i))
+                changes.append(GroupChange(vnode, "aborted", i))
             elif (i, vnode) in warm and (warm[(i, vnode)] == committed or not rules.warm_label):
                 learners.remove(i)
                 in_step.append(i)
-                changes.append(Change(vnode, "in-step", i))
+                changes.append(GroupChange(vnode, "in-step", i))
         leader = want[0] if may_lead(want[0]) else in_step[0]
         if leader != in_step[0] and (leader in in_step or (leader in learners and not rules.cut_in_step)):
             in_step = [leader, *(i for i in in_step if i != leader)]
             learners = [i for i in learners if i != leader]
-            changes.append(Change(vnode, "cut", leader))
+            changes.append(GroupChange(vnode, "cut", leader))
         elif all(i in in_step for i in wanted):
             # Only a group at its full desired strength lets its origin go: a target may die right after the cut.
             # Its leader stays as long as the desired one may not lead.
             gone = [i for i in in_step[1:] if i not in want]
             in_step = [i for i in in_step if i not in gone]
-            changes += [Change(vnode, "cleaned", i) for i in gone]
+            changes += [GroupChange(vnode, "cleaned", i) for i in gone]
         missing = [i for i in want if i not in in_step and i not in learners and (i, vnode) not in refused]
         if missing and (group.learners or busy < pace.batch):
             busy += 0 if group.learners else 1
             learners.extend(missing)
-            changes.extend(Change(vnode, "joined", i) for i in missing)
+            changes.extend(GroupChange(vnode, "joined", i) for i in missing)
         if (tuple(in_step), tuple(learners)) == (group.in_step, group.learners):
             groups.append(group)
         else:

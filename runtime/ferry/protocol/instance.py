@@ -18,23 +18,22 @@ from ferry.contract.errors import Bug
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.protocol.instance_io import (
     DRIVER,
+    BeginSnapshot,
     Compute,
     Computed,
     Contribute,
     Drop,
     Effect,
     Event,
+    Forget,
     ForgetAttempt,
     ForgetLog,
-    Load,
+    LoadChunk,
     LogDelta,
     PeerLost,
     Put,
-    Release,
     Save,
     Saved,
-    Scan,
-    Send,
     SendDelta,
     Staged,
     StopScan,
@@ -42,6 +41,7 @@ from ferry.protocol.instance_io import (
     TooLarge,
 )
 from ferry.protocol.member import LEARN_STALL_MS, WAITING, Acks, Member, Trial
+from ferry.protocol.sending import Send
 from ferry.protocol.steps import predecessor, successor
 
 
@@ -126,7 +126,7 @@ class Instance(Member):
     def _release(self, epoch: int) -> None:
         self._save(released=epoch)
         self.staged = {f: True for f in self.staged if f.step.epoch > epoch}
-        self._do(Release(epoch, self.saved.high))
+        self._do(Forget(epoch, self.saved.high))
 
     def _on_partials(self, part: m.Partials) -> None:
         t = self.trial
@@ -338,6 +338,6 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
 
 __all__ = [
     "DRIVER", "LEARN_STALL_MS", "Compute", "Computed", "Contribute", "Drop", "Effect", "Event", "ForgetAttempt",
-    "ForgetLog", "Instance", "Load", "LogDelta", "PeerLost", "Put", "Release", "Save", "Saved", "Scan", "Send",
+    "ForgetLog", "Instance", "LoadChunk", "LogDelta", "PeerLost", "Put", "Forget", "Save", "Saved", "BeginSnapshot", "Send",
     "SendDelta", "Staged", "StopScan", "Tick", "TooLarge", "predecessor", "successor",
 ]  # fmt: skip

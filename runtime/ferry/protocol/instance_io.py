@@ -12,6 +12,7 @@ from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.records import record
+from ferry.protocol.sending import Send
 
 DRIVER = InstanceId("driver")
 """The peer name of the driver on every channel."""
@@ -60,12 +61,6 @@ Event = m.Message | Staged | Computed | PeerLost | TooLarge | Tick
 
 
 # ---- effects -----------------------------------------------------------------------------------------------------
-@record
-class Send:
-    to: InstanceId
-    message: m.Message
-
-
 @record
 class Contribute:
     """Combine these fragments and send each leader its Partials."""
@@ -126,7 +121,7 @@ class ForgetAttempt:
 
 
 @record
-class Release:
+class Forget:
     """Fragments of epochs up to this one may go, and slices that are final at the watermark."""
 
     epoch: int
@@ -141,14 +136,14 @@ class Drop:
 
 
 @record
-class Load:
+class LoadChunk:
     """Put the rows of this chunk that are absent."""
 
     chunk: m.Chunk
 
 
 @record
-class Scan:
+class BeginSnapshot:
     """Begin to send the learner a snapshot of these virtual nodes."""
 
     learner: InstanceId
@@ -175,10 +170,10 @@ Effect = (
     | Save
     | ForgetLog
     | ForgetAttempt
-    | Release
+    | Forget
     | Drop
-    | Load
-    | Scan
+    | LoadChunk
+    | BeginSnapshot
     | StopScan
 )
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Label, Step
 from ferry.contract.routing import Version
-from ferry.protocol.instance_io import DRIVER, Drop, Effect, Load, Scan, Send, StopScan
+from ferry.protocol.instance_io import DRIVER, BeginSnapshot, Drop, Effect, LoadChunk, StopScan
 from ferry.protocol.rules import Rules
+from ferry.protocol.sending import Send
 from ferry.protocol.steps import step_of, successor
 
 SESSION_VNODES = 32
@@ -149,7 +150,7 @@ class Learning:
             return
         s.next_chunk += 1
         s.base, s.progress = chunk.base, self.now
-        self.do(Load(chunk))
+        self.do(LoadChunk(chunk))
         if chunk.last:
             s.complete = True
             self._ask_next()
@@ -249,7 +250,7 @@ class Teaching:
         wanted = dict.fromkeys(fetch.vnodes, True)
         self.stop(lambda learner, vnodes: learner == fetch.learner and any(v in wanted for v in vnodes))
         self.scans[(fetch.learner, fetch.session)] = fetch.vnodes
-        self.do(Scan(fetch.learner, fetch.session, fetch.vnodes, base))
+        self.do(BeginSnapshot(fetch.learner, fetch.session, fetch.vnodes, base))
 
     def peer_lost(self, peer: InstanceId) -> None:
         """Its next life counts its sessions anew."""

@@ -11,10 +11,11 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Label, Step
-from ferry.protocol.instance_io import DRIVER, Drop, Effect, Save, Saved, Send
+from ferry.protocol.instance_io import DRIVER, Drop, Effect, Save, Saved
 from ferry.protocol.learning import SESSION_VNODES, Learning, Teaching
 from ferry.protocol.rules import Rules
-from ferry.protocol.view import View, seen
+from ferry.protocol.sending import Send
+from ferry.protocol.view import TableView, seen
 
 LEARN_STALL_MS = 10_000
 """A snapshot that made no progress for this long is asked for again."""
@@ -63,7 +64,7 @@ class Member(ABC):
         self.operators = operators
         self.rules = rules or Rules()
         self.saved = saved
-        self.view: View | None = None
+        self.view: TableView | None = None
         self.log: dict[Label, list[m.Delta]] = {}
         for delta in logged:
             self.log.setdefault(Label(delta.step, delta.attempt), []).append(delta)
@@ -190,7 +191,7 @@ class Member(ABC):
         for message in waiting:
             self._take(message)
 
-    def _leave_and_learn(self, mine: tuple[int, ...], view: View, anew: bool) -> None:
+    def _leave_and_learn(self, mine: tuple[int, ...], view: TableView, anew: bool) -> None:
         """Drop what is not held any more, so that it is never found later; begin to learn what is new.
 
         `anew`: the table is the first one of its driver here. The driver before may have died while it told of a commit,

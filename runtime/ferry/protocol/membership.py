@@ -23,6 +23,7 @@ from ferry.protocol.bars import Bar
 from ferry.protocol.coordinator_io import (
     Close,
     Connected,
+    CoordinatorSettings,
     Desired,
     Effect,
     Halt,
@@ -33,15 +34,14 @@ from ferry.protocol.coordinator_io import (
     Lost,
     Note,
     Phase,
-    Send,
-    Settings,
 )
 from ferry.protocol.rules import Rules
-from ferry.protocol.view import Chain, View, seen
+from ferry.protocol.sending import Send
+from ferry.protocol.view import Chain, TableView, seen
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedMember:
     """What an instance said when it could not go on."""
 
     reason: str
@@ -62,7 +62,9 @@ class GivenUp:
 class Membership(ABC):
     """State of one driver generation, its journal, its members."""
 
-    def __init__(self, settings: Settings, initial: Table, journal: Table | None, rules: Rules | None = None) -> None:
+    def __init__(
+        self, settings: CoordinatorSettings, initial: Table, journal: Table | None, rules: Rules | None = None
+    ) -> None:
         """`initial` is the table of a new job; `journal` what the journal holds, None for a new job."""
         self.settings = settings
         self.rules = rules or Rules()
@@ -73,7 +75,7 @@ class Membership(ABC):
         self.phase: str = Phase.JOURNAL
         self.phase_since = self.now = 0
         self.writing: Table | None = None
-        self.after_write: tuple[g.Change, ...] = ()
+        self.after_write: tuple[g.GroupChange, ...] = ()
         self.journal_up = True
         self.asked: dict[InstanceId, int] = {}
         """Connected instances, and when they were asked last."""
@@ -91,7 +93,7 @@ class Membership(ABC):
         """When connected instances gave a sign of life last."""
         self.busy: dict[InstanceId, int] = {}
         """When an instance said last that it was at work all the time."""
-        self.failed: dict[InstanceId, Failure] = {}
+        self.failed: dict[InstanceId, FailedMember] = {}
         """Instances that could not go on, be they back or not."""
         self.committed: Label | None = None
         self.low = self.high = WATERMARK_NONE
@@ -144,7 +146,7 @@ class Membership(ABC):
         table = self.table.with_groups(g.next_version(self.table, self.generation), groups)
         return replace(table, initial=self.table.initial)
 
-    def _journal(self, table: Table, changes: tuple[g.Change, ...]) -> None:
+    def _journal(self, table: Table, changes: tuple[g.GroupChange, ...]) -> None:
         self.writing, self.after_write = table, changes
         self._do(Journal(table, self.expected))
         if not self.rules.journal_first:
@@ -172,7 +174,7 @@ class Membership(ABC):
                 self._ask(i)
         self._table_changed()
 
-    def _relearned(self, before: View) -> None:
+    def _relearned(self, before: TableView) -> None:
         """What learners have told counts only for the leader that they still learn from."""
         old, self.learning = self.learning, {}
         for i, learned in self.view.learned.items():
@@ -256,7 +258,7 @@ class Membership(ABC):
         i, before = event.instance, self.failed.get(event.instance)
         bar = Bar.after(before.bar if before else None, self.now, self.settings.bar_ms, self.settings.bar_max_ms)
         since = before.since if before is not None and before.since is not None else self.now
-        self.failed[i] = Failure(event.reason, bar, since)
+        self.failed[i] = FailedMember(event.reason, bar, since)
         self._do(Note("failed", self.step_now, text=f"{i}: {event.reason}; it is left out for {bar.wait / 1000:g} s"))
         connected = i in self.asked
         self._forget(i)

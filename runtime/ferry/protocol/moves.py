@@ -76,7 +76,7 @@ class Moves(Adoption):
             return False
         return all(len(group.in_step) >= len(first) for group, first in zip(self.table.groups, self.first, strict=True))
 
-    def _wanted(self, pace: g.Pace) -> tuple[list[Group], list[g.Change]]:
+    def _wanted(self, pace: g.Pace) -> tuple[list[Group], list[g.GroupChange]]:
         return g.regroup(
             self.table,
             self.placements(),

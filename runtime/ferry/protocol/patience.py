@@ -16,8 +16,9 @@ from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.protocol.around import Blame, Pair, around, blame, pair
 from ferry.protocol.bars import Bar
-from ferry.protocol.coordinator_io import Ingested, Note, Phase, Send
+from ferry.protocol.coordinator_io import Ingested, Note, Phase
 from ferry.protocol.moves import Moves
+from ferry.protocol.sending import Send
 
 
 class Patience(Moves):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Label
 from ferry.contract.routing import Group, Table
-from ferry.protocol.groups import Change, next_term
+from ferry.protocol.groups import GroupChange, next_term
 from ferry.protocol.rules import Rules
 from ferry.protocol.steps import step_of, successor
-from ferry.protocol.view import View
+from ferry.protocol.view import TableView
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Survey:
     """Somebody who committed it."""
     groups: list[Group] = field(default_factory=list)
     """Groups of those that are copies."""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[GroupChange] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     """Virtual nodes that only silent members may hold."""
     dead: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ def agrees(answer: m.Answer, target: Label | None, operators: int, rules: Rules)
     return behind and target in answer.prepared
 
 
-def needed(view: View, rules: Rules) -> list[InstanceId]:
+def needed(view: TableView, rules: Rules) -> list[InstanceId]:
     """Whose answers decide what is committed."""
     return list(view.held) if rules.ask_all else list(view.led)
 
@@ -61,7 +61,7 @@ def newer(known: m.Answer | None, answer: m.Answer) -> m.Answer | None:
 
 def survey(
     table: Table,
-    view: View,
+    view: TableView,
     answers: Mapping[InstanceId, m.Answer],
     heard: m.Answer | None,
     operators: int,
@@ -99,8 +99,8 @@ def survey(
         if keep == group.in_step:
             out.groups.append(group)
             continue
-        out.changes += [Change(vnode, "removed", i) for i in group.in_step if i not in keep]
+        out.changes += [GroupChange(vnode, "removed", i) for i in group.in_step if i not in keep]
         if keep[0] != group.leader:
-            out.changes.append(Change(vnode, "promoted", keep[0]))
+            out.changes.append(GroupChange(vnode, "promoted", keep[0]))
         out.groups.append(Group(next_term(group, generation), keep, group.learners))
     return out

@@ -12,12 +12,12 @@ Chain = tuple[InstanceId, ...]
 
 
 @lru_cache(maxsize=4)
-def seen(table: Table) -> View:
+def seen(table: Table) -> TableView:
     """The view of this table."""
-    return View(table)
+    return TableView(table)
 
 
-class View:
+class TableView:
     """Indexes of one table, never changed. All lists of virtual nodes are ascending, all lists of instances sorted."""
 
     def __init__(self, table: Table) -> None:

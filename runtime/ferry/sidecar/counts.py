@@ -80,7 +80,7 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Life:
+class InstanceLife:
     """How an instance fares, as its parent sees it."""
 
     up: bool = False
@@ -90,7 +90,7 @@ class Life:
 class InstancesCollector:
     """Metrics of the instances of one worker, read when they are scraped."""
 
-    def __init__(self, worker: int, directory: Path, lives: Callable[[], Mapping[int, Life]]) -> None:
+    def __init__(self, worker: int, directory: Path, lives: Callable[[], Mapping[int, InstanceLife]]) -> None:
         self._worker = worker
         self._directory = directory
         self._lives = lives

@@ -22,14 +22,14 @@ from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, RowsGone
 from ferry.contract.names import Attempt, InstanceId, Label, Step
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import OperatorDescriptor
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
 from ferry.sidecar.counts import Tally
 from ferry.sidecar.marks import saved_from_wire, saved_to_wire
-from ferry.sidecar.scans import Scan, Scans, begun
+from ferry.sidecar.scans import Scans, SnapshotScan, begun
 from ferry.sidecar.staging import Staging
 from ferry.store.aggregate import AggregateState
 from ferry.store.log import DeltaLog
@@ -55,7 +55,7 @@ class Data:
         settings: RunSettings,
         me: InstanceId,
         directory: Path,
-        shapes: list[Shape],
+        shapes: list[OperatorDescriptor],
         send: Callable[[core.Send, Any], None],
         send_nowait: Callable[[core.Send, Any], bool],
         lend_bytes: int = 0,
@@ -86,7 +86,7 @@ class Data:
         self._computed: dict[Label, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = Tally(self.virtual_nodes)
 
-    def _open(self, shape: Shape, directory: Path, memory: int) -> State:
+    def _open(self, shape: OperatorDescriptor, directory: Path, memory: int) -> State:
         where = directory / f"state-{shape.index}"
         if shape.kind == "join":
             return RowState(shape, self.virtual_nodes, where)
@@ -164,17 +164,17 @@ class Data:
                 self._forget(effect.step)
             case core.ForgetAttempt():
                 raise Bug("the rule logs_kept cannot be off outside of the simulation")
-            case core.Release():
+            case core.Forget():
                 self._release(effect.epoch, effect.watermark)
             case core.Drop():
                 with self._lock:
                     for state in self.states:
                         state.drop(np.array(effect.vnodes, dtype=np.int64))
-            case core.Load():
+            case core.LoadChunk():
                 self._load(effect.chunk)
-            case core.Scan():
+            case core.BeginSnapshot():
                 chunks = begun(self.states, np.array(effect.vnodes, dtype=np.int64))
-                self.scans.begin(Scan(effect.learner, effect.session, effect.base, chunks))
+                self.scans.begin(SnapshotScan(effect.learner, effect.session, effect.base, chunks))
             case core.StopScan():
                 self.scans.stop(effect.learner, effect.session)
         return None

@@ -32,7 +32,7 @@ from ferry.contract.certificates import issue
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.names import Attempt, InstanceId
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import OperatorDescriptor
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
 from ferry.protocol import instance as core
@@ -162,7 +162,7 @@ class Node:
         logging.shutdown()
         os._exit(SUPERSEDED_CODE)
 
-    def _wait_for_shapes(self) -> list[Shape] | None:
+    def _wait_for_shapes(self) -> list[OperatorDescriptor] | None:
         while not self._stop.is_set():
             try:
                 shapes = self._board.shapes()

@@ -28,7 +28,7 @@ from ferry.contract.errors import NO_TRANSPORT_CODE, Superseded, Unreachable
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.sidecar import ALIVE, STARTED, SUPERSEDED_CODE
-from ferry.sidecar.counts import InstancesCollector, Life
+from ferry.sidecar.counts import InstanceLife, InstancesCollector
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -60,7 +60,7 @@ class Parent:
         self._failures: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
         self._started: dict[int, float] = {}
-        self._lives: dict[int, Life] = {}
+        self._lives: dict[int, InstanceLife] = {}
         self._surroundings = surroundings
         self._stop = False
         self._code = 0
@@ -157,7 +157,7 @@ class Parent:
         (directory / ALIVE).unlink(missing_ok=True)
         child = subprocess.Popen(self._command(index))
         self._children[index] = child
-        life = self._lives.setdefault(index, Life(restarts=-1))
+        life = self._lives.setdefault(index, InstanceLife(restarts=-1))
         life.up, life.restarts = True, life.restarts + 1
         self._started[index] = time.monotonic()
         Path(directory / "pid").write_text(str(child.pid))

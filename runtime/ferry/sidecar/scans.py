@@ -36,7 +36,7 @@ def _scanned(states: Sequence[AggregateState | RowState], snapshots: list[Iterat
 
 
 @dataclass(slots=True)
-class Scan:
+class SnapshotScan:
     """One snapshot on its way to one learner."""
 
     learner: InstanceId
@@ -62,12 +62,12 @@ class Scans:
         self._budget = float(bytes_per_second or 0)
         self._refilled = time.monotonic()
         self.sent_bytes = 0
-        self._scans: dict[tuple[InstanceId, int], Scan] = {}
+        self._scans: dict[tuple[InstanceId, int], SnapshotScan] = {}
 
     def __bool__(self) -> bool:
         return bool(self._scans)
 
-    def begin(self, scan: Scan) -> None:
+    def begin(self, scan: SnapshotScan) -> None:
         """Add a snapshot."""
         self._scans[(scan.learner, scan.session)] = scan
 

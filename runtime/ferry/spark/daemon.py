@@ -21,11 +21,13 @@ def load() -> None:
     environment.give(ALONE)
     import pyspark.worker
 
-    from ferry.contract.shapes import Aggregate, Shape, Window
+    from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
     from ferry.spark import emit, feeds, ingest, warmup
 
     assert pyspark.worker and emit and feeds and ingest
-    count = Shape("count", 0, "aggregate", (("key", "int"),), Window(1000, 1000), (Aggregate("n", "count"),))
+    count = OperatorDescriptor(
+        "count", 0, "aggregate", (("key", "int"),), Window(1000, 1000), (Aggregate("n", "count"),)
+    )
     warmup.load([count])
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from ferry.contract import limits
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, KeyType, Number, Shape
+from ferry.contract.shapes import Aggregate, KeyType, Number, OperatorDescriptor
 from ferry.kernels import aggregates, columns, hashing, panes, schemas
 from ferry.kernels.aggregates import INT_MAX, NUMBER_TYPES, StateColumn, merge_codes, reads_values
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Groups, Hashes, Ints
@@ -38,7 +38,7 @@ _UNIT_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
 class Fragmenter:
     """Turns the record batches of one task and one input into fragments of one operator's shape."""
 
-    def __init__(self, shape: Shape, side: int = 0, groups_max: int = GROUPS_MAX) -> None:
+    def __init__(self, shape: OperatorDescriptor, side: int = 0, groups_max: int = GROUPS_MAX) -> None:
         """`side` is 0 or 1: left or right input of a join."""
         assert side in (0, 1) and (side == 0 or shape.kind == "join"), (shape.kind, side)
         self.shape = shape

@@ -22,7 +22,7 @@ from ferry import environment
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.places import TLS_NAME, Registration
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import OperatorDescriptor
 from ferry.contract.tickets import Right, stage_ticket
 from ferry.kernels.schemas import state_schema
 from ferry.spark.fragment import EVENT_TIME_MAX, Fragmenter
@@ -72,7 +72,7 @@ class Feed:
 class Work:
     """Everything a task of one ingest run needs."""
 
-    shape: Shape
+    shape: OperatorDescriptor
     feeds: dict[str, tuple[Feed, ...]]
     """By source name."""
     helpers: tuple[Registration, ...]

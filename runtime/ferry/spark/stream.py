@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, KeyType, Number, Shape, Side, Window
+from ferry.contract.shapes import Aggregate, KeyType, Number, OperatorDescriptor, Side, Window
 from ferry.kernels.aggregates import COLUMNS_MAX, places, reads_values, state_types
 from ferry.kernels.schemas import fired_schema
 from ferry.spark.words import milliseconds
@@ -69,7 +69,7 @@ class Input:
 class Operator:
     """A stateful operator with its inputs: one for an aggregate, two for a join."""
 
-    shape: Shape
+    shape: OperatorDescriptor
     inputs: tuple[Input, ...]
 
 
@@ -182,7 +182,7 @@ class WindowedStream:
         if not aggregates:
             raise SpecRefused(f"aggregate {name!r}: name at least one, e.g. n=count()")
         made = tuple(self._aggregate(name, out, a) for out, a in aggregates.items())
-        shape = Shape(name, len(self.build.operators), "aggregate", self._key(name), self.window, made)
+        shape = OperatorDescriptor(name, len(self.build.operators), "aggregate", self._key(name), self.window, made)
         needed = len(state_types(shape))
         if needed > COLUMNS_MAX:
             each = ", ".join(f"{place.aggregate.name} {len(place.columns)}" for place in places(shape))
@@ -217,7 +217,7 @@ class WindowedStream:
             raise SpecRefused(
                 f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}"
             )
-        shape = Shape(name, len(self.build.operators), "join", key, self.window, (), *sides)
+        shape = OperatorDescriptor(name, len(self.build.operators), "join", key, self.window, (), *sides)
         return self._declare(Operator(shape, (self.input, other.input)))
 
     def _declare(self, operator: Operator) -> Stream:

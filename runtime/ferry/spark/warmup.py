@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import OperatorDescriptor
 from ferry.kernels.aggregates import NUMBER_TYPES
 from ferry.spark.fragment import Fragmenter
 
 TIME = "_event_time"
 
 
-def warm_up(spark: SparkSession, shapes: list[Shape], tasks: int) -> None:
+def warm_up(spark: SparkSession, shapes: list[OperatorDescriptor], tasks: int) -> None:
     """Run one small job on every task slot. A failure is not worth more than the time it would have saved."""
     spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_task(shapes)).collect()
 
 
-def _task(shapes: list[Shape]) -> Callable[[Iterable[int]], Iterator[int]]:
+def _task(shapes: list[OperatorDescriptor]) -> Callable[[Iterable[int]], Iterator[int]]:
     def task(numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
             load(shapes)
@@ -32,7 +32,7 @@ def _task(shapes: list[Shape]) -> Callable[[Iterable[int]], Iterator[int]]:
     return task
 
 
-def load(shapes: list[Shape]) -> None:
+def load(shapes: list[OperatorDescriptor]) -> None:
     """Have this process compile the kernels that these operators need, or read them."""
     for shape in shapes:
         for side in (0, 1) if shape.kind == "join" else (0,):
@@ -41,7 +41,7 @@ def load(shapes: list[Shape]) -> None:
             fragmenter.drain()
 
 
-def example(shape: Shape, side: int) -> pa.RecordBatch:
+def example(shape: OperatorDescriptor, side: int) -> pa.RecordBatch:
     """Two records that fit the operator."""
     kinds: dict[str, pa.DataType] = {n: pa.int64() if t == "int" else pa.string() for n, t in shape.key}
     for a in shape.aggregates:

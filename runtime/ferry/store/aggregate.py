@@ -22,14 +22,14 @@ import pyarrow.compute as pc
 
 from ferry.contract import limits
 from ferry.contract.errors import OVERFLOW, RowsGone, SpecRefused
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import OperatorDescriptor
 from ferry.kernels import aggregates, columns, grouping, panes, schemas
-from ferry.kernels.aggregates import Place
+from ferry.kernels.aggregates import PlacedAggregate
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
 from ferry.store import mapped
 from ferry.store.drops import Drops
-from ferry.store.slice_table import BEGIN, CUT_BYTES, Rows, SliceTable
+from ferry.store.slice_table import BEGIN, CUT_BYTES, RowArrays, SliceTable
 
 __all__ = ["AggregateState", "split_by_vnode", "take_vnodes"]
 
@@ -51,7 +51,9 @@ SLICES_A_CHUNK = 256
 class AggregateState:
     """Windowed aggregates by (slice, key), in mapped files below `directory`."""
 
-    def __init__(self, shape: Shape, virtual_nodes: int, directory: Path, memory_bytes: int = 1 << 40) -> None:
+    def __init__(
+        self, shape: OperatorDescriptor, virtual_nodes: int, directory: Path, memory_bytes: int = 1 << 40
+    ) -> None:
         """Open the state that is in `directory`, or an empty one; files of unfinished growth are removed."""
         assert shape.kind == "aggregate" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
         assert virtual_nodes <= limits.VIRTUAL_NODES_MAX
@@ -140,7 +142,7 @@ class AggregateState:
         groups = self._grouped([columns.to_partials(self.shape, b) for b in batches if b.num_rows])
         return self._batch(groups)
 
-    def _grouped(self, parts: list[columns.Partials]) -> tuple[Ints, grouping.Bytes]:
+    def _grouped(self, parts: list[columns.PartialArrays]) -> tuple[Ints, grouping.Bytes]:
         groups = Groups(self._codes, self._by_bytes)
         for p in parts:
             taken = groups.add(p.slices, p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
@@ -193,7 +195,7 @@ class AggregateState:
             return
         p = columns.to_partials(self.shape, batch)
         distinct, bounds, order = columns.slice_groups(p.slices, self.shape.window.pane_ms)
-        rows = Rows(p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
+        rows = RowArrays(p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
         # Slices that are over stay over, also when an old put is done again.
         live = [
             (s, order[bounds[i] : bounds[i + 1]])
@@ -335,7 +337,7 @@ class AggregateState:
             out.append(result)
         return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.shape))
 
-    def _refuse_overflow(self, place: Place, flags: Ints, start: int) -> None:
+    def _refuse_overflow(self, place: PlacedAggregate, flags: Ints, start: int) -> None:
         if (flags & (1 << grouping.OVERFLOWED + place.first)).any():
             a = place.aggregate
             raise SpecRefused(

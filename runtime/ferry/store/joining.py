@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.contract.errors import RowsGone
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import OperatorDescriptor
 from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, Hashes, Ints, order_by_hash
 from ferry.kernels.pairs import count_pairs, join_pairs
@@ -67,7 +67,7 @@ class Join:
 
     def __init__(
         self,
-        shape: Shape,
+        shape: OperatorDescriptor,
         virtual_nodes: int,
         held: Callable[[Ints], list[tuple[Segment, Ints]]],
         expired: Callable[[], int],

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ferry.kernels.grouping import order_by_hash
 from ferry.store import segments
-from ferry.store.segments import Part, Segment, Writer
+from ferry.store.segments import Segment, SegmentPart, Writer
 
 Living = Callable[[Segment, pa.RecordBatch], pa.RecordBatch]
 """The rows of a batch of a segment that are still there."""
@@ -29,7 +29,7 @@ class _Cursor:
         self._part = self._row = 0
 
     @property
-    def _at(self) -> Part | None:
+    def _at(self) -> SegmentPart | None:
         return self.segment.parts[self._part] if self._part < len(self.segment.parts) else None
 
     def bound(self) -> np.uint64 | None:

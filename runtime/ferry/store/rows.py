@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract.errors import Bug
-from ferry.contract.shapes import Shape
+from ferry.contract.shapes import OperatorDescriptor
 from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import Ints, order_by_hash
 from ferry.store import mapped, removals, segments
@@ -55,7 +55,7 @@ _CLEANING = -1
 class RowState:
     """Rows of a windowed join in segment files below `directory`."""
 
-    def __init__(self, shape: Shape, virtual_nodes: int, directory: Path) -> None:
+    def __init__(self, shape: OperatorDescriptor, virtual_nodes: int, directory: Path) -> None:
         """Open the state that is in `directory`, or an empty one."""
         assert shape.kind == "join" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
         self.shape = shape

@@ -45,16 +45,16 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentPart:
     """One batch, sorted by hash."""
 
     batch: pa.RecordBatch
     hashes: Hashes = field(repr=False)
 
     @staticmethod
-    def of(batch: pa.RecordBatch) -> Part:
+    def of(batch: pa.RecordBatch) -> SegmentPart:
         """Of a batch that has rows."""
-        return Part(batch.replace_schema_metadata(None), hashes_of(batch))
+        return SegmentPart(batch.replace_schema_metadata(None), hashes_of(batch))
 
     def rows_between(self, begins: Hashes, lasts: Hashes) -> Ints:
         """Row numbers of the hashes in these ranges, which are in order; `lasts` are inclusive."""
@@ -72,7 +72,7 @@ class Segment:
     sequence: int
     level: int
     about: About
-    parts: tuple[Part, ...] = field(repr=False)
+    parts: tuple[SegmentPart, ...] = field(repr=False)
     counts: np.ndarray[Any, np.dtype[np.int32]] = field(repr=False)
     """rows of each virtual node"""
     slices: Ints = field(repr=False)
@@ -80,7 +80,7 @@ class Segment:
     rows: int
     bytes: int
 
-    def parts_between(self, begins: Hashes, lasts: Hashes) -> Sequence[Part]:
+    def parts_between(self, begins: Hashes, lasts: Hashes) -> Sequence[SegmentPart]:
         """Those that may have rows in these ranges, which are in order."""
         if not begins.size:
             return ()
@@ -134,7 +134,7 @@ class Writer:
             return None
         os.replace(self._unfinished, self._path)
         slices = np.array(sorted(self._slices), np.int64)
-        parts = tuple(Part.of(batch) for batch in _batches(self._path))
+        parts = tuple(SegmentPart.of(batch) for batch in _batches(self._path))
         return Segment(
             self._path, self._sequence, self._level, self._about, parts, self._counts, slices, self._rows, self._bytes
         )
@@ -199,7 +199,7 @@ def read(path: Path, virtual_nodes: int) -> Segment:
     for batch in batches:
         counts += np.diff(columns.split_by_vnode(batch, virtual_nodes)).astype(np.int32)
         slices.update(np.unique(batch.column("slice").to_numpy(zero_copy_only=True)).tolist())
-    parts = tuple(Part.of(batch) for batch in batches)
+    parts = tuple(SegmentPart.of(batch) for batch in batches)
     rows, size = sum(b.num_rows for b in batches), sum(b.nbytes for b in batches)
     return Segment(
         path, int(sequence), int(level), about, parts, counts, np.array(sorted(slices), np.int64), rows, size

@@ -44,7 +44,7 @@ BEGIN: Place = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowArrays:
     """Rows to put, as arrays over one batch; see kernels.columns.Partials."""
 
     hashes: Hashes
@@ -147,7 +147,7 @@ class SliceTable:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, rows: Rows, order: Ints, absent: bool) -> None:
+    def put(self, rows: RowArrays, order: Ints, absent: bool) -> None:
         """Upsert rows[order]; regions grow as needed. Raises Exhausted before anything is written that has no room."""
         self.cold = False
         before = self.places.copy()

@@ -22,7 +22,7 @@ from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
 from ferry.environment import Environment
 from ferry.worker.launch import LOGGING, Files, command, configuration, variables
-from ferry.worker.tail import Tail
+from ferry.worker.tail import LogTail
 
 log = logging.getLogger("ferry.worker")
 
@@ -44,7 +44,7 @@ class Follower:
         self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
         self._driver: DriverPlace | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._tail = Tail(self._files.work, say)
+        self._tail = LogTail(self._files.work, say)
         self._started = 0.0
         self._failures = 0
         self._not_before = 0.0

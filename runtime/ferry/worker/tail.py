@@ -30,7 +30,7 @@ class _File:
     rest: bytes = b""
 
 
-class Tail:
+class LogTail:
     """The lines that files below a directory have got since the last look."""
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:

@@ -34,8 +34,8 @@ def rig(request):
 @pytest.fixture
 def device():
     from ferry.channel.rdma_device import choose_device
-    from ferry.channel.rdma_memory import Shape
+    from ferry.channel.rdma_memory import RingShape
 
-    device = choose_device(Shape())
+    device = choose_device(RingShape())
     yield device
     device.close()

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from ferry.channel.base import Channel, Lane, Message
-from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
+from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma_device import choose_device
 from ferry.contract.errors import Unreachable
 
@@ -32,7 +32,9 @@ def counters() -> dict[str, int]:
 
 def main() -> None:
     role, *rest = sys.argv[1:]
-    settings = Settings(notify=Notify(os.environ.get("FERRY_NOTIFY", "imm")), fallback="FERRY_FALLBACK" in os.environ)
+    settings = RdmaSettings(
+        notify=Notify(os.environ.get("FERRY_NOTIFY", "imm")), fallback="FERRY_FALLBACK" in os.environ
+    )
     messages: queue.Queue[Message] = queue.Queue()
     ended: queue.Queue[tuple[float, str]] = queue.Queue()
 

@@ -13,8 +13,8 @@ import pytest
 from channel_rig import SECRET, WAIT, Rig, hold_all, together
 
 from ferry.channel.base import Lane
-from ferry.channel.rdma import Notify, Settings
-from ferry.channel.rdma_memory import Shape
+from ferry.channel.rdma import Notify, RdmaSettings
+from ferry.channel.rdma_memory import RingShape
 from ferry.contract import limits
 from ferry.contract.errors import Bug, Exhausted, Unreachable
 
@@ -215,10 +215,10 @@ def test_no_privilege_is_needed_for_what_is_pinned_by_default():
     assert "5 links" in done.stdout and "Exhausted" in done.stdout
 
 
-@pytest.mark.parametrize("shape", [Shape(1, 256), Shape(3, 1024), Shape(16, 4096), Shape(2, 1 << 20)])
+@pytest.mark.parametrize("shape", [RingShape(1, 256), RingShape(3, 1024), RingShape(16, 4096), RingShape(2, 1 << 20)])
 @pytest.mark.parametrize("notify", [Notify.FOOTER, Notify.IMM])
 def test_rings_of_many_shapes(notify, shape):
-    rig = Rig(f"rdma-{notify}", Settings(shape, notify))
+    rig = Rig(f"rdma-{notify}", RdmaSettings(shape, notify))
     try:
         _, b, to_b, _ = rig.pair()
         for size in (0, 1, 100, shape.payload_bytes, 30_000):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ferry.channel.rdma_memory import Shape
+from ferry.channel.rdma_memory import RingShape
 from ferry.channel.rdma_pipe import Means, Pipe
 from ferry.channel.rdma_ring import SLEEPING
 from ferry.channel.verbs import Piece, status_name
@@ -139,7 +139,7 @@ def test_requests_after_a_failure_are_flushed_and_all_of_them_tell(pair):
 def pipes(device):
     from ferry.channel.rdma_memory import Budget
 
-    means = Means(device, Shape(8, 4096), False, Budget())
+    means = Means(device, RingShape(8, 4096), False, Budget())
     a, b = Pipe(means, lambda: None), Pipe(means, lambda: None)
     a.attach(b.hello)
     b.attach(a.hello)

@@ -16,7 +16,7 @@ from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.places import Registration
 from ferry.contract.routing import Group, Table, Version
-from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.contract.tickets import derived
 from ferry_operator.local.environment import read_ferry_env
 
@@ -245,9 +245,9 @@ def test_a_private_redis_is_shown_what_is_derived_for_it() -> None:
 
 
 def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis) -> None:
-    counts = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
-    wider = Shape("counts", 0, "aggregate", (("k", "int"),), Window(20, 10), (Aggregate("n", "count"),))
-    more = Shape("more", 1, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    counts = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    wider = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(20, 10), (Aggregate("n", "count"),))
+    more = OperatorDescriptor("more", 1, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     board = redis.board()
     board.publish_shapes([counts])
     board.publish_shapes([counts])

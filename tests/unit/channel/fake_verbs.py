@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from ipaddress import IPv6Address
 
-from ferry.channel.verbs import Remote
+from ferry.channel.verbs import QueuePairAddress
 from ferry.contract.errors import Unreachable
 
 _lock = threading.RLock()
@@ -51,7 +51,7 @@ class FakeLink:
 
     @property
     def here(self):
-        return Remote(self.number, self.first, IPv6Address("::ffff:10.9.0.1"), 5)
+        return QueuePairAddress(self.number, self.first, IPv6Address("::ffff:10.9.0.1"), 5)
 
     def region(self, size, *, remote, mapping=None):
         self.regions.append(FakeRegion(size, remote, mapping))

@@ -13,8 +13,8 @@ from fake_verbs import FakeDevice
 from ferry.channel.base import Channel, Endpoint, Held, Lane, Message
 from ferry.channel.flow import FlowChannel
 from ferry.channel.memory import MemoryChannel, MemoryEndpoint, MemoryNetwork
-from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
-from ferry.channel.rdma_carriage import Stage
+from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
+from ferry.channel.rdma_carriage import LinkPhase
 from ferry.channel.rdma_channel import RdmaChannel
 from ferry.channel.rdma_device import choose_device
 from ferry.channel.rdma_memory import Limits
@@ -66,7 +66,7 @@ class Rig:
     that everything stays on TCP) with -footer or -imm.
     """
 
-    def __init__(self, carrier: str, settings: Settings | None = None) -> None:
+    def __init__(self, carrier: str, settings: RdmaSettings | None = None) -> None:
         kind, _, notify = carrier.partition("-")
         self.carrier = "rdma" if notify else kind
         self._network = MemoryNetwork(threaded=True)
@@ -76,7 +76,7 @@ class Rig:
             self._make = partial(MemoryEndpoint, self._network)
         elif notify:
             none = {"fallback": True, "pinned_bytes_max": 1} if kind == "none" else {}
-            self._settings = settings or Settings(notify=Notify(notify), **none)
+            self._settings = settings or RdmaSettings(notify=Notify(notify), **none)
             self._real = kind == "rdma"
             self._make = self._rdma
 
@@ -109,7 +109,7 @@ class Rig:
 
             def put() -> bool:
                 with channel._wire:
-                    return carriage.stage is not Stage.FALLEN and not carriage.put([memoryview(raw)])
+                    return carriage.stage is not LinkPhase.FALLEN and not carriage.put([memoryview(raw)])
 
             eventually(put)
             channel._bell.ring()

@@ -12,7 +12,7 @@ from fake_verbs import FakeDevice
 from ferry.channel import choice, rdma
 from ferry.channel.choice import NOT_ASKED, TCP_ASKED, Choice, Party
 from ferry.channel.rdma import RdmaEndpoint
-from ferry.channel.rdma_memory import Limits, Shape
+from ferry.channel.rdma_memory import Limits, RingShape
 from ferry.channel.tcp import TcpEndpoint
 from ferry.channel.verbs import DeviceUnusable, Gid, Port
 from ferry.contract.documents import TransportSettings
@@ -100,7 +100,7 @@ def test_what_is_chosen(
 def test_what_is_said_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine(monkeypatch, Present(in_order=True))
     found = here.choose("10.1.2.3", "a-name", mode="rdma", device="mlx5_0", gid_index=3, slots=4, slot_bytes=4096)
-    assert here.asked == [(Shape(4, 4096), ["10.1.2.3"], "mlx5_0", 3)], "a name is no address"
+    assert here.asked == [(RingShape(4, 4096), ["10.1.2.3"], "mlx5_0", 3)], "a name is no address"
     assert (found.device, found.gid, found.mtu, found.notify) == ("mlx5_0", "10.1.2.3", 4096, "footer")
     assert here.choose(mode="rdma", notify="imm").notify == "imm"
 

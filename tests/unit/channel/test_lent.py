@@ -17,14 +17,14 @@ from fake_verbs import FakeDevice, FakeLink
 
 from ferry.channel import rdma_carriage
 from ferry.channel.base import Lane
-from ferry.channel.rdma import Notify, Settings
-from ferry.channel.rdma_memory import Budget, Lent, Shape
+from ferry.channel.rdma import Notify, RdmaSettings
+from ferry.channel.rdma_memory import Budget, Lent, RingShape
 from ferry.channel.rdma_pipe import Means, Pipe
 from ferry.contract.errors import Exhausted
 from ferry.contract.names import Attempt, Label, Step
 from ferry.store.log import DeltaLog
 
-SHAPE = Shape(4, 16_384)
+SHAPE = RingShape(4, 16_384)
 
 
 class Block:
@@ -56,7 +56,7 @@ def mapping():
 
 @pytest.fixture(params=[Notify.FOOTER, Notify.IMM])
 def rig(request):
-    rig = Rig(f"fake-{request.param}", Settings(SHAPE, request.param, fallback=True))
+    rig = Rig(f"fake-{request.param}", RdmaSettings(SHAPE, request.param, fallback=True))
     yield rig
     rig.end()
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from ferry.channel import rdma_fork, rdma_hello, rdma_ring
 from ferry.channel.base import REPLACED, Lane, LinkState
-from ferry.channel.rdma import Notify, Settings
+from ferry.channel.rdma import Notify, RdmaSettings
 from ferry.channel.rdma_device import choose_gid
-from ferry.channel.rdma_hello import READY, TURN, Bye, Control, Fall, Hello, bye, data, decode, fall
-from ferry.channel.rdma_memory import Budget, Limits, Shape, obstacle
+from ferry.channel.rdma_hello import READY, TURN, Bye, Fall, Hello, LinkControl, bye, data, decode, fall
+from ferry.channel.rdma_memory import Budget, Limits, RingShape, obstacle
 from ferry.channel.rdma_pipe import Intake, Means, Pipe
 from ferry.channel.rdma_ring import DATA, DOORBELL, SLEEPING, footer
-from ferry.channel.verbs import DeviceUnusable, Gid, Remote, library
+from ferry.channel.verbs import DeviceUnusable, Gid, QueuePairAddress, library
 from ferry.contract.errors import Bug, Exhausted, Refusal, Unreachable
 
 # -- addresses --------------------------------------------------------------------------------------------------------
@@ -75,35 +75,35 @@ def test_without_pyverbs_the_reason_is_said(monkeypatch):
 def test_five_links_fit_into_what_needs_no_privilege():
     budget = Budget()
     for _ in range(5):
-        budget.take(Shape().pinned_bytes, "a link")
+        budget.take(RingShape().pinned_bytes, "a link")
     with pytest.raises(Exhausted, match=r"transport\.rdma\.pinned"):
-        budget.take(Shape().pinned_bytes, "a link")
-    budget.give(Shape().pinned_bytes)
-    budget.take(Shape().pinned_bytes, "a link")
+        budget.take(RingShape().pinned_bytes, "a link")
+    budget.give(RingShape().pinned_bytes)
+    budget.take(RingShape().pinned_bytes, "a link")
 
 
 def test_the_remedies_are_named_in_order():
     small = Limits(64 * 1024, False, 1000)
-    assert obstacle(1, Shape(), Limits(8 << 20, False, 1000)) is None
-    assert obstacle(1, Shape(), Limits(None, False, 1000)) is None
-    assert obstacle(1, Shape(), Limits(64 * 1024, True, 0)) is None
-    text = obstacle(2, Shape(8, 4096), small)
+    assert obstacle(1, RingShape(), Limits(8 << 20, False, 1000)) is None
+    assert obstacle(1, RingShape(), Limits(None, False, 1000)) is None
+    assert obstacle(1, RingShape(), Limits(64 * 1024, True, 0)) is None
+    text = obstacle(2, RingShape(8, 4096), small)
     assert text and "(a) use 3 slots of 4096 bytes instead of 8" in text and "(b) set LimitMEMLOCK" in text
     assert "(c) run the sidecar as user 0 with IPC_LOCK" in text
-    assert "(a) use smaller slots" in (obstacle(1, Shape(1, 1 << 20), small) or "")
-    assert "give the sidecar the capability" in (obstacle(2, Shape(), Limits(64 * 1024, False, 0)) or "")
+    assert "(a) use smaller slots" in (obstacle(1, RingShape(1, 1 << 20), small) or "")
+    assert "give the sidecar the capability" in (obstacle(2, RingShape(), Limits(64 * 1024, False, 0)) or "")
     assert Limits.here().uid >= 0
 
 
 @pytest.mark.parametrize("values", [(0, 4096), (129, 4096), (8, 128), (8, 4100), (8, 2 << 20)])
 def test_shapes_that_cannot_be(values):
     with pytest.raises(Refusal):
-        Shape(*values)
+        RingShape(*values)
 
 
 # -- what peers say ---------------------------------------------------------------------------------------------------
 
-HELLO = Hello(Remote(33, 99, IPv6Address("::ffff:10.9.0.1"), 5), 1 << 40, 7, 8, 4096, 5, 1 << 41, 9, True)
+HELLO = Hello(QueuePairAddress(33, 99, IPv6Address("::ffff:10.9.0.1"), 5), 1 << 40, 7, 8, 4096, 5, 1 << 41, 9, True)
 
 
 def test_a_hello_is_read_as_it_was_written():
@@ -127,7 +127,7 @@ def test_a_hello_that_cannot_be_is_refused(change, reason):
 @pytest.fixture
 def talk():
     ours, theirs = socket.socketpair()
-    yield Control(ours), theirs
+    yield LinkControl(ours), theirs
     ours.close()
     theirs.close()
 
@@ -197,7 +197,7 @@ def receive(pipe, into):
     st.lists(st.lists(st.integers(0, 700), min_size=1, max_size=5), max_size=25),
 )
 def test_a_stream_of_bytes_arrives_as_it_was_sent(slots, slot_bytes, imm, gathers):
-    a, b = pipes(Shape(slots, slot_bytes), imm)
+    a, b = pipes(RingShape(slots, slot_bytes), imm)
     into = memoryview(bytearray(slot_bytes))
     sent, got, value = b"", b"", 0
     for sizes in gathers:
@@ -225,7 +225,7 @@ def test_a_stream_of_bytes_arrives_as_it_was_sent(slots, slot_bytes, imm, gather
 
 
 def test_a_slot_is_reused_only_when_our_own_device_is_done_with_it():
-    a, b = pipes(Shape(2, 256))
+    a, b = pipes(RingShape(2, 256))
     into = memoryview(bytearray(256))
     assert not a.outbound.put([b"1"]) and not a.outbound.put([b"2"])
     assert receive(b, into) == b"1" and receive(b, into) == b"2"
@@ -235,7 +235,7 @@ def test_a_slot_is_reused_only_when_our_own_device_is_done_with_it():
 
 
 def test_torn_bytes_are_waited_for_and_then_refused(monkeypatch):
-    _, b = pipes(Shape(4, 256))
+    _, b = pipes(RingShape(4, 256))
     ring, into = b.inbound.ring, memoryview(bytearray(256))
     foot = footer(4, b.hello.link, 1, [memoryview(b"body")])
     ring.view[232:256] = foot
@@ -254,7 +254,7 @@ def test_torn_bytes_are_waited_for_and_then_refused(monkeypatch):
 )
 def test_a_footer_that_cannot_be_is_refused(monkeypatch, length, link, reason):
     monkeypatch.setattr(rdma_ring, "DOUBT_SECONDS", -1.0)
-    _, b = pipes(Shape(4, 256))
+    _, b = pipes(RingShape(4, 256))
     b.inbound.ring.view[232:256] = footer(length, b.hello.link ^ link, 1, [memoryview(bytes(min(length, 232)))])
     into = memoryview(bytearray(256))
     assert b.inbound.take(into) == 0
@@ -263,7 +263,7 @@ def test_a_footer_that_cannot_be_is_refused(monkeypatch, length, link, reason):
 
 
 def test_a_torn_credit_is_read_again_before_it_is_refused(monkeypatch):
-    a, b = pipes(Shape(4, 256))
+    a, b = pipes(RingShape(4, 256))
     a.outbound.put([b"body"])
     words = a.outbound.credit.view.cast("Q")
     words[0] = 0x1FF
@@ -279,7 +279,7 @@ def test_a_torn_credit_is_read_again_before_it_is_refused(monkeypatch):
 
 
 def test_a_sleeper_is_rung_once_for_what_it_did_not_see():
-    a, b = pipes(Shape(4, 256))
+    a, b = pipes(RingShape(4, 256))
     a.outbound.put([b"1"])  # it arrives after the other side's last look
     assert b.fall_asleep()
     a.outbound.look()
@@ -296,7 +296,7 @@ def test_a_sleeper_is_rung_once_for_what_it_did_not_see():
 
 
 def test_credit_reports_leave_room_for_data():
-    a, b = pipes(Shape(1, 256))
+    a, b = pipes(RingShape(1, 256))
     into = memoryview(bytearray(256))
     b.posts.reap = lambda: False  # nobody takes this side's completions
     for _ in range(100):
@@ -311,7 +311,7 @@ def test_credit_reports_leave_room_for_data():
 
 
 def test_an_intake_larger_than_its_frames_keeps_the_rest():
-    shape = Shape(4, 1 << 20)
+    shape = RingShape(4, 1 << 20)
     a, b = pipes(shape)
     intake, fed = Intake(shape), []
 
@@ -334,7 +334,7 @@ def test_an_intake_larger_than_its_frames_keeps_the_rest():
 
 
 def test_notices_tell_data_from_doorbells():
-    a, b = pipes(Shape(4, 256), imm=True)
+    a, b = pipes(RingShape(4, 256), imm=True)
     into = memoryview(bytearray(256))
     assert b.fall_asleep()
     a.outbound.look()
@@ -348,7 +348,7 @@ def test_notices_tell_data_from_doorbells():
 
 
 def test_a_peer_with_other_rings_is_refused_with_the_reason():
-    ours, theirs = Rig("fake-imm"), Rig("fake-imm", Settings(Shape(4, 4096), Notify.IMM))
+    ours, theirs = Rig("fake-imm"), Rig("fake-imm", RdmaSettings(RingShape(4, 4096), Notify.IMM))
     try:
         a, b = ours.party("a"), theirs.party("b")
         a.endpoint.connect("b", b.endpoint.listen(), WAIT)
@@ -377,12 +377,12 @@ def test_a_peer_that_has_no_rdma_is_spoken_to_over_tcp():
 
 
 def test_memory_is_given_back_with_the_channel_and_bounds_the_number_of_links():
-    rig = Rig("fake-imm", Settings(notify=Notify.IMM, pinned_bytes_max=Shape().pinned_bytes))
+    rig = Rig("fake-imm", RdmaSettings(notify=Notify.IMM, pinned_bytes_max=RingShape().pinned_bytes))
     try:
         a, b, c = rig.party("a"), rig.party("b"), rig.party("c")
         channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
         channel.send(Lane.DELTA, 1, 0, b"")
-        assert b.next().kind == 1 and a.endpoint.pinned == Shape().pinned_bytes
+        assert b.next().kind == 1 and a.endpoint.pinned == RingShape().pinned_bytes
         a.endpoint.connect("c", c.endpoint.listen(), WAIT)
         assert "the link to c pins" in a.reason()
         channel.close("done")

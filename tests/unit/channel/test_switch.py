@@ -15,9 +15,9 @@ from fake_verbs import FakeLink
 
 from ferry.channel import rdma_carriage
 from ferry.channel.base import Lane, LinkState
-from ferry.channel.rdma import Notify, Settings
-from ferry.channel.rdma_carriage import Carriage, Stage
-from ferry.channel.rdma_memory import Shape
+from ferry.channel.rdma import Notify, RdmaSettings
+from ferry.channel.rdma_carriage import Carriage, LinkPhase
+from ferry.channel.rdma_memory import RingShape
 from ferry.channel.rdma_pipe import LinkLost
 from ferry.channel.tcp_channel import unacknowledged
 from ferry.contract.errors import Refusal, Unreachable
@@ -30,7 +30,7 @@ FIRST = int(os.environ.get("FERRY_SWITCH_FROM", "0"))
 
 @pytest.fixture(params=[Notify.FOOTER, Notify.IMM])
 def rig(request):
-    rig = Rig(f"fake-{request.param}", Settings(Shape(4, 4096), request.param, fallback=True))
+    rig = Rig(f"fake-{request.param}", RdmaSettings(RingShape(4, 4096), request.param, fallback=True))
     yield rig
     rig.end()
 
@@ -136,7 +136,7 @@ def test_what_was_not_read_is_sent_again_exactly(rig):
         to_a._carriage._pipe.link.failed = True
         to_b._failure = LinkLost("for this test")
         to_b._bell.ring()
-        eventually(lambda: to_b._carriage.stage is Stage.FALLEN)
+        eventually(lambda: to_b._carriage.stage is LinkPhase.FALLEN)
         assert not any(r.live for r in to_b._carriage._pipe.link.regions), "the peer has no rights any more"
         assert not to_b.flush(0.01), "what may have to be sent again has not left"
     assert b.next().body == bytes(10_000)
@@ -148,15 +148,15 @@ def test_a_ring_is_not_used_before_the_devices_have_answered(rig, monkeypatch):
     with monkeypatch.context() as silent:
         silent.setattr(FakeLink, "reap", lambda link: 0)
         _, b, to_b, to_a = rig.pair()
-        eventually(lambda: {c._carriage.stage for c in (to_b, to_a)} == {Stage.PROVING})
+        eventually(lambda: {c._carriage.stage for c in (to_b, to_a)} == {LinkPhase.PROVING})
         to_b.send(Lane.DELTA, 3, 0, b"")
         assert b.next().kind == 3 and {c.link.kind for c in (to_b, to_a)} == {"tcp"}
     joined(to_b, to_a)
 
 
 def test_rings_of_two_sizes_stay_on_tcp_and_say_why():
-    ours = Rig("fake-imm", Settings(Shape(4, 4096), Notify.IMM, fallback=True))
-    theirs = Rig("fake-imm", Settings(Shape(8, 4096), Notify.IMM, fallback=True))
+    ours = Rig("fake-imm", RdmaSettings(RingShape(4, 4096), Notify.IMM, fallback=True))
+    theirs = Rig("fake-imm", RdmaSettings(RingShape(8, 4096), Notify.IMM, fallback=True))
     try:
         a, b = ours.party("a"), theirs.party("b")
         channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
@@ -170,8 +170,8 @@ def test_rings_of_two_sizes_stay_on_tcp_and_say_why():
 
 
 def test_without_room_for_a_ring_it_stays_on_tcp_and_comes_back_when_there_is():
-    pinned = Shape(4, 4096).pinned_bytes
-    rig = Rig("fake-footer", Settings(Shape(4, 4096), Notify.FOOTER, pinned_bytes_max=pinned, fallback=True))
+    pinned = RingShape(4, 4096).pinned_bytes
+    rig = Rig("fake-footer", RdmaSettings(RingShape(4, 4096), Notify.FOOTER, pinned_bytes_max=pinned, fallback=True))
     try:
         a, b, c = rig.party("a"), rig.party("b"), rig.party("c")
         to_b = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
@@ -270,8 +270,8 @@ def test_what_a_peer_does_not_read_is_not_unacknowledged(reads):
 
 
 def test_a_link_that_must_be_rdma_ends_its_connection_when_the_peer_leaves_it():
-    ours = Rig("fake-imm", Settings(Shape(4, 4096), Notify.IMM, fallback=False))
-    theirs = Rig("fake-imm", Settings(Shape(4, 4096), Notify.IMM, fallback=True))
+    ours = Rig("fake-imm", RdmaSettings(RingShape(4, 4096), Notify.IMM, fallback=False))
+    theirs = Rig("fake-imm", RdmaSettings(RingShape(4, 4096), Notify.IMM, fallback=True))
     try:
         a, b = ours.party("a"), theirs.party("b")
         to_b = a.endpoint.connect("b", b.endpoint.listen(), WAIT)

@@ -11,7 +11,7 @@ import pytest
 
 from ferry_operator.cli.remote import bundle, redact
 from ferry_operator.cli.remote.port import DEFINITIONS
-from ferry_operator.cli.remote.remote import Remote
+from ferry_operator.cli.remote.remote import RemoteJob
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import JOBS, LEASES, PODS, SECRETS, ApiError
 from tests.unit.cli.fakes.fake_user import FakeUser, user
@@ -47,7 +47,7 @@ def leaking() -> tuple[FakeUser, list[str]]:
 
 def collected(api: FakeUser, to: Path) -> dict[str, bytes]:
     """Files of the archive, without the directory in front."""
-    found = bundle.collect(Remote(api, "nbq5"), lambda text: None)
+    found = bundle.collect(RemoteJob(api, "nbq5"), lambda text: None)
     bundle.write(found, to, "nbq5-x", 1000.0)
     with tarfile.open(to) as archive:
         files = {one.name: archive.extractfile(one) for one in archive.getmembers()}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ferry.contract.errors import Refusal
-from ferry_operator.cli.remote.follow import Line, State, follow, judge
-from ferry_operator.cli.remote.remote import Remote
+from ferry_operator.cli.remote.follow import FollowState, Line, follow, judge
+from ferry_operator.cli.remote.remote import RemoteJob
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import EVENTS, JOBS, ApiError, Kind
 from tests.unit.cli.fakes.fake_user import FakeUser, user
@@ -39,22 +39,26 @@ GOING["metadata"]["deletionTimestamp"] = STAMP
 @pytest.mark.parametrize(
     ("document", "state", "text"),
     [
-        (job(), State.REST, "at rest with 2 workers"),
-        (job(generation=4), State.UNSEEN, "waiting for the operator"),
-        ({"metadata": {"generation": 1}, "spec": {}}, State.UNSEEN, "waiting for the operator"),
-        (job({"Handover": ("True", "Moving")}, moving=5), State.GOING, "virtual nodes on their way: 5"),
-        (job({"Progressing": ("True", "Acting")}, intended="start worker 2"), State.GOING, "start worker 2"),
-        (job({"Degraded": ("True", "Unschedulable"), "Ready": ("False", "Starting")}), State.GOING, "because Unsched"),
-        (job({"Degraded": ("True", "PodStuck")}), State.REST, "at rest"),
-        (job({"Degraded": ("True", "SpecRefused")}), State.REFUSED, "because SpecRefused"),
-        (job({"Degraded": ("True", "DriverHalted")}, phase="Failed"), State.FAILED, "because DriverHalted"),
-        (job(phase="Failed"), State.FAILED, "because AllWell"),
-        (job(phase="Finished"), State.FINISHED, "finished"),
-        (PAUSED, State.PAUSED, "until `resume`"),
-        (GOING, State.FAILED, "is being deleted"),
+        (job(), FollowState.REST, "at rest with 2 workers"),
+        (job(generation=4), FollowState.UNSEEN, "waiting for the operator"),
+        ({"metadata": {"generation": 1}, "spec": {}}, FollowState.UNSEEN, "waiting for the operator"),
+        (job({"Handover": ("True", "Moving")}, moving=5), FollowState.GOING, "virtual nodes on their way: 5"),
+        (job({"Progressing": ("True", "Acting")}, intended="start worker 2"), FollowState.GOING, "start worker 2"),
+        (
+            job({"Degraded": ("True", "Unschedulable"), "Ready": ("False", "Starting")}),
+            FollowState.GOING,
+            "because Unsched",
+        ),
+        (job({"Degraded": ("True", "PodStuck")}), FollowState.REST, "at rest"),
+        (job({"Degraded": ("True", "SpecRefused")}), FollowState.REFUSED, "because SpecRefused"),
+        (job({"Degraded": ("True", "DriverHalted")}, phase="Failed"), FollowState.FAILED, "because DriverHalted"),
+        (job(phase="Failed"), FollowState.FAILED, "because AllWell"),
+        (job(phase="Finished"), FollowState.FINISHED, "finished"),
+        (PAUSED, FollowState.PAUSED, "until `resume`"),
+        (GOING, FollowState.FAILED, "is being deleted"),
     ],
 )
-def test_what_a_look_means(document: Doc, state: State, text: str) -> None:
+def test_what_a_look_means(document: Doc, state: FollowState, text: str) -> None:
     look = judge(document)
     assert look.state is state and text in look.text
 
@@ -67,15 +71,15 @@ def followed(api: FakeUser, timeout: float = 0.0) -> list[Line]:
         clock[0] += 1.0
         api.world.round()
 
-    return list(follow(Remote(api, "nbq5"), timeout, lambda: clock[0], sleep))
+    return list(follow(RemoteJob(api, "nbq5"), timeout, lambda: clock[0], sleep))
 
 
 def test_a_scale_is_followed_to_its_end() -> None:
     api = user()
     api.world.rounds(15)  # what was said lately is not said again
-    Remote(api, "nbq5").scale(4, None)
+    RemoteJob(api, "nbq5").scale(4, None)
     lines = followed(api)
-    assert lines[0].look.state is State.UNSEEN and lines[-1].look.state is State.REST
+    assert lines[0].look.state is FollowState.UNSEEN and lines[-1].look.state is FollowState.REST
     assert lines[-1].text.startswith("at rest with 4 workers; the handover took ")
     said = [line.text for line in lines if line.kind == "event"]
     assert any(text.startswith("HandoverStarted") for text in said)
@@ -85,8 +89,8 @@ def test_a_scale_is_followed_to_its_end() -> None:
 
 def test_a_drain_that_the_operator_has_not_seen_is_waited_for() -> None:
     api = user(workers=3)
-    Remote(api, "nbq5").drain(1)
-    assert followed(api)[-1].look.state is State.REST
+    RemoteJob(api, "nbq5").drain(1)
+    assert followed(api)[-1].look.state is FollowState.REST
     assert api.world.used() == [0, 2]
 
 
@@ -98,25 +102,25 @@ def test_a_refusal_ends_it() -> None:
     api = user()
     api.api.edit(JOBS, "nbq5", {"spec": {"state": {"virtualNodes": 16}}})
     last = followed(api)[-1]
-    assert last.look.state is State.REFUSED and "virtualNodes" in last.text
+    assert last.look.state is FollowState.REFUSED and "virtualNodes" in last.text
 
 
 def test_it_ends_at_its_timeout_and_without_an_operator() -> None:
     api = user()
-    Remote(api, "nbq5").scale(4, None)
+    RemoteJob(api, "nbq5").scale(4, None)
     assert followed(api, 2.0)[-1].text.startswith("not at rest after 2 s")
     silent = user()
-    Remote(silent, "nbq5").scale(4, None)
+    RemoteJob(silent, "nbq5").scale(4, None)
     silent.world.operate = lambda: None  # type: ignore[method-assign]
     last = followed(silent)[-1]
-    assert last.look.state is State.FAILED and "no operator" in last.text
+    assert last.look.state is FollowState.FAILED and "no operator" in last.text
 
 
 def test_without_the_right_to_read_events_the_rest_is_followed() -> None:
     api = user()
     api.forbidden = [EVENTS]
     lines = followed(api)
-    assert lines[-1].look.state is State.REST and "events may not be read" in lines[0].text
+    assert lines[-1].look.state is FollowState.REST and "events may not be read" in lines[0].text
 
 
 @pytest.mark.parametrize("kind", [JOBS, EVENTS])
@@ -124,7 +128,7 @@ def test_without_the_right_to_read_events_the_rest_is_followed() -> None:
 def test_an_api_server_that_is_away_for_a_while_ends_nothing(kind: Kind, status: int) -> None:
     api = user()
     api.world.rounds(15)
-    Remote(api, "nbq5").scale(4, None)
+    RemoteJob(api, "nbq5").scale(4, None)
     calls = 0
 
     def away(asked: Kind) -> ApiError | None:
@@ -134,7 +138,7 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(kind: Kind, status:
 
     api.away = away
     lines = followed(api)
-    assert lines[-1].look.state is State.REST and lines[-1].look.workers == 4
+    assert lines[-1].look.state is FollowState.REST and lines[-1].look.workers == 4
     said = [line.text for line in lines]
     assert "no answer" in said
     assert any(text.startswith("HandoverFinished") for text in said), "what was said meanwhile is said, too"

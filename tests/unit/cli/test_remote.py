@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from ferry.contract.errors import Refusal
-from ferry_operator.cli.remote.remote import Namespace, Remote
+from ferry_operator.cli.remote.remote import Namespace, RemoteJob
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import EVENTS, JOBS, PODS, ApiError, Kind
 from ferry_operator.local.registry import NoSuchJob
@@ -16,12 +16,12 @@ from tests.unit.cli.fakes.fake_user import FakeUser, user
 from tests.unit.kube.fakes.fake_world import World, settled
 
 
-def remote(**spec: Any) -> tuple[Remote, FakeUser]:
+def remote(**spec: Any) -> tuple[RemoteJob, FakeUser]:
     api = user(**spec)
-    return Remote(api, "nbq5"), api
+    return RemoteJob(api, "nbq5"), api
 
 
-def printed(shown: Remote | Namespace) -> str:
+def printed(shown: RemoteJob | Namespace) -> str:
     console = Console(width=200, highlight=False, soft_wrap=True)
     with console.capture() as capture:
         console.print(shown.table(shown.describe()))
@@ -119,7 +119,7 @@ def test_what_the_api_server_refuses_is_refused() -> None:
         with pytest.raises(Refusal, match="Invalid value: 9"):
             ask()
     with pytest.raises(NoSuchJob, match="no StreamJob called 'x'"):
-        Remote(api, "x").describe()
+        RemoteJob(api, "x").describe()
 
 
 def test_a_cluster_without_ferry_says_so() -> None:

@@ -14,10 +14,10 @@ import pytest
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import Local
-from ferry_operator.cli.remote.remote import Remote
+from ferry_operator.cli.remote.remote import RemoteJob
 from ferry_operator.cli.targets import Reach, hoist
 from ferry_operator.kube.api.port import ApiError
-from ferry_operator.local.registry import Entry, NoSuchJob, Registry, born
+from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
 from tests.unit.cli.fakes.fake_user import FakeUser, user
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,7 +42,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeUser:
 
 
 def runs_here(home: Path, name: str = "nbq5") -> None:
-    Registry(home).add(Entry(name, f"{name}-1", "http://127.0.0.1:1", "s", os.getpid(), born(os.getpid()), "/d", 1.0))
+    Registry(home).add(
+        RegisteredRun(name, f"{name}-1", "http://127.0.0.1:1", "s", os.getpid(), born(os.getpid()), "/d", 1.0)
+    )
 
 
 def has_kubeconfig(home: Path) -> None:
@@ -68,11 +70,11 @@ def test_options_of_the_cluster_may_stand_anywhere(line: str, hoisted: str) -> N
 
 def test_a_run_of_this_machine_comes_first(home: Path, cluster: FakeUser) -> None:
     has_kubeconfig(home)
-    assert isinstance(targets.find(Reach(), "nbq5"), Remote)
+    assert isinstance(targets.find(Reach(), "nbq5"), RemoteJob)
     runs_here(home)
     assert isinstance(targets.find(Reach(), "nbq5"), Local)
     for where in (Reach(plugin=True), Reach(namespace="jobs"), Reach(context="kind"), Reach(kubeconfig="f")):
-        assert isinstance(targets.find(where, "nbq5"), Remote)
+        assert isinstance(targets.find(where, "nbq5"), RemoteJob)
 
 
 def test_what_only_a_cluster_knows_is_refused_for_a_run_of_this_machine(home: Path, cluster: FakeUser) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from ferry.contract import documents
-from ferry.contract.documents import Links, RunSettings, Status, TransportSettings, Trouble
+from ferry.contract.documents import Links, ReportedProblem, RunSettings, Status, TransportSettings
 from tests.unit.contract.released import v0_1_0
 
 RELEASED = Path(__file__).parent / "released"
 
 STATUS = Status(
     "j", 1, "idle", 5, None, (1, 1), [(["0.0"], ["1.0"])], True, 1, ["0.0"], [[1.0, 1.0]], 0, 0, 0, 0.0, 0.1, True, False,
-    (Trouble("SinkFailing", "no room", 12.5),), 2, Links(1, 2, "why"),
+    (ReportedProblem("SinkFailing", "no room", 12.5),), 2, Links(1, 2, "why"),
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_a_status_of_another_version_is_understood() -> None:
     assert Status.from_wire(wire) == STATUS
     assert Status.from_wire({**wire, "novelty": 1}) == STATUS
     del wire["transport"], wire["troubles"]
-    told = (Trouble("DriverDegraded", "no room", 0.0),)
+    told = (ReportedProblem("DriverDegraded", "no room", 0.0),)
     assert Status.from_wire(wire) == replace(STATUS, transport=Links(), troubles=told)
 
 

@@ -90,7 +90,7 @@ def test_writes_keep_their_order() -> None:
 def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> None:
     board = FakeBoard(Superseded("generation 2 has taken over the journal"))
     writer = Writer(board)
-    driver = core.Coordinator(core.Settings(), table(0), None)
+    driver = core.Coordinator(core.CoordinatorSettings(), table(0), None)
     (claim,) = driver.start()
     assert isinstance(claim, core.Journal)
     writer.writer.write(claim)
@@ -103,7 +103,7 @@ def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> 
 
 
 def test_a_claim_that_the_predecessor_has_written_before_is_made_again() -> None:
-    driver = core.Coordinator(core.Settings(), table(0), table(3))
+    driver = core.Coordinator(core.CoordinatorSettings(), table(0), table(3))
     (claim,) = driver.start()
     assert isinstance(claim, core.Journal) and claim.expected == table(3).version
     board = FakeBoard(Superseded("the journal has version 4"), table(4))

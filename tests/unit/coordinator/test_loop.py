@@ -77,7 +77,7 @@ def test_the_machine_gets_the_bounds_of_the_run() -> None:
     board: Any = SimpleNamespace(journal=lambda: None)
     one = loop.Loop(settings, board, 2, lambda epoch, stage: None, ended=7)
     one._endpoint.close()
-    assert one.machine.settings == core.Settings(
+    assert one.machine.settings == core.CoordinatorSettings(
         operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, warm_ms=500_000, pace=Pace(3, 2), ended=7
     )
 

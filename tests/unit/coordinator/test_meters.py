@@ -9,7 +9,7 @@ from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.meters import Meters, StateCollector
-from ferry.protocol.groups import Change
+from ferry.protocol.groups import GroupChange
 
 A, B, C, D = (InstanceId(f"{k}.0") for k in range(4))
 TABLE = Table(Version(1, 1), (Group(Term(1, 0), (A, B)), Group(Term(1, 0), (B, A))))
@@ -27,7 +27,7 @@ class Told:
         self.meters.epoch(seconds / 2, lambda: settled)
 
     def change(self, *changes: tuple[int, str, InstanceId], epoch: int = 0) -> None:
-        self.meters.changed([Change(*c) for c in changes], epoch)
+        self.meters.changed([GroupChange(*c) for c in changes], epoch)
 
     def count(self, name: str) -> float:
         return self.meters.registry.get_sample_value(f"ferry_{name}_seconds_count") or 0.0

@@ -17,7 +17,7 @@ from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.meters import Meters
 from ferry.coordinator.progress import TROUBLE_TEXT_MAX, EpochRecord, Progress, is_at_rest, is_settled
 from ferry.protocol.bars import Bar
-from ferry.protocol.coordinator import Coordinator, Settings, Tick
+from ferry.protocol.coordinator import Coordinator, CoordinatorSettings, Tick
 from ferry.protocol.coordinator_io import Desired
 
 NOTES = {"rows": 100, "malformed": 7, "late": 3, "epoch": (40, 2, 1)}
@@ -70,7 +70,9 @@ def test_a_trouble_is_told_once_and_stays_in_the_status_with_its_latest_text_unt
 
 def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) -> None:
     a, b = InstanceId("0.0"), InstanceId("1.0")
-    machine = Coordinator(Settings(retry_ms=5000), Table(Version(0, 0), (Group(Term(0, 0), (a,)),) * 3), None)
+    machine = Coordinator(
+        CoordinatorSettings(retry_ms=5000), Table(Version(0, 0), (Group(Term(0, 0), (a,)),) * 3), None
+    )
     machine.start()
     machine.step(Tick(1000))
     machine.step(m.Failed(a, "Exhausted: the disk is full"))

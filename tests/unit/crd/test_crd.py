@@ -13,7 +13,7 @@ import yaml
 from ferry_operator.crd import schema
 from ferry_operator.crd.rules import BASE, RULES, Rule, patched
 from ferry_operator.job import spec
-from ferry_operator.job.changes import TABLE, Kind
+from ferry_operator.job.changes import TABLE, ChangeKind
 from ferry_operator.job.models import Spec
 from ferry_operator.job.models_base import MARK
 from ferry_operator.job.status import JobStatus
@@ -186,7 +186,7 @@ def test_every_rule_of_the_schema_comes_from_the_table() -> None:
 
 
 def test_what_may_not_change_has_a_rule() -> None:
-    kept = {entry.path for entry in TABLE if entry.kind is Kind.REFUSED and entry.used != "one machine"}
+    kept = {entry.path for entry in TABLE if entry.kind is ChangeKind.REFUSED and entry.used != "one machine"}
     rules = {
         rule.path if rule.field_path is None else rule.path + rule.field_path
         for rule in RULES

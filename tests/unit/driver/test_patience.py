@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_a_day_is_not_too_long_and_a_success_begins_the_count_again(clock: Clock, tmp_path: Path) -> None:
     progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
-    one = patience.Patience(loop, progress, "SinkFailing")  # type: ignore[arg-type]
+    one = patience.ReportedPatience(loop, progress, "SinkFailing")  # type: ignore[arg-type]
     tries = 0
     while clock.now < 1000 + 86_400:
         one.failed("the database is away")
@@ -57,7 +57,7 @@ def test_a_day_is_not_too_long_and_a_success_begins_the_count_again(clock: Clock
 
 def test_what_lasts_for_a_moment_is_no_trouble_yet(clock: Clock, tmp_path: Path) -> None:
     progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
-    one = patience.Patience(loop, progress, "IngestFailing", quiet=5.0)  # type: ignore[arg-type]
+    one = patience.ReportedPatience(loop, progress, "IngestFailing", quiet=5.0)  # type: ignore[arg-type]
     while clock.now < 1004.9:
         assert not progress.troubles
         one.failed("an instance is gone")
@@ -68,7 +68,7 @@ def test_what_lasts_for_a_moment_is_no_trouble_yet(clock: Clock, tmp_path: Path)
 
 def test_a_limit_that_the_user_has_set_ends_the_job(clock: Clock, tmp_path: Path) -> None:
     progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
-    one = patience.Patience(loop, progress, "SinkFailing", limit=60.0)  # type: ignore[arg-type]
+    one = patience.ReportedPatience(loop, progress, "SinkFailing", limit=60.0)  # type: ignore[arg-type]
     with pytest.raises(Final, match=r"no room \(for 60 s\); nothing is lost"):
         while clock.now < 2000:
             one.failed("no room")
@@ -78,7 +78,7 @@ def test_a_limit_that_the_user_has_set_ends_the_job(clock: Clock, tmp_path: Path
 @pytest.mark.parametrize("halt", [None, Halt("superseded", "generation 3 has taken over")])
 def test_an_end_of_the_job_ends_the_wait_at_once(halt: Halt | None, tmp_path: Path) -> None:
     loop: Any = SimpleNamespace(ending=threading.Event(), halt=halt)
-    one = patience.Patience(loop, Progress("job", str(tmp_path)), "SinkFailing")
+    one = patience.ReportedPatience(loop, Progress("job", str(tmp_path)), "SinkFailing")
     one._since = time.monotonic() - 1000
     threading.Timer(0.05, loop.ending.set).start()
     began = time.monotonic()

@@ -17,7 +17,7 @@ from ferry.driver.epochs import Epochs
 from ferry.driver.letters import DeadLetters
 from ferry.driver.orders import Halted
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
-from ferry.protocol.coordinator import Halt, Rows
+from ferry.protocol.coordinator import FiredRows, Halt
 from ferry.spark.compile import Plan
 
 
@@ -85,7 +85,7 @@ def publisher(tmp_path: Path, sink_patience_ms: int | None) -> tuple[Publisher, 
     return made, progress
 
 
-ROWS = cast(Rows, SimpleNamespace(fired=7))
+ROWS = cast(FiredRows, SimpleNamespace(fired=7))
 
 
 def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, clock: Clock) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
-from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.kernels import aggregates
 from ferry.spark.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
@@ -60,8 +60,8 @@ def run(
     where: Path, tasks: list[list[Record]], shown: tuple[Aggregate, ...] = EVERY, epochs: int = 2
 ) -> dict[str, Any]:
     """The one fired row of what these tasks read, half of them in a first epoch."""
-    shape = Shape("op", 0, "aggregate", (("k", "int"),), Window(1000, 500), shown[:9])
-    rest = Shape("op", 0, "aggregate", (("k", "int"),), Window(1000, 500), shown[9:])
+    shape = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 500), shown[:9])
+    rest = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 500), shown[9:])
     out: dict[str, Any] = {}
     for number, one in enumerate((shape, rest)):
         if not one.aggregates:

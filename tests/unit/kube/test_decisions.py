@@ -14,10 +14,10 @@ from ferry_operator.control import decide as d
 from ferry_operator.job import spec
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.manifests.release import Release
+from ferry_operator.kube.manifests.release import Installation
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.effective_spec import Revisions
-from ferry_operator.kube.observe.facts import Ended, Node, Pod, Trouble
+from ferry_operator.kube.observe.facts import Ended, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import back_off, life_of, said_by
 from ferry_operator.kube.observe.rolling import Turnover, asked_drains, asked_pins, crew_of, turnover
 from ferry_operator.kube.observe.view import Seen, Sightings, failure_domain, look
@@ -25,7 +25,7 @@ from ferry_operator.kube.plan import plan
 from tests.unit.kube.fakes.fake_world import job
 
 NOW = 1000.0
-RELEASE = Release("jobs", "ferry:1", "redis://r:6379/0", "key")
+RELEASE = Installation("jobs", "ferry:1", "redis://r:6379/0", "key")
 
 
 def driver(ended: Ended | None = None, **changes: Any) -> Pod:
@@ -239,15 +239,15 @@ def test_a_version_that_is_not_given_is_a_digest_of_the_program(changes: dict[st
 # --- workers that leave
 
 
-NODES = {f"n{i}": Node(f"n{i}", None, False, None) for i in range(4)}
+NODES = {f"n{i}": KubeNode(f"n{i}", None, False, None) for i in range(4)}
 
 
-def closed(*nodes: str) -> dict[str, Node]:
+def closed(*nodes: str) -> dict[str, KubeNode]:
     return {name: replace(node, cordoned=name in nodes) for name, node in NODES.items()}
 
 
 OLD = {names.REVISION: "old"}
-NO_ROOM = (Trouble("Unschedulable", "no room"),)
+NO_ROOM = (Problem("Unschedulable", "no room"),)
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def lost(*pods: Pod, **more: Any) -> dict[str, str]:
     return dict(look(one, force, revise(force.job), Sightings()).lost)
 
 
-def silent(name: str, since: float) -> dict[str, Node]:
-    return {**NODES, name: Node(name, since, False, None)}
+def silent(name: str, since: float) -> dict[str, KubeNode]:
+    return {**NODES, name: KubeNode(name, since, False, None)}
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_which_pods_are_lost(pod: Pod, nodes: Any, answer: Status | None, is_los
 
 
 def test_copies_are_spread_over_zones_when_there_are_enough() -> None:
-    zones = {f"n{i}": Node(f"n{i}", None, False, f"z{i % 2}") for i in range(4)}
+    zones = {f"n{i}": KubeNode(f"n{i}", None, False, f"z{i % 2}") for i in range(4)}
     one = seen(worker(0), worker(1), worker(2), nodes=zones)
     assert [failure_domain(pod, one, 1) for pod in one.workers] == ["z0", "z1", "z0"]
     assert [failure_domain(pod, one, 2) for pod in one.workers] == ["n0", "n1", "n2"]

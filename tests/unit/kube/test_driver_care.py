@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.documents import Trouble
+from ferry.contract.documents import ReportedProblem
 from ferry_operator.control import restarts
 from ferry_operator.job import spec
 from ferry_operator.kube.api import names
@@ -18,7 +18,7 @@ from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.manifests import pods
 from ferry_operator.kube.observe import effective_spec, facts, lifecycle
 from ferry_operator.kube.observe.facts import Ended
-from ferry_operator.kube.observe.view import Seen, Sightings, View, look
+from ferry_operator.kube.observe.view import JobView, Seen, Sightings, look
 from ferry_operator.kube.plan import EndDriver, plan
 from tests.unit.kube.fakes.fake_world import settled
 from tests.unit.kube.test_decisions import NODES, NOW, RELEASE, document, driver, revise, status, worker
@@ -49,7 +49,7 @@ def test_a_final_halt_says_how_the_driver_is_started_again() -> None:
 def test_what_a_driver_tries_again_is_a_condition_and_ends_nothing() -> None:
     world = running()
     world.stands = True
-    world.troubles = (Trouble("SinkFailing", "/out: Stale file handle", world.now),)
+    world.troubles = (ReportedProblem("SinkFailing", "/out: Stale file handle", world.now),)
     world.until(lambda w: w.condition("Degraded").get("reason") == "SinkFailing", 20)
     assert "Stale file handle" in world.condition("Degraded")["message"] and world.status["phase"] == "Degraded"
     for _ in range(80):
@@ -95,7 +95,9 @@ def test_a_driver_that_refuses_placements_is_told_of() -> None:
 
 def test_moves_that_were_given_up_are_told_of_until_they_are_done() -> None:
     world = running()
-    world.gives_up = (Trouble("MovesGivenUp", "5 copies on 2.0: nothing has come from 0.0 for 600 s", world.now),)
+    world.gives_up = (
+        ReportedProblem("MovesGivenUp", "5 copies on 2.0: nothing has come from 0.0 for 600 s", world.now),
+    )
     world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
     world.until(lambda w: w.condition("Handover").get("reason") == "GivenUp", 30)
     assert (
@@ -137,7 +139,7 @@ def test_a_driver_is_asked_in_its_own_way_until_it_is_replaced() -> None:
 MINE = revise(spec.check(document()))
 
 
-def seen_with(job: Doc, **said: Any) -> View:
+def seen_with(job: Doc, **said: Any) -> JobView:
     """A job whose epoch has stood for an hour."""
     here = (driver(annotations={names.REVISION: MINE.driver}),
             *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
@@ -153,7 +155,7 @@ def seen_with(job: Doc, **said: Any) -> View:
     [
         pytest.param({}, True, id="nothing is said to fail"),
         pytest.param({"phase": "idle"}, False, id="no epoch is under way"),
-        pytest.param({"troubles": (Trouble("SinkFailing", "x", 0.0),)}, False, id="the sink fails"),
+        pytest.param({"troubles": (ReportedProblem("SinkFailing", "x", 0.0),)}, False, id="the sink fails"),
         pytest.param({"journal_up": False}, False, id="Redis is away"),
         pytest.param({"groups": [(["0.0", "2.0"], [])]}, False, id="an instance is waited for"),
     ],
@@ -187,7 +189,7 @@ def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float,
     assert (lifecycle.hangs(driver(**pod), answers, seconds) is not None) is ended
 
 
-@pytest.mark.parametrize(("troubles", "ended"), [((), True), ((facts.Trouble("RedisRefuses", "x"),), False)])
+@pytest.mark.parametrize(("troubles", "ended"), [((), True), ((facts.Problem("RedisRefuses", "x"),), False)])
 def test_a_driver_that_starts_waits_for_redis(troubles: Any, ended: bool) -> None:
     here = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
     seen = Seen(document(), here, NODES, True, None, None, NOW, troubles)

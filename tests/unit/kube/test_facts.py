@@ -161,7 +161,7 @@ SAID = {"exitCode": 4, "message": "2026 INFO up\nno transport: transport.mode is
 def test_a_sidecar_without_a_transport_is_heard(one: Doc, expected: bool) -> None:
     found = facts.pod(pod({"phase": "Pending", "initContainerStatuses": [one]})).troubles
     text = "a-worker-3: no transport: transport.mode is rdma, and there is none"
-    assert found == ((facts.Trouble("TransportUnavailable", text),) if expected else ())
+    assert found == ((facts.Problem("TransportUnavailable", text),) if expected else ())
 
 
 def test_a_sidecar_without_last_words() -> None:
@@ -197,10 +197,10 @@ def test_silence_is_seen_without_reading_nodes(condition: Doc, ready: bool, sile
 def test_a_node() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": T0}
     document = {"metadata": {"name": "n1", "labels": {facts.ZONE: "z"}}, "spec": {}, "status": {"conditions": [ready]}}
-    assert facts.node(document) == facts.Node("n1", None, False, "z")
+    assert facts.node(document) == facts.KubeNode("n1", None, False, "z")
     unknown = {**ready, "status": "Unknown", "lastTransitionTime": T1}
     document = {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}, "status": {"conditions": [unknown]}}
-    assert facts.node(document) == facts.Node("n1", facts.when(T1), True, None)
+    assert facts.node(document) == facts.KubeNode("n1", facts.when(T1), True, None)
 
 
 def test_times() -> None:

@@ -13,10 +13,10 @@ from ferry_operator.control import decide as d
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from ferry_operator.kube.metrics import Metrics
-from ferry_operator.kube.observe.facts import Trouble
-from ferry_operator.kube.observe.lifecycle import Life
+from ferry_operator.kube.observe.facts import Problem
+from ferry_operator.kube.observe.lifecycle import DriverLifecycle
 from ferry_operator.kube.observe.rolling import Turnover
-from ferry_operator.kube.observe.view import Seen, View
+from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.process.leader import Leader
 from ferry_operator.kube.process.watch import is_final
 from ferry_operator.kube.report.conditions import moving, worth_telling
@@ -204,11 +204,11 @@ def test_state_is_on_its_way_until_leaders_and_copies_are_where_they_should_be(
     placed = ((InstanceId("0.0"), InstanceId("1.0")),)
     submitted = d.Submitted(number, found.generation, d.Basis(placed[0], 1, ()), placed)
     seen = Seen({"metadata": {"name": "nbq5"}}, (), None, True, found, submitted, 0.0)
-    assert moving(View(seen, None, None, Life(True), Turnover(2), None, {})) == count  # type: ignore[arg-type]
+    assert moving(JobView(seen, None, None, DriverLifecycle(True), Turnover(2), None, {})) == count  # type: ignore[arg-type]
 
 
 def test_many_troubles_of_one_kind_hide_no_other_kind() -> None:
-    troubles = [*(Trouble("Unschedulable", f"w{k}") for k in range(9)), Trouble("CrashLoop", "w9")]
+    troubles = [*(Problem("Unschedulable", f"w{k}") for k in range(9)), Problem("CrashLoop", "w9")]
     assert [one.message for one in worth_telling(troubles)] == ["w0", "w1", "w2", "w9"]
 
 

@@ -17,11 +17,11 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.manifests import objects, parts, pods
-from ferry_operator.kube.manifests.release import Release, redis_url, run_key, settings_of
+from ferry_operator.kube.manifests.release import Installation, redis_url, run_key, settings_of
 from ferry_operator.kube.observe import facts
 from tests.unit.kube.fakes.fake_world import job
 
-RELEASE = Release("jobs", "ferry:1", "redis://:pw@redis:6379/0", "key", "ferry-job")
+RELEASE = Installation("jobs", "ferry:1", "redis://:pw@redis:6379/0", "key", "ferry-job")
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 
 VOLUMES = [

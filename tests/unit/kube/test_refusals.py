@@ -13,7 +13,7 @@ from ferry_operator.job import spec
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import JOBS, NODES
 from ferry_operator.kube.observe import effective_spec
-from ferry_operator.kube.observe.facts import Pod, Trouble
+from ferry_operator.kube.observe.facts import Pod, Problem
 from ferry_operator.kube.observe.view import Seen, Sightings, look
 from ferry_operator.kube.plan import KeepSpec, Refuse, held_up, plan, proven
 from tests.unit.kube.fakes.fake_world import World, settled
@@ -23,9 +23,9 @@ from tests.unit.kube.test_passes import running
 
 GOOD = document()
 CHANGED = {"pipeline": {"module": "jobs.changed"}}
-ROOM = Trouble("Unschedulable", "0/3 nodes: no room")
-IMAGE = Trouble("ImagePull", "no such image")
-SECRET = Trouble("ContainerRefused", 'secret "x" not found')
+ROOM = Problem("Unschedulable", "0/3 nodes: no room")
+IMAGE = Problem("ImagePull", "no such image")
+SECRET = Problem("ContainerRefused", 'secret "x" not found')
 
 
 def notes(world: World) -> Any:

@@ -21,7 +21,7 @@ from ferry_operator.local.cluster import keeper
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
-from ferry_operator.local.registry import Entry, NoSuchJob, Registry, born
+from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
 from ferry_operator.local.rundir import RunDirectory
 
 JOB = """
@@ -36,8 +36,8 @@ spec:
 """
 
 
-def entry(**changes: object) -> Entry:
-    one = Entry("counts", "counts-1", "http://127.0.0.1:1", "s", os.getpid(), born(os.getpid()), "/d", 1.0)
+def entry(**changes: object) -> RegisteredRun:
+    one = RegisteredRun("counts", "counts-1", "http://127.0.0.1:1", "s", os.getpid(), born(os.getpid()), "/d", 1.0)
     return replace(one, **changes)  # type: ignore[arg-type]
 
 

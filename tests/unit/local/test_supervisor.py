@@ -20,7 +20,7 @@ import pytest
 from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry_operator.cli import client
 from ferry_operator.local import environment
-from ferry_operator.local.registry import Entry, NoSuchJob, Registry
+from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry
 
 pytestmark = pytest.mark.cluster
 
@@ -68,7 +68,7 @@ class Ferry:
     def ask(self, method: str, path: str, document: dict[str, Any] | None = None, name: str = "counts") -> None:
         client.ask(Registry(self.home / "ferry").find(name), method, path, document or {})
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RegisteredRun]:
         return Registry(self.home / "ferry").entries()
 
     def job(self, name: str = "counts") -> dict[str, Any]:

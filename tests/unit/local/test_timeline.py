@@ -126,7 +126,7 @@ def test_a_recovery_ends_with_the_next_finished_epoch() -> None:
 
 def test_a_tail_reads_only_whole_new_lines(tmp_path: Path) -> None:
     file = tmp_path / "timeline.jsonl"
-    tail = timeline.Tail(file)
+    tail = timeline.TimelineTail(file)
     assert tail.read() == []
     file.write_text('{"kind":"action","t":1}\nnonsense\n{"kind":"ep')
     assert tail.read() == [{"kind": "action", "t": 1}]
@@ -134,20 +134,20 @@ def test_a_tail_reads_only_whole_new_lines(tmp_path: Path) -> None:
         out.write('och","t":2}\n')
     assert tail.read() == [{"kind": "epoch", "t": 2}]
     assert tail.read() == []
-    assert timeline.Tail(file, from_end=True).read() == []
+    assert timeline.TimelineTail(file, from_end=True).read() == []
 
 
 def test_a_timeline_has_a_bound_and_its_readers_miss_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TIMELINE_BYTES_MAX", 1000)
     file = tmp_path / documents.TIMELINE
-    follows, late = timeline.Tail(file), timeline.Tail(file)
+    follows, late = timeline.TimelineTail(file), timeline.TimelineTail(file)
     seen: list[int] = []
     for n in range(200):
         documents.append_record(tmp_path, {"kind": "epoch", "epoch": n})
         if n % 7 == 0:
             seen += [r["epoch"] for r in follows.read()]
         if n == 99:
-            ends = timeline.Tail(file, from_end=True)
+            ends = timeline.TimelineTail(file, from_end=True)
     assert [*seen, *(r["epoch"] for r in follows.read())] == list(range(200))
     assert {p.name for p in tmp_path.iterdir()} <= {documents.TIMELINE, documents.TIMELINE_BEFORE}
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 2200

@@ -28,9 +28,9 @@ class Top:
         self,
         groups: list[tuple[InstanceId, ...]],
         instances: tuple[InstanceId, ...],
-        settings: c.Settings | None = None,
+        settings: c.CoordinatorSettings | None = None,
     ) -> None:
-        self.settings = settings or c.Settings()
+        self.settings = settings or c.CoordinatorSettings()
         self.initial = Table(Version(0, 0), tuple(Group(Term(0, 0), g) for g in groups), initial=True)
         self.journal: Table | None = None
         self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, 1, i.Saved()) for x in instances}
@@ -81,7 +81,7 @@ class Top:
                             self.give(leader, m.Partials(prepare.step, prepare.attempt, me))
                 case i.Compute(prepare, _, chains):
                     self.give(me, i.Computed(prepare.step, prepare.attempt, tuple((x, v, 0, 1) for x, v in chains)))
-                case i.Scan(learner, session, _, base):
+                case i.BeginSnapshot(learner, session, _, base):
                     self.give(learner, m.Chunk(me, session, 0, base, True, 0, 0))
                 case _:
                     self.done.append((me, effect))

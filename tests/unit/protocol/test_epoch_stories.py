@@ -86,7 +86,7 @@ def test_a_new_driver_finishes_what_one_member_committed() -> None:
     top.stop = (m.Commit,)
     top.ingest(1)
     commit = next(x[1] for x in reversed(top.done) if isinstance(x, tuple) and isinstance(x[1], m.Commit))
-    top.driver = c.Coordinator(c.Settings(), top.initial, top.journal)  # the old one is dead
+    top.driver = c.Coordinator(c.CoordinatorSettings(), top.initial, top.journal)  # the old one is dead
     top.give(B, commit)
     top.stop = ()
     top.new_driver()

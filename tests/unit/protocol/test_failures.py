@@ -31,7 +31,7 @@ def test_a_failed_instance_is_a_lost_one() -> None:
 
 
 def test_it_is_left_out_for_a_while_the_longer_the_oftener_it_fails() -> None:
-    top = Top([(B,)], (A, B), c.Settings(bar_ms=1000, bar_max_ms=3000))
+    top = Top([(B,)], (A, B), c.CoordinatorSettings(bar_ms=1000, bar_max_ms=3000))
     for bar in (1000, 2000, 3000, 3000):
         failed = top.driver.now
         fail(top)
@@ -47,7 +47,7 @@ def test_it_is_left_out_for_a_while_the_longer_the_oftener_it_fails() -> None:
 
 
 def test_the_only_copy_may_fail_for_as_long_as_one_may_be_gone() -> None:
-    top = Top([(A,), (B,)], (A, B), c.Settings(return_ms=60_000))
+    top = Top([(A,), (B,)], (A, B), c.CoordinatorSettings(return_ms=60_000))
     top.epoch(0)
     for _ in range(3):
         top.tell(c.Tick(top.driver.now + 19_000))
@@ -77,7 +77,7 @@ def test_who_failed_and_does_not_end_is_asked_again() -> None:
 
 def test_whose_connection_breaks_for_a_moment_stays_a_member() -> None:
     groups = [(A, B), (B, A)]
-    top = Top(groups, (A, B), c.Settings(grace_ms=200))
+    top = Top(groups, (A, B), c.CoordinatorSettings(grace_ms=200))
     top.epoch(0)
     top.stop = (m.Prepare,)
     top.ingest(1, helper=B)
@@ -98,11 +98,11 @@ def test_whose_connection_breaks_for_a_moment_stays_a_member() -> None:
 
 
 def test_who_failed_or_stands_still_is_not_waited_for() -> None:
-    top = Top([(A, B), (B, A)], (A, B), c.Settings(grace_ms=200))
+    top = Top([(A, B), (B, A)], (A, B), c.CoordinatorSettings(grace_ms=200))
     top.epoch(0)
     top.tell(m.Failed(A, "the disk is full"))
     assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
-    top = Top([(A, B), (B, A)], (A, B), c.Settings(grace_ms=200, silence_ms=2500))
+    top = Top([(A, B), (B, A)], (A, B), c.CoordinatorSettings(grace_ms=200, silence_ms=2500))
     top.epoch(0)
     for now in (1000, 2000, 2501):
         top.tell(m.Pulse(B, 0))
@@ -111,7 +111,7 @@ def test_who_failed_or_stands_still_is_not_waited_for() -> None:
 
 
 def test_the_last_holder_has_its_own_time_to_come_back() -> None:
-    top = Top([(A, B)], (A, B), c.Settings(return_ms=60_000, grace_ms=50_000))
+    top = Top([(A, B)], (A, B), c.CoordinatorSettings(return_ms=60_000, grace_ms=50_000))
     top.epoch(0)
     top.crash(A)
     top.wait(40_000)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.routing import Version
-from ferry.protocol.instance_io import Effect, Send
+from ferry.protocol.instance_io import Effect
 from ferry.protocol.learning import Learning
 from ferry.protocol.rules import Rules
+from ferry.protocol.sending import Send
 
 A, B = InstanceId("0.0"), InstanceId("1.0")
 
@@ -48,7 +49,7 @@ def test_what_was_put_before_a_snapshot_that_has_it_is_dropped_first() -> None:
     learner.put(5, 1, 2)
     learner.said()
     learner.chunk(base=5, committed=5)
-    assert learner.said() == ["Drop", "Load", "Warm"]
+    assert learner.said() == ["Drop", "LoadChunk", "Warm"]
     learner.put(6, 1, 2)
     assert learner.said() == ["Warm"]
 
@@ -58,7 +59,7 @@ def test_a_delta_of_only_one_of_the_virtual_nodes_counts_too() -> None:
     learner.put(5, 2, 7)
     learner.said()
     learner.chunk(base=5, committed=5)
-    assert learner.said()[:2] == ["Drop", "Load"]
+    assert learner.said()[:2] == ["Drop", "LoadChunk"]
 
 
 def test_a_snapshot_older_than_what_was_put_begins_again() -> None:
@@ -69,7 +70,7 @@ def test_a_snapshot_older_than_what_was_put_begins_again() -> None:
     learner.chunk(base=5, committed=6)
     assert learner.said() == ["Drop", "Fetch"]
     learner.chunk(base=6, committed=6, session=2)
-    assert learner.said() == ["Load", "Warm"]
+    assert learner.said() == ["LoadChunk", "Warm"]
 
 
 def test_a_snapshot_older_than_what_was_put_before_it_was_asked_for_begins_again_at_once() -> None:
@@ -97,7 +98,7 @@ def test_the_delta_of_the_committed_step_may_come_after_its_commit() -> None:
     learner.chunk(base=5, committed=5, last=False)
     learner.put(6)
     learner.chunk(base=5, committed=6, number=1)
-    assert learner.said() == ["Load", "Load"], "neither warm nor again: it is on its way"
+    assert learner.said() == ["LoadChunk", "LoadChunk"], "neither warm nor again: it is on its way"
     late = delta(6, (1, 2))
     assert learner.learning.wants(late)
     learner.put(6, 1, 2)
@@ -130,7 +131,7 @@ def test_nothing_is_dropped_when_nothing_was_put() -> None:
     learner.chunk(base=5, committed=5, last=False)
     learner.put(6, 1, 2)
     learner.chunk(base=5, committed=6, number=1)
-    assert learner.said() == ["Load", "Load", "Warm"]
+    assert learner.said() == ["LoadChunk", "LoadChunk", "Warm"]
 
 
 def test_a_late_delta_is_put_as_a_whole_or_not_at_all() -> None:

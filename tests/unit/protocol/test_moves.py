@@ -20,7 +20,7 @@ def changes(top: Top) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize(("gap", "second"), [(0, 3), (1, 3), (2, 4), (4, 6)])
 def test_after_a_cut_no_other_virtual_node_begins_for_some_epochs(gap: int, second: int) -> None:
-    top = Top([(A,), (A,)], (A, B), c.Settings(pace=Pace(batch=1, gap=gap)))
+    top = Top([(A,), (A,)], (A, B), c.CoordinatorSettings(pace=Pace(batch=1, gap=gap)))
     top.epoch(0)
     top.tell(c.Desired(1, ((B,), (B,))))
     changes(top)
@@ -39,7 +39,7 @@ def test_after_a_cut_no_other_virtual_node_begins_for_some_epochs(gap: int, seco
 
 
 def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while() -> None:
-    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000, retry_ms=5000, retry_max_ms=8000))
+    top = Top([(A,)], (A, B), c.CoordinatorSettings(warm_ms=1000, retry_ms=5000, retry_max_ms=8000))
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
     top.tell(c.Desired(1, ((B,),)))
@@ -82,7 +82,7 @@ def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while
 
 
 def test_a_move_that_comes_along_has_the_time_that_it_needs() -> None:
-    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000))
+    top = Top([(A,)], (A, B), c.CoordinatorSettings(warm_ms=1000))
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
     top.tell(c.Desired(1, ((B,),)))
@@ -97,7 +97,7 @@ def test_a_move_that_comes_along_has_the_time_that_it_needs() -> None:
 
 
 def test_the_time_of_a_move_begins_anew_with_every_move() -> None:
-    top = Top([(A,)], (A, B), c.Settings(warm_ms=1000))
+    top = Top([(A,)], (A, B), c.CoordinatorSettings(warm_ms=1000))
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
     for number, (wished, wait) in enumerate([(B, 900), (A, 900), (B, 900), (B, 101)], 1):
@@ -111,7 +111,7 @@ def test_the_time_of_a_move_begins_anew_with_every_move() -> None:
 
 def test_who_is_too_late_for_the_first_table_is_taken_in_when_nobody_plans() -> None:
     groups = [(A, B), (B, A)]
-    top = Top(groups, (A,), c.Settings(start_ms=15_000))
+    top = Top(groups, (A,), c.CoordinatorSettings(start_ms=15_000))
     top.wait(15_000)
     assert [g.members for g in top.driver.table.groups] == [(A,), (A,)]
     top.epoch(0)

@@ -76,7 +76,7 @@ def test_the_only_copy_whose_files_lack_the_last_put_does_it_from_its_log() -> N
 
 
 def test_who_is_silent_may_have_what_spark_has_seen_the_end_of() -> None:
-    top = Top([(A, B)], (A, B), c.Settings(start_ms=15_000, return_ms=60_000, ended=1))
+    top = Top([(A, B)], (A, B), c.CoordinatorSettings(start_ms=15_000, return_ms=60_000, ended=1))
     top.epoch(0)
     old, epoch = copy_of(top.members[A]), top.last(c.Emit).rows.label
     top.epoch(1)
@@ -165,7 +165,7 @@ def test_a_request_that_comes_twice_begins_one_snapshot() -> None:
 
     def scans(session: int) -> list[int]:
         effects = member.step(m.Fetch(B, VERSION, session, (0,)))
-        return [x.session for x in effects if isinstance(x, i.Scan)]
+        return [x.session for x in effects if isinstance(x, i.BeginSnapshot)]
 
     assert scans(1) == [1] and scans(3) == [3]
     assert scans(1) == [] and scans(3) == [], "two scans in one session are no snapshot"
@@ -179,4 +179,4 @@ def test_what_a_former_life_asked_for_is_not_answered() -> None:
     member.step(m.Fetch(B, newer, 1, (0,)))
     member.step(i.PeerLost(B))
     effects = member.step(m.Install(table(newer, ((A,), (B,)))))
-    assert not any(isinstance(x, i.Scan) for x in effects)
+    assert not any(isinstance(x, i.BeginSnapshot) for x in effects)

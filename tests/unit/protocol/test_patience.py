@@ -9,7 +9,7 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Step
 from ferry.protocol import coordinator as c
-from ferry.protocol.groups import Change
+from ferry.protocol.groups import GroupChange
 from tests.unit.protocol.table_top import A, B, C, Top
 
 SECOND_DEADLINE = 10_000 + 20_000 + 2_000
@@ -29,7 +29,7 @@ def members(top: Top) -> list[tuple[InstanceId, ...]]:
 
 def test_a_helper_that_a_leader_cannot_hear_helps_no_more_until_a_while_has_passed() -> None:
     groups = [(A, B), (B, A)]
-    top = Top(groups, (A, B, C), c.Settings(retry_ms=60_000))
+    top = Top(groups, (A, B, C), c.CoordinatorSettings(retry_ms=60_000))
     top.epoch(0)
     top.apart = apart((A, C))
     top.ingest(1, helper=C)
@@ -95,7 +95,7 @@ def test_pairs_that_are_found_one_after_the_other_are_worked_around_together() -
 
 
 def test_when_nothing_helps_the_job_stops_with_the_names() -> None:
-    top = Top([(A,), (B,)], (A, B), c.Settings(apart_ms=300_000))
+    top = Top([(A,), (B,)], (A, B), c.CoordinatorSettings(apart_ms=300_000))
     top.epoch(0)
     top.apart = apart((A, B))
     top.ingest(1)
@@ -136,7 +136,7 @@ def test_a_slow_replica_is_demoted_and_comes_back_when_it_keeps_up() -> None:
     assert members(top) == groups and top.driver.deadlines == 1, "once more with all of them"
     top.wait(22_000, {B: 5000})
     assert [(g.in_step, g.learners) for g in top.driver.table.groups] == [((A,), (B,)), ((C, A), ())]
-    assert top.last(c.Note).changes == (Change(0, "demoted", B),)
+    assert top.last(c.Note).changes == (GroupChange(0, "demoted", B),)
     assert top.last(c.Emit).rows.label.step == Step(1, 0), "the epoch ends without it"
     top.tell(c.EpochEnded(1))
     top.epoch(2)
@@ -161,7 +161,7 @@ def test_a_leader_that_computes_has_all_the_time_it_needs() -> None:
 
 
 def test_who_is_at_work_and_has_no_time_to_answer_is_not_gone() -> None:
-    top = Top([(A,)], (A,), c.Settings(return_ms=60_000))
+    top = Top([(A,)], (A,), c.CoordinatorSettings(return_ms=60_000))
     top.epoch(0)
     files = top.crash(A)
     top.deaf = {(A, m.Ask)}
@@ -184,7 +184,7 @@ def test_a_message_that_can_never_be_sent_stops_the_job_with_its_reason() -> Non
 
 
 def test_an_instance_that_stands_still_is_lost() -> None:
-    top = Top([(A, B), (B, A)], (A, B), c.Settings(silence_ms=2500))
+    top = Top([(A, B), (B, A)], (A, B), c.CoordinatorSettings(silence_ms=2500))
     top.epoch(0)
     top.tell(c.Tick(1000))
     for x in (A, B):
@@ -199,7 +199,7 @@ def test_an_instance_that_stands_still_is_lost() -> None:
 
 
 def test_who_stands_still_before_the_first_answer_is_lost_too() -> None:
-    top = Top([(A, B), (B, A)], (A, B), c.Settings(silence_ms=2500))
+    top = Top([(A, B), (B, A)], (A, B), c.CoordinatorSettings(silence_ms=2500))
     top.epoch(0)
     top.tell(c.Tick(1000))
     top.deaf = {(A, m.Ask)}
@@ -214,7 +214,7 @@ def test_who_stands_still_before_the_first_answer_is_lost_too() -> None:
 
 
 def test_a_driver_that_stood_still_itself_blames_nobody() -> None:
-    top = Top([(A, B)], (A, B), c.Settings(silence_ms=2500))
+    top = Top([(A, B)], (A, B), c.CoordinatorSettings(silence_ms=2500))
     top.tell(c.Tick(1000))
     top.tell(m.Pulse(A, 0))
     top.tell(c.Tick(60_000))

@@ -10,11 +10,11 @@ import prometheus_client as prom
 from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
-from ferry.sidecar.counts import LABELS, Counts, InstancesCollector, Life, Row, Tally
+from ferry.sidecar.counts import LABELS, Counts, InstanceLife, InstancesCollector, Row, Tally
 
 
 def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> None:
-    lives = {0: Life(up=True, restarts=0), 1: Life(up=False, restarts=2)}
+    lives = {0: InstanceLife(up=True, restarts=0), 1: InstanceLife(up=False, restarts=2)}
     registry = prom.CollectorRegistry()
     registry.register(InstancesCollector(3, tmp_path, lambda: lives))
     (tmp_path / "0").mkdir()

@@ -17,7 +17,7 @@ from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.routing import Version
-from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
@@ -26,7 +26,7 @@ from ferry.sidecar.data import Data
 from ferry.spark.fragment import Fragmenter
 
 ME, NEXT, LEARNER = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
-SHAPE = Shape("op", 0, "aggregate", (("k", "int"),), Window(1000, 1000), (Aggregate("n", "count"),))
+SHAPE = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 1000), (Aggregate("n", "count"),))
 VNODES = 8
 STEP, ATTEMPT = Step(1, 0), Attempt(1, 1)
 

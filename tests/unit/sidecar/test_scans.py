@@ -12,7 +12,7 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.sidecar import scans
-from ferry.sidecar.scans import Scan, Scans, begun
+from ferry.sidecar.scans import Scans, SnapshotScan, begun
 
 ME, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
 BASE = Label(Step(4, 0), Attempt(1, 9))
@@ -44,7 +44,7 @@ class Sender:
         return True
 
     def begin(self, learner: InstanceId, count: int, session: int = 1) -> None:
-        self.scans.begin(Scan(learner, session, BASE, chunks(count)))
+        self.scans.begin(SnapshotScan(learner, session, BASE, chunks(count)))
 
     def numbers(self, learner: InstanceId, session: int = 1) -> list[int]:
         return [c.number for to, c, _ in self.sent if (to, c.session) == (learner, session)]

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.kernels import columns, schemas
 from ferry.spark.fragment import Fragmenter
 
-COUNT = Shape("c", 0, "aggregate", (("k", "int"),), Window(30, 10), (Aggregate("n", "count"),))
-WORDS = Shape(
+COUNT = OperatorDescriptor("c", 0, "aggregate", (("k", "int"),), Window(30, 10), (Aggregate("n", "count"),))
+WORDS = OperatorDescriptor(
     "w", 0, "aggregate", (("word", "string"), ("k", "int")), Window(10, 10),
     (
         Aggregate("total", "sum", "x"),
@@ -20,7 +20,7 @@ WORDS = Shape(
         Aggregate("m", "mean", "y", None, "float"),
     ),
 )  # fmt: skip
-JOIN = Shape(
+JOIN = OperatorDescriptor(
     "j", 0, "join", (("k", "int"),), Window(10, 10), (),
     Side((("a", "a", "int64"),)), Side((("b", "b_source", "string"),)),
 )  # fmt: skip
@@ -129,7 +129,7 @@ def test_columns_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("column", ["k", "t", "x"])
 def test_unsigned_integers_beyond_63_bits_are_malformed(column: str) -> None:
-    shape = Shape("s", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("s", "sum", "x"),))
+    shape = OperatorDescriptor("s", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("s", "sum", "x"),))
     data = {name: pa.array([1, 2, 3], pa.uint64()) for name in ("k", "t", "x")}
     data[column] = pa.array([1, 2**63, None], pa.uint64())
     f = Fragmenter(shape)

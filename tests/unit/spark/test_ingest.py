@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from ferry.contract.names import Step
 from ferry.contract.places import Registration
-from ferry.contract.shapes import Aggregate, Shape, Side, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.spark import ingest
 from ferry.spark.fragment import Fragmenter
@@ -44,7 +44,7 @@ def test_a_worker_without_helpers_uses_any() -> None:
 
 
 def task(dead_letter: str | None) -> _Task:
-    shape = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    shape = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     made = object.__new__(_Task)  # outside of Spark there is no task context
     made.work, made.attempt = Work(shape, {}, (), RIGHT, None, 5, 2, 3, dead_letter), 77
     made.malformed, made.letters = 0, []
@@ -52,7 +52,7 @@ def task(dead_letter: str | None) -> _Task:
 
 
 def test_what_goes_through_spark_holds_neither_the_secret_nor_the_key_of_tickets() -> None:
-    shape = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    shape = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     data = cloudpickle.dumps(ingest_shares(Work(shape, {}, HELPERS, RIGHT, None, 5, 2, 3, None)))
     assert RIGHT.seal in data, "the right of this run goes along"
     for secret in ("a-secret-of-the-run", derived("a-secret-of-the-run", "tickets")):
@@ -99,7 +99,9 @@ class _Sent:
         self.batches += batches
 
 
-JOIN = Shape("pairs", 0, "join", (("k", "string"),), Window(10, 10), (), Side((("a", "a", "string"),)), Side(()))
+JOIN = OperatorDescriptor(
+    "pairs", 0, "join", (("k", "string"),), Window(10, 10), (), Side((("a", "a", "string"),)), Side(())
+)
 
 
 def sent(records: pa.RecordBatch, *maps: Any) -> list[pa.RecordBatch]:

@@ -13,13 +13,13 @@ import pytest
 
 from ferry.contract.names import Step
 from ferry.contract.places import Registration
-from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.contract.tickets import Right, stage_right
 from ferry.kernels.schemas import state_schema
 from ferry.spark import ingest
 from ferry.spark.ingest import Work, _Sender, read_rows
 
-SHAPE = Shape("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+SHAPE = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
 ROW = pa.RecordBatch.from_pydict({"slice": [0], "hash": [1], "key": [1], "n": [1]}, schema=state_schema(SHAPE))
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ferry.contract import limits
 from ferry.contract.errors import Exhausted, RowsGone
-from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.kernels import columns, hashing, schemas, table
 from ferry.spark.fragment import Fragmenter
 from ferry.store import aggregate, mapped, slice_table
@@ -46,16 +46,16 @@ Record = tuple[int, int, int, int, int]
 """event time, key, x, y in quarters, what is maximised"""
 
 
-def shape_of(key: Any, window: Window, aggregates: Any = ALL) -> Shape:
-    return Shape("op", 0, "aggregate", key, window, aggregates)
+def shape_of(key: Any, window: Window, aggregates: Any = ALL) -> OperatorDescriptor:
+    return OperatorDescriptor("op", 0, "aggregate", key, window, aggregates)
 
 
-def key_of(shape: Shape, number: int) -> tuple:
+def key_of(shape: OperatorDescriptor, number: int) -> tuple:
     texts = ["", "é", "a long key of more than eight bytes", "k"]
     return tuple(number if kind == "int" else f"{texts[number % 4]}{number // 4}" for _, kind in shape.key)
 
 
-def partials(shape: Shape, records: list[Record]) -> list[pa.RecordBatch]:
+def partials(shape: OperatorDescriptor, records: list[Record]) -> list[pa.RecordBatch]:
     f = Fragmenter(shape, groups_max=5)
     if records:
         keys = [key_of(shape, r[1]) for r in records]
@@ -101,7 +101,7 @@ def fired(state: AggregateState, low: int, high: int, vnodes: Any = None, max_ro
     return out
 
 
-def expected_windows(shape: Shape, records: list[Record], low: int, high: int) -> dict:
+def expected_windows(shape: OperatorDescriptor, records: list[Record], low: int, high: int) -> dict:
     w = shape.window
     groups: dict = {}
     for r in records:
@@ -210,7 +210,7 @@ def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window
         assert fired(state, low, limits.WATERMARK_END) == expected_windows(shape, kept, low, limits.WATERMARK_END)
 
 
-def vnode_of(shape: Shape, number: int, virtual_nodes: int) -> int:
+def vnode_of(shape: OperatorDescriptor, number: int, virtual_nodes: int) -> int:
     (batch,) = partials(shape, [(0, number, 0, 0, 0)])
     return int(np.flatnonzero(np.diff(split_by_vnode(batch, virtual_nodes)))[0])
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, Shape, Window
+from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.spark.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 
@@ -38,7 +38,7 @@ Record = tuple[int, int, int | None, float | None]
 
 def run(where: Path, aggregates: tuple[Aggregate, ...], window: Window, epochs: list[list[list[Record]]]) -> list[Any]:
     """Fired rows of these epochs, each a list of what its tasks read."""
-    shape = Shape("op", 0, "aggregate", (("k", "int"),), window, aggregates)
+    shape = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), window, aggregates)
     state = AggregateState(shape, 4, where)
     for tasks in epochs:
         parts = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ferry.contract import limits
 from ferry.contract.errors import Bug, Exhausted, RowsGone, StateUnavailable
-from ferry.contract.shapes import Shape, Side, Window
+from ferry.contract.shapes import OperatorDescriptor, Side, Window
 from ferry.kernels import columns, schemas
 from ferry.spark.fragment import Fragmenter
 from ferry.store import joining, mapped, rows, segments
@@ -27,11 +27,11 @@ Record = tuple[int, int, int, int]
 """side, event time, key, number"""
 
 
-def shape_of(key: Any = INT_KEY, window: Window = Window(10, 10)) -> Shape:  # noqa: B008
-    return Shape("j", 0, "join", key, window, (), LEFT, RIGHT)
+def shape_of(key: Any = INT_KEY, window: Window = Window(10, 10)) -> OperatorDescriptor:  # noqa: B008
+    return OperatorDescriptor("j", 0, "join", key, window, (), LEFT, RIGHT)
 
 
-def fragments(shape: Shape, records: list[Record]) -> list[pa.RecordBatch]:
+def fragments(shape: OperatorDescriptor, records: list[Record]) -> list[pa.RecordBatch]:
     out = []
     for side in (0, 1):
         mine = [r for r in records if r[0] == side]
@@ -45,7 +45,7 @@ def fragments(shape: Shape, records: list[Record]) -> list[pa.RecordBatch]:
     return out
 
 
-def naive_join(shape: Shape, records: list[Record], low: int, high: int) -> Counter:
+def naive_join(shape: OperatorDescriptor, records: list[Record], low: int, high: int) -> Counter:
     w, out = shape.window, Counter()
     for _, t, k, a in (r for r in records if r[0] == 0):
         for _, u, m, b in (r for r in records if r[0] == 1):
@@ -152,7 +152,7 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
         assert fired(state, low, limits.WATERMARK_END) == naive_join(shape, kept, low, limits.WATERMARK_END)
 
 
-def vnode_of(shape: Shape, key: int, virtual_nodes: int) -> int:
+def vnode_of(shape: OperatorDescriptor, key: int, virtual_nodes: int) -> int:
     (batch,) = fragments(shape, [(0, 0, key, 1)])
     return int(np.flatnonzero(np.diff(columns.split_by_vnode(batch, virtual_nodes)))[0])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ferry.worker import tail
-from ferry.worker.tail import Tail
+from ferry.worker.tail import LogTail
 
 
 @pytest.fixture
@@ -18,9 +18,9 @@ def executor(tmp_path: Path) -> Path:
     return made
 
 
-def tailed(executor: Path) -> tuple[Tail, list[str]]:
+def tailed(executor: Path) -> tuple[LogTail, list[str]]:
     said: list[str] = []
-    return Tail(executor.parent.parent, said.append), said
+    return LogTail(executor.parent.parent, said.append), said
 
 
 def test_lines_come_once_and_whole(executor: Path) -> None:

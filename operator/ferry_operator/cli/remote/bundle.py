@@ -20,9 +20,9 @@ from typing import Any
 from rich.console import Console
 
 from ferry_operator.cli.remote import logs, redact, tables
-from ferry_operator.cli.remote.logs import Source
+from ferry_operator.cli.remote.logs import LogSource
 from ferry_operator.cli.remote.port import DEFINITIONS, UserApi
-from ferry_operator.cli.remote.remote import Remote
+from ferry_operator.cli.remote.remote import RemoteJob
 from ferry_operator.cli.terminal import PIPE_WIDTH
 from ferry_operator.crd.schema import definition
 from ferry_operator.kube.api import names
@@ -63,7 +63,7 @@ class Bundle:
         return found
 
 
-def collect(job: Remote, say: Callable[[str], None]) -> Bundle:
+def collect(job: RemoteJob, say: Callable[[str], None]) -> Bundle:
     """Everything. Raises NoSuchJob."""
     api, bundle, document = job.api, Bundle(), job.object()
     say("the job, its events and pods")
@@ -85,7 +85,7 @@ def collect(job: Remote, say: Callable[[str], None]) -> Bundle:
     return bundle
 
 
-def shown(job: Remote) -> str:
+def shown(job: RemoteJob) -> str:
     """What `status` prints."""
     console = Console(file=io.StringIO(), highlight=False, soft_wrap=True, width=PIPE_WIDTH, force_terminal=False)
     try:
@@ -108,7 +108,7 @@ def write(bundle: Bundle, file: Path, directory: str, now: float) -> None:
     new.replace(file)
 
 
-def _named(job: Remote, pods: Sequence[Doc]) -> Iterator[str]:
+def _named(job: RemoteJob, pods: Sequence[Doc]) -> Iterator[str]:
     yield job.name
     yield from (pod["metadata"]["name"] for pod in pods)
 
@@ -122,7 +122,7 @@ def _event_lines(found: Iterable[list[Doc] | None]) -> list[str]:
     ]
 
 
-def _logs(bundle: Bundle, api: UserApi, directory: str, source: Source, pod: Doc) -> None:
+def _logs(bundle: Bundle, api: UserApi, directory: str, source: LogSource, pod: Doc) -> None:
     statuses = pod.get("status") or {}
     every = [*(statuses.get("initContainerStatuses") or []), *(statuses.get("containerStatuses") or [])]
     again = any(one.get("name") == source.container and one.get("restartCount") for one in every)
@@ -131,7 +131,7 @@ def _logs(bundle: Bundle, api: UserApi, directory: str, source: Source, pod: Doc
         bundle.attempt(name, partial(_log, api, source, previous))
 
 
-def _log(api: UserApi, source: Source, previous: bool) -> str:
+def _log(api: UserApi, source: LogSource, previous: bool) -> str:
     lines, size = list[bytes](), 0
     for line in api.log(source.pod, source.container, previous=previous, tail=LINES_MAX):
         size += len(line)

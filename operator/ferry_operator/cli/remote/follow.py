@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from ferry_operator.cli.remote import intents, tables
-from ferry_operator.cli.remote.remote import Remote, mine
+from ferry_operator.cli.remote.remote import RemoteJob, mine
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import FORBIDDEN, ApiError
@@ -29,7 +29,7 @@ FINAL = "SpecRefused", "DriverRefused", "DriverHalted"
 """Reasons for which a change will never be followed."""
 
 
-class State(StrEnum):
+class FollowState(StrEnum):
     """What a job is up to."""
 
     UNSEEN = "unseen"
@@ -42,14 +42,14 @@ class State(StrEnum):
     FINISHED = "finished"
 
 
-WAITING = State.UNSEEN, State.GOING
+WAITING = FollowState.UNSEEN, FollowState.GOING
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """One look at a job."""
 
-    state: State
+    state: FollowState
     text: str
     """progress, or why it ended like that"""
     workers: int = 0
@@ -62,25 +62,25 @@ def judge(job: Doc) -> Look:
     status, wanted = JobStatus.read(job.get("status")), intents.spec_of(job)[0]
     conditions = {one.type: one for one in status.conditions}
 
-    def look(state: State, text: str) -> Look:
+    def look(state: FollowState, text: str) -> Look:
         return Look(state, text, status.workers, status.moving, status.last_handover)
 
     if job["metadata"].get("deletionTimestamp"):
-        return look(State.FAILED, "the job is being deleted")
+        return look(FollowState.FAILED, "the job is being deleted")
     if status.observed_generation < int(job["metadata"].get("generation") or 0) or not conditions:
-        return look(State.UNSEEN, "waiting for the operator to look at it")
+        return look(FollowState.UNSEEN, "waiting for the operator to look at it")
     degraded, progressing = conditions.get("Degraded"), conditions.get("Progressing")
     if status.phase == "Finished":
-        return look(State.FINISHED, "finished")
+        return look(FollowState.FINISHED, "finished")
     if degraded is not None and degraded.status == "True" and degraded.reason in FINAL:
-        return look(State.REFUSED if degraded.reason == "SpecRefused" else State.FAILED, degraded.message)
+        return look(FollowState.REFUSED if degraded.reason == "SpecRefused" else FollowState.FAILED, degraded.message)
     if status.phase == "Failed":
-        return look(State.FAILED, degraded.message if degraded is not None else "failed")
+        return look(FollowState.FAILED, degraded.message if degraded is not None else "failed")
     if intents.paused(job):
-        return look(State.PAUSED, "the job is paused: nothing changes until `resume`")
+        return look(FollowState.PAUSED, "the job is paused: nothing changes until `resume`")
     truth = {kind: one.status for kind, one in conditions.items()}
     if (truth.get("Ready"), truth.get("Progressing"), truth.get("Handover")) == ("True", "False", "False"):
-        return look(State.REST, f"at rest with {status.workers} workers")
+        return look(FollowState.REST, f"at rest with {status.workers} workers")
     parts = [f"{status.workers} of {wanted} workers own state"]
     parts += [f"virtual nodes on their way: {status.moving}"] if status.moving else []
     if status.intended:
@@ -89,7 +89,7 @@ def judge(job: Doc) -> Look:
         parts.append(progressing.message)
     if degraded is not None and degraded.status == "True":
         parts.append(degraded.message)
-    return look(State.GOING, ", ".join(parts))
+    return look(FollowState.GOING, ", ".join(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,14 @@ class Line:
 
 
 def follow(
-    job: Remote,
+    job: RemoteJob,
     timeout: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Line]:
     """What is new, until the job is at rest or will not be; the last line's look has the state. 0: no timeout."""
     began, news, said, moved = clock(), _News(job), "", False
-    state, since, heard = State.GOING, began, began
+    state, since, heard = FollowState.GOING, began, began
     look = Look(state, "")
     while True:
         now = clock()
@@ -135,14 +135,14 @@ def follow(
         if state in WAITING and look.text != said:
             said = look.text
             yield Line("progress", said, look)
-        if state is State.REST and now - since >= CALM_SECONDS:
+        if state is FollowState.REST and now - since >= CALM_SECONDS:
             took = f"; the handover took {look.last_handover}" if moved and look.last_handover else ""
             yield Line("end", look.text + took, look)
             return
-        if state not in (*WAITING, State.REST):
+        if state not in (*WAITING, FollowState.REST):
             yield Line("end", look.text, look)
             return
-        if state is State.UNSEEN and now - since >= SILENT_SECONDS:
+        if state is FollowState.UNSEEN and now - since >= SILENT_SECONDS:
             yield _failed(look, f"no operator looked at the job for {SILENT_SECONDS:g} s")
             return
         if timeout and now - began >= timeout:
@@ -152,13 +152,13 @@ def follow(
 
 
 def _failed(look: Look, text: str) -> Line:
-    return Line("end", text, replace(look, state=State.FAILED))
+    return Line("end", text, replace(look, state=FollowState.FAILED))
 
 
 class _News:
     """Events of a job that were not there, or not as often, at the look before."""
 
-    def __init__(self, job: Remote) -> None:
+    def __init__(self, job: RemoteJob) -> None:
         self._job = job
         self._readable = True
         self._known: dict[str, int] | None = None

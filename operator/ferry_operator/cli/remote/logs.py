@@ -21,7 +21,7 @@ LINES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """One container."""
 
     pod: str
@@ -29,7 +29,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedLogs:
     """How much of a log."""
 
     follow: bool = False
@@ -37,12 +37,12 @@ class Wanted:
     tail: int | None = None
 
 
-def of_driver(job: str) -> list[Source]:
+def of_driver(job: str) -> list[LogSource]:
     """The driver's."""
-    return [Source(names.driver_pod(job), "driver")]
+    return [LogSource(names.driver_pod(job), "driver")]
 
 
-def of_worker(api: UserApi, job: str, index: int, container: str | None) -> list[Source]:
+def of_worker(api: UserApi, job: str, index: int, container: str | None) -> list[LogSource]:
     """A worker's: of its sidecar and its executor, or of one of them."""
     selector = f"{names.workers_selector(job)},{names.WORKER}={index}"
     found = [one for pod in api.find(PODS, selector) for one in containers(pod)]
@@ -54,7 +54,7 @@ def of_worker(api: UserApi, job: str, index: int, container: str | None) -> list
     return chosen
 
 
-def of_operator(api: UserApi) -> list[Source]:
+def of_operator(api: UserApi) -> list[LogSource]:
     """Of every replica of the operator."""
     found = [one for pod in api.find(PODS, OPERATOR) for one in containers(pod)]
     if not found:
@@ -62,14 +62,14 @@ def of_operator(api: UserApi) -> list[Source]:
     return found
 
 
-def containers(pod: Doc) -> list[Source]:
+def containers(pod: Doc) -> list[LogSource]:
     """All containers of a pod that leave a log worth reading: those that go on."""
     spec = pod.get("spec") or {}
     lasting = [one for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"]
-    return [Source(pod["metadata"]["name"], one["name"]) for one in (*lasting, *(spec.get("containers") or []))]
+    return [LogSource(pod["metadata"]["name"], one["name"]) for one in (*lasting, *(spec.get("containers") or []))]
 
 
-def lines(api: UserApi, sources: Sequence[Source], wanted: Wanted) -> Iterator[bytes]:
+def lines(api: UserApi, sources: Sequence[LogSource], wanted: WantedLogs) -> Iterator[bytes]:
     """Lines of all of them; one after another, or as they come when they are followed."""
     if len(sources) == 1 or not wanted.follow:
         for source in sources:
@@ -89,7 +89,7 @@ def lines(api: UserApi, sources: Sequence[Source], wanted: Wanted) -> Iterator[b
             yield one
 
 
-def _read(api: UserApi, source: Source, wanted: Wanted, waiting: queue.Queue[bytes | ApiError | None]) -> None:
+def _read(api: UserApi, source: LogSource, wanted: WantedLogs, waiting: queue.Queue[bytes | ApiError | None]) -> None:
     try:
         for line in _lines(api, source, wanted, True):
             waiting.put(line)
@@ -98,7 +98,7 @@ def _read(api: UserApi, source: Source, wanted: Wanted, waiting: queue.Queue[byt
     waiting.put(None)
 
 
-def _lines(api: UserApi, source: Source, wanted: Wanted, named: bool) -> Iterator[bytes]:
+def _lines(api: UserApi, source: LogSource, wanted: WantedLogs, named: bool) -> Iterator[bytes]:
     front = f"[{source.pod} {source.container}] ".encode() if named else b""
     for line in api.log(source.pod, source.container, wanted.follow, wanted.previous, wanted.tail):
         yield front + line.removesuffix(b"\n") + b"\n"

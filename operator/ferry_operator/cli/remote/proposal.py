@@ -85,7 +85,7 @@ def proposal(present: Doc, changed: Doc, nodes: Mapping[int, str]) -> Proposal:
     if before is None:
         return Proposal(name, (), ("the job is started",), (*warnings, *spec.warnings(after)))
     found = changes.classify(before.spec, after.spec)
-    refusals = tuple(str(one) for one in found if one.kind is changes.Kind.REFUSED)
+    refusals = tuple(str(one) for one in found if one.kind is changes.ChangeKind.REFUSED)
     if refusals:
         return Proposal(name, tuple(found), ("nothing: the spec in force stays",), tuple(warnings), refusals)
     warnings += spec.warnings(after)
@@ -148,7 +148,7 @@ def _effects(
             yield f"every one of the {new.virtual_nodes} virtual nodes moves at least once"
     if driver:
         yield f"the driver is restarted, and goes on from the state that the workers hold ({_paths(driver)})"
-    live = [c for c in found if c.kind is changes.Kind.LIVE]
+    live = [c for c in found if c.kind is changes.ChangeKind.LIVE]
     if live:
         yield f"without a restart or a move: {_paths(live)}"
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ferry.contract.errors import Refusal
 from ferry_operator.cli.remote import intents, logs, tables
-from ferry_operator.cli.remote.logs import Wanted
+from ferry_operator.cli.remote.logs import WantedLogs
 from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, job_of, told
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
@@ -29,7 +29,7 @@ EVENTS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteJob:
     """One job of a namespace."""
 
     api: UserApi
@@ -90,7 +90,7 @@ class Remote:
                 sources = logs.of_worker(self.api, self.name, worker, container)
             else:
                 sources = logs.of_driver(self.name)
-            yield from logs.lines(self.api, sources, Wanted(follow, previous, tail))
+            yield from logs.lines(self.api, sources, WantedLogs(follow, previous, tail))
         except ApiError as error:
             raise told(error) from None
 

@@ -125,7 +125,7 @@ class KubeApi:
         return f"{root}/namespaces/{self._namespace}/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
 
 
-class UserApi(KubeApi):
+class UserClient(KubeApi):
     """The same with the rights of a user, and with what only people ask for. See `plugin.port.UserApi`."""
 
     def __init__(self, kubeconfig: str | None, context: str | None, namespace: str | None) -> None:

@@ -15,7 +15,7 @@ from ferry_operator.job.models_base import is_below
 from ferry_operator.job.models_kubernetes import Resources, Volume
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.manifests.release import DIRECTORY, Release
+from ferry_operator.kube.manifests.release import DIRECTORY, Installation
 
 SETTINGS_DIRECTORY = "/etc/ferry"
 RUN_JSON = f"{SETTINGS_DIRECTORY}/run.json"
@@ -81,13 +81,13 @@ def owner(job: Doc) -> Doc:
     }
 
 
-def user(job: StreamJob, release: Release) -> int | None:
+def user(job: StreamJob, release: Installation) -> int | None:
     """User and group of the processes; None: as the cluster chooses."""
     given = job.spec.kubernetes.user
     return given if given is not None else release.user
 
 
-def pod_security(job: StreamJob, release: Release) -> Doc:
+def pod_security(job: StreamJob, release: Installation) -> Doc:
     """Of a whole pod."""
     number = user(job, release)
     mine = {} if number is None else {"runAsUser": number, "runAsGroup": number, "fsGroup": number}
@@ -99,7 +99,7 @@ def pod_security(job: StreamJob, release: Release) -> Doc:
     }
 
 
-def container(name: str, job: StreamJob, release: Release, arguments: list[str], given: Resources) -> Doc:
+def container(name: str, job: StreamJob, release: Installation, arguments: list[str], given: Resources) -> Doc:
     """A container of the runtime image. `args`, not `command`: the image may begin with an init of its own."""
     kubernetes = job.spec.kubernetes
     return {
@@ -141,7 +141,7 @@ def networks(job: StreamJob) -> dict[str, str]:
     return {NETWORKS: wanted} if wanted is not None else {}
 
 
-def metrics_token(release: Release) -> list[Doc]:
+def metrics_token(release: Installation) -> list[Doc]:
     """What processes with metrics ask for; without it they serve none. A Secret that is gone keeps no pod from starting."""
     if release.metrics_secret is None:
         return []

@@ -13,7 +13,7 @@ from ferry_operator.job.models_kubernetes import Resources
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import parts
-from ferry_operator.kube.manifests.release import DIRECTORY, Release
+from ferry_operator.kube.manifests.release import DIRECTORY, Installation
 
 GRACE_SECONDS = 15
 """A driver finishes its epoch, a sidecar closes its files."""
@@ -24,7 +24,7 @@ FLIGHT: Doc = {"tcpSocket": {"port": parts.FLIGHT_PORT}}
 """Whether it listens, with TLS or without."""
 
 
-def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str, str]) -> Doc:
+def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mapping[str, str]) -> Doc:
     """The pod of the driver. It ends when the job does; a new one is the operator's to make."""
     uid, name = job["metadata"]["uid"], spec.metadata.name
     control, master, metrics = (f(spec, uid) for f in (parts.control_port, parts.master_port, parts.metrics_port))
@@ -55,7 +55,7 @@ def driver(job: Doc, spec: StreamJob, release: Release, annotations: Mapping[str
     return pod
 
 
-def worker(job: Doc, spec: StreamJob, release: Release, index: int, annotations: Mapping[str, str]) -> Doc:
+def worker(job: Doc, spec: StreamJob, release: Installation, index: int, annotations: Mapping[str, str]) -> Doc:
     """The pod of a worker; `annotations` say how many instances its sidecar should have."""
     name, kubernetes = spec.metadata.name, spec.spec.kubernetes
     noted = {**annotations, **parts.networks(spec)}
@@ -74,7 +74,7 @@ def worker(job: Doc, spec: StreamJob, release: Release, index: int, annotations:
 def _pod(
     job: Doc,
     spec: StreamJob,
-    release: Release,
+    release: Installation,
     name: str,
     role: str,
     index: int | None,
@@ -103,7 +103,7 @@ def _pod(
     }
 
 
-def _sidecar(job: Doc, spec: StreamJob, release: Release, index: int) -> Doc:
+def _sidecar(job: Doc, spec: StreamJob, release: Installation, index: int) -> Doc:
     """A native sidecar: it starts before the executor, and ends after it."""
     arguments = [PYTHON, "-m", "ferry.sidecar", parts.RUN_JSON, "--worker", str(index)]
     one = parts.container("sidecar", spec, release, arguments, spec.spec.kubernetes.sidecar)
@@ -128,7 +128,7 @@ def _sidecar(job: Doc, spec: StreamJob, release: Release, index: int) -> Doc:
     return one
 
 
-def _executor(spec: StreamJob, release: Release, index: int) -> Doc:
+def _executor(spec: StreamJob, release: Installation, index: int) -> Doc:
     arguments = [PYTHON, "-m", "ferry.worker", parts.RUN_JSON, "--worker", str(index)]
     one = parts.container("executor", spec, release, arguments, spec.spec.kubernetes.executor)
     one["env"] = parts.environment(spec, FERRY_WORKER=str(index))
@@ -147,7 +147,7 @@ def _state_volume(job: Doc, spec: StreamJob) -> Doc:
     return {"name": "state", "emptyDir": empty}
 
 
-def _owner_of_state(spec: StreamJob, release: Release) -> list[Doc]:
+def _owner_of_state(spec: StreamJob, release: Installation) -> list[Doc]:
     """A directory of the node is made by root; it is given to the user of the sidecar."""
     if spec.spec.kubernetes.state_volume.medium != "hostPath":
         return []

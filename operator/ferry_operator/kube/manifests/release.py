@@ -25,7 +25,7 @@ DIRECTORY = Path("/var/lib/ferry")
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Installation:
     """One installation of the operator."""
 
     namespace: str
@@ -59,13 +59,13 @@ def redis_url(url: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=f":{quote(password, safe='')}@{parts.netloc}"))
 
 
-def run_key(release: Release, uid: str) -> str:
+def run_key(release: Installation, uid: str) -> str:
     """The secret of a run."""
     text = f"ferry run {release.namespace} {uid}".encode()
     return hmac.new(release.key.encode(), text, hashlib.sha256).hexdigest()[:48]
 
 
-def settings_of(job: StreamJob, uid: str, release: Release) -> RunSettings:
+def settings_of(job: StreamJob, uid: str, release: Installation) -> RunSettings:
     """What the processes of the run are told. Raises SpecRefused where a path means nothing in a pod."""
     one = job.spec
     paths = {
@@ -91,6 +91,6 @@ def _output(job: StreamJob) -> str:
     return f"{shared[0]}/{job.metadata.name}/out" if shared else str(DIRECTORY / "out")
 
 
-def seal(release: Release, text: str) -> str:
+def seal(release: Installation, text: str) -> str:
     """A keyed digest: equal for equal texts, and no help in guessing them."""
     return hmac.new(release.key.encode(), text.encode(), hashlib.sha256).hexdigest()[:16]

@@ -20,8 +20,8 @@ from ferry_operator.job.models import Spec, StreamJob, why_not
 from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.manifests.release import Release, run_key, seal, settings_of
-from ferry_operator.kube.observe.facts import Trouble
+from ferry_operator.kube.manifests.release import Installation, run_key, seal, settings_of
+from ferry_operator.kube.observe.facts import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Force:
     """it is the one that the user wrote last"""
     good: bool
     """it is recorded as the last good one"""
-    trouble: Trouble | None = None
+    trouble: Problem | None = None
     fallback: Revisions | None = None
     """of the last good spec, while that is another spec than the one in force"""
 
@@ -62,20 +62,22 @@ def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Force:
         job = spec.check(document)
         mine = revise(job)
         refused = (
-            [str(c) for c in changes.classify(last.spec, job.spec) if c.kind is changes.Kind.REFUSED] if last else []
+            [str(c) for c in changes.classify(last.spec, job.spec) if c.kind is changes.ChangeKind.REFUSED]
+            if last
+            else []
         )
         if refused:
             raise SpecRefused("; ".join(refused))
     except SpecRefused as error:
         text = str(error).replace("\n", "; ")
         also = ": the last good spec stays in force" if last is not None else ""
-        return Force(last, newest=False, good=True, trouble=Trouble("SpecRefused", text + also))
+        return Force(last, newest=False, good=True, trouble=Problem("SpecRefused", text + also))
     if last is None:
         return Force(job, newest=True, good=False)
     no = _refusal(annotations.get(names.REFUSED))
     if no is not None and no[0] == mine.both:
         text = f"{no[1]}: the last good spec stays in force; another spec.restartNonce tries this one again"
-        return Force(last, newest=False, good=True, trouble=Trouble("SpecRefused", text))
+        return Force(last, newest=False, good=True, trouble=Problem("SpecRefused", text))
     same = not changes.classify(last.spec, job.spec)
     return Force(job, newest=True, good=same, fallback=None if same else revise(last))
 
@@ -90,7 +92,7 @@ def refusal(revision: str, said: str) -> str:
     return json.dumps([revision, said])
 
 
-def revisions(job: StreamJob, uid: str, release: Release) -> Revisions:
+def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
     """Texts that differ when pods have to be made anew. Raises SpecRefused.
 
     Made from what the spec says beyond its defaults, never from manifests: another version of the operator, with
@@ -115,7 +117,7 @@ def version_of(job: StreamJob, image: str) -> str:
     return job.spec.pipeline.version or _digest(f"{image} {program}")
 
 
-def _told(one: Spec, counts: Callable[[changes.Entry], bool]) -> str:
+def _told(one: Spec, counts: Callable[[changes.FieldEntry], bool]) -> str:
     found = {}
     for entry in changes.TABLE:
         if not counts(entry) or entry.used == "one machine":

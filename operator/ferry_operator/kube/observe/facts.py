@@ -53,7 +53,7 @@ SIZED = ("driver", "executor", "sidecar")
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Problem:
     """Something that keeps a part of the job from working, for conditions and events."""
 
     reason: str
@@ -91,7 +91,7 @@ class Pod:
     silent_since: float | None
     """it is not ready although its containers last were: nobody hears of its node"""
     ended: Ended | None
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[Problem, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     """uid of the StreamJob that it belongs to"""
@@ -116,7 +116,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KubeNode:
     """One node of the cluster."""
 
     name: str
@@ -196,12 +196,12 @@ def owner(metadata: Doc) -> str:
     return next((str(one.get("uid")) for one in metadata.get("ownerReferences") or [] if one.get("controller")), "")
 
 
-def node(document: Doc) -> Node:
+def node(document: Doc) -> KubeNode:
     """What matters of a node."""
     conditions = {one["type"]: one for one in (document.get("status") or {}).get("conditions") or []}
     ready, spec = conditions.get("Ready") or {}, document.get("spec") or {}
     since = None if ready.get("status") == "True" else when(ready.get("lastTransitionTime")) or 0.0
-    return Node(
+    return KubeNode(
         name=document["metadata"]["name"],
         silent_since=since,
         cordoned=bool(spec.get("unschedulable"))
@@ -260,13 +260,13 @@ def _ended(metadata: Doc, status: Doc, main: list[_Container]) -> Ended | None:
     return Ended(None, str(status.get("reason") or "PodEnded"), str(status.get("message") or ""), at)
 
 
-def _troubles(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Container]) -> Iterable[Trouble]:
+def _troubles(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Container]) -> Iterable[Problem]:
     scheduled = conditions.get("PodScheduled") or {}
     if scheduled.get("status") == "False" and scheduled.get("reason") in ("Unschedulable", "SchedulingGated"):
-        yield Trouble("Unschedulable", f"{name}: {scheduled.get('message', 'no node takes it')}")
+        yield Problem("Unschedulable", f"{name}: {scheduled.get('message', 'no node takes it')}")
     for one in containers:
         if (words := one.last_words) is not None:
-            yield Trouble(NO_TRANSPORT_REASON, f"{name}: {words}")
+            yield Problem(NO_TRANSPORT_REASON, f"{name}: {words}")
             continue
         kind = BROKEN.get(str(one.waiting.get("reason", "")))
         if kind is not None:
@@ -274,4 +274,4 @@ def _troubles(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Co
             if kind == "CrashLoop":
                 said = (why_ended(one.name, str(one.before.get("reason") or "")), one.before.get("message"))
                 text = f"ends with {one.before.get('exitCode', '?')}: {'; '.join(filter(None, said)) or 'no log'}"
-            yield Trouble(kind, f"{name}, {one.name}: {text.strip()}")
+            yield Problem(kind, f"{name}, {one.name}: {text.strip()}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ferry_operator.control.restarts import BACK_OFF_SECONDS, meaning
 from ferry_operator.job.status import Phase
 from ferry_operator.kube.api import names
-from ferry_operator.kube.observe.facts import Pod, Trouble, why_ended
+from ferry_operator.kube.observe.facts import Pod, Problem, why_ended
 
 BACK_OFF_SECONDS_MAX = 60.0
 """Between a crash and the next start, after many in a row."""
@@ -28,7 +28,7 @@ AGAIN = "another spec.restartNonce starts the driver again"
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class DriverLifecycle:
     """The driver, as far as its pod tells."""
 
     running: bool
@@ -39,39 +39,39 @@ class Life:
     """when it may start again"""
     end: Phase | None = None
     """Finished or Failed: nothing is started any more"""
-    trouble: Trouble | None = None
+    trouble: Problem | None = None
 
 
-def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float) -> Life:
+def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float) -> DriverLifecycle:
     """`revision`: of a driver made now; `epoch`: the last one known; `finished`: the job was seen to be."""
     if finished:
-        return Life(False, end="Finished")
+        return DriverLifecycle(False, end="Finished")
     if pod is None:
-        return Life(False, may_start=True)
+        return DriverLifecycle(False, may_start=True)
     if pod.ended is None:
-        return Life(pod.deleting is None)
+        return DriverLifecycle(pod.deleting is None)
     if pod.deleting is not None:
-        return Life(False)
+        return DriverLifecycle(False)
     if names.REPLACE in pod.annotations:
-        return Life(False, may_start=True)
+        return DriverLifecycle(False, may_start=True)
     kind = meaning(pod.ended.code)
     if kind == "finished":
-        return Life(False, end="Finished")
+        return DriverLifecycle(False, end="Finished")
     changed = pod.annotations.get(names.REVISION) != revision
     said = said_by(pod)
     if kind in ("refused", "halted") and not changed:
         reason = "DriverRefused" if kind == "refused" else "DriverHalted"
-        return Life(False, end="Failed", trouble=Trouble(reason, f"{said}; {AGAIN}"))
+        return DriverLifecycle(False, end="Failed", trouble=Problem(reason, f"{said}; {AGAIN}"))
     began = pod.number(names.EPOCH, -1)
     worked = epoch is not None and epoch > began
     if changed:
-        return Life(False, may_start=True)
+        return DriverLifecycle(False, may_start=True)
     failures = 1 if worked else pod.number(names.FAILURES) + 1
     retry_at = pod.ended.at + back_off(failures)
     how = f"exit code {pod.ended.code}" if pod.ended.code is not None else "ended from outside"
     text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {said}"
-    trouble = Trouble("DriverCrashes", text) if failures > 1 else None
-    return Life(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, trouble=trouble)
+    trouble = Problem("DriverCrashes", text) if failures > 1 else None
+    return DriverLifecycle(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, trouble=trouble)
 
 
 def hangs(pod: Pod, fine: bool, now: float) -> str | None:

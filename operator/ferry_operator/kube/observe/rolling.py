@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId
 from ferry_operator.kube.api import names
-from ferry_operator.kube.observe.facts import Node, Pod
+from ferry_operator.kube.observe.facts import KubeNode, Pod
 
 WORKERS_MAX = 512
 """Wanted ones and those that stand in for others."""
@@ -63,7 +63,7 @@ def crew_of(wanted: int, pods: Sequence[Pod], revision: str, status: Status | No
     return Crew(wanted, {p.worker: p for p in pods if p.worker is not None}, alive, revision)
 
 
-def turnover(crew: Crew, nodes: Mapping[str, Node] | None, asked: Sequence[int] = ()) -> Turnover:
+def turnover(crew: Crew, nodes: Mapping[str, KubeNode] | None, asked: Sequence[int] = ()) -> Turnover:
     """`asked`: workers that the user wants emptied, and kept as they are."""
     kept = [k for k in asked if k < crew.wanted]
     leaving, alone = cordoned(crew, nodes), None
@@ -84,7 +84,7 @@ def turnover(crew: Crew, nodes: Mapping[str, Node] | None, asked: Sequence[int] 
     return Turnover(count, tuple(drains), tuple(k for k in leaving if k < count and k not in kept), remade, alone)
 
 
-def cordoned(crew: Crew, nodes: Mapping[str, Node] | None) -> list[int]:
+def cordoned(crew: Crew, nodes: Mapping[str, KubeNode] | None) -> list[int]:
     """Workers on nodes that take no new pods, when there is another node that does.
 
     A pod that does not run yet was put there by a scheduler that knows better than a list of nodes made before; and if not,

@@ -13,8 +13,8 @@ from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.effective_spec import Force, Revisions
-from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, Node, Pod, Trouble
-from ferry_operator.kube.observe.lifecycle import Life, hangs, life_of
+from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
+from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, life_of
 from ferry_operator.kube.observe.rolling import Turnover, asked_drains, asked_pins, crew_of, turnover
 
 UNKNOWN_SECONDS = 60.0
@@ -38,14 +38,14 @@ class Seen:
 
     job: Doc
     pods: tuple[Pod, ...]
-    nodes: Mapping[str, Node] | None
+    nodes: Mapping[str, KubeNode] | None
     """None: they may not be read"""
     budget: bool
     """the PodDisruptionBudget is there"""
     status: Status | None
     submitted: d.Submitted | None
     now: float
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[Problem, ...] = ()
     """what went wrong in the last pass, and what Redis says"""
 
     @property
@@ -91,14 +91,14 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class JobView:
     """A look with all that follows from it."""
 
     seen: Seen
     force: Force
     revisions: Revisions | None
     """of the spec in force; None when there is no spec that can be followed"""
-    life: Life
+    life: DriverLifecycle
     turnover: Turnover
     observed: d.Observed | None
     """None when there is no spec that can be followed"""
@@ -164,7 +164,7 @@ class Sightings:
         return now - self.epoch[2]
 
 
-def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sightings) -> View:
+def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sightings) -> JobView:
     """The view of a job."""
     lost = {pod.name: why for pod in seen.pods if (why := _lost(pod, seen)) is not None}
     driver = seen.driver if seen.driver is not None and seen.driver.name not in lost else None
@@ -172,7 +172,7 @@ def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sight
     before = seen.before
     life = life_of(driver, revision, before.epoch, before.phase == "Finished", seen.now)
     if force.job is None or revisions is None:
-        return View(seen, force, None, life, Turnover(0), None, lost)
+        return JobView(seen, force, None, life, Turnover(0), None, lost)
     one = force.job.spec
     workers, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
     crew = crew_of(one.workers, workers, revisions.worker, status)
@@ -191,12 +191,12 @@ def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sight
     stalled, resting = sightings.stalled(seen.status, seen.now), sightings.resting(seen)
     standing = sightings.standing(seen, force, revisions)
     why = _hangs(seen, life, stalled, one.failure.stall_deadline)
-    return View(
+    return JobView(
         seen, force, revisions, life, turn, observed, lost, stalled, hangs=why, resting=resting, standing=standing
     )
 
 
-def _hangs(seen: Seen, life: Life, stalled: float, deadline: Duration | None) -> str | None:
+def _hangs(seen: Seen, life: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:
     """Why a driver that runs is to be replaced; one that says what fails, or waits for others, does not hang."""
     if seen.driver is None or not life.running:
         return None

@@ -15,11 +15,11 @@ from ferry_operator.control.driver_client import DriverClient
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.client import Fenced
 from ferry_operator.kube.api.port import BUDGETS, FORBIDDEN, JOBS, NODES, NOT_FOUND, PODS, Api, ApiError, Deposed
-from ferry_operator.kube.manifests.release import Release
+from ferry_operator.kube.manifests.release import Installation
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.process.queue import WorkQueue
-from ferry_operator.kube.process.watch import Watch
+from ferry_operator.kube.process.watch import JobWatch
 from ferry_operator.kube.reconcile import Reconciler
 from ferry_operator.kube.store import Store
 
@@ -49,7 +49,7 @@ END_SECONDS = 12.0
 class Leader:
     """The work of one term of leadership."""
 
-    def __init__(self, api: Api, release: Release, token: int, held: Callable[[], bool], metrics: Metrics) -> None:
+    def __init__(self, api: Api, release: Installation, token: int, held: Callable[[], bool], metrics: Metrics) -> None:
         self.queue = WorkQueue()
         self.store = Store()
         self.token = token
@@ -61,7 +61,7 @@ class Leader:
         self._nodes_at = 0.0
         fenced = Fenced(api, held)
         self._reconciler = Reconciler(fenced, self.store, release, self._link, metrics, token)
-        self._watch = Watch(release.namespace, self.store, self.queue)
+        self._watch = JobWatch(release.namespace, self.store, self.queue)
         self._end = threading.Event()
         self._listed_at = time.monotonic()
         self._listing = threading.Thread(target=self._keep_listing, name="listing", daemon=True)

@@ -22,7 +22,7 @@ log = logging.getLogger("ferry.operator")
 END_SECONDS = 10.0
 
 
-class Watch:
+class JobWatch:
     """Watches one namespace from `start` to `close`."""
 
     def __init__(self, namespace: str, store: Store, queue: WorkQueue) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Trouble
-from ferry_operator.kube.observe.view import STALLED_SECONDS, View
+from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
+from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
 from ferry_operator.kube.plan import QUIET, Step, ready, told
 
 Truth = Literal["True", "False", "Unknown"]
@@ -29,53 +29,53 @@ class Claimed:
     message: str = ""
 
 
-def conditions(view: View, steps: Sequence[Step], troubles: Sequence[Trouble]) -> list[Claimed]:
+def conditions(view: JobView, steps: Sequence[Step], troubles: Sequence[Problem]) -> list[Claimed]:
     """All five, in their order. `troubles`: all of them."""
     return [_ready(view, troubles), _progressing(view, steps), _handover(view), _degraded(troubles), _in_sync(view)]
 
 
-def all_troubles(view: View) -> list[Trouble]:
+def all_troubles(view: JobView) -> list[Problem]:
     """Everything that keeps the job from what its user wants, the gravest first, each once."""
-    found: dict[str, Trouble] = {}
+    found: dict[str, Problem] = {}
     for one in _troubles(view):
         found.setdefault(one.message, one)
     return list(found.values())
 
 
-def worth_telling(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
+def worth_telling(troubles: Iterable[Problem]) -> tuple[Problem, ...]:
     """The first few of every reason."""
-    found: dict[str, list[Trouble]] = {}
+    found: dict[str, list[Problem]] = {}
     for one in troubles:
         found.setdefault(one.reason, []).append(one)
     return tuple(one for same in found.values() for one in same[:TROUBLES_MAX])
 
 
-def _troubles(view: View) -> Iterable[Trouble]:
+def _troubles(view: JobView) -> Iterable[Problem]:
     if view.life.trouble is not None:
         yield view.life.trouble
     if view.force.trouble is not None:
         yield view.force.trouble
     yield from view.seen.troubles
     if view.turnover.stuck:
-        yield Trouble("NoRoom", "a worker has to leave its pod, and no other one can take its state")
+        yield Problem("NoRoom", "a worker has to leave its pod, and no other one can take its state")
     status = view.seen.status
     if view.hangs is not None:
-        yield Trouble("DriverHangs", view.hangs)
+        yield Problem("DriverHangs", view.hangs)
     if status is not None and view.stalled >= STALLED_SECONDS:
-        yield Trouble("Stalled", f"the epoch after {status.epoch} does not come to its end")
+        yield Problem("Stalled", f"the epoch after {status.epoch} does not come to its end")
     if status is not None:
-        yield from (Trouble(one.reason, one.text) for one in (*status.troubles, *status.notices))
+        yield from (Problem(one.reason, one.text) for one in (*status.troubles, *status.notices))
     if status is not None and not status.journal_up:
-        yield Trouble("JournalDown", "the driver does not reach Redis: groups cannot change, epochs go on")
+        yield Problem("JournalDown", "the driver does not reach Redis: groups cannot change, epochs go on")
     for name, why in view.lost.items():
-        yield Trouble("PodLost", f"{name}: {why}")
+        yield Problem("PodLost", f"{name}: {why}")
     for pod in view.seen.pods:
         yield from pod.troubles
         if pod.phase == "Pending" and pod.node and not pod.troubles and view.seen.now - pod.created > STUCK_SECONDS:
-            yield Trouble("PodStuck", f"{pod.name}: its containers do not start: see the events of the pod")
+            yield Problem("PodStuck", f"{pod.name}: its containers do not start: see the events of the pod")
 
 
-def _ready(view: View, troubles: Sequence[Trouble]) -> Claimed:
+def _ready(view: JobView, troubles: Sequence[Problem]) -> Claimed:
     if view.seen.deleting:
         return Claimed("Ready", "False", "Deleting")
     if view.life.end is not None:
@@ -94,7 +94,7 @@ def _ready(view: View, troubles: Sequence[Trouble]) -> Claimed:
     return Claimed("Ready", "False", "Starting", "no driver answers yet")
 
 
-def _progressing(view: View, steps: Sequence[Step]) -> Claimed:
+def _progressing(view: JobView, steps: Sequence[Step]) -> Claimed:
     if view.seen.deleting:
         return Claimed("Progressing", "True", "Deleting")
     if view.seen.paused:
@@ -119,7 +119,7 @@ def _progressing(view: View, steps: Sequence[Step]) -> Claimed:
     return Claimed("Progressing", "True", "Waiting", "for pods to come up or to go away")
 
 
-def _handover(view: View) -> Claimed:
+def _handover(view: JobView) -> Claimed:
     count = moving(view)
     if view.seen.status is None:
         # What was on its way still is, as far as anybody knows: its end is told once a driver answers again.
@@ -135,7 +135,7 @@ def _handover(view: View) -> Claimed:
     return Claimed("Handover", "True", "Moving", f"{count} of {total} virtual nodes are on their way")
 
 
-def _degraded(troubles: Sequence[Trouble]) -> Claimed:
+def _degraded(troubles: Sequence[Problem]) -> Claimed:
     if not troubles:
         return Claimed("Degraded", "False", "AllWell")
     lines = [one.message for one in troubles[:TROUBLES_MAX]]
@@ -143,7 +143,7 @@ def _degraded(troubles: Sequence[Trouble]) -> Claimed:
     return Claimed("Degraded", "True", troubles[0].reason, "; ".join([*lines, *more]))
 
 
-def _in_sync(view: View) -> Claimed:
+def _in_sync(view: JobView) -> Claimed:
     status, force = view.seen.status, view.force
     if status is None or force.job is None:
         return Claimed("ReplicasInSync", "Unknown", "NoDriver")
@@ -159,7 +159,7 @@ def _in_sync(view: View) -> Claimed:
     return Claimed("ReplicasInSync", "False", "Missing", f"{short} of {len(copies)} virtual nodes lack copies")
 
 
-def moving(view: View) -> int:
+def moving(view: JobView) -> int:
     """Virtual nodes that are not where the placement in force wants them, or have members that are being warmed."""
     status, submitted = view.seen.status, view.seen.submitted
     if status is None:
@@ -174,7 +174,7 @@ def moving(view: View) -> int:
     return count
 
 
-def given_up(view: View) -> int:
+def given_up(view: JobView) -> int:
     """Copies that were given up, while nothing else is on its way."""
     status = view.seen.status
     if status is None or any(learners for _, learners in status.groups):

@@ -15,9 +15,9 @@ from ferry_operator.job.models import API_VERSION, KIND
 from ferry_operator.job.status import Carried
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.observe.facts import Trouble, stamp
+from ferry_operator.kube.observe.facts import Problem, stamp
 from ferry_operator.kube.plan import DeletePod, DropPod, EndDriver, Refuse, Step, told
-from ferry_operator.kube.report.status import Report
+from ferry_operator.kube.report.status import StatusReport
 
 COMPONENT = "ferry-operator"
 MESSAGE_MAX = 1000
@@ -32,7 +32,7 @@ class Notice:
     message: str
 
 
-def changes(report: Report) -> Iterator[Notice]:
+def changes(report: StatusReport) -> Iterator[Notice]:
     """What changed between two statuses."""
     now, before = report.status, report.before
     for condition in now.conditions:
@@ -60,7 +60,7 @@ def changes(report: Report) -> Iterator[Notice]:
         yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
 
 
-def news(troubles: Sequence[Trouble], before: Sequence[Trouble]) -> Iterator[Notice]:
+def news(troubles: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Notice]:
     """Troubles that were not there before, each by itself: one that lasts hides no other one of the same reason."""
     for one in troubles:
         if one not in before:

@@ -12,8 +12,8 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.job.status import MESSAGE_MAX, Condition, JobStatus, Phase
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.effective_spec import version_of
-from ferry_operator.kube.observe.facts import Trouble, stamp, when
-from ferry_operator.kube.observe.view import View
+from ferry_operator.kube.observe.facts import Problem, stamp, when
+from ferry_operator.kube.observe.view import JobView
 from ferry_operator.kube.plan import Step, ready
 from ferry_operator.kube.report.conditions import Claimed, all_troubles, conditions, intended, moving, worth_telling
 from ferry_operator.kube.report.transport import carried
@@ -26,14 +26,14 @@ COUNTERS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StatusReport:
     """A status, and what changed in it."""
 
     status: JobStatus
     before: JobStatus
     handover_seconds: float | None = None
     """how long the handover took that ended with this look"""
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[Problem, ...] = ()
     """worth an event each"""
 
     @property
@@ -48,7 +48,7 @@ class Report:
         return self.status != self.before
 
 
-def report(view: View, steps: Sequence[Step], token: int, image: str) -> Report:
+def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> StatusReport:
     """The status after this look, before its steps are done; `image`: of jobs that name none."""
     seen, before = view.seen, view.seen.before
     troubles = all_troubles(view)
@@ -77,7 +77,7 @@ def report(view: View, steps: Sequence[Step], token: int, image: str) -> Report:
         transport=carried(status.transport, job.spec) if status is not None and job is not None else before.transport,
         conditions=found,
     )
-    return Report(new, before, took, worth_telling(troubles))
+    return StatusReport(new, before, took, worth_telling(troubles))
 
 
 def _with_times(one: Claimed, before: JobStatus, generation: int, now: float) -> Condition:
@@ -93,7 +93,7 @@ def _with_times(one: Claimed, before: JobStatus, generation: int, now: float) ->
     )
 
 
-def _phase(view: View, claimed: Sequence[Claimed]) -> Phase:
+def _phase(view: JobView, claimed: Sequence[Claimed]) -> Phase:
     truth = {one.type: one.status == "True" for one in claimed}
     if view.seen.deleting:
         return "Deleting"
@@ -111,7 +111,7 @@ def _phase(view: View, claimed: Sequence[Claimed]) -> Phase:
     return "Moving" if truth["Handover"] else "Running"
 
 
-def _workers(view: View) -> int:
+def _workers(view: JobView) -> int:
     """Workers that own state; while no driver answers, as many as before."""
     status = view.seen.status
     if status is None:
@@ -129,7 +129,7 @@ def _handover_seconds(claimed: Sequence[Claimed], before: JobStatus, now: float)
     return None if since is None else max(0.0, now - since)
 
 
-def _lag(view: View) -> str | None:
+def _lag(view: JobView) -> str | None:
     """How far event time is behind the clock."""
     status = view.seen.status
     if status is None or status.watermark is None or not ready(view):

@@ -23,7 +23,7 @@ class DriverSeen:
     """how many have been started"""
 
 
-class Cluster(Protocol):
+class ClusterPort(Protocol):
     """Workers and a driver of one job."""
 
     def workers(self) -> tuple[Worker, ...]:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ferry.contract.documents import Status
 from ferry_operator.local.timeline.timeline import Summary
-from ferry_operator.local.view import View
+from ferry_operator.local.view import RunView
 
 Record = dict[str, Any]
 
@@ -24,7 +24,7 @@ LINE_SECONDS = 1.0
 """Without a terminal, a line of progress is printed at most this often."""
 
 
-class Progress:
+class ProgressView:
     """Shows views as they come; use as a context."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
@@ -37,7 +37,7 @@ class Progress:
         self._printed = 0.0
         self._line = ""
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressView:
         if self._live is not None:
             self._live.start()
         return self
@@ -46,7 +46,7 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    def __call__(self, view: View) -> None:
+    def __call__(self, view: RunView) -> None:
         """Show one view."""
         for warning in view.warnings:
             self._console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
@@ -69,14 +69,14 @@ class Progress:
                 self._printed, self._line = now, line
                 self._console.print(Text(line), soft_wrap=True)
 
-    def _panel(self, view: View) -> Table:
+    def _panel(self, view: RunView) -> Table:
         table = Table.grid(padding=(0, 2))
         table.add_row(Text(view.settings.job, style="bold"), progress_line(view))
         table.add_row("", Text(f"last: {self._last_event}", style="dim"))
         return table
 
 
-def progress_line(view: View) -> str:
+def progress_line(view: RunView) -> str:
     """One line: epoch, speed, lag or progress, watermark, workers, moves under way."""
     status = view.status
     running = sum(worker.running for worker in view.workers)

@@ -33,10 +33,10 @@ FAILURES = ("kill-worker", "kill-instance", "kill-driver", "restart driver")
 
 def read(file: Path) -> list[Record]:
     """All records of a timeline; a last line that is still being written is left out."""
-    return Tail(file).read()
+    return TimelineTail(file).read()
 
 
-class Tail:
+class TimelineTail:
     """Reads what was added to a timeline since the last look, across the end of its part."""
 
     def __init__(self, file: Path, from_end: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from ferry.contract.documents import Links, Status, Trouble
+from ferry.contract.documents import Links, ReportedProblem, Status
 from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE, Unreachable
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
@@ -16,7 +16,7 @@ from ferry_operator.control.driver_client import PlacementRefused, from_wire, to
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import BUDGETS, JOBS, NODES, PODS, ApiError, Deposed, Kind
-from ferry_operator.kube.manifests.release import Release
+from ferry_operator.kube.manifests.release import Installation
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.observe.facts import stamp
@@ -24,7 +24,7 @@ from ferry_operator.kube.reconcile import Reconciler
 from ferry_operator.kube.store import Store
 from tests.unit.kube.fakes.fake_api import FakeApi
 
-RELEASE = Release("jobs", "ferry:1", "redis://127.0.0.1:1/0", "key", "ferry-job")
+RELEASE = Installation("jobs", "ferry:1", "redis://127.0.0.1:1/0", "key", "ferry-job")
 
 CAPACITY = 2
 """Worker pods that a node takes."""
@@ -153,7 +153,7 @@ class World:
         """sidecars obey the driver before their pods run as a whole"""
         self.lingers = 0.0
         """seconds for which a pod lives on after it was deleted"""
-        self.old_nodes: dict[str, facts.Node] | None = None
+        self.old_nodes: dict[str, facts.KubeNode] | None = None
         """what the operator takes for the nodes, as if they had been listed before"""
         self.lacks_device = ""
         """a resource that is given out, and nothing is behind it"""
@@ -165,11 +165,11 @@ class World:
         self.hangs = False
         """the driver that runs answers nobody, and its kubelet says so"""
         self.refuses_placements = False
-        self.gives_up: tuple[Trouble, ...] = ()
+        self.gives_up: tuple[ReportedProblem, ...] = ()
         """why nothing moves"""
         self.no_records = False
         """no epoch begins"""
-        self.troubles: tuple[Trouble, ...] = ()
+        self.troubles: tuple[ReportedProblem, ...] = ()
         """what the driver says of itself"""
         self.ends_with: tuple[int, str] | None = None
         self.ending: dict[str, float] = {}
