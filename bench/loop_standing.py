@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract import messages as m
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.documents import RunSettings
 from ferry.contract.names import InstanceId
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
 from ferry.spark.fragment import Fragmenter
@@ -36,7 +36,7 @@ LEADER, LEARNER = InstanceId("0.0"), InstanceId("1.0")
 VNODES = 1024
 WINDOW = Window(3_600_000, 3_600_000)
 SIDE = Side((("k", "k", "int64"), ("text", "text", "string")))
-SHAPES = {
+OPERATORS = {
     "join": OperatorDescriptor("j", 0, "join", (("k", "int"),), WINDOW, (), SIDE, SIDE),
     "aggregate": OperatorDescriptor("a", 0, "aggregate", (("text", "string"),), WINDOW, (Aggregate("n", "count"),)),
 }
@@ -73,9 +73,9 @@ class Loop:
     """One instance's data, and the steps that its loop would make."""
 
     def __init__(self, name: InstanceId, kind: str, directory: Path, clock: Clock) -> None:
-        self.shape, self.clock, self.epoch = SHAPES[kind], clock, 0
+        self.descriptor, self.clock, self.epoch = OPERATORS[kind], clock, 0
         self.sent: list[tuple[m.Chunk, Any]] = []
-        self.data = Data(settings_of(directory), name, directory, [self.shape], lambda *_: None, self._send)
+        self.data = Data(settings_of(directory), name, directory, [self.descriptor], lambda *_: None, self._send)
         self.data.saved()
         self.state = self.data.states[0]
 
@@ -92,9 +92,11 @@ class Loop:
         random = np.random.default_rng(seed)
         keys = random.integers(0, 1 << 40, ROWS)
         texts = [f"{k:0{TEXT_BYTES}d}" for k in keys.tolist()]
-        fragmenter = Fragmenter(self.shape, seed % 2) if self.shape.kind == "join" else Fragmenter(self.shape)
+        fragmenter = (
+            Fragmenter(self.descriptor, seed % 2) if self.descriptor.kind == "join" else Fragmenter(self.descriptor)
+        )
         records = pa.record_batch({"k": keys, "text": texts, "t": np.ones(ROWS, np.int64)})
-        fragmenter.add(records, [self.shape.key[0][0]], "t")
+        fragmenter.add(records, [self.descriptor.key[0][0]], "t")
         return self.state.combine(fragmenter.drain())
 
     def put(self, seed: int) -> None:
@@ -167,7 +169,7 @@ def _measured(kind: str, size: int, directory: Path) -> Clock:
 def main() -> int:
     """Measure and print; 1 when a step took longer than it may."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=SHAPES, default="join")
+    parser.add_argument("--kind", choices=OPERATORS, default="join")
     parser.add_argument("--mib", type=int, nargs="+", default=[256, 2048], help="sizes of the state")
     parser.add_argument("--max-ms", type=float, default=200.0)
     parser.add_argument("--directory", type=Path, help="where the state is put; needs three times its size")

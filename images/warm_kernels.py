@@ -1,4 +1,4 @@
-"""Compiles Ferry's kernels into NUMBA_CACHE_DIR: puts some records of every shape of operator through tasks and instances.
+"""Compiles Ferry's kernels into NUMBA_CACHE_DIR: puts some records of every kind of operator through tasks and instances.
 
 Runs while an image is built; no Spark, no network. What it misses costs time when a pod starts, never a result.
 """
@@ -16,9 +16,9 @@ import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
 import ferry.kernels
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Attempt, Label, Step
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.spark.fragment import Fragmenter
 from ferry.store import slice_table
@@ -46,7 +46,7 @@ KEYS = ((("k", "int"),), (("k", "int"), ("t", "string")))
 WINDOWS = (Window(1_000, 1_000), Window(2_000, 500))
 
 
-def shapes() -> list[OperatorDescriptor]:
+def descriptors() -> list[OperatorDescriptor]:
     """One of every kind: counts, all aggregates and joins; integer keys and others; both kinds of windows."""
     left, right = Side((("a", "v", "int64"), ("b", "t", "string"))), Side((("c", "w", "double"),))
     found = []
@@ -59,7 +59,7 @@ def shapes() -> list[OperatorDescriptor]:
 
 
 def records(rows: int) -> pa.RecordBatch:
-    """Input that fits all shapes: few rows have keys in common, many have not."""
+    """Input that fits all operators: few rows have keys in common, many have not."""
     n = np.arange(rows, dtype=np.int64)
     keys = 97 if rows < MANY else rows
     text = [f"key {i % keys}" for i in range(rows)]
@@ -72,30 +72,30 @@ def carried(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(batch.serialize().to_pybytes()), batch.schema)
 
 
-def fragments(shape: OperatorDescriptor, rows: int) -> list[pa.RecordBatch]:
+def fragments(descriptor: OperatorDescriptor, rows: int) -> list[pa.RecordBatch]:
     """What a task streams."""
     out = []
-    for side in (0, 1) if shape.kind == "join" else (0,):
-        fragmenter = Fragmenter(shape, side, groups_max=32 if rows < MANY else 1 << 18)
-        fragmenter.add(records(rows), [name for name, _ in shape.key], "ts")
+    for side in (0, 1) if descriptor.kind == "join" else (0,):
+        fragmenter = Fragmenter(descriptor, side, groups_max=32 if rows < MANY else 1 << 18)
+        fragmenter.add(records(rows), [name for name, _ in descriptor.key], "ts")
         out += fragmenter.drain()
     return out
 
 
-def instance(shape: OperatorDescriptor, directory: Path) -> None:
+def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
     """One epoch on a leader and a replica, a snapshot to a learner, fired rows."""
     slice_table.KEYS_BYTES = 1  # few keys are moved, too
 
     def opened(name: str) -> AggregateState | RowState:
-        if shape.kind == "join":
-            return RowState(shape, VNODES.size, directory / name)
-        return AggregateState(shape, VNODES.size, directory / name, 1 << 24)
+        if descriptor.kind == "join":
+            return RowState(descriptor, VNODES.size, directory / name)
+        return AggregateState(descriptor, VNODES.size, directory / name, 1 << 24)
 
     ways: list[Callable[[pa.RecordBatch], pa.RecordBatch]] = [carried, lambda batch: batch]
     states = [opened("leader"), opened("replica")]
     for carry, state in zip(ways, states, strict=True):
         for number, rows in enumerate((300, MANY)):
-            merged = state.combine([carry(batch) for batch in fragments(shape, rows)])
+            merged = state.combine([carry(batch) for batch in fragments(descriptor, rows)])
             share = take_vnodes(merged, split_by_vnode(merged, VNODES.size), VNODES)
             delta, _ = state.delta([carry(share)], 100 if number else WATERMARK_NONE)
             mine = take_vnodes(delta, split_by_vnode(delta, VNODES.size), VNODES[:40])
@@ -148,8 +148,8 @@ def main() -> None:
     """Everything once."""
     generators()
     with tempfile.TemporaryDirectory() as directory:
-        for number, shape in enumerate(shapes()):
-            instance(shape, Path(directory) / str(number))
+        for number, descriptor in enumerate(descriptors()):
+            instance(descriptor, Path(directory) / str(number))
     if missing := left():
         raise SystemExit(f"these kernels were not used: {missing}")
 

@@ -164,7 +164,7 @@ def test_what_is_right_is_built(spark: SparkSession, files: str) -> None:
         return fired.sink(ferry.console())
 
     plan = compile.build(spark, module(streaming, pipeline), {"files": files})
-    assert [o.shape.name for o in plan.operators] == ["counts"]
+    assert [o.descriptor.name for o in plan.operators] == ["counts"]
     assert plan.outputs[0].input.schema.names == ["window_start", "top"]
 
 

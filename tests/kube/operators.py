@@ -32,7 +32,8 @@ EXPECTED = ("the Lease is lost",)
 
 HASTY = """
 import sys
-from ferry_operator.kube import __main__, leader, reconcile
+from ferry_operator.kube import __main__, reconcile
+from ferry_operator.kube.process import leader
 leader.RESYNC_SECONDS = reconcile.EVENT_SECONDS = 1.0
 sys.exit(__main__.main(sys.argv[1:]))
 """

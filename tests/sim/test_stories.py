@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract import messages as m
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.documents import RunSettings
 from ferry.contract.names import Attempt, InstanceId, Label, Step, Term, vnode_shift
 from ferry.contract.routing import Group, Table, Version
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.kernels.schemas import state_schema
 from ferry.protocol import instance as core
 from ferry.sidecar.data import Data
@@ -169,8 +169,8 @@ def appended(told: Told) -> Told:
 class Real:
     """`Instance` on `Data`, with files."""
 
-    def __init__(self, directory: Path, shape: OperatorDescriptor) -> None:
-        self.directory, self.shape = directory, shape
+    def __init__(self, directory: Path, descriptor: OperatorDescriptor) -> None:
+        self.directory, self.descriptor = directory, descriptor
         self.begin()
 
     def begin(self) -> None:
@@ -181,7 +181,12 @@ class Real:
         )  # fmt: skip
         self.sent: list[m.Message] = []
         self.data = Data(
-            settings, ME, self.directory, [self.shape], lambda send, _: self.sent.append(send.message), lambda *_: True
+            settings,
+            ME,
+            self.directory,
+            [self.descriptor],
+            lambda send, _: self.sent.append(send.message),
+            lambda *_: True,
         )
         self.core = core.Instance(ME, 1, self.data.saved(), self.data.logged())
         self.perform(self.core.start(), None)
@@ -209,11 +214,11 @@ class Real:
             "key": [k for _, _, k, _ in order],
         }
         values = [x for *_, x in order]
-        if self.shape.kind == "aggregate":
+        if self.descriptor.kind == "aggregate":
             columns["n"] = values
         else:
             columns |= {"side": [0] * len(values), "l_x": values, "r_y": [None] * len(values)}
-        return pa.RecordBatch.from_pydict(columns, schema=state_schema(self.shape))
+        return pa.RecordBatch.from_pydict(columns, schema=state_schema(self.descriptor))
 
     def holds(self) -> dict[int, Counter[tuple[int, int, int]]]:
         """By virtual node (slice, key, value), each as often as it is there."""
@@ -221,7 +226,7 @@ class Real:
         for v in range(VNODES):
             found: Counter[tuple[int, int, int]] = Counter()
             for batch in self.data.states[0].snapshot(np.array([v])):
-                value = "n" if self.shape.kind == "aggregate" else "l_x"
+                value = "n" if self.descriptor.kind == "aggregate" else "l_x"
                 slices, keys = batch["slice"].to_pylist(), batch["key"].to_pylist()
                 found.update(zip((s // SIZE[0] for s in slices), keys, batch[value].to_pylist(), strict=True))
             out[v] = found
@@ -306,13 +311,15 @@ def live(side: Real | Simulated, over: int) -> dict[int, Counter[tuple[int, int,
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("shape", [AGGREGATE, JOIN], ids=["aggregate", "join"])
+@pytest.mark.parametrize("descriptor", [AGGREGATE, JOIN], ids=["aggregate", "join"])
 @pytest.mark.parametrize("name", STORIES)
-def test_the_simulated_host_holds_what_the_real_one_does(name: str, shape: OperatorDescriptor, tmp_path: Path) -> None:
-    real, simulated = Real(tmp_path, shape), Simulated()
+def test_the_simulated_host_holds_what_the_real_one_does(
+    name: str, descriptor: OperatorDescriptor, tmp_path: Path
+) -> None:
+    real, simulated = Real(tmp_path, descriptor), Simulated()
     over = real.floor
     for number, told in enumerate(STORIES[name]):
-        if shape.kind == "join":
+        if descriptor.kind == "join":
             told = appended(told)
         real.take(told)
         simulated.take(told)

@@ -1,4 +1,4 @@
-"""Registrations, heartbeats, shapes and the journal of one run (names in `ferry.contract.places`)."""
+"""Registrations, heartbeats, operator descriptors and the journal of one run (names in `ferry.contract.places`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import redis
 
 from ferry.board import scripts
 from ferry.contract import places
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
-from ferry.contract.shapes import OperatorDescriptor
 from ferry.contract.tickets import derived
 
 log = logging.getLogger("ferry.board")
@@ -87,15 +87,13 @@ class Board:
         )
 
     # ---- the pipeline's state
-    def publish_shapes(self, shapes: list[OperatorDescriptor]) -> None:
+    def publish_descriptors(self, descriptors: list[OperatorDescriptor]) -> None:
         """Say what the stateful operators are. Raises SpecRefused when the running job has others."""
-        text = json.dumps({"shapes": [shape.to_wire() for shape in shapes]})
+        text = json.dumps({"operators": [descriptor.to_wire() for descriptor in descriptors]})
         with _reaching("publishing the pipeline"):
             before = self._text(self._redis.get(places.pipeline(self._run)))
             if before is not None and json.loads(before) != json.loads(text):
-                names = [
-                    [s["name"] for s in shapes] for shapes in (json.loads(before)["shapes"], json.loads(text)["shapes"])
-                ]
+                names = [[one["name"] for one in json.loads(said)["operators"]] for said in (before, text)]
                 raise SpecRefused(
                     f"the pipeline's operators are not those of the running job (they were {', '.join(names[0])}, now they "
                     f"are {', '.join(names[1])}; keys, windows and aggregates count as well), and their state cannot be "
@@ -103,11 +101,11 @@ class Board:
                 )
             self._redis.set(places.pipeline(self._run), text)
 
-    def shapes(self) -> list[OperatorDescriptor] | None:
+    def descriptors(self) -> list[OperatorDescriptor] | None:
         """The stateful operators, None as long as the driver has not said."""
         with _reaching("looking for the pipeline"):
             text = self._text(self._redis.get(places.pipeline(self._run)))
-        return None if text is None else [OperatorDescriptor.from_wire(doc) for doc in json.loads(text)["shapes"]]
+        return None if text is None else [OperatorDescriptor.from_wire(doc) for doc in json.loads(text)["operators"]]
 
     # ---- who is there
     def register(self, entry: places.Registration) -> places.Registration:

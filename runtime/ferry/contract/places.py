@@ -3,7 +3,7 @@
 | key | type | written by | what |
 |---|---|---|---|
 | `ferry:RUN:journal` | string | driver | JSON {"version", "initial", "groups", "writer"}: the table, swapped |
-| `ferry:RUN:pipeline` | string | driver | JSON {"shapes": [...]}: the stateful operators |
+| `ferry:RUN:pipeline` | string | driver | JSON {"operators": [...]}: descriptors of the stateful operators |
 | `ferry:RUN:instances` | hash | instance | 'W.I' -> JSON Registration |
 | `ferry:RUN:instances:changed` | sorted set | instance | 'W.I' by the number of the last change of its registration |
 | `ferry:RUN:instances:last` | string | instance | the number of the last change of any registration |
@@ -33,7 +33,7 @@ def journal(run: str) -> str:
 
 
 def pipeline(run: str) -> str:
-    """Shapes of the stateful operators."""
+    """Descriptors of the stateful operators."""
     return f"ferry:{run}:pipeline"
 
 

@@ -146,7 +146,7 @@ class Epochs:
         generation = self.loop.machine.generation
         right = stage_right(self._root, order.step, generation, order.run, time.time())
         work = Work(
-            operator.shape,
+            operator.descriptor,
             feeds,
             helpers,
             right,

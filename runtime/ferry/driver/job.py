@@ -90,17 +90,17 @@ class Job:
     # ---- starting
     def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop) -> None:
         """Have the Python processes of the task slots ready: of those in this process now, of others when they come."""
-        shapes = [o.shape for o in plan.operators]
+        descriptors = [o.descriptor for o in plan.operators]
         if self._surroundings.standalone:
             file = self.settings.path / SLOTS
-            executors = Executors(Backend(spark), file, lambda slots: warm_up(spark, shapes, slots))
+            executors = Executors(Backend(spark), file, lambda slots: warm_up(spark, descriptors, slots))
             loop.members.on_silent = executors.silent
             executors.start()
             return
 
         def warm() -> None:
             try:
-                warm_up(spark, shapes, self.settings.cores)
+                warm_up(spark, descriptors, self.settings.cores)
             except Exception as error:
                 log.warning("Spark's workers could not be warmed up: %s", str(error)[:300])
 
@@ -110,7 +110,7 @@ class Job:
         """Tell the instances what they keep. A new driver waits while Redis is away."""
         while True:
             try:
-                return board.publish_shapes([o.shape for o in plan.operators])
+                return board.publish_descriptors([o.descriptor for o in plan.operators])
             except Unreachable as error:
                 log.warning("waiting: %s", error)
                 time.sleep(0.5)

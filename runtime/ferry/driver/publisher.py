@@ -174,7 +174,7 @@ class Publisher:
         return table
 
     def _fired_schema(self, rows: core.FiredRows) -> pa.Schema:
-        return fired_schema(self.plan.operators[rows.label.step.operator].shape)
+        return fired_schema(self.plan.operators[rows.label.step.operator].descriptor)
 
     def _read_failed(self, rows: core.FiredRows, error: Exception) -> None:
         """Ask for other readers a little later."""

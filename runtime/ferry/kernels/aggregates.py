@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ferry.contract.shapes import Aggregate, Number, OperatorDescriptor
+from ferry.contract.descriptors import Aggregate, Number, OperatorDescriptor
 from ferry.kernels.grouping import BEST, FLAGS, GREATEST, LEAST, MOMENTS, REST, SUM, Ints
 
 __all__ = ["arg_max", "count", "first", "last", "max", "mean", "min", "stddev", "sum", "variance"]
@@ -84,31 +84,31 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 @lru_cache(256)
-def places(shape: OperatorDescriptor) -> tuple[PlacedAggregate, ...]:
+def places(descriptor: OperatorDescriptor) -> tuple[PlacedAggregate, ...]:
     """The aggregates of an operator, in order."""
     found, at = list[PlacedAggregate](), 0
-    for aggregate in shape.aggregates:
+    for aggregate in descriptor.aggregates:
         function = FUNCTIONS[aggregate.function]
         found.append(PlacedAggregate(aggregate, function, at, function.keeps(aggregate)))
         at += len(found[-1].columns)
     return tuple(found)
 
 
-def flagged(shape: OperatorDescriptor) -> bool:
+def flagged(descriptor: OperatorDescriptor) -> bool:
     """True when the last state column says of the others whether they hold a value, and whether it is true."""
-    return any(place.function.nullable for place in places(shape))
+    return any(place.function.nullable for place in places(descriptor))
 
 
-def state_types(shape: OperatorDescriptor) -> tuple[Number, ...]:
+def state_types(descriptor: OperatorDescriptor) -> tuple[Number, ...]:
     """Types of the state columns s0, s1, ... of an operator."""
-    values: tuple[Number, ...] = tuple(column.number for place in places(shape) for column in place.columns)
-    return (*values, "int") if flagged(shape) else values
+    values: tuple[Number, ...] = tuple(column.number for place in places(descriptor) for column in place.columns)
+    return (*values, "int") if flagged(descriptor) else values
 
 
-def merge_codes(shape: OperatorDescriptor) -> Ints:
+def merge_codes(descriptor: OperatorDescriptor) -> Ints:
     """How each state column is merged, int64[k]; see `ferry.kernels.grouping`."""
-    codes = [column.merge for place in places(shape) for column in place.columns]
-    return np.array([*codes, FLAGS] if flagged(shape) else codes, np.int64)
+    codes = [column.merge for place in places(descriptor) for column in place.columns]
+    return np.array([*codes, FLAGS] if flagged(descriptor) else codes, np.int64)
 
 
 def result_type(aggregate: Aggregate) -> pa.DataType:

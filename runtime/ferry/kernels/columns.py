@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract import names
+from ferry.contract.descriptors import KeyType, OperatorDescriptor
 from ferry.contract.errors import Exhausted
-from ferry.contract.shapes import KeyType, OperatorDescriptor
 from ferry.kernels import hashing, schemas
 from ferry.kernels.aggregates import state_types
 from ferry.kernels.grouping import CELLS, COUNT, HASH, KEY, NO_BYTES, NO_INTS, SLICE, Bytes, Hashes, Ints, heap_keys
@@ -24,7 +24,7 @@ BINARY_BYTES_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class PartialArrays:
-    """Rows of `schemas.partials_schema` as arrays; `keys` or (`offsets`, `data`) is in use, by the shape."""
+    """Rows of `schemas.partials_schema` as arrays; `keys` or (`offsets`, `data`) is in use, by the type of the key."""
 
     slices: Ints
     hashes: Hashes
@@ -98,19 +98,19 @@ def decode_keys(offsets: Ints, data: Bytes, kinds: Sequence[KeyType]) -> list[pa
         else:
             text_offsets, text = hashing.decode_string(data, position)
             columns.append(binary_array(text_offsets, text, pa.string()))
-    assert np.array_equal(position, offsets[1:]), "an encoded key has bytes left over: it was written for another shape"
+    assert np.array_equal(position, offsets[1:]), "an encoded key has bytes left over: it was written for another key"
     return columns
 
 
-def to_partials(shape: OperatorDescriptor, batch: pa.RecordBatch) -> PartialArrays:
+def to_partials(descriptor: OperatorDescriptor, batch: pa.RecordBatch) -> PartialArrays:
     """The arrays of one batch of partials."""
-    types = state_types(shape)
+    types = state_types(descriptor)
     cells = np.empty((batch.num_rows, len(types)), np.int64)
     for i, number in enumerate(types):
         column = batch.column(4 + i).to_numpy(zero_copy_only=True)
         cells[:, i] = column.view(np.int64) if number == "float" else column
     keys, (offsets, data) = NO_INTS, (NO_INTS, NO_BYTES)
-    if shape.int_key:
+    if descriptor.int_key:
         keys = integers(batch.column(2))
     else:
         offsets, data = binary(batch.column(2))
@@ -118,35 +118,35 @@ def to_partials(shape: OperatorDescriptor, batch: pa.RecordBatch) -> PartialArra
     return PartialArrays(integers(batch.column(0)), hashes, keys, offsets, data, integers(batch.column(3)), cells)
 
 
-def cell_arrays(shape: OperatorDescriptor, cells: Ints) -> list[pa.Array]:
+def cell_arrays(descriptor: OperatorDescriptor, cells: Ints) -> list[pa.Array]:
     """State columns int64[rows, k] as Arrow arrays of their types."""
     columns = []
-    for i, number in enumerate(state_types(shape)):
+    for i, number in enumerate(state_types(descriptor)):
         column = np.ascontiguousarray(cells[:, i])
         columns.append(pa.array(column.view(np.float64) if number == "float" else column))
     return columns
 
 
-def key_array(shape: OperatorDescriptor, keys: Ints, heap: Bytes) -> pa.Array:
+def key_array(descriptor: OperatorDescriptor, keys: Ints, heap: Bytes) -> pa.Array:
     """The key column: integer keys as they are, else the keys at these heap offsets."""
     keys = np.ascontiguousarray(keys)
-    if shape.int_key:
+    if descriptor.int_key:
         return pa.array(keys)
     offsets, data = heap_keys(heap, keys)
     return binary_array(offsets, data, pa.binary())
 
 
-def from_groups(shape: OperatorDescriptor, rows: Ints, heap: Bytes) -> pa.RecordBatch:
+def from_groups(descriptor: OperatorDescriptor, rows: Ints, heap: Bytes) -> pa.RecordBatch:
     """Groups (ferry.kernels.grouping) as a batch of partials, in the order given."""
     hashes = np.ascontiguousarray(rows[:, HASH]).view(np.uint64)
     columns = [
         pa.array(np.ascontiguousarray(rows[:, SLICE])),
         pa.array(hashes),
-        key_array(shape, rows[:, KEY], heap),
+        key_array(descriptor, rows[:, KEY], heap),
         pa.array(np.ascontiguousarray(rows[:, COUNT])),
-        *cell_arrays(shape, rows[:, CELLS:]),
+        *cell_arrays(descriptor, rows[:, CELLS:]),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schemas.partials_schema(shape))
+    return pa.RecordBatch.from_arrays(columns, schema=schemas.partials_schema(descriptor))
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:

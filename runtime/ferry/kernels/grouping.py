@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ferry.contract.shapes import Number
+from ferry.contract.descriptors import Number
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

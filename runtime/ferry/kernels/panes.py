@@ -1,4 +1,4 @@
-"""Event time to slices, and slices to windows (contract/shapes.py `Window`)."""
+"""Event time to slices, and slices to windows (contract/descriptors.py `Window`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ferry.contract.shapes import Window
+from ferry.contract.descriptors import Window
 
 Ints = npt.NDArray[np.int64]
 

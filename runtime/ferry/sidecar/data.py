@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract import messages as m
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, RowsGone
 from ferry.contract.names import Attempt, InstanceId, Label, Step
-from ferry.contract.shapes import OperatorDescriptor
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
@@ -55,7 +55,7 @@ class Data:
         settings: RunSettings,
         me: InstanceId,
         directory: Path,
-        shapes: list[OperatorDescriptor],
+        descriptors: list[OperatorDescriptor],
         send: Callable[[core.Send, Any], None],
         send_nowait: Callable[[core.Send, Any], bool],
         lend_bytes: int = 0,
@@ -63,7 +63,7 @@ class Data:
     ) -> None:
         """`alive` is called between the parts of what may take long."""
         self.me = me
-        self.shapes = shapes
+        self.descriptors = descriptors
         self.virtual_nodes = settings.virtual_nodes
         self._send = send
         self._alive = alive
@@ -76,7 +76,9 @@ class Data:
         self.arena = self._log.arena
         """what may be lent to a device: logged deltas are sent from there"""
         self.staging = Staging(directory / "staged")
-        self.states = [self._open(shape, directory, settings.memory_bytes // len(shapes)) for shape in shapes]
+        self.states = [
+            self._open(descriptor, directory, settings.memory_bytes // len(descriptors)) for descriptor in descriptors
+        ]
         self.scans = Scans(
             me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
         )
@@ -86,11 +88,11 @@ class Data:
         self._computed: dict[Label, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = Tally(self.virtual_nodes)
 
-    def _open(self, shape: OperatorDescriptor, directory: Path, memory: int) -> State:
-        where = directory / f"state-{shape.index}"
-        if shape.kind == "join":
-            return RowState(shape, self.virtual_nodes, where)
-        return AggregateState(shape, self.virtual_nodes, where, memory)
+    def _open(self, descriptor: OperatorDescriptor, directory: Path, memory: int) -> State:
+        where = directory / f"state-{descriptor.index}"
+        if descriptor.kind == "join":
+            return RowState(descriptor, self.virtual_nodes, where)
+        return AggregateState(descriptor, self.virtual_nodes, where, memory)
 
     def _load_saved(self, directory: Path) -> core.Saved:
         """The mark, unless it is of another run, or of another boot of the machine: without fsync its files are no copy."""
@@ -125,8 +127,8 @@ class Data:
 
     def warm_up(self) -> None:
         """Compile (or load) the kernels before the first epoch needs them."""
-        for shape, state in zip(self.shapes, self.states, strict=True):
-            empty = pa.RecordBatch.from_pylist([], schema=state_schema(shape))
+        for descriptor, state in zip(self.descriptors, self.states, strict=True):
+            empty = pa.RecordBatch.from_pylist([], schema=state_schema(descriptor))
             merged = state.combine([empty])
             delta, _ = state.delta([merged], limits.WATERMARK_NONE)
             split_by_vnode(delta, self.virtual_nodes)
@@ -182,7 +184,7 @@ class Data:
     def _contribute(self, effect: core.Contribute) -> None:
         prepare = effect.prepare
         state = self.states[prepare.step.operator]
-        schema = state_schema(self.shapes[prepare.step.operator])
+        schema = state_schema(self.descriptors[prepare.step.operator])
         batches = [b for f in effect.fragments for b in self.staging.take(f)]
         merged = state.combine(batches)
         offsets = split_by_vnode(merged, self.virtual_nodes)
@@ -195,7 +197,7 @@ class Data:
     def _compute(self, effect: core.Compute) -> core.Computed:
         prepare = effect.prepare
         state = self.states[prepare.step.operator]
-        schema = state_schema(self.shapes[prepare.step.operator])
+        schema = state_schema(self.descriptors[prepare.step.operator])
         heard = self._partials.pop((prepare.step, prepare.attempt), {})
         parts = [_batch(heard[helper], schema) for helper in effect.helpers]
         self._partials = {k: v for k, v in self._partials.items() if k > (prepare.step, prepare.attempt)}
@@ -215,12 +217,12 @@ class Data:
 
     def _ends(self, operator: int, low: int, high: int) -> int:
         """In how many windows that end within (low, high] one row may be, at most."""
-        window = self.shapes[operator].window
+        window = self.descriptors[operator].window
         most = -(-window.size_ms // window.slide_ms)
         return min(most, high // window.slide_ms - max(low, high - window.size_ms - window.slide_ms) // window.slide_ms)
 
     def _delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
-        schema = state_schema(self.shapes[delta.step.operator])
+        schema = state_schema(self.descriptors[delta.step.operator])
         if delta.leader == self.me:
             computed = self._computed[Label(delta.step, delta.attempt)]
             return narrowed(take_vnodes(*computed, np.array(delta.vnodes, dtype=np.int64)), schema)
@@ -275,7 +277,7 @@ class Data:
         if chunk.last:
             return
         body, self._chunk = self._chunk, None
-        batch = _batch(body, state_schema(self.shapes[chunk.operator]))
+        batch = _batch(body, state_schema(self.descriptors[chunk.operator]))
         self.tally.received_bytes += batch.nbytes
         with self._lock:
             self.states[chunk.operator].put_absent(batch)
@@ -283,7 +285,7 @@ class Data:
     # ---- reads
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Fired rows of a committed step; every batch is made under the lock, after asking whether it is still allowed."""
-        shape = self.shapes[ticket.operator]
+        descriptor = self.descriptors[ticket.operator]
         state = self.states[ticket.operator]
 
         def check() -> None:
@@ -308,7 +310,7 @@ class Data:
 
         with self._lock:
             check()
-        return fired_schema(shape), batches()
+        return fired_schema(descriptor), batches()
 
 
 def _body(batch: pa.RecordBatch | None) -> pa.Buffer | None:

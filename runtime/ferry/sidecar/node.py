@@ -29,10 +29,10 @@ from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.addresses import netloc
 from ferry.contract.certificates import issue
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.names import Attempt, InstanceId
-from ferry.contract.shapes import OperatorDescriptor
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
 from ferry.protocol import instance as core
@@ -111,17 +111,17 @@ class Node:
         """Open the state, tell Redis where this instance is, and serve until SIGTERM."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        shapes = self._wait_for_shapes()
-        if shapes is None:
+        descriptors = self._wait_for_shapes()
+        if descriptors is None:
             return 0
         lend = self._chosen.lend_bytes
         data = self._data = Data(
-            self.settings, self.me, self.dir, shapes, self._send, self._send_nowait, lend, self._say_alive
+            self.settings, self.me, self.dir, descriptors, self._send, self._send_nowait, lend, self._say_alive
         )
         if data.arena is not None:
             self._chosen.lend(data.arena)
         saved = data.saved()
-        self._machine = core.Instance(self.me, len(shapes), saved, data.logged())
+        self._machine = core.Instance(self.me, len(descriptors), saved, data.logged())
         self._perform(self._machine.start())
         if saved.committing is not None and saved.holds and not self._machine.saved.holds:
             log.error(
@@ -165,11 +165,11 @@ class Node:
     def _wait_for_shapes(self) -> list[OperatorDescriptor] | None:
         while not self._stop.is_set():
             try:
-                shapes = self._board.shapes()
+                descriptors = self._board.descriptors()
             except Unreachable:
-                shapes = None
-            if shapes:
-                return shapes
+                descriptors = None
+            if descriptors:
+                return descriptors
             self._stop.wait(0.05)
         return None
 

@@ -106,7 +106,7 @@ def build(
                 f"{module.__name__}.pipeline must return what .sink(...) returns (or a list of them), not {one!r}"
             )
         if one.input.origin != len(building.operators) - 1:
-            name = building.operators[one.input.origin].shape.name  # type: ignore[index]
+            name = building.operators[one.input.origin].descriptor.name  # type: ignore[index]
             raise SpecRefused(f"a sink reads operator {name!r}; only the last operator of a pipeline can have sinks")
     sinks.place((one.sink for one in outputs), output)
     return Plan(sources, tuple(building.operators), outputs)

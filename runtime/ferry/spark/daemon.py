@@ -21,7 +21,7 @@ def load() -> None:
     environment.give(ALONE)
     import pyspark.worker
 
-    from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
+    from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
     from ferry.spark import emit, feeds, ingest, warmup
 
     assert pyspark.worker and emit and feeds and ingest

@@ -52,12 +52,12 @@ def _in_spark(source: Input) -> bool:
 
 def _columns(operator: Operator, side: int) -> tuple[str, ...]:
     """The columns an input needs, when nothing but the operator looks at them."""
-    source, shape = operator.inputs[side], operator.shape
+    source, descriptor = operator.inputs[side], operator.descriptor
     wanted = [*source.key, source.time or "window_end"]
-    if shape.kind == "aggregate":
-        wanted += [c for a in shape.aggregates for c in (a.column, a.by) if c]
+    if descriptor.kind == "aggregate":
+        wanted += [c for a in descriptor.aggregates for c in (a.column, a.by) if c]
     else:
-        kept = shape.left if side == 0 else shape.right
+        kept = descriptor.left if side == 0 else descriptor.right
         wanted += [column for _, column, _ in kept.columns] if kept else []
     return tuple(dict.fromkeys(wanted))
 
@@ -129,7 +129,7 @@ def _fired(plan: Plan, source: Input) -> pa.Schema:
     from ferry.kernels.schemas import fired_schema
 
     assert isinstance(source.origin, int)
-    return fired_schema(plan.operators[source.origin].shape)
+    return fired_schema(plan.operators[source.origin].descriptor)
 
 
 def rows_frame(spark: SparkSession, splits: list[dict[str, Any]], schema: pa.Schema) -> DataFrame:

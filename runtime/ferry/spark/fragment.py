@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.contract import limits
+from ferry.contract.descriptors import Aggregate, KeyType, Number, OperatorDescriptor
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, KeyType, Number, OperatorDescriptor
 from ferry.kernels import aggregates, columns, hashing, panes, schemas
 from ferry.kernels.aggregates import INT_MAX, NUMBER_TYPES, StateColumn, merge_codes, reads_values
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Groups, Hashes, Ints
@@ -36,12 +36,12 @@ _UNIT_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 class Fragmenter:
-    """Turns the record batches of one task and one input into fragments of one operator's shape."""
+    """Turns the record batches of one task and one input into fragments of one operator."""
 
-    def __init__(self, shape: OperatorDescriptor, side: int = 0, groups_max: int = GROUPS_MAX) -> None:
+    def __init__(self, descriptor: OperatorDescriptor, side: int = 0, groups_max: int = GROUPS_MAX) -> None:
         """`side` is 0 or 1: left or right input of a join."""
-        assert side in (0, 1) and (side == 0 or shape.kind == "join"), (shape.kind, side)
-        self.shape = shape
+        assert side in (0, 1) and (side == 0 or descriptor.kind == "join"), (descriptor.kind, side)
+        self.descriptor = descriptor
         self.side = side
         self.rows = 0
         """records taken into fragments"""
@@ -49,8 +49,8 @@ class Fragmenter:
         self.event_time_max = limits.WATERMARK_NONE
         self._full: list[pa.RecordBatch] = []
         self._malformed: list[pa.RecordBatch] = []
-        if shape.kind == "aggregate":
-            self._groups = Groups(merge_codes(shape), not shape.int_key, groups_max, KEY_BYTES_MAX)
+        if descriptor.kind == "aggregate":
+            self._groups = Groups(merge_codes(descriptor), not descriptor.int_key, groups_max, KEY_BYTES_MAX)
 
     def add(
         self, batch: pa.RecordBatch, key_columns: list[str], time_column: str, latest: int = EVENT_TIME_MAX
@@ -60,10 +60,12 @@ class Fragmenter:
         Raises SpecRefused for columns that do not fit.
         """
         self._check(batch, [*key_columns, time_column, *self._sources()])
-        if len(key_columns) != len(self.shape.key):
-            raise SpecRefused(f"operator {self.shape.name}: key has {len(self.shape.key)} elements, not {key_columns}")
+        if len(key_columns) != len(self.descriptor.key):
+            raise SpecRefused(
+                f"operator {self.descriptor.name}: key has {len(self.descriptor.key)} elements, not {key_columns}"
+            )
         batch = self._without(batch, self._too_great(batch, [*key_columns, time_column]))
-        keys = [self._key(batch, c, kind) for c, (_, kind) in zip(key_columns, self.shape.key, strict=True)]
+        keys = [self._key(batch, c, kind) for c, (_, kind) in zip(key_columns, self.descriptor.key, strict=True)]
         times = self._time(batch, time_column)
         bad = self._bad(keys, times, latest)
         if bad is not None:
@@ -81,15 +83,15 @@ class Fragmenter:
         return batch.filter(pa.array(~bad))
 
     def _take(self, batch: pa.RecordBatch, keys: list[pa.Array], times: pa.Array) -> None:
-        slices, greatest = panes.slices_of(columns.integers(times), self.shape.window.pane_ms)
+        slices, greatest = panes.slices_of(columns.integers(times), self.descriptor.window.pane_ms)
         ints, offsets, data = NO_INTS, NO_INTS, NO_BYTES
-        if self.shape.int_key:
+        if self.descriptor.int_key:
             ints = columns.integers(keys[0])
             hashes = hashing.hash_ints(ints)
         else:
-            offsets, data = columns.encode_keys(keys, [kind for _, kind in self.shape.key])
+            offsets, data = columns.encode_keys(keys, [kind for _, kind in self.descriptor.key])
             hashes = hashing.hash_bytes(offsets, data)
-        if self.shape.kind == "aggregate":
+        if self.descriptor.kind == "aggregate":
             self._aggregate(batch, times, slices, hashes, ints, offsets, data)
         else:
             self._full.append(self._join_rows(batch, slices, hashes, ints, offsets, data))
@@ -103,7 +105,7 @@ class Fragmenter:
 
     def drain(self) -> list[pa.RecordBatch]:
         """All remaining output; the fragmenter is empty afterwards."""
-        if self.shape.kind == "aggregate":
+        if self.descriptor.kind == "aggregate":
             self._flush()
         return self.take_full()
 
@@ -113,16 +115,16 @@ class Fragmenter:
         return pa.Table.from_batches(refused) if refused else None
 
     def _sources(self) -> list[str]:
-        if self.shape.kind == "aggregate":
-            return [c for a in self.shape.aggregates for c in (a.column, a.by) if c is not None]
-        side = self.shape.left if self.side == 0 else self.shape.right
+        if self.descriptor.kind == "aggregate":
+            return [c for a in self.descriptor.aggregates for c in (a.column, a.by) if c is not None]
+        side = self.descriptor.left if self.side == 0 else self.descriptor.right
         assert side is not None
         return [source for _, source, _ in side.columns]
 
     def _check(self, batch: pa.RecordBatch, wanted: list[str]) -> None:
         missing = [c for c in wanted if c not in batch.schema.names]
         if missing:
-            raise SpecRefused(f"operator {self.shape.name}: no column {missing} in {batch.schema.names}")
+            raise SpecRefused(f"operator {self.descriptor.name}: no column {missing} in {batch.schema.names}")
 
     def _cast(self, column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         if column.type == kind:
@@ -131,13 +133,15 @@ class Fragmenter:
             return pc.cast(column, kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
             raise SpecRefused(
-                f"operator {self.shape.name}: column {name} is {column.type}, {kind} is needed: {e}"
+                f"operator {self.descriptor.name}: column {name} is {column.type}, {kind} is needed: {e}"
             ) from e
 
     def _key(self, batch: pa.RecordBatch, name: str, kind: KeyType) -> pa.Array:
         column = batch.column(name)
         if kind == "string" and not any(is_text(column.type) for is_text in _TEXTS):
-            raise SpecRefused(f"operator {self.shape.name}: key column {name} is {column.type}, a string is needed")
+            raise SpecRefused(
+                f"operator {self.descriptor.name}: key column {name} is {column.type}, a string is needed"
+            )
         return self._cast(column, pa.int64() if kind == "int" else pa.string(), name)
 
     def _time(self, batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -157,8 +161,8 @@ class Fragmenter:
 
     def _too_great(self, batch: pa.RecordBatch, names: list[str]) -> npt.NDArray[np.bool_] | None:
         """Which records have an unsigned integer that no signed one can hold, where one is needed."""
-        if self.shape.kind == "aggregate":
-            names = names + [c for a in self.shape.aggregates if reads_values(a) for c in (a.column, a.by) if c]
+        if self.descriptor.kind == "aggregate":
+            names = names + [c for a in self.descriptor.aggregates if reads_values(a) for c in (a.column, a.by) if c]
         bad: npt.NDArray[np.bool_] | None = None
         for column in (batch.column(name) for name in dict.fromkeys(names)):
             if column.type == pa.uint64() and (pc.max(column).as_py() or 0) > INT_MAX:
@@ -187,7 +191,7 @@ class Fragmenter:
         column = batch.column(name)
         if number == "int" and pa.types.is_floating(column.type):
             raise SpecRefused(
-                f"operator {self.shape.name}: column {name} is {column.type}: declare the aggregate as float"
+                f"operator {self.descriptor.name}: column {name} is {column.type}: declare the aggregate as float"
             )
         kind = NUMBER_TYPES[number]
         if number == "float" and pa.types.is_integer(column.type):
@@ -199,10 +203,10 @@ class Fragmenter:
         return values
 
     def _cells(self, batch: pa.RecordBatch, times: pa.Array) -> Ints:
-        cells = np.empty((batch.num_rows, len(aggregates.state_types(self.shape))), np.int64)
-        if aggregates.flagged(self.shape):
+        cells = np.empty((batch.num_rows, len(aggregates.state_types(self.descriptor))), np.int64)
+        if aggregates.flagged(self.descriptor):
             cells[:, -1] = 0
-        for place in aggregates.places(self.shape):
+        for place in aggregates.places(self.descriptor):
             valid = _valid(batch, place.aggregate)
             has = np.True_ if valid is None else valid.to_numpy(zero_copy_only=False)
             for at, state in enumerate(place.columns, place.first):
@@ -248,16 +252,16 @@ class Fragmenter:
 
     def _flush(self) -> None:
         if self._groups.count:
-            self._full.append(columns.from_groups(self.shape, self._groups.rows(), self._groups.heap))
+            self._full.append(columns.from_groups(self.descriptor, self._groups.rows(), self._groups.heap))
             self._groups.clear()
 
     def _join_rows(
         self, batch: pa.RecordBatch, slices: Ints, hashes: Hashes, ints: Ints, offsets: Ints, data: Bytes
     ) -> pa.RecordBatch:
-        schema = schemas.rows_schema(self.shape)
-        key = pa.array(ints) if self.shape.int_key else columns.binary_array(offsets, data, pa.binary())
+        schema = schemas.rows_schema(self.descriptor)
+        key = pa.array(ints) if self.descriptor.int_key else columns.binary_array(offsets, data, pa.binary())
         out = [pa.array(slices), pa.array(hashes), key, pa.array(np.full(batch.num_rows, self.side, np.int8))]
-        for number, side in enumerate((self.shape.left, self.shape.right)):
+        for number, side in enumerate((self.descriptor.left, self.descriptor.right)):
             assert side is not None
             for name, source, kind in side.columns:
                 arrow = pa.type_for_alias(kind)

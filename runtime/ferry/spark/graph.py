@@ -19,14 +19,14 @@ TODAY = (
 def refuse_but_chains(sources: Iterable[str], operators: Sequence[Operator]) -> None:
     """Refuse branches, operators beside each other, later operators that read a source, and sources that nobody reads."""
     for operator in operators:
-        index, name = operator.shape.index, operator.shape.name
+        index, name = operator.descriptor.index, operator.descriptor.name
         for side in operator.inputs:
             if index and isinstance(side.origin, str):
                 raise SpecRefused(
                     f"operator {name!r} reads source {side.origin!r}, but it is not the first operator. {TODAY}"
                 )
             if index and side.origin != index - 1:
-                read, before = operators[int(side.origin)].shape.name, operators[index - 1].shape.name
+                read, before = operators[int(side.origin)].descriptor.name, operators[index - 1].descriptor.name
                 raise SpecRefused(
                     f"operator {name!r} reads operator {read!r}, but the one before it is {before!r}. {TODAY}"
                 )

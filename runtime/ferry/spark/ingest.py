@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.flight as fl
 
 from ferry import environment
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.places import TLS_NAME, Registration
-from ferry.contract.shapes import OperatorDescriptor
 from ferry.contract.tickets import Right, stage_ticket
 from ferry.kernels.schemas import state_schema
 from ferry.spark.fragment import EVENT_TIME_MAX, Fragmenter
@@ -72,7 +72,7 @@ class Feed:
 class Work:
     """Everything a task of one ingest run needs."""
 
-    shape: OperatorDescriptor
+    descriptor: OperatorDescriptor
     feeds: dict[str, tuple[Feed, ...]]
     """By source name."""
     helpers: tuple[Registration, ...]
@@ -150,7 +150,7 @@ class _Task:
         self.attempt = int(context.taskAttemptId())
         self.partition = int(context.partitionId())
         sides = sorted({feed.side for feeds in work.feeds.values() for feed in feeds})
-        self.fragmenters = {side: Fragmenter(work.shape, side) for side in sides}
+        self.fragmenters = {side: Fragmenter(work.descriptor, side) for side in sides}
         self.flush = False
         self.rows = 0
         """records read, before `maps` drop or add any"""
@@ -253,7 +253,7 @@ class _Task:
             return
         folder = hidden_letters(Path(w.dead_letter), w.epoch)
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{w.epoch}-{w.shape.index}-{w.generation}-{w.run}-{self.attempt}.jsonl"
+        name = f"{w.epoch}-{w.descriptor.index}-{w.generation}-{w.run}-{self.attempt}.jsonl"
         with open(folder / name, "a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 
@@ -316,7 +316,7 @@ class _Sender:
                 ticket = stage_ticket(w.right, self._attempt, one.instance, one.incarnation)
                 descriptor = fl.FlightDescriptor.for_command(ticket)
                 options = fl.FlightCallOptions(timeout=CALL_SECONDS)
-                self._writer, _ = client.do_put(descriptor, state_schema(w.shape), options)
+                self._writer, _ = client.do_put(descriptor, state_schema(w.descriptor), options)
                 self._client, self.helper = client, one.instance
                 return
             except (fl.FlightError, pa.ArrowException, OSError) as error:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ferry.contract.descriptors import Aggregate, KeyType, Number, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, KeyType, Number, OperatorDescriptor, Side, Window
 from ferry.kernels.aggregates import COLUMNS_MAX, places, reads_values, state_types
 from ferry.kernels.schemas import fired_schema
 from ferry.spark.words import milliseconds
@@ -69,7 +69,7 @@ class Input:
 class Operator:
     """A stateful operator with its inputs: one for an aggregate, two for a join."""
 
-    shape: OperatorDescriptor
+    descriptor: OperatorDescriptor
     inputs: tuple[Input, ...]
 
 
@@ -141,7 +141,9 @@ class Stream:
     def _where(self) -> str:
         origin = self.input.origin
         return (
-            f"source {origin!r}" if isinstance(origin, str) else f"operator {self.build.operators[origin].shape.name!r}"
+            f"source {origin!r}"
+            if isinstance(origin, str)
+            else f"operator {self.build.operators[origin].descriptor.name!r}"
         )
 
     def _column(self, column: str, what: str) -> None:
@@ -182,15 +184,17 @@ class WindowedStream:
         if not aggregates:
             raise SpecRefused(f"aggregate {name!r}: name at least one, e.g. n=count()")
         made = tuple(self._aggregate(name, out, a) for out, a in aggregates.items())
-        shape = OperatorDescriptor(name, len(self.build.operators), "aggregate", self._key(name), self.window, made)
-        needed = len(state_types(shape))
+        descriptor = OperatorDescriptor(
+            name, len(self.build.operators), "aggregate", self._key(name), self.window, made
+        )
+        needed = len(state_types(descriptor))
         if needed > COLUMNS_MAX:
-            each = ", ".join(f"{place.aggregate.name} {len(place.columns)}" for place in places(shape))
+            each = ", ".join(f"{place.aggregate.name} {len(place.columns)}" for place in places(descriptor))
             raise SpecRefused(
                 f"aggregate {name!r}: {len(made)} aggregates need {needed} columns of state, {COLUMNS_MAX} are "
                 f"possible; declare less ({each})"
             )
-        return self._declare(Operator(shape, (self.input,)))
+        return self._declare(Operator(descriptor, (self.input,)))
 
     def join(
         self,
@@ -217,18 +221,18 @@ class WindowedStream:
             raise SpecRefused(
                 f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}"
             )
-        shape = OperatorDescriptor(name, len(self.build.operators), "join", key, self.window, (), *sides)
-        return self._declare(Operator(shape, (self.input, other.input)))
+        descriptor = OperatorDescriptor(name, len(self.build.operators), "join", key, self.window, (), *sides)
+        return self._declare(Operator(descriptor, (self.input, other.input)))
 
     def _declare(self, operator: Operator) -> Stream:
-        name = operator.shape.name
+        name = operator.descriptor.name
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
             raise SpecRefused(f"operator name {name!r}: use lower-case letters, digits and _, starting with a letter")
-        if any(o.shape.name == name for o in self.build.operators):
+        if any(o.descriptor.name == name for o in self.build.operators):
             raise SpecRefused(f"two operators are named {name!r}; names identify state and must differ")
         self.build.operators.append(operator)
-        schema = fired_schema(operator.shape)
-        return Stream(self.build, Input(operator.shape.index, (), schema, None, 0))
+        schema = fired_schema(operator.descriptor)
+        return Stream(self.build, Input(operator.descriptor.index, (), schema, None, 0))
 
     def _key(self, name: str) -> tuple[tuple[str, KeyType], ...]:
         return tuple((c, key_type(self.input.schema.field(c), f"operator {name!r}")) for c in self.input.key)

@@ -11,44 +11,44 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from ferry.contract.shapes import OperatorDescriptor
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels.aggregates import NUMBER_TYPES
 from ferry.spark.fragment import Fragmenter
 
 TIME = "_event_time"
 
 
-def warm_up(spark: SparkSession, shapes: list[OperatorDescriptor], tasks: int) -> None:
+def warm_up(spark: SparkSession, descriptors: list[OperatorDescriptor], tasks: int) -> None:
     """Run one small job on every task slot. A failure is not worth more than the time it would have saved."""
-    spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_task(shapes)).collect()
+    spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_task(descriptors)).collect()
 
 
-def _task(shapes: list[OperatorDescriptor]) -> Callable[[Iterable[int]], Iterator[int]]:
+def _task(descriptors: list[OperatorDescriptor]) -> Callable[[Iterable[int]], Iterator[int]]:
     def task(numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
-            load(shapes)
+            load(descriptors)
             yield number
 
     return task
 
 
-def load(shapes: list[OperatorDescriptor]) -> None:
+def load(descriptors: list[OperatorDescriptor]) -> None:
     """Have this process compile the kernels that these operators need, or read them."""
-    for shape in shapes:
-        for side in (0, 1) if shape.kind == "join" else (0,):
-            fragmenter = Fragmenter(shape, side)
-            fragmenter.add(example(shape, side), [name for name, _ in shape.key], TIME)
+    for descriptor in descriptors:
+        for side in (0, 1) if descriptor.kind == "join" else (0,):
+            fragmenter = Fragmenter(descriptor, side)
+            fragmenter.add(example(descriptor, side), [name for name, _ in descriptor.key], TIME)
             fragmenter.drain()
 
 
-def example(shape: OperatorDescriptor, side: int) -> pa.RecordBatch:
+def example(descriptor: OperatorDescriptor, side: int) -> pa.RecordBatch:
     """Two records that fit the operator."""
-    kinds: dict[str, pa.DataType] = {n: pa.int64() if t == "int" else pa.string() for n, t in shape.key}
-    for a in shape.aggregates:
+    kinds: dict[str, pa.DataType] = {n: pa.int64() if t == "int" else pa.string() for n, t in descriptor.key}
+    for a in descriptor.aggregates:
         for column, number in ((a.column, a.number), (a.by, a.by_number)):
             if column is not None:
                 kinds.setdefault(column, NUMBER_TYPES[number])
-    kept = shape.left if side == 0 else shape.right
+    kept = descriptor.left if side == 0 else descriptor.right
     for _, column, kind in kept.columns if kept else ():
         kinds.setdefault(column, pa.type_for_alias(kind))
     kinds[TIME] = pa.int64()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ferry.contract.descriptors import Window
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Window
 
 
 def tumbling(size: int | str) -> Window:

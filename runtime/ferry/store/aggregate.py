@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.contract import limits
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import OVERFLOW, RowsGone, SpecRefused
-from ferry.contract.shapes import OperatorDescriptor
 from ferry.kernels import aggregates, columns, grouping, panes, schemas
 from ferry.kernels.aggregates import PlacedAggregate
 from ferry.kernels.columns import split_by_vnode, take_vnodes
@@ -52,17 +52,20 @@ class AggregateState:
     """Windowed aggregates by (slice, key), in mapped files below `directory`."""
 
     def __init__(
-        self, shape: OperatorDescriptor, virtual_nodes: int, directory: Path, memory_bytes: int = 1 << 40
+        self, descriptor: OperatorDescriptor, virtual_nodes: int, directory: Path, memory_bytes: int = 1 << 40
     ) -> None:
         """Open the state that is in `directory`, or an empty one; files of unfinished growth are removed."""
-        assert shape.kind == "aggregate" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
+        assert descriptor.kind == "aggregate" and virtual_nodes & (virtual_nodes - 1) == 0, (
+            descriptor.kind,
+            virtual_nodes,
+        )
         assert virtual_nodes <= limits.VIRTUAL_NODES_MAX
-        self.shape = shape
+        self.descriptor = descriptor
         self.virtual_nodes = virtual_nodes
         self.directory = directory
         self.memory_bytes = memory_bytes
-        self._codes = aggregates.merge_codes(shape)
-        self._by_bytes = not shape.int_key
+        self._codes = aggregates.merge_codes(descriptor)
+        self._by_bytes = not descriptor.int_key
         self.expired = limits.WATERMARK_NONE
         directory.mkdir(parents=True, exist_ok=True)
         self._drops = Drops(directory / "drops", virtual_nodes)
@@ -139,7 +142,7 @@ class AggregateState:
 
     def combine(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Merge partials by (slice, key); the result is sorted by hash, hence by virtual node. Reads no state."""
-        groups = self._grouped([columns.to_partials(self.shape, b) for b in batches if b.num_rows])
+        groups = self._grouped([columns.to_partials(self.descriptor, b) for b in batches if b.num_rows])
         return self._batch(groups)
 
     def _grouped(self, parts: list[columns.PartialArrays]) -> tuple[Ints, grouping.Bytes]:
@@ -152,7 +155,7 @@ class AggregateState:
         return rows[order], groups.heap
 
     def _batch(self, groups: tuple[Ints, grouping.Bytes]) -> pa.RecordBatch:
-        return columns.from_groups(self.shape, *groups)
+        return columns.from_groups(self.descriptor, *groups)
 
     def delta(self, parts: list[pa.RecordBatch], watermark: int) -> tuple[pa.RecordBatch, int]:
         """After-images of these partials, sorted by hash, and the number of late records, which are dropped.
@@ -165,14 +168,16 @@ class AggregateState:
             if batch.num_rows == 0:
                 continue
             slices = batch.column("slice").to_numpy(zero_copy_only=True)
-            is_late = panes.last_ends(self.shape.window, slices) <= watermark
+            is_late = panes.last_ends(self.descriptor.window, slices) <= watermark
             if is_late.any():
                 late += int(batch.column("n").to_numpy()[is_late].sum())
                 batch = batch.filter(pa.array(~is_late))
-            timely.append(columns.to_partials(self.shape, batch))
+            timely.append(columns.to_partials(self.descriptor, batch))
         rows, heap = self._grouped(timely)
         offsets, data = heap_keys(heap, np.ascontiguousarray(rows[:, KEY])) if self._by_bytes else (NO_INTS, NO_BYTES)
-        distinct, bounds, order = columns.slice_groups(np.ascontiguousarray(rows[:, SLICE]), self.shape.window.pane_ms)
+        distinct, bounds, order = columns.slice_groups(
+            np.ascontiguousarray(rows[:, SLICE]), self.descriptor.window.pane_ms
+        )
         for i, slice_start in enumerate(distinct.tolist()):
             if self._has(slice_start):
                 self._table(slice_start).merge_stored(
@@ -193,14 +198,14 @@ class AggregateState:
     def _put(self, batch: pa.RecordBatch, absent: bool) -> None:
         if batch.num_rows == 0:
             return
-        p = columns.to_partials(self.shape, batch)
-        distinct, bounds, order = columns.slice_groups(p.slices, self.shape.window.pane_ms)
+        p = columns.to_partials(self.descriptor, batch)
+        distinct, bounds, order = columns.slice_groups(p.slices, self.descriptor.window.pane_ms)
         rows = RowArrays(p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
         # Slices that are over stay over, also when an old put is done again.
         live = [
             (s, order[bounds[i] : bounds[i + 1]])
             for i, s in enumerate(distinct.tolist())
-            if self.shape.window.last_end(s) > self.expired
+            if self.descriptor.window.last_end(s) > self.expired
         ]
         for s, chosen in live:
             table = self._table(s)
@@ -226,7 +231,7 @@ class AggregateState:
     def expire(self, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
         self.expired = max(self.expired, watermark)
-        count = bisect_left(self._slices, True, key=lambda s: self.shape.window.last_end(s) > self.expired)
+        count = bisect_left(self._slices, True, key=lambda s: self.descriptor.window.last_end(s) > self.expired)
         self._over.extend(self._slices[:count])
         del self._slices[:count]
         swept = 0
@@ -276,7 +281,7 @@ class AggregateState:
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         self._require_not_expired(low)
         slices = np.array(self._slices, np.int64)
-        for start, members in panes.windows_between(self.shape.window, slices, low, high):
+        for start, members in panes.windows_between(self.descriptor.window, slices, low, high):
             pane_starts = slices[members].tolist()
             begin = 0
             while begin < vnodes.size:
@@ -296,7 +301,8 @@ class AggregateState:
     def _require_not_expired(self, low: int) -> None:
         if low < self.expired:
             raise RowsGone(
-                f"operator {self.shape.name}: windows after {low} are wanted, but slices up to {self.expired} are expired"
+                f"operator {self.descriptor.name}: windows after {low} are wanted, but slices up to {self.expired} are "
+                "expired"
             )
 
     def _window_rows(self, pane_starts: list[int], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:
@@ -319,30 +325,30 @@ class AggregateState:
         return groups.rows(), groups.heap
 
     def _results(self, rows: Ints, heap: grouping.Bytes, start: int) -> pa.RecordBatch:
-        key = columns.key_array(self.shape, rows[:, KEY], heap)
-        if self.shape.int_key:
+        key = columns.key_array(self.descriptor, rows[:, KEY], heap)
+        if self.descriptor.int_key:
             out = [key]
         else:
-            out = columns.decode_keys(*columns.binary(key), [kind for _, kind in self.shape.key])
+            out = columns.decode_keys(*columns.binary(key), [kind for _, kind in self.descriptor.key])
         out.append(pa.array(np.full(rows.shape[0], start)))
-        out.append(pa.array(np.full(rows.shape[0], start + self.shape.window.size_ms)))
-        cells = columns.cell_arrays(self.shape, rows[:, CELLS:])
+        out.append(pa.array(np.full(rows.shape[0], start + self.descriptor.window.size_ms)))
+        cells = columns.cell_arrays(self.descriptor, rows[:, CELLS:])
         records = pa.array(np.ascontiguousarray(rows[:, COUNT]))
-        for place in aggregates.places(self.shape):
+        for place in aggregates.places(self.descriptor):
             result = place.function.result(cells[place.state], records)
             if place.function.nullable:
                 self._refuse_overflow(place, rows[:, -1], start)
                 seen = pa.array(rows[:, -1] & (1 << place.first) != 0)
                 result = pc.if_else(seen, result, pa.scalar(None, result.type))
             out.append(result)
-        return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.shape))
+        return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.descriptor))
 
     def _refuse_overflow(self, place: PlacedAggregate, flags: Ints, start: int) -> None:
         if (flags & (1 << grouping.OVERFLOWED + place.first)).any():
             a = place.aggregate
             raise SpecRefused(
-                f"{OVERFLOW}operator {self.shape.name}, {a.name}={a.function}({a.column!r}): the sum of a key in the window "
-                f"from {start} is beyond 64-bit integers; make the column a double before the operator"
+                f"{OVERFLOW}operator {self.descriptor.name}, {a.name}={a.function}({a.column!r}): the sum of a key in the "
+                f"window from {start} is beyond 64-bit integers; make the column a double before the operator"
             )
 
     def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
@@ -351,7 +357,7 @@ class AggregateState:
         About so many, and never 0, where it has many slices to look at (COUNT_SLICES_MAX).
         """
         slices = np.array(self._slices, np.int64)
-        windows = panes.windows_between(self.shape.window, slices, low, high)
+        windows = panes.windows_between(self.descriptor.window, slices, low, high)
         fires = np.unique(np.concatenate([members for _, members in windows] or [NO_INTS]))
         sample = fires[:: max(1, -(-fires.size // COUNT_SLICES_MAX))]
         rows = np.zeros(slices.size, np.int64)
@@ -371,7 +377,7 @@ class AggregateState:
         for number, slice_start in enumerate(list(self._slices)):
             if number % SLICES_A_CHUNK == SLICES_A_CHUNK - 1:
                 # Also when they hold nothing of these virtual nodes: whoever asks has other things to do.
-                yield pa.concat_batches(pending) if pending else columns.empty(schemas.partials_schema(self.shape))
+                yield pa.concat_batches(pending) if pending else columns.empty(schemas.partials_schema(self.descriptor))
                 pending, room = [], chunk_bytes
             at = BEGIN
             while self._has(slice_start):
@@ -379,7 +385,7 @@ class AggregateState:
                 rows, at = table.scan(vnodes, at, max(1, room // (table.row_bytes + 8 * self._by_bytes)), max(1, room))
                 if rows.shape[0]:
                     rows[:, SLICE] = slice_start  # This word said `used`; in a group it is the slice.
-                    pending.append(columns.from_groups(self.shape, rows, table.heap))
+                    pending.append(columns.from_groups(self.descriptor, rows, table.heap))
                     room -= pending[-1].nbytes
                 finished = at[0] >= vnodes.size
                 if room <= 0 or not finished:

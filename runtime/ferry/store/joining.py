@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import RowsGone
-from ferry.contract.shapes import OperatorDescriptor
 from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, Hashes, Ints, order_by_hash
 from ferry.kernels.pairs import count_pairs, join_pairs
@@ -67,16 +67,16 @@ class Join:
 
     def __init__(
         self,
-        shape: OperatorDescriptor,
+        descriptor: OperatorDescriptor,
         virtual_nodes: int,
         held: Callable[[Ints], list[tuple[Segment, Ints]]],
         expired: Callable[[], int],
     ) -> None:
-        self._shape = shape
+        self._descriptor = descriptor
         self._virtual_nodes = virtual_nodes
         self._held = held
         self._expired = expired
-        self._schema = schemas.rows_schema(shape)
+        self._schema = schemas.rows_schema(descriptor)
 
     def fired(self, low: int, high: int, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:
         """See RowState.fired."""
@@ -87,7 +87,7 @@ class Join:
                 found = True
                 yield batch
             if not found:
-                yield columns.empty(schemas.fired_schema(self._shape))
+                yield columns.empty(schemas.fired_schema(self._descriptor))
 
     def count(self, low: int, high: int, vnodes: Ints) -> int:
         """See RowState.fired_count."""
@@ -116,14 +116,14 @@ class Join:
     def _require_not_expired(self, low: int) -> None:
         if low < self._expired():
             raise RowsGone(
-                f"operator {self._shape.name}: windows after {low} are wanted, "
+                f"operator {self._descriptor.name}: windows after {low} are wanted, "
                 f"but slices up to {self._expired()} are expired"
             )
 
     def _starts(self, low: int, high: int, vnodes: Ints) -> list[int]:
         self._require_not_expired(low)
         slices = np.unique(np.concatenate([s.slices for s, _ in self._held(vnodes)] or [NO_INTS]))
-        return [start for start, _ in panes.windows_between(self._shape.window, slices, low, high)]
+        return [start for start, _ in panes.windows_between(self._descriptor.window, slices, low, high)]
 
     def _weights(self, start: int, vnodes: Ints) -> Ints:
         """Bytes of the segments that have rows of the window, by virtual node."""
@@ -147,12 +147,12 @@ class Join:
     def _of_window(self, start: int, vnodes: Ints) -> Iterator[tuple[Segment, Ints]]:
         for segment, mine in self._held(vnodes):
             at = int(np.searchsorted(segment.slices, start))
-            if at < segment.slices.size and segment.slices[at] < start + self._shape.window.size_ms:
+            if at < segment.slices.size and segment.slices[at] < start + self._descriptor.window.size_ms:
                 yield segment, mine
 
     def _rows(self, piece: _Piece, names: list[str] | None = None) -> pa.RecordBatch:
         found = []
-        end = piece.start + self._shape.window.size_ms
+        end = piece.start + self._descriptor.window.size_ms
         for segment, mine in self._of_window(piece.start, piece.vnodes):
             begins, lasts = piece.ranges(mine, self._virtual_nodes)
             for part in segment.parts_between(begins, lasts):
@@ -169,13 +169,13 @@ class Join:
     def _joined(self, rows: pa.RecordBatch, start: int, max_rows: int) -> Iterator[pa.RecordBatch]:
         left, left_row, right, right_row = _sides(rows)
         offsets, data = NO_INTS, NO_BYTES
-        if not self._shape.int_key:
+        if not self._descriptor.int_key:
             offsets, data = columns.binary(rows.column("key"))
         widths = _widths(rows)
         place = (0, 0, 0)
         while place[0] < left.size:
             lefts, rights, *place = join_pairs(
-                left, left_row, right, right_row, not self._shape.int_key, offsets, data, *place, max_rows
+                left, left_row, right, right_row, not self._descriptor.int_key, offsets, data, *place, max_rows
             )
             begin, ends = 0, np.cumsum(widths[lefts] + widths[rights])
             while begin < lefts.size:
@@ -185,8 +185,8 @@ class Join:
                 begin = end
 
     def _output(self, rows: pa.RecordBatch, lefts: Ints, rights: Ints, start: int) -> pa.RecordBatch:
-        schema = schemas.fired_schema(self._shape)
-        out = [pa.array(np.full(lefts.size, at)) for at in (start, start + self._shape.window.size_ms)]
+        schema = schemas.fired_schema(self._descriptor)
+        out = [pa.array(np.full(lefts.size, at)) for at in (start, start + self._descriptor.window.size_ms)]
         for name, field in zip(rows.schema.names[4:], list(schema)[2:], strict=True):
             taken = rows.column(name).take(pa.array(lefts if name.startswith("l_") else rights))
             out.append(taken.cast(field.type))

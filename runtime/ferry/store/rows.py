@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract import limits
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Bug
-from ferry.contract.shapes import OperatorDescriptor
 from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import Ints, order_by_hash
 from ferry.store import mapped, removals, segments
@@ -55,15 +55,15 @@ _CLEANING = -1
 class RowState:
     """Rows of a windowed join in segment files below `directory`."""
 
-    def __init__(self, shape: OperatorDescriptor, virtual_nodes: int, directory: Path) -> None:
+    def __init__(self, descriptor: OperatorDescriptor, virtual_nodes: int, directory: Path) -> None:
         """Open the state that is in `directory`, or an empty one."""
-        assert shape.kind == "join" and virtual_nodes & (virtual_nodes - 1) == 0, (shape.kind, virtual_nodes)
-        self.shape = shape
+        assert descriptor.kind == "join" and virtual_nodes & (virtual_nodes - 1) == 0, (descriptor.kind, virtual_nodes)
+        self.descriptor = descriptor
         self.virtual_nodes = virtual_nodes
         self.directory = directory
-        self._schema = schemas.rows_schema(shape)
+        self._schema = schemas.rows_schema(descriptor)
         self.expired = limits.WATERMARK_NONE
-        self._join = Join(shape, virtual_nodes, self._held, lambda: self.expired)
+        self._join = Join(descriptor, virtual_nodes, self._held, lambda: self.expired)
         directory.mkdir(parents=True, exist_ok=True)
         self._drops = Drops(directory / "drops", virtual_nodes)
         removals.finish()
@@ -110,7 +110,7 @@ class RowState:
 
     def _living(self, batch: pa.RecordBatch, watermark: int) -> pa.RecordBatch:
         slices = batch.column("slice").to_numpy(zero_copy_only=True)
-        living = panes.last_ends(self.shape.window, slices) > watermark
+        living = panes.last_ends(self.descriptor.window, slices) > watermark
         return batch if living.all() else batch.filter(pa.array(living))
 
     # -- changing ---------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class RowState:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
         self.expired = max(self.expired, watermark)
         # Also what they say was put: putting it again would add rows of expired slices only, which `put` leaves out.
-        self._remove([s for s in self._segments if self.shape.window.last_end(s.about.last_slice) <= self.expired])
+        self._remove([s for s in self._segments if self.descriptor.window.last_end(s.about.last_slice) <= self.expired])
 
     def drop(self, vnodes: Ints) -> None:
         """Forget these virtual nodes: their rows leave the disk later. When interrupted, do it again.

@@ -109,7 +109,7 @@ class SliceTable:
             words[_MAGIC] = MAGIC
         found = words[[_MAGIC, _VNODES, _WIDTH]].tolist()
         if found != [MAGIC, self.virtual_nodes, self.width]:
-            raise Bug(f"{self.path}: header (magic, virtual nodes, width) is {found}: it belongs to another shape")
+            raise Bug(f"{self.path}: header (magic, virtual nodes, width) is {found}: it belongs to another operator")
         self._mapping, self._header = mapping, words[:_HEADER_WORDS]
         v = self.virtual_nodes
         self.places, self.counts, self._key_bytes = (

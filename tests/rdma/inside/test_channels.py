@@ -21,10 +21,10 @@ from ferry.contract.errors import Bug, Exhausted, Unreachable
 CHILD = """
 import sys, threading
 from ferry.channel.base import Held, Lane
-from ferry.channel.rdma import Notify, RdmaEndpoint, Settings
+from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma_device import choose_device
 notify, port, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-settings = Settings(notify=Notify(notify))
+settings = RdmaSettings(notify=Notify(notify))
 keep = lambda message: Held() if message.lane == Lane.BULK else None
 endpoint = RdmaEndpoint("child", "job", sys.stdin.readline().strip().encode(), keep, lambda p, c: None,
                         lambda p, r: None, device=choose_device(settings.shape), settings=settings)
@@ -188,16 +188,16 @@ def test_bodies_in_lent_memory_are_sent_from_where_they_are(rig):
 UNPRIVILEGED = """
 import resource
 from ferry.channel.rdma_device import choose_device
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Limits, Shape, obstacle
+from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Limits, RingShape, obstacle
 limits = Limits.here()
 assert limits.locked_bytes == 8 << 20 and not limits.may_lock, limits
-links = PINNED_BYTES_MAX // Shape().pinned_bytes
-assert obstacle(links, Shape(), limits) is None
-device = choose_device(Shape())
-opened = [device.link(Shape().send_depth, Shape().receives) for _ in range(links)]
+links = PINNED_BYTES_MAX // RingShape().pinned_bytes
+assert obstacle(links, RingShape(), limits) is None
+device = choose_device(RingShape())
+opened = [device.link(RingShape().send_depth, RingShape().receives) for _ in range(links)]
 for link in opened:
-    link.region(Shape().ring_bytes, remote=True)
-    link.region(Shape().ring_bytes, remote=False)
+    link.region(RingShape().ring_bytes, remote=True)
+    link.region(RingShape().ring_bytes, remote=False)
 print(links, "links")
 try:
     opened[0].region(8 << 20, remote=False)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ferry.board import Board, Changes, Roll
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.places import Registration
 from ferry.contract.routing import Group, Table, Version
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.contract.tickets import derived
 from ferry_operator.local.environment import read_ferry_env
 
@@ -249,9 +249,9 @@ def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis)
     wider = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(20, 10), (Aggregate("n", "count"),))
     more = OperatorDescriptor("more", 1, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     board = redis.board()
-    board.publish_shapes([counts])
-    board.publish_shapes([counts])
-    for shapes in ([wider], [counts, more]):
+    board.publish_descriptors([counts])
+    board.publish_descriptors([counts])
+    for descriptors in ([wider], [counts, more]):
         with pytest.raises(SpecRefused, match=r"they were counts, now they are counts.*Put them back"):
-            board.publish_shapes(shapes)
-    assert board.shapes() == [counts]
+            board.publish_descriptors(descriptors)
+    assert board.descriptors() == [counts]

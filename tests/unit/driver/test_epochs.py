@@ -49,7 +49,7 @@ def test_the_tasks_of_a_run_get_the_right_to_stage_its_fragments_and_no_other(mo
     epochs._root, epochs._dead_letter_of_tasks, epochs.spark = root, None, None
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2), members=None)
     epochs.publisher = SimpleNamespace(authority=None)
-    epochs.plan = SimpleNamespace(operators=[SimpleNamespace(shape=None, inputs=())])
+    epochs.plan = SimpleNamespace(operators=[SimpleNamespace(descriptor=None, inputs=())])
     assert epochs._receipts(StartIngest(Step(4, 0), 3, (), None, 0, b""), None) == []
     (work,) = works
     ticket = stage_ticket(work.right, 9, "0.0", "life")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.kernels import aggregates
 from ferry.spark.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
@@ -60,10 +60,10 @@ def run(
     where: Path, tasks: list[list[Record]], shown: tuple[Aggregate, ...] = EVERY, epochs: int = 2
 ) -> dict[str, Any]:
     """The one fired row of what these tasks read, half of them in a first epoch."""
-    shape = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 500), shown[:9])
+    descriptor = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 500), shown[:9])
     rest = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 500), shown[9:])
     out: dict[str, Any] = {}
-    for number, one in enumerate((shape, rest)):
+    for number, one in enumerate((descriptor, rest)):
         if not one.aggregates:
             continue
         state = AggregateState(one, 4, where / str(number))

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.contract.shapes import Window
+from ferry.contract.descriptors import Window
 from ferry.kernels import columns, grouping, panes
 
 WINDOWS = st.sampled_from([Window(10, 10), Window(30, 10), Window(60, 1), Window(25, 10), Window(4, 10), Window(7, 3)])

@@ -14,10 +14,10 @@ import pytest
 
 from ferry.contract import limits
 from ferry.contract import messages as m
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.documents import RunSettings
 from ferry.contract.names import Attempt, InstanceId, Label, Step
 from ferry.contract.routing import Version
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
@@ -221,5 +221,5 @@ def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: P
 def test_a_new_row_fires_in_as_many_windows_as_end(low: int, high: int, ends: int) -> None:
     """What fires decides whether the driver may fetch it: a minute every five seconds is twelve rows of one."""
     made: Any = object.__new__(Data)
-    made.shapes = [SimpleNamespace(window=Window(60_000, 5_000))]
+    made.descriptors = [SimpleNamespace(window=Window(60_000, 5_000))]
     assert made._ends(0, low, high) == ends

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.kernels import columns, schemas
 from ferry.spark.fragment import Fragmenter
 
@@ -129,10 +129,10 @@ def test_columns_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("column", ["k", "t", "x"])
 def test_unsigned_integers_beyond_63_bits_are_malformed(column: str) -> None:
-    shape = OperatorDescriptor("s", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("s", "sum", "x"),))
+    descriptor = OperatorDescriptor("s", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("s", "sum", "x"),))
     data = {name: pa.array([1, 2, 3], pa.uint64()) for name in ("k", "t", "x")}
     data[column] = pa.array([1, 2**63, None], pa.uint64())
-    f = Fragmenter(shape)
+    f = Fragmenter(descriptor)
     f.add(pa.record_batch(data), ["k"], "t")
     refused = f.malformed()
     assert refused is not None and 2**63 in refused[column].to_pylist()

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.names import Step
 from ferry.contract.places import Registration
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.spark import ingest
 from ferry.spark.fragment import Fragmenter
@@ -44,16 +44,20 @@ def test_a_worker_without_helpers_uses_any() -> None:
 
 
 def task(dead_letter: str | None) -> _Task:
-    shape = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    descriptor = OperatorDescriptor(
+        "counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),)
+    )
     made = object.__new__(_Task)  # outside of Spark there is no task context
-    made.work, made.attempt = Work(shape, {}, (), RIGHT, None, 5, 2, 3, dead_letter), 77
+    made.work, made.attempt = Work(descriptor, {}, (), RIGHT, None, 5, 2, 3, dead_letter), 77
     made.malformed, made.letters = 0, []
     return made
 
 
 def test_what_goes_through_spark_holds_neither_the_secret_nor_the_key_of_tickets() -> None:
-    shape = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
-    data = cloudpickle.dumps(ingest_shares(Work(shape, {}, HELPERS, RIGHT, None, 5, 2, 3, None)))
+    descriptor = OperatorDescriptor(
+        "counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),)
+    )
+    data = cloudpickle.dumps(ingest_shares(Work(descriptor, {}, HELPERS, RIGHT, None, 5, 2, 3, None)))
     assert RIGHT.seal in data, "the right of this run goes along"
     for secret in ("a-secret-of-the-run", derived("a-secret-of-the-run", "tickets")):
         assert secret.encode() not in data
@@ -67,7 +71,7 @@ def test_a_task_judges_event_times_by_its_clock(
     now = 1_700_000_000_000
     monkeypatch.setattr(ingest.clock, "time", lambda: now / 1000)
     made = task(None)
-    made.fragmenters, made.sender = {0: Fragmenter(made.work.shape)}, SimpleNamespace(send=lambda batches: None)  # type: ignore[assignment]
+    made.fragmenters, made.sender = {0: Fragmenter(made.work.descriptor)}, SimpleNamespace(send=lambda batches: None)  # type: ignore[assignment]
     records = pa.record_batch({"k": [1, 2], "t": [now + 86_400_000, now * 1000]})
     made._contribute("bids", Feed(0, (), ("k",), "t", None, None, ahead_ms), records)
     assert (made.fragmenters[0].rows, made.malformed) == (taken, 2 - taken)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.names import Step
 from ferry.contract.places import Registration
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.contract.tickets import Right, stage_right
 from ferry.kernels.schemas import state_schema
 from ferry.spark import ingest

@@ -42,8 +42,8 @@ def test_an_aggregate_declares_its_operator_and_its_output(bids: Stream, build: 
     assert fired.input.schema.names == ["auction", "channel", "window_start", "window_end", "n", "top", "mean", "who"]
     (operator,) = build.operators
     assert operator.inputs[0].delay_ms == 3000
-    assert operator.shape.key == (("auction", "int"), ("channel", "string"))
-    assert state_types(operator.shape) == ("int", "float", "int", "float", "int", "int")
+    assert operator.descriptor.key == (("auction", "int"), ("channel", "string"))
+    assert state_types(operator.descriptor) == ("int", "float", "int", "float", "int", "int")
 
 
 def test_a_fired_stream_is_keyed_again_by_its_window_end(bids: Stream, build: Build) -> None:
@@ -115,6 +115,6 @@ def test_durations(text: int | str, value: int) -> None:
 
 def test_columns_of_any_type_can_be_counted(bids: Stream, build: Build) -> None:
     windowed(bids).aggregate("x", n=ferry.count(), named=ferry.count("channel"))
-    assert state_types(build.operators[0].shape) == ("int",)
+    assert state_types(build.operators[0].descriptor) == ("int",)
     with pytest.raises(SpecRefused, match="'y': n needs column 'chanel'"):
         windowed(bids).aggregate("y", n=ferry.count("chanel"))

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract import limits
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import Exhausted, RowsGone
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.kernels import columns, hashing, schemas, table
 from ferry.spark.fragment import Fragmenter
 from ferry.store import aggregate, mapped, slice_table
@@ -50,19 +50,19 @@ def shape_of(key: Any, window: Window, aggregates: Any = ALL) -> OperatorDescrip
     return OperatorDescriptor("op", 0, "aggregate", key, window, aggregates)
 
 
-def key_of(shape: OperatorDescriptor, number: int) -> tuple:
+def key_of(descriptor: OperatorDescriptor, number: int) -> tuple:
     texts = ["", "é", "a long key of more than eight bytes", "k"]
-    return tuple(number if kind == "int" else f"{texts[number % 4]}{number // 4}" for _, kind in shape.key)
+    return tuple(number if kind == "int" else f"{texts[number % 4]}{number // 4}" for _, kind in descriptor.key)
 
 
-def partials(shape: OperatorDescriptor, records: list[Record]) -> list[pa.RecordBatch]:
-    f = Fragmenter(shape, groups_max=5)
+def partials(descriptor: OperatorDescriptor, records: list[Record]) -> list[pa.RecordBatch]:
+    f = Fragmenter(descriptor, groups_max=5)
     if records:
-        keys = [key_of(shape, r[1]) for r in records]
-        data = {name: [k[i] for k in keys] for i, (name, _) in enumerate(shape.key)}
+        keys = [key_of(descriptor, r[1]) for r in records]
+        data = {name: [k[i] for k in keys] for i, (name, _) in enumerate(descriptor.key)}
         data |= {"t": [r[0] for r in records], "x": [r[2] for r in records], "y": [r[3] / 4 for r in records]}
         data |= {"z": [r[4] for r in records], "w": [r[4] / 2 for r in records]}
-        f.add(pa.record_batch(data), [name for name, _ in shape.key], "t")
+        f.add(pa.record_batch(data), [name for name, _ in descriptor.key], "t")
     return f.drain()
 
 
@@ -79,7 +79,7 @@ def contents(state: AggregateState, vnodes: Any = None) -> dict:
     every = np.arange(state.virtual_nodes) if vnodes is None else vnodes
     out: dict = {}
     for batch in state.snapshot(every, 700):
-        assert batch.schema == schemas.partials_schema(state.shape)
+        assert batch.schema == schemas.partials_schema(state.descriptor)
         for row in batch.to_pylist():
             assert (row["slice"], row["key"]) not in out
             out[row["slice"], row["key"]] = tuple(row.values())
@@ -90,8 +90,8 @@ def fired(state: AggregateState, low: int, high: int, vnodes: Any = None, max_ro
     every = np.arange(state.virtual_nodes) if vnodes is None else vnodes
     out: dict = {}
     for batch in state.fired(low, high, every, max_rows):
-        assert batch.schema == schemas.fired_schema(state.shape) and 0 < batch.num_rows <= max_rows
-        width = len(state.shape.key)
+        assert batch.schema == schemas.fired_schema(state.descriptor) and 0 < batch.num_rows <= max_rows
+        width = len(state.descriptor.key)
         for row in batch.to_pylist():
             values = tuple(row.values())
             name = (values[width], values[width + 1], values[:width])
@@ -101,21 +101,21 @@ def fired(state: AggregateState, low: int, high: int, vnodes: Any = None, max_ro
     return out
 
 
-def expected_windows(shape: OperatorDescriptor, records: list[Record], low: int, high: int) -> dict:
-    w = shape.window
+def expected_windows(descriptor: OperatorDescriptor, records: list[Record], low: int, high: int) -> dict:
+    w = descriptor.window
     groups: dict = {}
     for r in records:
         first = (r[0] // w.pane_ms * w.pane_ms + w.pane_ms - w.size_ms + w.slide_ms - 1) // w.slide_ms * w.slide_ms
         for start in range(first, r[0] + 1, w.slide_ms):
             if low < start + w.size_ms <= high:
-                groups.setdefault((start, start + w.size_ms, key_of(shape, r[1])), []).append(r)
+                groups.setdefault((start, start + w.size_ms, key_of(descriptor, r[1])), []).append(r)
     return {name: result(rs) for name, rs in groups.items()}
 
 
 def epoch(state: AggregateState, records: list[Record], watermark: int) -> tuple[pa.RecordBatch, int]:
     """Two tasks, two helpers, one leader."""
     half = len(records) // 2
-    helpers = [state.combine(partials(state.shape, half_)) for half_ in (records[:half], records[half:])]
+    helpers = [state.combine(partials(state.descriptor, half_)) for half_ in (records[:half], records[half:])]
     before = contents(state)
     delta, late = state.delta(helpers, watermark)
     assert contents(state) == before, "delta has touched the state"
@@ -157,7 +157,7 @@ def directory() -> Iterator[Path]:
     st.sampled_from([1, 8]),
 )
 def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window, virtual_nodes: int) -> None:
-    shape = shape_of(key, window)
+    descriptor = shape_of(key, window)
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(aggregate, "OPEN_MAX", 8)
         patch.setattr(aggregate, "EXPIRE_AT_ONCE", 1000)
@@ -165,7 +165,7 @@ def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window
         patch.setattr(slice_table, "_HEAP_BYTES_MIN", 64)
         patch.setattr(slice_table, "_ROWS_MIN", 8)
         patch.setattr(slice_table, "GRANT_BYTES", 8)
-        state = AggregateState(shape, virtual_nodes, Path(root, "0"))
+        state = AggregateState(descriptor, virtual_nodes, Path(root, "0"))
         kept: list[Record] = []
         watermark, low = limits.WATERMARK_NONE, limits.WATERMARK_NONE
         for number, step in enumerate(steps):
@@ -183,7 +183,7 @@ def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window
                         state.put(delta)
                 case ("advance", by):
                     watermark = max(watermark, 0) + by
-                    assert fired(state, low, watermark) == expected_windows(shape, kept, low, watermark)
+                    assert fired(state, low, watermark) == expected_windows(descriptor, kept, low, watermark)
                     state.expire(watermark)
                     low = watermark
                     kept = [r for r in kept if window.last_end(r[0] // window.pane_ms * window.pane_ms) > watermark]
@@ -194,30 +194,30 @@ def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window
                     assert contents(state) == before
                 case ("reopen",):
                     before = contents(state)
-                    state = AggregateState(shape, virtual_nodes, state.directory)
+                    state = AggregateState(descriptor, virtual_nodes, state.directory)
                     state.expire(watermark)
                     assert contents(state) == before
                 case ("drop", vnodes):
                     dropped = {v % virtual_nodes for v in vnodes}
                     state.drop(np.array(sorted(dropped), np.int64))
-                    kept = [r for r in kept if vnode_of(shape, r[1], virtual_nodes) not in dropped]
+                    kept = [r for r in kept if vnode_of(descriptor, r[1], virtual_nodes) not in dropped]
                 case ("move", _, after):
                     state = move(state, delta, after, Path(root, str(number + 1)))
                     state.expire(watermark)
             every = np.arange(virtual_nodes)
             assert state.statistics()["entries"].sum() == len(contents(state))
             assert state.statistics(every[:1])["entries"][0] == len(contents(state, every[:1]))
-        assert fired(state, low, limits.WATERMARK_END) == expected_windows(shape, kept, low, limits.WATERMARK_END)
+        assert fired(state, low, limits.WATERMARK_END) == expected_windows(descriptor, kept, low, limits.WATERMARK_END)
 
 
-def vnode_of(shape: OperatorDescriptor, number: int, virtual_nodes: int) -> int:
-    (batch,) = partials(shape, [(0, number, 0, 0, 0)])
+def vnode_of(descriptor: OperatorDescriptor, number: int, virtual_nodes: int) -> int:
+    (batch,) = partials(descriptor, [(0, number, 0, 0, 0)])
     return int(np.flatnonzero(np.diff(split_by_vnode(batch, virtual_nodes)))[0])
 
 
 def move(origin: AggregateState, delta: pa.RecordBatch, after: int, directory: Path) -> AggregateState:
     """Warm a learner while a delta is put on both, `after` so many chunks; the learner goes on instead of the origin."""
-    target = AggregateState(origin.shape, origin.virtual_nodes, directory)
+    target = AggregateState(origin.descriptor, origin.virtual_nodes, directory)
     for count, chunk in enumerate(origin.snapshot(np.arange(origin.virtual_nodes), 300)):
         if count == after:
             origin.put(delta)
@@ -386,14 +386,14 @@ def test_put_that_was_torn_inside_a_row_is_done_again(directory: Path) -> None:
 
 
 def test_byte_keys_that_collide_are_told_apart(directory: Path) -> None:
-    shape = shape_of(TEXT_KEY, Window(10, 10), (Aggregate("n", "count"),))
+    descriptor = shape_of(TEXT_KEY, Window(10, 10), (Aggregate("n", "count"),))
     offsets, data = columns.encode_keys([pa.array(["a", "b", "cc"])], ["string"])
     key = columns.binary_array(offsets, data, pa.binary())
     same = pa.RecordBatch.from_arrays(
         [pa.array([0] * 3), pa.array([5] * 3, pa.uint64()), key, pa.array([1, 2, 3])],
-        schema=schemas.partials_schema(shape),
+        schema=schemas.partials_schema(descriptor),
     )
-    state = AggregateState(shape, 8, directory)
+    state = AggregateState(descriptor, 8, directory)
     for _ in range(2):
         state.put(state.delta([state.combine([same, same])], -1)[0])
     assert fired(state, 0, 10) == {(0, 10, (k,)): (n,) for k, n in (("a", 4), ("b", 8), ("cc", 12))}
@@ -477,15 +477,15 @@ def test_keys_that_come_and_go_do_not_fill_the_disk(directory: Path, monkeypatch
 
 
 def test_many_long_keys_make_every_heap_grow(directory: Path) -> None:
-    shape = shape_of(TEXT_KEY, Window(20, 10), (Aggregate("n", "count"),))
+    descriptor = shape_of(TEXT_KEY, Window(20, 10), (Aggregate("n", "count"),))
     keys = [f"{i:0200d}" for i in range(3000)]
-    state = AggregateState(shape, 4, directory)
+    state = AggregateState(descriptor, 4, directory)
     for t in (0, 10):
         for some in (keys[:100], keys[100:2900], keys[2900:]):
-            f = Fragmenter(shape)
+            f = Fragmenter(descriptor)
             f.add(pa.record_batch({"k": some, "t": [t] * len(some)}), ["k"], "t")
             state.put(state.delta(f.drain(), -1)[0])
-    again = AggregateState(shape, 4, directory)
+    again = AggregateState(descriptor, 4, directory)
     assert fired(again, 10, 20, max_rows=1000) == {(0, 20, (k,)): (2,) for k in keys}
     assert again.statistics()["bytes"].sum() == 2 * 3000 * (32 + 4 + 5 + 200)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
-from ferry.contract.shapes import Aggregate, OperatorDescriptor, Window
 from ferry.spark.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 
@@ -38,12 +38,12 @@ Record = tuple[int, int, int | None, float | None]
 
 def run(where: Path, aggregates: tuple[Aggregate, ...], window: Window, epochs: list[list[list[Record]]]) -> list[Any]:
     """Fired rows of these epochs, each a list of what its tasks read."""
-    shape = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), window, aggregates)
-    state = AggregateState(shape, 4, where)
+    descriptor = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), window, aggregates)
+    state = AggregateState(descriptor, 4, where)
     for tasks in epochs:
         parts = []
         for records in tasks:
-            f = Fragmenter(shape, groups_max=3)
+            f = Fragmenter(descriptor, groups_max=3)
             rows = [dict(zip(SCHEMA.names, r, strict=True)) for r in records]
             f.add(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), ["k"], "t")
             parts += f.drain()

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract import limits
+from ferry.contract.descriptors import OperatorDescriptor, Side, Window
 from ferry.contract.errors import Bug, Exhausted, RowsGone, StateUnavailable
-from ferry.contract.shapes import OperatorDescriptor, Side, Window
 from ferry.kernels import columns, schemas
 from ferry.spark.fragment import Fragmenter
 from ferry.store import joining, mapped, rows, segments
@@ -31,7 +31,7 @@ def shape_of(key: Any = INT_KEY, window: Window = Window(10, 10)) -> OperatorDes
     return OperatorDescriptor("j", 0, "join", key, window, (), LEFT, RIGHT)
 
 
-def fragments(shape: OperatorDescriptor, records: list[Record]) -> list[pa.RecordBatch]:
+def fragments(descriptor: OperatorDescriptor, records: list[Record]) -> list[pa.RecordBatch]:
     out = []
     for side in (0, 1):
         mine = [r for r in records if r[0] == side]
@@ -39,14 +39,14 @@ def fragments(shape: OperatorDescriptor, records: list[Record]) -> list[pa.Recor
             data = {"t": [r[1] for r in mine], "k": [r[2] for r in mine], "text": [f"é{r[2] % 3}" for r in mine]}
             data |= {"a": [None if r[3] == 0 else str(r[3]) for r in mine], "b": [r[3] for r in mine]}
             data |= {"f": [r[3] / 2 for r in mine]}
-            f = Fragmenter(shape, side)
-            f.add(pa.record_batch(data), [name for name, _ in shape.key], "t")
+            f = Fragmenter(descriptor, side)
+            f.add(pa.record_batch(data), [name for name, _ in descriptor.key], "t")
             out += f.drain()
     return out
 
 
-def naive_join(shape: OperatorDescriptor, records: list[Record], low: int, high: int) -> Counter:
-    w, out = shape.window, Counter()
+def naive_join(descriptor: OperatorDescriptor, records: list[Record], low: int, high: int) -> Counter:
+    w, out = descriptor.window, Counter()
     for _, t, k, a in (r for r in records if r[0] == 0):
         for _, u, m, b in (r for r in records if r[0] == 1):
             for start in range((t - w.size_ms) // w.slide_ms * w.slide_ms, t + 1, w.slide_ms):
@@ -59,7 +59,7 @@ def naive_join(shape: OperatorDescriptor, records: list[Record], low: int, high:
 def fired(state: RowState, low: int, high: int, max_rows: int = 3) -> Counter:
     out: Counter = Counter()
     for batch in state.fired(low, high, np.arange(state.virtual_nodes), max_rows):
-        assert batch.schema == schemas.fired_schema(state.shape) and batch.num_rows <= max_rows
+        assert batch.schema == schemas.fired_schema(state.descriptor) and batch.num_rows <= max_rows
         out.update(tuple(row.values()) for row in batch.to_pylist())
     assert state.fired_count(low, high, np.arange(state.virtual_nodes)) == sum(out.values())
     return out
@@ -69,7 +69,7 @@ def contents(state: RowState, vnodes: Any = None) -> Counter:
     every = np.arange(state.virtual_nodes) if vnodes is None else vnodes
     out: Counter = Counter()
     for batch in state.snapshot(every, 400):
-        assert batch.schema == schemas.rows_schema(state.shape)
+        assert batch.schema == schemas.rows_schema(state.descriptor)
         out.update(tuple(row.values()) for row in batch.to_pylist())
     return out
 
@@ -94,20 +94,20 @@ STEPS = st.lists(
     st.sampled_from([1, 8]),
 )  # fmt: skip
 def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window, virtual_nodes: int) -> None:
-    shape = shape_of(key, window)
+    descriptor = shape_of(key, window)
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "TIER", 3)
         patch.setattr(segments, "PART_BYTES", 200)
         patch.setattr(rows, "_FUEL", 1)
         patch.setattr(joining, "READ_BYTES_MAX", 300)
-        state = RowState(shape, virtual_nodes, Path(root, "0"))
+        state = RowState(descriptor, virtual_nodes, Path(root, "0"))
         kept: list[Record] = []
         watermark = low = limits.WATERMARK_NONE
         for number, step in enumerate(steps):
             if step[0] in ("epoch", "move"):
                 timely = [r for r in step[1] if window.last_end(r[1] // window.pane_ms * window.pane_ms) > watermark]
                 before = contents(state)
-                delta, late = state.delta([state.combine(fragments(shape, step[1]))], watermark)
+                delta, late = state.delta([state.combine(fragments(descriptor, step[1]))], watermark)
                 assert late == len(step[1]) - len(timely) and contents(state) == before
                 kept += timely
             match step:
@@ -116,7 +116,7 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
                     state.put(delta, number, "a")
                 case ("advance", by):
                     watermark = max(watermark, 0) + by
-                    assert fired(state, low, watermark) == naive_join(shape, kept, low, watermark)
+                    assert fired(state, low, watermark) == naive_join(descriptor, kept, low, watermark)
                     state.expire(watermark)
                     low = watermark
                     kept = [r for r in kept if window.last_end(r[1] // window.pane_ms * window.pane_ms) > watermark]
@@ -127,15 +127,15 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
                     assert contents(state) == before
                 case ("reopen",):
                     before = contents(state)
-                    state = RowState(shape, virtual_nodes, state.directory)
+                    state = RowState(descriptor, virtual_nodes, state.directory)
                     state.expire(watermark)
                     assert contents(state) == before
                 case ("drop", vnodes):
                     dropped = {v % virtual_nodes for v in vnodes}
                     state.drop(np.array(sorted(dropped), np.int64))
-                    kept = [r for r in kept if vnode_of(shape, r[2], virtual_nodes) not in dropped]
+                    kept = [r for r in kept if vnode_of(descriptor, r[2], virtual_nodes) not in dropped]
                 case ("move", _, after):
-                    target = RowState(shape, virtual_nodes, Path(root, str(number + 1)))
+                    target = RowState(descriptor, virtual_nodes, Path(root, str(number + 1)))
                     target.expire(watermark)
                     for count, chunk in enumerate(state.snapshot(np.arange(virtual_nodes), 300)):
                         if count == after:
@@ -149,18 +149,18 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
                     assert contents(target) == contents(state)
                     state = target
             assert state.statistics()["entries"].sum() >= contents(state).total()
-        assert fired(state, low, limits.WATERMARK_END) == naive_join(shape, kept, low, limits.WATERMARK_END)
+        assert fired(state, low, limits.WATERMARK_END) == naive_join(descriptor, kept, low, limits.WATERMARK_END)
 
 
-def vnode_of(shape: OperatorDescriptor, key: int, virtual_nodes: int) -> int:
-    (batch,) = fragments(shape, [(0, 0, key, 1)])
+def vnode_of(descriptor: OperatorDescriptor, key: int, virtual_nodes: int) -> int:
+    (batch,) = fragments(descriptor, [(0, 0, key, 1)])
     return int(np.flatnonzero(np.diff(columns.split_by_vnode(batch, virtual_nodes)))[0])
 
 
 def some(first: int, count: int = 20, time: int = 5) -> pa.RecordBatch:
-    shape = shape_of()
+    descriptor = shape_of()
     records = [(i % 2, time, first + i // 2, i) for i in range(count)]
-    return RowState.combine(RowState.__new__(RowState), fragments(shape, records))
+    return RowState.combine(RowState.__new__(RowState), fragments(descriptor, records))
 
 
 def upkeep(state: RowState) -> None:
@@ -395,7 +395,7 @@ def test_pieces_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_more_text_than_32_bits_can_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, other = (RowState(shape_of(PAIR_KEY), 8, tmp_path / name) for name in "ab")
-    parts = fragments(state.shape, [(i % 2, 5, i // 4, i) for i in range(200)])
+    parts = fragments(state.descriptor, [(i % 2, 5, i // 4, i) for i in range(200)])
     monkeypatch.setattr(columns, "BINARY_BYTES_MAX", 1000)
     merged = state.combine(parts)
     assert merged.schema.field("l_a").type == pa.large_string()
@@ -404,7 +404,7 @@ def test_more_text_than_32_bits_can_count(tmp_path: Path, monkeypatch: pytest.Mo
     offsets = columns.split_by_vnode(merged, 8)
     for vnode in range(8):
         share = columns.narrowed(
-            columns.take_vnodes(merged, offsets, np.array([vnode])), schemas.rows_schema(state.shape)
+            columns.take_vnodes(merged, offsets, np.array([vnode])), schemas.rows_schema(state.descriptor)
         )
         for source in "ab":
             other.put(share, 1, f"{source} of {vnode}")

@@ -1,9 +1,9 @@
-"""Shapes of stateful operators: what the task, the instance and the driver must agree on about one operator's state.
+"""Descriptors of stateful operators: what the task, the instance and the driver must agree on about one operator's state.
 
-A shape is derived from the pipeline in the driver and travels as plain maps; it is also the operator's fingerprint.
+A descriptor is derived from the pipeline in the driver and travels as plain maps; it is also the operator's fingerprint.
 Windows are kept as panes of gcd(size, slide) milliseconds; a pane is named by its start, the `slice`.
 
-Arrow schemas that follow from a shape (column order is part of the contract):
+Arrow schemas that follow from a descriptor (column order is part of the contract):
 
 * *partials* of an aggregate, one row per (slice, key):
   ``slice:int64, hash:uint64, key:int64|binary, n:int64, s0, s1, ...`` (int64 or float64: ``ferry.kernels.aggregates``);
