@@ -120,7 +120,7 @@ class FerryCase:
             whole = all(len(members) == 2 and not learners for members, learners in status["groups"])
             return whole and held == set(range(workers))
 
-        poll(self.run, placed, f"{workers} workers with everything in step")
+        poll(self.run, placed, f"{workers} workers with everything in sync")
 
 
 def poll(run: FerryJob, condition: Callable[[], bool], what: str) -> None:

@@ -49,7 +49,7 @@ def place_on(hosts: Hosts, number: int, *workers: int) -> None:
 
 def await_copies(hosts: Hosts) -> None:
     """Have every virtual node in two places."""
-    await_that(lambda: all(len(in_step) == 2 for in_step, _ in hosts.ask("status")["groups"]), "two copies", 60)
+    await_that(lambda: all(len(in_sync) == 2 for in_sync, _ in hosts.ask("status")["groups"]), "two copies", 60)
 
 
 def listening(host: Host) -> set[str]:

@@ -128,7 +128,7 @@ def test_a_frozen_worker_is_passed_over_and_taken_back_when_it_thaws(tmp_path: P
     assert not missing and not extra
     during = [r for r in result.kinds("epoch") if frozen[0] + 6 < r["end"] < frozen[1]]
     assert len(during) >= 3, result.story()
-    assert result.changes("in-step"), result.story()
+    assert result.changes("in-sync"), result.story()
 
 
 @runner.needs_root

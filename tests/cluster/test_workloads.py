@@ -35,7 +35,7 @@ def test_bids_in_sliding_windows_while_workers_come_go_and_die(tmp_path: Path) -
     sets = [*runner.sets_of(args), "epoch.maxRows=40000", "epoch.interval=700ms", "state.memory=16Mi"]
     result = runner.run("nbq5", tmp_path, 600_000, sets, at)
     right(result, "nbq5", 600_000, args, tmp_path)
-    assert result.changes("cut") and result.changes("promoted") and result.changes("in-step"), result.story()
+    assert result.changes("cut") and result.changes("promoted") and result.changes("in-sync"), result.story()
     assert result.summary["rows"] == 600_000 * 46 // 50
 
 

@@ -192,7 +192,7 @@ def a_sidecar_is_killed(job: Job) -> None:
     job.note("a sidecar was killed, epochs go on")
     await_copies(job)
     job.await_links(BOTH_ENDS, 60)
-    job.note("it is back, with copies in step")
+    job.note("it is back, with copies in sync")
 
 
 def a_machine_loses_power(job: Job) -> None:
@@ -211,7 +211,7 @@ def a_machine_loses_power(job: Job) -> None:
 
 def await_copies(job: Job) -> None:
     """Have every virtual node in two places."""
-    await_that(lambda: all(len(in_step) == 2 for in_step, _ in job.ask("status")["groups"]), "two copies", 150)
+    await_that(lambda: all(len(in_sync) == 2 for in_sync, _ in job.ask("status")["groups"]), "two copies", 150)
 
 
 FAULTS: tuple[Callable[[Job], None], ...] = (

@@ -41,7 +41,7 @@ class Checks:
         self.known: dict[Version, Table] = {}
         """Tables of which the leaders were looked at."""
         self.held: dict[str, dict[int, bool]] = {}
-        """In-step members of the journal, and the virtual nodes that they hold."""
+        """In-sync members of the journal, and the virtual nodes that they hold."""
         self.emitted_label: dict[int, Label] = {}
         self.covered: dict[Label, spark.Range] = {}
         """What of the source a committed label is made of."""
@@ -107,7 +107,7 @@ class Checks:
                 self.covered[now.committed] = spark.covered(now.meta)
 
     def contents(self, host: Host, vnodes: tuple[int, ...]) -> None:
-        """State of an in-step member equals the reference of its label."""
+        """State of an in-sync member equals the reference of its label."""
         held, label = self.held.get(host.name), host.files.saved.committed
         if held is None or label is None:
             return
@@ -116,7 +116,7 @@ class Checks:
             if v not in held:
                 continue
             if reference is None:
-                self.fail(f"{host.name} is in step for virtual node {v} at {label}, which no member has put")
+                self.fail(f"{host.name} is in sync for virtual node {v} at {label}, which no member has put")
                 return
             low, live = reference.low, reference.live[v]
             have = host.files.state.get(v, {})
@@ -126,7 +126,7 @@ class Checks:
                 self.fail(f"{host.name} holds {have} for virtual node {v} at {label}, not {live}")
 
     def agreement(self) -> None:
-        """In-step members agree on every committed step and are at most one step apart."""
+        """In-sync members agree on every committed step and are at most one step apart."""
         labels: dict[Step, tuple[Label, str]] = {}
         ordinals = []
         for name in self.held:
@@ -142,17 +142,17 @@ class Checks:
             if other[0] != label:
                 self.fail(f"members disagree: {name} committed {label}, {other[1]} {other[0]}")
         if ordinals and max(ordinals) - min(ordinals) > 1:
-            self.fail(f"in-step members are more than one step apart: {sorted(ordinals)}")
+            self.fail(f"in-sync members are more than one step apart: {sorted(ordinals)}")
 
     # ---- groups
     def journaled(self, before: Table | None, table: Table) -> None:
         self.installed(table)
         self.held = {}
         for v, group in enumerate(table.groups):
-            for name in group.in_step:
+            for name in group.in_sync:
                 self.held.setdefault(name, {})[v] = True
-            old = before.groups[v].in_step if before else group.in_step
-            for name in group.in_step:
+            old = before.groups[v].in_sync if before else group.in_sync
+            for name in group.in_sync:
                 if name in old:
                     continue
                 host = self.world.hosts[name]

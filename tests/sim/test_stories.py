@@ -46,7 +46,7 @@ class Told:
 
 
 def table(number: int, *groups: tuple[tuple[InstanceId, ...], tuple[InstanceId, ...]], initial: bool = False) -> Told:
-    made = tuple(Group(Term(1, number), in_step, learners) for in_step, learners in groups)
+    made = tuple(Group(Term(1, number), in_sync, learners) for in_sync, learners in groups)
     return Told(m.Install(Table(Version(1, number), made, initial)))
 
 
@@ -130,7 +130,7 @@ STORIES: dict[str, list[Told]] = {
         LEARNED[0], commit(2, 3, 15, 15), chunk(0, of((0, 1), spread(0)), 2), chunk(1, {}, 2, last=True),
     ],
     "a snapshot is cut short": [*LEARNED, DIES, ASK],
-    "whole, and dies before it is told that it is in step": [*LEARNED, chunk(1, {}, 0, last=True), DIES, ASK],
+    "whole, and dies before it is told that it is in sync": [*LEARNED, chunk(1, {}, 0, last=True), DIES, ASK],
     "a learner's delta beside the snapshot": [
         *LEARNED, delta(1, 2, of((0, 1), spread(1)), (0, 1), ()), commit(1, 2), chunk(1, {}, 0, last=True), DIES,
     ],

@@ -223,7 +223,7 @@ class World(Links):
             host.files, host.lost_at, host.stale = files, self.clock.now, True
 
     def noticed(self, host: Host) -> bool:
-        """Whether Spark or another in-step copy knows of what the sink was given last.
+        """Whether Spark or another in-sync copy knows of what the sink was given last.
 
         Files of one older day, everywhere and in Spark's log, are that day: nobody can tell. Who only learns may know
         better, but no new driver waits for its answer.
@@ -232,12 +232,12 @@ class World(Links):
         if given is None or given.step.epoch <= self.spark.ended():
             return True
         assert self.journal is not None
-        in_step = {i: True for x in self.journal.groups for i in x.in_step if i != host.name}
-        known = [self.hosts[i].files.saved.committed for i in in_step]
+        in_sync = {i: True for x in self.journal.groups for i in x.in_sync if i != host.name}
+        known = [self.hosts[i].files.saved.committed for i in in_sync]
         return any(label is not None and label >= given for label in known)
 
     def may_lose(self, host: Host) -> bool:
-        """Files are lost only if every virtual node has another living in-step copy, unless the scenario allows it.
+        """Files are lost only if every virtual node has another living in-sync copy, unless the scenario allows it.
 
         Also by the table that is on its way to the journal: with it the other copy may go.
         """
@@ -245,10 +245,10 @@ class World(Links):
             return self.journal is not None
         tables = [self.journal, *(d.core.writing for d in self.drivers.values() if d.core.writing is not None)]
         return all(
-            any(i != host.name and self.hosts[i].alive and self.hosts[i].lost_at < 0 for i in x.in_step)
+            any(i != host.name and self.hosts[i].alive and self.hosts[i].lost_at < 0 for i in x.in_sync)
             for table in tables
             for x in table.groups
-            if host.name in x.in_step
+            if host.name in x.in_sync
         )
 
     # ---- life and death
@@ -326,12 +326,12 @@ class World(Links):
             self.kill_driver(driver)
 
     def no_copy(self) -> bool:
-        """Whether a virtual node has no in-step member left that lives, could be reached, has its files and room for more."""
+        """Whether a virtual node has no in-sync member left that lives, could be reached, has its files and room for more."""
         assert self.journal is not None
         return any(
             all(
                 h.lost_at >= 0 or h.full_until > self.clock.now or h.frozen or not h.alive
-                for h in map(self.hosts.get, x.in_step)
+                for h in map(self.hosts.get, x.in_sync)
                 if h
             )
             for x in self.journal.groups
@@ -342,7 +342,7 @@ class World(Links):
         assert self.journal is not None
         there = [h.name for h in self.hosts.values() if h.alive]
         return bool(self.apart) and not any(
-            all(any(i in there and frozenset((i, h)) not in self.apart for i in x.in_step) for x in self.journal.groups)
+            all(any(i in there and frozenset((i, h)) not in self.apart for i in x.in_sync) for x in self.journal.groups)
             for h in there
         )
 
@@ -373,7 +373,7 @@ class World(Links):
     def desire(self, number: int) -> None:
         rnd = self.rnd
         if rnd.random() < 0.3 and self.desired is not None:
-            placements = tuple(x.in_step for x in self.initial.groups)  # A -> B -> A
+            placements = tuple(x.in_sync for x in self.initial.groups)  # A -> B -> A
         else:
             there = sorted({name.split(".")[0] for name in self.hosts})
             some = rnd.sample(there, rnd.randint(min(2, len(there)), len(there)))

@@ -190,8 +190,8 @@ def _last_copies(observed: Observed) -> dict[int, int]:
             return {worker.index: worker.instances for worker in observed.workers}
         return {}
     alive = dict.fromkeys(status.alive)
-    for in_step, _ in status.groups:
-        for instance in in_step if not any(i in alive for i in in_step) else ():
+    for in_sync, _ in status.groups:
+        for instance in in_sync if not any(i in alive for i in in_sync) else ():
             k = worker_of(InstanceId(instance))
             needed[k] = max(needed.get(k, 0), _index_of(instance) + 1)
     return needed
@@ -223,7 +223,7 @@ def _held(observed: Observed) -> dict[int, int] | None:
     status, submitted = observed.status, observed.submitted
     if not status or not submitted or (submitted.generation, submitted.number) != (status.generation, status.desired):
         return None
-    held = _highest(i for in_step, learners in status.groups for i in (*in_step, *learners))
+    held = _highest(i for in_sync, learners in status.groups for i in (*in_sync, *learners))
     planned = _highest(i for placement in submitted.placements for i in placement)
     return {k: max(held.get(k, -1), planned.get(k, -1)) + 1 for k in (*held, *planned)}
 
@@ -276,14 +276,14 @@ def _under_strength(status: Status, basis: Basis) -> bool:
         return False
     workers = len(dict.fromkeys(worker_of(i) for i in basis.usable))
     wanted = 1 + min(basis.replicas, workers - 1)
-    return any(len(in_step) < wanted for in_step, _ in status.groups)
+    return any(len(in_sync) < wanted for in_sync, _ in status.groups)
 
 
 def place(status: Status, basis: Basis, nodes: Mapping[int, str]) -> Placements:
     """The placement of all virtual nodes over the usable instances, near to the groups of `status`, with the pins."""
     slots = [planner.Slot(i, worker_of(i), nodes.get(worker_of(i), f"node of {worker_of(i)}")) for i in basis.usable]
     loads = [planner.Load(*load) for load in status.loads] or [planner.Load(0.0, 0.0)] * len(status.groups)
-    current = [planner.Placement(in_step[0], tuple(in_step[1:])) if in_step else None for in_step, _ in status.groups]
+    current = [planner.Placement(in_sync[0], tuple(in_sync[1:])) if in_sync else None for in_sync, _ in status.groups]
     planned = planner.plan(slots, loads, current, basis.replicas)
     placements = [(InstanceId(p.leader), *(InstanceId(r) for r in p.replicas)) for p in planned]
     for vnode, instance in basis.pins:

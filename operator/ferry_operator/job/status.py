@@ -83,7 +83,7 @@ class JobStatus(_Report):
     epoch: int | None = Field(default=None, ge=-1, description="Last finished epoch; -1 before the first.")
     rows: int | None = Field(default=None, ge=0, description="Rows read so far.")
     replica_lag: str | None = Field(
-        default=None, max_length=32, description="Age of the oldest copy that is not in step, such as '3 epochs'."
+        default=None, max_length=32, description="Age of the oldest copy that is not in sync, such as '3 epochs'."
     )
     last_handover: str | None = Field(
         default=None, max_length=32, description="How long the last handover took, such as '3.4s'."

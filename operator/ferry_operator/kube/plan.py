@@ -249,7 +249,7 @@ def ready(view: JobView) -> bool:
     if status is None or status.phase in ("journal", "ask", "stopped") or not status.groups or status.finished:
         return False
     alive = frozenset(status.alive)
-    return all(in_step and in_step[0] in alive for in_step, _ in status.groups)
+    return all(in_sync and in_sync[0] in alive for in_sync, _ in status.groups)
 
 
 def told(step: Step) -> str:

@@ -190,7 +190,7 @@ class Status:
     """Milliseconds of event time; None before any input."""
     version: tuple[int, int]
     groups: list[tuple[list[str], list[str]]]
-    """Per virtual node: (in-step members with the leader first, learners)."""
+    """Per virtual node: (in-sync members with the leader first, learners)."""
     settled: bool
     """The groups are what is desired, among living instances."""
     desired: int
@@ -210,7 +210,7 @@ class Status:
     troubles: tuple[ReportedProblem, ...] = ()
     """What keeps the job from going on at present, the oldest first; it goes on trying."""
     replica_lag: int = 0
-    """Epochs since the oldest copy that is not in step yet was begun."""
+    """Epochs since the oldest copy that is not in sync yet was begun."""
     transport: Links = Links()
     began: int | None = None
     """The last epoch that was committed before this driver, -1 for none; None: not known yet."""

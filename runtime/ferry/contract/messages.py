@@ -118,7 +118,7 @@ class Delta:
     version: Version
     leader: InstanceId
     chain: tuple[InstanceId, ...]
-    """The in-step members this delta is for, leader first; empty for a copy sent to a learner."""
+    """The in-sync members this delta is for, leader first; empty for a copy sent to a learner."""
     vnodes: tuple[int, ...]
     late: int
     fired: int

@@ -27,7 +27,7 @@ class Group:
     """The replica group of one virtual node."""
 
     term: Term
-    in_step: tuple[InstanceId, ...]
+    in_sync: tuple[InstanceId, ...]
     """Leader first, then the replicas in chain order; their acknowledgement is awaited."""
     learners: tuple[InstanceId, ...] = ()
     """Members being warmed: they get every delta, nobody waits for them."""
@@ -35,12 +35,12 @@ class Group:
     @property
     def leader(self) -> InstanceId:
         """The instance that computes the deltas of this virtual node."""
-        return self.in_step[0]
+        return self.in_sync[0]
 
     @property
     def members(self) -> tuple[InstanceId, ...]:
         """Everybody who gets the deltas."""
-        return self.in_step + self.learners
+        return self.in_sync + self.learners
 
 
 GroupChange = tuple[int, Term, tuple[InstanceId, ...], tuple[InstanceId, ...]]
@@ -66,10 +66,10 @@ class Table:
         return len(self.groups)
 
     def chains(self) -> dict[tuple[InstanceId, ...], list[int]]:
-        """Virtual nodes by their chain (the in-step members in order): one delta message serves one chain."""
+        """Virtual nodes by their chain (the in-sync members in order): one delta message serves one chain."""
         out: dict[tuple[InstanceId, ...], list[int]] = {}
         for vnode, group in enumerate(self.groups):
-            out.setdefault(group.in_step, []).append(vnode)
+            out.setdefault(group.in_sync, []).append(vnode)
         return out
 
     def with_groups(self, version: Version, groups: Sequence[Group]) -> Table:
@@ -79,13 +79,13 @@ class Table:
     def since(self, base: Table) -> tuple[GroupChange, ...]:
         """What has changed since `base`: groups that are the same are usually the same object."""
         pairs = enumerate(zip(base.groups, self.groups, strict=True))
-        return tuple((v, g.term, g.in_step, g.learners) for v, (b, g) in pairs if b is not g and b != g)
+        return tuple((v, g.term, g.in_sync, g.learners) for v, (b, g) in pairs if b is not g and b != g)
 
     def amended(self, version: Version, initial: bool, changes: Sequence[GroupChange]) -> Table:
         """Inverse of since."""
         groups = list(self.groups)
-        for vnode, term, in_step, learners in changes:
-            groups[vnode] = Group(term, in_step, learners)
+        for vnode, term, in_sync, learners in changes:
+            groups[vnode] = Group(term, in_sync, learners)
         return Table(version, tuple(groups), initial)
 
     def to_wire(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Table:
         return {
             "version": list(self.version),
             "initial": self.initial,
-            "groups": [[list(g.term), list(g.in_step), list(g.learners)] for g in self.groups],
+            "groups": [[list(g.term), list(g.in_sync), list(g.learners)] for g in self.groups],
         }
 
     @staticmethod
@@ -103,7 +103,7 @@ class Table:
             version=Version(*doc["version"]),
             initial=bool(doc["initial"]),
             groups=tuple(
-                Group(Term(*term), tuple(map(InstanceId, in_step)), tuple(map(InstanceId, learners)))
-                for term, in_step, learners in doc["groups"]
+                Group(Term(*term), tuple(map(InstanceId, in_sync)), tuple(map(InstanceId, learners)))
+                for term, in_sync, learners in doc["groups"]
             ),
         )

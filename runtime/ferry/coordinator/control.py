@@ -104,10 +104,10 @@ def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
         ("ferry_instances_alive", "Instances that obey this driver", lambda: len(machine.alive)),
         ("ferry_journal_up", "1 when group changes are possible", lambda: float(machine.journal_up)),
         ("ferry_learners", "Members being warmed", lambda: sum(len(g.learners) for g in machine.table.groups)),
-        ("ferry_replicas_missing", "Copies that are wanted and not in step", lambda: replicas_missing(machine)),
+        ("ferry_replicas_missing", "Copies that are wanted and not in sync", lambda: replicas_missing(machine)),
         (
             "ferry_replica_lag_epochs",
-            "Epochs since the oldest copy that is not in step was begun",
+            "Epochs since the oldest copy that is not in sync was begun",
             lambda: loop.meters.replica_lag(progress.epoch),
         ),
         ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: progress.watermark_lag(machine)),
@@ -126,9 +126,9 @@ def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
 
 
 def replicas_missing(machine: Coordinator) -> int:
-    """Copies that are wanted and not in step."""
+    """Copies that are wanted and not in sync."""
     wanted = zip(machine.table.groups, machine.placements(), strict=True)
-    return sum(max(0, len(placement) - len(group.in_step)) for group, placement in wanted)
+    return sum(max(0, len(placement) - len(group.in_sync)) for group, placement in wanted)
 
 
 def serve(

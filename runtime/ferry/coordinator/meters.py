@@ -50,7 +50,7 @@ class Meters:
         self._clock = clock
         self._lock = threading.Lock()
         self._joined: dict[tuple[int, InstanceId], tuple[float, int]] = {}
-        self._in_step: dict[int, float] = {}
+        self._in_sync: dict[int, float] = {}
         self._cut: dict[int, float] = {}
         self._under_way = False
         self._pause = 0.0
@@ -61,8 +61,8 @@ class Meters:
         self._pauses = self._histogram(
             "handover_pause", "Longest distance between two ends of epochs while a handover was under way"
         )
-        self._warms = self._histogram("handover_warm", "From the begin of a copy to its being in step")
-        self._cuts = self._histogram("handover_cut", "From the copy being in step to its leading")
+        self._warms = self._histogram("handover_warm", "From the begin of a copy to its being in sync")
+        self._cuts = self._histogram("handover_cut", "From the copy being in sync to its leading")
         self._cleans = self._histogram("handover_clean", "From the cut to the old copy being let go")
         self._recoveries = self._histogram("recovery", "From the loss of a leader to the next end of an epoch")
         self._moved = prom.Counter(
@@ -107,11 +107,11 @@ class Meters:
         match change.kind:
             case "joined":
                 self._joined[key] = now, epoch
-            case "in-step":
+            case "in-sync":
                 self._warms.observe(now - self._joined.pop(key, (now, 0))[0])
-                self._in_step[vnode] = now
+                self._in_sync[vnode] = now
             case "cut":
-                self._cuts.observe(now - self._in_step.pop(vnode, now))
+                self._cuts.observe(now - self._in_sync.pop(vnode, now))
                 self._cut[vnode] = now
                 self._moved.inc()
             case "cleaned" if vnode in self._cut:
@@ -136,12 +136,12 @@ class Meters:
             with self._lock:
                 self._pauses.observe(self._pause)
                 self._under_way, self._pause = False, 0.0
-                self._in_step.clear()
+                self._in_sync.clear()
                 self._cut.clear()
 
     # ---- asked
     def replica_lag(self, epoch: int) -> int:
-        """Epochs since the oldest copy that is not in step yet was begun; 0 when all are."""
+        """Epochs since the oldest copy that is not in sync yet was begun; 0 when all are."""
         with self._lock:
             return max((epoch - since for _, since in self._joined.values()), default=0)
 

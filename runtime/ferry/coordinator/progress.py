@@ -37,7 +37,7 @@ def is_at_rest(machine: Coordinator) -> bool:
     """Whether the groups are what is desired and nothing else: former members are let go, too."""
     wanted = machine.desired.placements if machine.desired is not None else ()
     return is_settled(machine) and all(
-        i in placement for group, placement in zip(machine.table.groups, wanted, strict=True) for i in group.in_step
+        i in placement for group, placement in zip(machine.table.groups, wanted, strict=True) for i in group.in_sync
     )
 
 
@@ -196,7 +196,7 @@ class Progress:
             epoch=self.epoch,
             watermark=machine.high if known else None,
             version=(table.version.generation, table.version.number),
-            groups=[(list(g.in_step), list(g.learners)) for g in table.groups],
+            groups=[(list(g.in_sync), list(g.learners)) for g in table.groups],
             settled=is_settled(machine),
             desired=desired.number if desired else 0,
             alive=sorted(machine.alive),

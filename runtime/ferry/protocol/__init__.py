@@ -11,6 +11,6 @@ and positions, the processes hold the data and execute the effects in order. Tim
 comes in with `Tick`.
 
 Invariants (checked after every step of the simulation in tests/sim): one leader per virtual node and
-term; one committed attempt per step; an in-step member is at most one step behind its leader; the watermark never goes
-back; rows are read only when every in-step member has committed them.
+term; one committed attempt per step; an in-sync member is at most one step behind its leader; the watermark never goes
+back; rows are read only when every in-sync member has committed them.
 """

@@ -16,7 +16,7 @@ class Adoption(Membership):
     """How a driver takes over what the one before it has left."""
 
     def _adopt_when_answered(self) -> None:
-        """Decide what is committed, once every in-step member has answered or its time is up."""
+        """Decide what is committed, once every in-sync member has answered or its time is up."""
         silent = [i for i in recovery.needed(self.view, self.rules) if i not in self.answers]
         waited = self.now - self.phase_since
         if silent and waited < self.settings.start_ms:

@@ -70,29 +70,29 @@ def around(
 ) -> tuple[list[Group], list[GroupChange]]:
     """Groups in which no two neighbours of a chain are apart, and some helper is apart from no leader, if that can be.
 
-    Only members that are in step lead, and the leaders stay who they are when that is possible. A replica leaves the
+    Only members that are in sync lead, and the leaders stay who they are when that is possible. A replica leaves the
     groups in which it cannot be reached; a slow one learns anew what it is late with.
     """
     leaders = _leaders(groups, helpers, alive, apart)
     out: list[Group] = []
     changes: list[GroupChange] = []
     for vnode, (group, leader) in enumerate(zip(groups, leaders, strict=True)):
-        late = slow.get(group.in_step)
-        in_step = [leader]
-        for i in group.in_step:
-            if i not in (leader, late) and not apart(in_step[-1], i):
-                in_step.append(i)
+        late = slow.get(group.in_sync)
+        in_sync = [leader]
+        for i in group.in_sync:
+            if i not in (leader, late) and not apart(in_sync[-1], i):
+                in_sync.append(i)
         learners = [i for i in group.learners if not apart(leader, i)]
         if leader != group.leader:
             changes.append(GroupChange(vnode, "promoted", leader))
         if late is not None and late != leader:
             learners.append(late)
             changes.append(GroupChange(vnode, "demoted", late))
-        changes += [GroupChange(vnode, "removed", i) for i in group.members if i not in in_step and i not in learners]
-        if (tuple(in_step), tuple(learners)) == (group.in_step, group.learners):
+        changes += [GroupChange(vnode, "removed", i) for i in group.members if i not in in_sync and i not in learners]
+        if (tuple(in_sync), tuple(learners)) == (group.in_sync, group.learners):
             out.append(group)
         else:
-            out.append(Group(next_term(group, generation), tuple(in_step), tuple(learners)))
+            out.append(Group(next_term(group, generation), tuple(in_sync), tuple(learners)))
     return out, changes
 
 
@@ -106,7 +106,7 @@ def _leaders(
     present = [group.leader for group in groups]
     found: list[tuple[int, list[InstanceId]]] = []
     for helper in helpers:
-        chosen = [next((i for i in g.in_step if i in alive and not apart(helper, i)), None) for g in groups]
+        chosen = [next((i for i in g.in_sync if i in alive and not apart(helper, i)), None) for g in groups]
         whole = [i for i in chosen if i is not None]
         if len(whole) == len(groups):
             found.append((sum(a != b for a, b in zip(whole, present, strict=True)), whole))

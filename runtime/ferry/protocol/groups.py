@@ -1,7 +1,7 @@
 """How replica groups change: pure functions from one routing table to the next.
 
-    planned -> warming -> in step -> cut -> cleaning -> done        (a move)
-    lost member -> the chain closes over it; a lost leader -> the next in-step member leads      (a recovery)
+    planned -> warming -> in sync -> cut -> cleaning -> done        (a move)
+    lost member -> the chain closes over it; a lost leader -> the next in-sync member leads      (a recovery)
 
 `regroup` is one step towards the desired placement; scale out, scale in, rebalance, drain and the repair after a failure
 are the same steps. It is called between two epochs. `without` closes groups over a lost member at any time.
@@ -26,7 +26,7 @@ class GroupChange:
 
     vnode: int
     kind: str
-    """joined | in-step | cut | cleaned | promoted | removed | aborted | demoted"""
+    """joined | in-sync | cut | cleaned | promoted | removed | aborted | demoted"""
     instance: InstanceId
 
 
@@ -60,7 +60,7 @@ def without(
 ) -> tuple[list[Group], list[GroupChange], list[int]]:
     """Groups after these losses: (groups, changes, orphans).
 
-    A virtual node of which no in-step member would be left (with `proven`: none that is known to be a copy) is an orphan:
+    A virtual node of which no in-sync member would be left (with `proven`: none that is known to be a copy) is an orphan:
     its group stays as it is, for only those members, should they come back with their files, still have the state.
     """
 
@@ -71,18 +71,18 @@ def without(
     changes: list[GroupChange] = []
     orphans: list[int] = []
     for vnode, group in enumerate(table.groups):
-        in_step = tuple(i for i in group.in_step if stays(i, vnode))
+        in_sync = tuple(i for i in group.in_sync if stays(i, vnode))
         learners = tuple(i for i in group.learners if stays(i, vnode))
-        if in_step != group.in_step and not any(proven is None or i in proven for i in in_step):
+        if in_sync != group.in_sync and not any(proven is None or i in proven for i in in_sync):
             orphans.append(vnode)
-            in_step = group.in_step
-        if (in_step, learners) == (group.in_step, group.learners):
+            in_sync = group.in_sync
+        if (in_sync, learners) == (group.in_sync, group.learners):
             groups.append(group)
             continue
-        changes += [GroupChange(vnode, "removed", i) for i in group.members if i not in in_step and i not in learners]
-        if in_step[0] != group.leader:
-            changes.append(GroupChange(vnode, "promoted", in_step[0]))
-        groups.append(Group(next_term(group, generation), in_step, learners))
+        changes += [GroupChange(vnode, "removed", i) for i in group.members if i not in in_sync and i not in learners]
+        if in_sync[0] != group.leader:
+            changes.append(GroupChange(vnode, "promoted", in_sync[0]))
+        groups.append(Group(next_term(group, generation), in_sync, learners))
     return groups, changes, orphans
 
 
@@ -91,7 +91,7 @@ def completed(group: Group, first: Placement) -> Placement:
 
     Who has put it elsewhere knows better.
     """
-    short = len(group.in_step) < len(first) and all(i in first for i in group.members)
+    short = len(group.in_sync) < len(first) and all(i in first for i in group.members)
     return first if short else group.members
 
 
@@ -109,7 +109,7 @@ def regroup(
 ) -> tuple[list[Group], list[GroupChange]]:
     """One step from `table` towards `desired`, between two epochs.
 
-    `warm` says as of which label a learner holds a virtual node; it becomes in step when that is the last committed one.
+    `warm` says as of which label a learner holds a virtual node; it becomes in sync when that is the last committed one.
     `refused` are (learner, virtual node) pairs that were given up: they are not begun again for the present.
     """
     groups: list[Group] = []
@@ -121,35 +121,35 @@ def regroup(
         if not want:
             groups.append(group)
             continue
-        in_step, learners = list(group.in_step), list(group.learners)
+        in_sync, learners = list(group.in_sync), list(group.learners)
         for i in list(learners):
             if i not in want or (i, vnode) in refused:
                 learners.remove(i)
                 changes.append(GroupChange(vnode, "aborted", i))
             elif (i, vnode) in warm and (warm[(i, vnode)] == committed or not rules.warm_label):
                 learners.remove(i)
-                in_step.append(i)
-                changes.append(GroupChange(vnode, "in-step", i))
-        leader = want[0] if may_lead(want[0]) else in_step[0]
-        if leader != in_step[0] and (leader in in_step or (leader in learners and not rules.cut_in_step)):
-            in_step = [leader, *(i for i in in_step if i != leader)]
+                in_sync.append(i)
+                changes.append(GroupChange(vnode, "in-sync", i))
+        leader = want[0] if may_lead(want[0]) else in_sync[0]
+        if leader != in_sync[0] and (leader in in_sync or (leader in learners and not rules.cut_in_sync)):
+            in_sync = [leader, *(i for i in in_sync if i != leader)]
             learners = [i for i in learners if i != leader]
             changes.append(GroupChange(vnode, "cut", leader))
-        elif all(i in in_step for i in wanted):
+        elif all(i in in_sync for i in wanted):
             # Only a group at its full desired strength lets its origin go: a target may die right after the cut.
             # Its leader stays as long as the desired one may not lead.
-            gone = [i for i in in_step[1:] if i not in want]
-            in_step = [i for i in in_step if i not in gone]
+            gone = [i for i in in_sync[1:] if i not in want]
+            in_sync = [i for i in in_sync if i not in gone]
             changes += [GroupChange(vnode, "cleaned", i) for i in gone]
-        missing = [i for i in want if i not in in_step and i not in learners and (i, vnode) not in refused]
+        missing = [i for i in want if i not in in_sync and i not in learners and (i, vnode) not in refused]
         if missing and (group.learners or busy < pace.batch):
             busy += 0 if group.learners else 1
             learners.extend(missing)
             changes.extend(GroupChange(vnode, "joined", i) for i in missing)
-        if (tuple(in_step), tuple(learners)) == (group.in_step, group.learners):
+        if (tuple(in_sync), tuple(learners)) == (group.in_sync, group.learners):
             groups.append(group)
         else:
-            groups.append(Group(next_term(group, generation), tuple(in_step), tuple(learners)))
+            groups.append(Group(next_term(group, generation), tuple(in_sync), tuple(learners)))
     return groups, changes
 
 
@@ -158,6 +158,6 @@ def settled(table: Table, desired: Sequence[Placement], alive: Mapping[InstanceI
 
     def right(group: Group, wanted: Placement) -> bool:
         want = [i for i in wanted if i in alive]
-        return not group.learners and (not want or (group.leader == want[0] and all(i in group.in_step for i in want)))
+        return not group.learners and (not want or (group.leader == want[0] and all(i in group.in_sync for i in want)))
 
     return all(right(group, wanted) for group, wanted in zip(table.groups, desired, strict=True))

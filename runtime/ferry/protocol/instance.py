@@ -3,7 +3,7 @@
     Prepare --> contribute (helper) --> partials of all helpers --> compute (leader) --> log, down the chain
             --> tail: Prepared --> Commit --> committing mark, put, committed mark --> Committed
 
-    learner:  Install --> Fetch --> Chunk ... Chunk(last) + every delta --> Warm --> Install (in step)
+    learner:  Install --> Fetch --> Chunk ... Chunk(last) + every delta --> Warm --> Install (in sync)
 
 Effects are executed in order by the process; what an effect finds out comes back as an event (`Computed`).
 """

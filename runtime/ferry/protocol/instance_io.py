@@ -196,7 +196,7 @@ class Saved:
     fired: int = 0
     """Late records and about how many fired rows of the committed step, over all chains."""
     learned: tuple[int, ...] = ()
-    """Learned whole as of `committed`: the journal may have this instance in step for them before it is told."""
+    """Learned whole as of `committed`: the journal may have this instance in sync for them before it is told."""
 
     def changed(self, **changes: Any) -> Saved:
         """A copy with some fields changed: written several times a step."""

@@ -1,6 +1,6 @@
 """Snapshots at both ends: what a learner still needs, and what a leader is sending.
 
-    learner:  wanted --> Fetch --> Chunk 0, 1, ... last --> whole --> Warm after every commit --> in step
+    learner:  wanted --> Fetch --> Chunk 0, 1, ... last --> whole --> Warm after every commit --> in sync
                 ^                     | gap, stall, lost leader
                 '---------------------'  (begin again, from nothing)
 

@@ -139,7 +139,7 @@ class Member(ABC):
             self._raise_generation(ask.generation)
         s = self.saved
         prepared, deltas = self._prepared(), self._logged()
-        # A learner may have become in step by the journal before it is told. What was prepared since has its deltas, too,
+        # A learner may have become in sync by the journal before it is told. What was prepared since has its deltas, too,
         # unless files are of an older day.
         learned = self.learning.warm if self.rules.whole_flag else self.learning.vnodes()
         whole = [v for v in (*s.learned, *learned) if all(v in deltas[label] for label in prepared)]
@@ -184,7 +184,7 @@ class Member(ABC):
         whole = {**dict.fromkeys((*self.saved.holds, *self.saved.learned)), **self.learning.vnodes(complete=True)}
         lacking = [v for v in mine if v not in whole]
         if lacking and not table.initial and self.rules.warm_label and self.rules.whole_flag:
-            self._do(Send(DRIVER, m.Failed(self.me, f"in step for virtual nodes {lacking[:8]} without holding them")))
+            self._do(Send(DRIVER, m.Failed(self.me, f"in sync for virtual nodes {lacking[:8]} without holding them")))
             return
         self._leave_and_learn(mine, view, anew)
         waiting, self.waiting = self.waiting, []
@@ -195,7 +195,7 @@ class Member(ABC):
         """Drop what is not held any more, so that it is never found later; begin to learn what is new.
 
         `anew`: the table is the first one of its driver here. The driver before may have died while it told of a commit,
-        and an attempt that no in-step member heard of is given up. An instance that is none forgets what it has committed,
+        and an attempt that no in-sync member heard of is given up. An instance that is none forgets what it has committed,
         and what it has learned by that.
         """
         wanted = view.learned.get(self.me, {})

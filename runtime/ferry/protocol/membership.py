@@ -68,7 +68,7 @@ class Membership(ABC):
         """`initial` is the table of a new job; `journal` what the journal holds, None for a new job."""
         self.settings = settings
         self.rules = rules or Rules()
-        self.first = tuple(group.in_step for group in initial.groups)
+        self.first = tuple(group.in_sync for group in initial.groups)
         """Where the virtual nodes of a new job are."""
         self.generation = (journal.version.generation if journal else 0) + 1
         self._take_over(journal, initial)
@@ -82,7 +82,7 @@ class Membership(ABC):
         self.answers: dict[InstanceId, m.Answer] = {}
         """Answers of instances that are not admitted yet."""
         self.newest: m.Answer | None = None
-        """The answer of the highest committed step, of an in-step member, which may be gone since: so much is final."""
+        """The answer of the highest committed step, of an in-sync member, which may be gone since: so much is final."""
         self.alive: dict[InstanceId, bool] = {}
         """Admitted instances: they obey this driver."""
         self.leaving: dict[InstanceId, bool] = {}
@@ -333,7 +333,7 @@ class Membership(ABC):
         self.heard[instance] = self.now
 
     def _admit(self, answer: m.Answer) -> bool:
-        """Let an instance take part; whether it is an in-step member."""
+        """Let an instance take part; whether it is an in-sync member."""
         i = answer.instance
         self._obeys(i)
         self._do(Send(i, m.Install(self.table)))
@@ -350,7 +350,7 @@ class Membership(ABC):
 
     @abstractmethod
     def _member_returned(self) -> None:
-        """An in-step member was admitted while an epoch runs."""
+        """An in-sync member was admitted while an epoch runs."""
 
     def _away(self) -> list[InstanceId]:
         """Members that were lost, be it a moment ago, and are not back."""
@@ -368,9 +368,9 @@ class Membership(ABC):
         if changes:
             self._journal(self._next(groups), tuple(changes))
             return True
-        hopeless = [v for v in orphans if all(map(self._is_overdue, self.table.groups[v].in_step))]
+        hopeless = [v for v in orphans if all(map(self._is_overdue, self.table.groups[v].in_sync))]
         if hopeless:
-            holders = sorted({i: True for v in hopeless for i in self.table.groups[v].in_step})
+            holders = sorted({i: True for v in hopeless for i in self.table.groups[v].in_sync})
             seconds = f"{self.settings.return_ms / 1000:.0f} s"
             what = f"virtual nodes {hopeless[:8]} (of {len(hopeless)})"
             if failing := [f"{i} ({f.reason})" for i in holders if (f := self.failed.get(i)) and f.since is not None]:

@@ -1,6 +1,6 @@
 """Moves: one step of the groups towards what is desired, between two epochs.
 
-Desired --> joined --> Warm --> in step --> cut --> cleaned        (groups.regroup decides, the journal makes it so)
+Desired --> joined --> Warm --> in sync --> cut --> cleaned        (groups.regroup decides, the journal makes it so)
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Moves(Adoption):
         """Whether groups may stay as they are, without looking at each."""
         if self.desired is not None or self.view.learned:
             return False
-        return all(len(group.in_step) >= len(first) for group, first in zip(self.table.groups, self.first, strict=True))
+        return all(len(group.in_sync) >= len(first) for group, first in zip(self.table.groups, self.first, strict=True))
 
     def _wanted(self, pace: g.Pace) -> tuple[list[Group], list[g.GroupChange]]:
         return g.regroup(
@@ -106,7 +106,7 @@ class Moves(Adoption):
             self.refuse(i, stuck[i], f"nothing has come from {', '.join(leaders[:4])} for {seconds:g} s")
         groups, changes = self._wanted(self._pace())
         for c in changes:
-            if c.kind == "in-step":
+            if c.kind == "in-sync":
                 self.refused.pop((c.instance, c.vnode), None)
         if changes:
             if any(c.kind == "cut" for c in changes):

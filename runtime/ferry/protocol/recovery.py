@@ -1,6 +1,6 @@
 """What a new driver makes of the answers: pure functions.
 
-Every in-step member of the newest journaled groups says what it committed. The highest step that any of them committed
+Every in-sync member of the newest journaled groups says what it committed. The highest step that any of them committed
 is final: the others have its deltas in their logs. Who has neither is no copy any more.
 """
 
@@ -68,7 +68,7 @@ def survey(
     generation: int,
     rules: Rules,
 ) -> Survey:
-    """Weigh the answers of the in-step members of `table`; members that did not answer count as lost.
+    """Weigh the answers of the in-sync members of `table`; members that did not answer count as lost.
 
     `heard` is the newest of those answers and of what members had said that are lost since: a step that was committed once
     is not begun anew, also when all come back with files of an older day.
@@ -92,14 +92,14 @@ def survey(
             # In the first table of a job everybody holds everything there is: nothing. None stands for all.
             whole[i] = None if table.initial or not rules.whole_flag else dict.fromkeys(answers[i].holds)
     for vnode, group in enumerate(table.groups):
-        keep = tuple(i for i in group.in_step if (has := whole[i]) is None or vnode in has)
+        keep = tuple(i for i in group.in_sync if (has := whole[i]) is None or vnode in has)
         if not keep:
-            (out.missing if any(i not in answers for i in group.in_step) else out.dead).append(vnode)
-            keep = group.in_step
-        if keep == group.in_step:
+            (out.missing if any(i not in answers for i in group.in_sync) else out.dead).append(vnode)
+            keep = group.in_sync
+        if keep == group.in_sync:
             out.groups.append(group)
             continue
-        out.changes += [GroupChange(vnode, "removed", i) for i in group.in_step if i not in keep]
+        out.changes += [GroupChange(vnode, "removed", i) for i in group.in_sync if i not in keep]
         if keep[0] != group.leader:
             out.changes.append(GroupChange(vnode, "promoted", keep[0]))
         out.groups.append(Group(next_term(group, generation), keep, group.learners))

@@ -14,18 +14,18 @@ class Rules:
     """Every rule is on unless a test says otherwise."""
 
     adopt: bool = True
-    """A new driver finishes an attempt that any in-step member committed."""
+    """A new driver finishes an attempt that any in-sync member committed."""
     fence_ask: bool = True
     """Answering a driver raises the generation of the instance: older drivers are refused from then on, and what is being
     computed for them is dropped."""
     ask_all: bool = True
-    """A new driver decides "none committed" only when every in-step member answered or was removed by a new term."""
+    """A new driver decides "none committed" only when every in-sync member answered or was removed by a new term."""
     fence_read: bool = True
     """A read of fired rows carries the generation; a lower one is refused."""
     gone_is_error: bool = True
     """A read of rows that are no longer there, or of virtual nodes not held here, is an error, never an empty answer."""
     all_committed: bool = True
-    """Rows are readable, and the next step begins, only when every in-step member has committed."""
+    """Rows are readable, and the next step begins, only when every in-sync member has committed."""
     journal_first: bool = True
     """Nobody acts on a group change that is not in the journal."""
     commit_final: bool = True
@@ -33,13 +33,13 @@ class Rules:
     keys_full: bool = True
     """Staged fragments are named by generation, ingest run and task attempt."""
     between_epochs: bool = True
-    """In step and cut are granted only after Spark has begun the next epoch and before its first Prepare."""
+    """In sync and cut are granted only after Spark has begun the next epoch and before its first Prepare."""
     warm_label: bool = True
-    """A learner becomes in step only when what it holds is as of the last committed step."""
+    """A learner becomes in sync only when what it holds is as of the last committed step."""
     warm_version: bool = True
     """A learner is warm only by a snapshot that was begun since it learns from its present leader."""
-    cut_in_step: bool = True
-    """Only an in-step member becomes leader."""
+    cut_in_sync: bool = True
+    """Only an in-sync member becomes leader."""
     whole_flag: bool = True
     """Files of an unfinished snapshot are no copy."""
     compare_label: bool = True

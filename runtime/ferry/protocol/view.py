@@ -37,12 +37,12 @@ class TableView:
                 held.setdefault(i, []).extend(vnodes)
         for vnode, group in enumerate(table.groups):
             for i in group.learners:
-                learned.setdefault(i, {})[vnode] = group.in_step[0]
-                taught.setdefault(group.in_step[0], {}).setdefault(i, []).append(vnode)
+                learned.setdefault(i, {})[vnode] = group.in_sync[0]
+                taught.setdefault(group.in_sync[0], {}).setdefault(i, []).append(vnode)
         self.led = {i: tuple(sorted(led[i])) for i in sorted(led)}
         """Leaders and what they lead."""
         self.held = {i: tuple(sorted(held[i])) for i in sorted(held)}
-        """In-step members and what they hold."""
+        """In-sync members and what they hold."""
         self.learned = learned
         """Learners: virtual node -> the leader it is learned from."""
         self.taught = taught

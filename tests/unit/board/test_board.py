@@ -24,8 +24,8 @@ A, B = InstanceId("0.0"), InstanceId("1.0")
 RUN = "j-1"
 
 
-def table(generation: int, number: int, *in_step: InstanceId) -> Table:
-    return Table(Version(generation, number), (Group(Term(generation, number), in_step or (A, B)),))
+def table(generation: int, number: int, *in_sync: InstanceId) -> Table:
+    return Table(Version(generation, number), (Group(Term(generation, number), in_sync or (A, B)),))
 
 
 class Redis:

@@ -254,8 +254,8 @@ class World:
     def settled(self) -> bool:
         wanted = self.placements or [tuple(g) for g, _ in self.groups]
         return all(
-            not learners and in_step == [i for i in want if i in self.alive]
-            for (in_step, learners), want in zip(self.groups, wanted)
+            not learners and in_sync == [i for i in want if i in self.alive]
+            for (in_sync, learners), want in zip(self.groups, wanted)
         )
 
     def act(self, action: d.Action) -> None:
@@ -280,8 +280,8 @@ class World:
         self.alive = {f"{k}.{i}" for k, w in self.workers.items() if w.running for i in range(w.instances)}
         if not self.driver:
             return
-        for v, (in_step, learners) in enumerate(self.groups):
-            living = [i for i in in_step if i in self.alive] or in_step
+        for v, (in_sync, learners) in enumerate(self.groups):
+            living = [i for i in in_sync if i in self.alive] or in_sync
             if self.placements is None:
                 self.groups[v] = (living, [])
                 continue
@@ -336,7 +336,7 @@ def test_actions_come_to_rest(seed: int) -> None:
         assert world.settled(), history[-20:]
         stay = [k for k in range(world.wanted.workers) if k not in world.drains]
         assert {k for k, w in world.workers.items() if w.running} - set(world.drains) == set(stay)
-        for in_step, _ in world.groups:
-            assert len(in_step) == 1 + min(1, len(stay) - 1)
-            assert all(int(i.split(".")[0]) in stay for i in in_step)
+        for in_sync, _ in world.groups:
+            assert len(in_sync) == 1 + min(1, len(stay) - 1)
+            assert all(int(i.split(".")[0]) in stay for i in in_sync)
         history.append(world.disturb(chance))

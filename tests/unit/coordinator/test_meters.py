@@ -43,7 +43,7 @@ def test_a_move_is_timed_in_its_parts() -> None:
     told.epoch()
     told.epoch(seconds=1.5)
     assert told.meters.replica_lag(9) == 2
-    told.change((0, "in-step", C), (1, "in-step", C))
+    told.change((0, "in-sync", C), (1, "in-sync", C))
     told.epoch()
     told.change((0, "cut", C))
     told.epoch()

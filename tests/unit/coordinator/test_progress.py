@@ -41,12 +41,12 @@ def test_an_epoch_that_is_emitted_again_is_counted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_step", "settled", "at_rest"),
+    ("in_sync", "settled", "at_rest"),
     [(("1.0", "0.0"), True, True), (("1.0", "0.0", "2.0"), True, False), (("0.0", "1.0"), False, False)],
     ids=["as desired", "a former member is still there", "another leads"],
 )
-def test_a_job_is_at_rest_when_former_members_are_gone(in_step: tuple[str, ...], settled: bool, at_rest: bool) -> None:
-    table = Table(Version(1, 1), (Group(Term(1, 0), tuple(InstanceId(i) for i in in_step)),))
+def test_a_job_is_at_rest_when_former_members_are_gone(in_sync: tuple[str, ...], settled: bool, at_rest: bool) -> None:
+    table = Table(Version(1, 1), (Group(Term(1, 0), tuple(InstanceId(i) for i in in_sync)),))
     desired = Desired(1, ((InstanceId("1.0"), InstanceId("0.0")),))
     machine: Any = SimpleNamespace(table=table, desired=desired, alive=dict.fromkeys(("0.0", "1.0", "2.0"), True))
     assert (is_settled(machine), is_at_rest(machine)) == (settled, at_rest)

@@ -46,7 +46,7 @@ def test_a_leader_lost_in_prepare_means_a_new_attempt_without_a_new_ingest() -> 
     top.stop = ()
     top.crash(C)
     assert top.kinds().count("StartIngest") == before
-    assert top.journal is not None and [g.in_step for g in top.journal.groups] == [(A,), (A,)]
+    assert top.journal is not None and [g.in_sync for g in top.journal.groups] == [(A,), (A,)]
     label = top.last(c.Emit).rows.label
     assert label.step == Step(1, 0) and label.attempt == Attempt(1, 4)
 
@@ -134,7 +134,7 @@ def test_a_learner_becomes_in_step_is_cut_to_and_the_origin_cleaned() -> None:
         assert top.driver.pending() == (epoch <= 3)
         top.epoch(epoch)
         assert top.journal is not None
-        seen.append((top.journal.groups[0].in_step, top.journal.groups[0].learners))
+        seen.append((top.journal.groups[0].in_sync, top.journal.groups[0].learners))
     assert seen == [((A,), (B,)), ((B, A), ()), ((B,), ()), ((B,), ()), ((B,), ())]
     assert (A, i.Drop((0,))) in top.done and not top.driver.pending()
 
@@ -166,7 +166,7 @@ def test_a_learner_that_alone_heard_of_a_commit_does_not_go_on_from_it(missed: b
     for epoch in range(1, 5):
         top.epoch(epoch)
         assert top.committed()[B] == top.committed()[A]
-    assert top.driver.table.groups[0].in_step == (A, B)
+    assert top.driver.table.groups[0].in_sync == (A, B)
 
 
 def test_the_sole_copy_comes_back_with_its_files() -> None:
@@ -227,7 +227,7 @@ def test_a_learner_whose_delta_comes_after_the_commit_is_in_step_all_the_same() 
     top.give = give_late  # type: ignore[method-assign]
     for epoch in range(1, 6):
         top.epoch(epoch)
-    assert top.driver.table.groups[0].in_step == (A, B)
+    assert top.driver.table.groups[0].in_sync == (A, B)
     assert loads == 2, "one that was ahead of a learner without any epoch, and one that is enough"
 
 
@@ -263,7 +263,7 @@ def test_chains_that_are_complete_do_not_wait_for_the_others_beyond_a_tick() -> 
     member.step(m.Install(table))
     step, attempt = Step(0, 0), Attempt(1, 1)
     first, second = (
-        m.Delta(step, attempt, table.version, g.leader, g.in_step, (v,), v, 5) for v, g in enumerate(table.groups)
+        m.Delta(step, attempt, table.version, g.leader, g.in_sync, (v,), v, 5) for v, g in enumerate(table.groups)
     )
 
     def acks(event: i.Event) -> list[object]:

@@ -24,7 +24,7 @@ def test_a_failed_instance_is_a_lost_one() -> None:
     top.stop = ()
     fail(top)
     assert "Halt" not in top.kinds()
-    assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
+    assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
     assert top.last(c.Emit).rows.label.step == Step(1, 0), "the epoch ends without it"
     note = next(x for x in top.done if isinstance(x, c.Note) and x.kind == "failed")
     assert note.text == "0.0: Exhausted: the disk is full; it is left out for 1 s"
@@ -69,7 +69,7 @@ def test_the_only_copy_may_fail_for_as_long_as_one_may_be_gone() -> None:
 
 def test_who_failed_and_does_not_end_is_asked_again() -> None:
     top = Top([(B,)], (A, B))
-    top.tell(m.Failed(A, "it is in step for what it does not hold"))
+    top.tell(m.Failed(A, "it is in sync for what it does not hold"))
     assert A not in top.driver.alive
     top.tell(c.Tick(2_001))
     assert A in top.driver.alive
@@ -86,28 +86,28 @@ def test_whose_connection_breaks_for_a_moment_stays_a_member() -> None:
     files = top.crash(A)
     top.tell(c.Tick(1199))
     top.back(A, files)
-    assert [g.in_step for g in top.driver.table.groups] == groups
+    assert [g.in_sync for g in top.driver.table.groups] == groups
     assert top.last(c.Emit).rows.label.step == Step(1, 0), "and the epoch goes on with it"
     top.tell(c.EpochEnded(1))
     top.crash(A)
     top.tell(c.Desired(1, ((B, A), (B, A))))
     top.tell(c.EpochBegun(2))
-    assert top.driver.table.groups[0].in_step == (A, B), "nothing is moved meanwhile"
+    assert top.driver.table.groups[0].in_sync == (A, B), "nothing is moved meanwhile"
     top.tell(c.Tick(1399))
-    assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
+    assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
 
 
 def test_who_failed_or_stands_still_is_not_waited_for() -> None:
     top = Top([(A, B), (B, A)], (A, B), c.CoordinatorSettings(grace_ms=200))
     top.epoch(0)
     top.tell(m.Failed(A, "the disk is full"))
-    assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
+    assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
     top = Top([(A, B), (B, A)], (A, B), c.CoordinatorSettings(grace_ms=200, silence_ms=2500))
     top.epoch(0)
     for now in (1000, 2000, 2501):
         top.tell(m.Pulse(B, 0))
         top.tell(c.Tick(now))
-    assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
+    assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
 
 
 def test_the_last_holder_has_its_own_time_to_come_back() -> None:
@@ -142,5 +142,5 @@ def test_a_put_whose_log_is_gone_is_no_copy(copies: tuple[InstanceId, ...], anot
         halt = top.last(c.Halt)
         assert halt.kind == "unavailable" and "[0] (of 1)" in halt.reason
         return
-    assert [g.in_step for g in top.driver.table.groups] == [(B,)] and "Halt" not in top.kinds()
+    assert [g.in_sync for g in top.driver.table.groups] == [(B,)] and "Halt" not in top.kinds()
     assert top.committed() == {A: None, B: commit.label}

@@ -205,5 +205,5 @@ def test_a_large_snapshot_that_is_over_does_not_hide_that_a_small_one_comes_alon
 
     assert [told(1, number, number == 8) for number in range(9)][-1] == [9]
     assert told(2, 0, False) == [10]
-    learning.keep({2: A}, Version(1, 2))  # virtual node 1 is in step
+    learning.keep({2: A}, Version(1, 2))  # virtual node 1 is in sync
     assert told(2, 1, False) == [2], "else its move would be given up"

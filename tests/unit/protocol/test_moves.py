@@ -33,7 +33,7 @@ def test_after_a_cut_no_other_virtual_node_begins_for_some_epochs(gap: int, seco
     assert (0, "cut") in seen[2]
     assert [epoch for epoch, made in seen.items() if (1, "joined") in made] == [second]
     assert (0, "cleaned") in seen[3], "the gap holds up no move that has begun"
-    assert [g.in_step for g in top.driver.table.groups] == [(B,), (B,)]
+    assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
     top.epoch(second + 3)
     assert not changes(top) and not top.driver.pending()
 
@@ -78,7 +78,7 @@ def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while
         epoch += 1
         top.epoch(epoch)
         made += [kind for _, kind in changes(top)]
-    assert made[-3:] == ["in-step", "cut", "cleaned"] and not top.driver.given_up()
+    assert made[-3:] == ["in-sync", "cut", "cleaned"] and not top.driver.given_up()
 
 
 def test_a_move_that_comes_along_has_the_time_that_it_needs() -> None:
@@ -120,7 +120,7 @@ def test_who_is_too_late_for_the_first_table_is_taken_in_when_nobody_plans() -> 
     assert top.driver.pending(), "without data a tick has to make an epoch"
     for epoch in (1, 2):
         top.epoch(epoch)
-    assert [g.in_step for g in top.driver.table.groups] == groups, "and leads again what it should"
+    assert [g.in_sync for g in top.driver.table.groups] == groups, "and leads again what it should"
     assert top.driver.table.groups[0].learners == () and not top.driver.pending()
 
 
@@ -135,7 +135,7 @@ def test_a_copy_that_was_lost_is_made_again_by_the_next_driver_too() -> None:
     top.new_driver()
     for epoch in (2, 3):
         top.epoch(epoch)
-    assert [g.in_step for g in top.driver.table.groups] == groups
+    assert [g.in_sync for g in top.driver.table.groups] == groups
 
 
 def test_groups_that_somebody_has_placed_stay_as_they_are_while_nobody_says_more() -> None:
@@ -145,9 +145,9 @@ def test_groups_that_somebody_has_placed_stay_as_they_are_while_nobody_says_more
     for epoch in range(1, 5):
         top.epoch(epoch)
     placed = [(C,), (B, A)]
-    assert [g.in_step for g in top.driver.table.groups] == placed
+    assert [g.in_sync for g in top.driver.table.groups] == placed
     top.new_driver()
     assert not top.driver.pending()
     for epoch in range(5, 8):
         top.epoch(epoch)
-    assert [g.in_step for g in top.driver.table.groups] == placed
+    assert [g.in_sync for g in top.driver.table.groups] == placed

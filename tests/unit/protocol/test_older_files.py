@@ -31,8 +31,8 @@ def commit(epoch: int) -> m.Commit:
 
 
 def table(version: Version, *groups: tuple[tuple[InstanceId, ...], tuple[InstanceId, ...]]) -> Table:
-    """Of groups (in step, learners)."""
-    return Table(version, tuple(Group(Term(1, 1), in_step, learners) for in_step, learners in groups))
+    """Of groups (in sync, learners)."""
+    return Table(version, tuple(Group(Term(1, 1), in_sync, learners) for in_sync, learners in groups))
 
 
 def messages(effects: list[i.Effect]) -> list[m.Message]:
@@ -84,11 +84,11 @@ def test_who_is_silent_may_have_what_spark_has_seen_the_end_of() -> None:
     top.members = {A: old}
     top.new_driver()
     top.wait(59_000)
-    assert top.journal is not None and top.journal.groups[0].in_step == (A, B), "nothing is decided without it"
+    assert top.journal is not None and top.journal.groups[0].in_sync == (A, B), "nothing is decided without it"
     top.back(B, late)
     ready = top.last(c.Ready)
     assert ready.committed.step == Step(1, 0) and ready.committed > epoch
-    assert top.driver.table.groups[0].in_step == (B,)
+    assert top.driver.table.groups[0].in_sync == (B,)
 
 
 def test_what_a_member_said_before_it_was_lost_is_not_begun_anew() -> None:
@@ -118,7 +118,7 @@ def test_what_a_lost_member_said_is_put_by_one_that_has_it_in_its_log() -> None:
     top.back(A, i.Instance(A, 1, i.Saved()))
     top.back(B, behind)
     assert top.last(c.Ready).committed == committed == top.committed()[B]
-    assert top.driver.table.groups[0].in_step == (B,)
+    assert top.driver.table.groups[0].in_sync == (B,)
 
 
 def test_what_was_learned_whole_is_known_to_the_next_life_before_the_driver_hears_of_it() -> None:

@@ -135,7 +135,7 @@ def test_a_slow_replica_is_demoted_and_comes_back_when_it_keeps_up() -> None:
     top.wait(10_001, {B: 5000})
     assert members(top) == groups and top.driver.deadlines == 1, "once more with all of them"
     top.wait(22_000, {B: 5000})
-    assert [(g.in_step, g.learners) for g in top.driver.table.groups] == [((A,), (B,)), ((C, A), ())]
+    assert [(g.in_sync, g.learners) for g in top.driver.table.groups] == [((A,), (B,)), ((C, A), ())]
     assert top.last(c.Note).changes == (GroupChange(0, "demoted", B),)
     assert top.last(c.Emit).rows.label.step == Step(1, 0), "the epoch ends without it"
     top.tell(c.EpochEnded(1))
@@ -144,7 +144,7 @@ def test_a_slow_replica_is_demoted_and_comes_back_when_it_keeps_up() -> None:
     top.deaf = set()
     for epoch in range(3, 6):
         top.epoch(epoch)
-    assert [g.in_step for g in top.driver.table.groups] == groups
+    assert [g.in_sync for g in top.driver.table.groups] == groups
 
 
 def test_a_leader_that_computes_has_all_the_time_it_needs() -> None:

@@ -149,7 +149,7 @@ def _in_sync(view: JobView) -> Claimed:
         return Claimed("ReplicasInSync", "Unknown", "NoDriver")
     wanted, workers = force.job.spec.state.replicas, force.job.spec.workers
     alive = frozenset(status.alive)
-    copies = [sum(i in alive for i in in_step) for in_step, _ in status.groups]
+    copies = [sum(i in alive for i in in_sync) for in_sync, _ in status.groups]
     short = sum(count < 1 + wanted for count in copies)
     if not short:
         return Claimed("ReplicasInSync", "True", "InSync", f"{wanted} copies of every virtual node beside the leader")
@@ -167,9 +167,9 @@ def moving(view: JobView) -> int:
     planned = submitted.placements if submitted is not None and submitted.generation == status.generation else ()
     settled = status.settled and submitted is not None and submitted.number == status.desired
     alive, count = frozenset(status.alive), 0
-    for vnode, (in_step, learners) in enumerate(status.groups):
+    for vnode, (in_sync, learners) in enumerate(status.groups):
         wanted = [i for i in planned[vnode] if i in alive] if vnode < len(planned) else []
-        elsewhere = bool(wanted) and (in_step[:1] != wanted[:1] or not frozenset(wanted) <= frozenset(in_step))
+        elsewhere = bool(wanted) and (in_sync[:1] != wanted[:1] or not frozenset(wanted) <= frozenset(in_sync))
         count += bool(learners) or (elsewhere and not settled)
     return count
 

@@ -116,7 +116,7 @@ def _workers(view: JobView) -> int:
     status = view.seen.status
     if status is None:
         return view.seen.before.workers if view.seen.workers else 0
-    return len({worker_of(InstanceId(i)) for in_step, _ in status.groups for i in in_step})
+    return len({worker_of(InstanceId(i)) for in_sync, _ in status.groups for i in in_sync})
 
 
 def _handover_seconds(claimed: Sequence[Claimed], before: JobStatus, now: float) -> float | None:

@@ -200,7 +200,7 @@ def moves_of(records: Sequence[Record]) -> list[Move]:
             continue
         changes = sorted(record["changes"], key=lambda c: c[1] != "joined")
         for vnode, what, instance in changes:
-            if what in ("joined", "cut") or (what in ("in-step", "aborted") and (vnode, instance) in warming):
+            if what in ("joined", "cut") or (what in ("in-sync", "aborted") and (vnode, instance) in warming):
                 move = _open_move(moves, bool(warming), vnode, record["t"], what)
                 move.end = max(move.end, record["t"])
                 if vnode not in move.vnodes:
@@ -212,7 +212,7 @@ def moves_of(records: Sequence[Record]) -> list[Move]:
                 moves[-1].end = max(moves[-1].end, record["t"])
             if what == "joined":
                 warming[vnode, instance] = True
-            elif what in ("in-step", "aborted", "removed"):
+            elif what in ("in-sync", "aborted", "removed"):
                 warming.pop((vnode, instance), None)
     ends = [r["end"] for r in epochs_of(records)]
     for move in moves:

@@ -71,7 +71,7 @@ class FakeDriver:
             return
         if not (self.world.fails_epochs or self.world.stands or self.world.no_records):
             self.world.epoch += 1
-        # A member that is gone leaves its group; the next in step leads. A group without members waits for one.
+        # A member that is gone leaves its group; the next in sync leads. A group without members waits for one.
         self.groups = [[i for i in group if i in alive] or group for group in self.groups]
         if self.desired is None:
             return

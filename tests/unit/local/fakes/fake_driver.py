@@ -67,8 +67,8 @@ def status():
     living = alive()
     want = State.desired[1]
     settled = want is None or all(
-        not learners and in_step == [i for i in w if i in living]
-        for (in_step, learners), w in zip(State.groups or [], want)
+        not learners and in_sync == [i for i in w if i in living]
+        for (in_sync, learners), w in zip(State.groups or [], want)
     )
     return {
         "job": RUN["job"], "generation": State.generation, "phase": "idle", "epoch": State.epoch, "watermark": 1000,
@@ -108,17 +108,17 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def regroup():
-    """One step: what is learned is in step, what is in step is cut, the rest is cleaned."""
+    """One step: what is learned is in sync, what is in sync is cut, the rest is cleaned."""
     living, changes, before = alive(), [], State.groups
     groups = []
-    for v, (in_step, learners) in enumerate(before):
-        kept = [i for i in in_step if i in living] or in_step
+    for v, (in_sync, learners) in enumerate(before):
+        kept = [i for i in in_sync if i in living] or in_sync
         want = [i for i in State.desired[1][v] if i in living] if State.desired[1] else kept
         if not want:
             groups.append([kept, []])
             continue
         for i in learners:
-            changes.append([v, "in-step", i])
+            changes.append([v, "in-sync", i])
         now = kept + [i for i in learners if i in living]
         new = [i for i in want if i not in now]
         changes += [[v, "joined", i] for i in new]
