@@ -112,7 +112,7 @@ def keep(results: Results, place: str, found: Step) -> None:
         results.add(system, case, metric, value * 1e6 if unit == "us" else value, unit, place=place, **found)
 
 
-def told(found: Step) -> str:
+def describe(found: Step) -> str:
     """One result, for people."""
     numbers: dict[str, Any] = found["numbers"]
     name = " ".join([found["system"], *([found["carrier"]] if "carrier" in found else [])])
@@ -142,7 +142,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Results:
     for place in a.places:
         console.print(f"{place}: {PLACES[place]}", style="bold")
         for found in Place(place, console).results(plan(place, sizes)):
-            console.print(f"  {told(found)}", markup=False)
+            console.print(f"  {describe(found)}", markup=False)
             keep(results, place, found)
         results.write(a.json)
     return results

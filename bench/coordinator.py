@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.results import Results
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.coordinator.letters import Letters
 from ferry.coordinator.loop import initial_table
 from ferry.protocol import coordinator as core
@@ -136,7 +136,9 @@ class Driver:
         )
         self.tell(core.Ingested(run.step, run.run, winners, 10 * number, b"notes"))
         self._settle()
-        assert self.machine.committed == Label(Step(number, 0), self.machine._attempt()), "the epoch is not committed"
+        assert self.machine.committed == CommitId(Step(number, 0), self.machine._attempt()), (
+            "the epoch is not committed"
+        )
         self.tell(core.EpochEnded(number))
 
     def lose(self, name: InstanceId) -> None:

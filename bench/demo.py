@@ -121,7 +121,7 @@ class Demo:
 
         def show(new: list[Record]) -> None:
             for record in new:
-                text = self._told(record)
+                text = self._sentence(record)
                 if text is not None:
                     self.console.print(Text(f"{record['t'] - begin:6.1f} s  ", style="dim") + text)
                 if record["kind"] == "epoch":
@@ -136,7 +136,7 @@ class Demo:
         with Live(Group(bar), console=self.console, refresh_per_second=5, transient=True):
             job.finish(600, show)
 
-    def _told(self, record: Record) -> Text | None:
+    def _sentence(self, record: Record) -> Text | None:
         kind, text = record["kind"], str(record.get("text", ""))
         if kind == "ready":
             return Text("the job is ready: 64 virtual nodes, each on two workers")

@@ -18,7 +18,7 @@ from numba.core.dispatcher import Dispatcher
 import ferry.kernels
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.spark.fragment import Fragmenter
 from ferry.store import slice_table
@@ -32,7 +32,7 @@ MANY = 1 << 16
 """So many that tables grow and are sorted by radix."""
 
 VNODES = np.arange(64, dtype=np.int64)
-LABEL = Label(Step(0, 0), Attempt(1, 1))
+LABEL = CommitId(Step(0, 0), Attempt(1, 1))
 ALL = (
     Aggregate("n", "count"),
     Aggregate("s", "sum", "v"),

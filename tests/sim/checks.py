@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Label, Step, Term
+from ferry.contract.names import CommitId, InstanceId, Step, Term
 from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as dcore
 from ferry.protocol import instance as icore
@@ -34,31 +34,31 @@ class Checks:
     def __init__(self, world: World) -> None:
         self.world = world
         self.fragments: dict[m.Fragment, list[data.Record]] = {}
-        self.prepares: dict[Label, m.Prepare] = {}
+        self.prepares: dict[CommitId, m.Prepare] = {}
         self.root = data.Reference(None, live={v: {} for v in range(world.vnodes)})
-        self.references: dict[Label | None, data.Reference] = {None: self.root}
+        self.references: dict[CommitId | None, data.Reference] = {None: self.root}
         self.leaders: dict[tuple[int, Term], InstanceId] = {}
         self.known: dict[Version, Table] = {}
         """Tables of which the leaders were looked at."""
         self.held: dict[str, dict[int, bool]] = {}
         """In-sync members of the journal, and the virtual nodes that they hold."""
-        self.emitted_label: dict[int, Label] = {}
-        self.covered: dict[Label, spark.Range] = {}
+        self.emitted_label: dict[int, CommitId] = {}
+        self.covered: dict[CommitId, spark.Range] = {}
         """What of the source a committed label is made of."""
-        self.read_label: dict[Step, Label] = {}
+        self.read_label: dict[Step, CommitId] = {}
 
     def fail(self, what: str) -> None:
         raise Violation(what)
 
     # ---- attempts and the reference
     def prepared(self, prepare: m.Prepare) -> None:
-        label = Label(prepare.step, prepare.attempt)
+        label = CommitId(prepare.step, prepare.attempt)
         known = self.prepares.get(label)
         if known is not None and known.winners != prepare.winners:
             self.fail(f"label {label} names two inputs: {known.winners} and {prepare.winners}")
         self.prepares[label] = prepare
 
-    def put(self, host: Host, label: Label) -> None:
+    def put(self, host: Host, label: CommitId) -> None:
         """A member begins to put a label: from now on there is a reference for it."""
         if label in self.references or not host.files.saved.holds:
             return
@@ -127,7 +127,7 @@ class Checks:
 
     def agreement(self) -> None:
         """In-sync members agree on every committed step and are at most one step apart."""
-        labels: dict[Step, tuple[Label, str]] = {}
+        labels: dict[Step, tuple[CommitId, str]] = {}
         ordinals = []
         for name in self.held:
             host = self.world.hosts[name]
@@ -229,7 +229,7 @@ class Checks:
             blocks = self.covered[self.emitted_label[epoch]]
             batch = [r for s in data.between(world.seed, blocks, (0, 0), world.keys, world.splits) for r in s]
             for operator in range(world.operators):
-                label = Label(Step(epoch, operator), self.emitted_label[epoch].attempt)
+                label = CommitId(Step(epoch, operator), self.emitted_label[epoch].attempt)
                 if operator:
                     batch = data.as_records(operator - 1, reference.fired)
                 reference = reference.follow(label, batch, world.vnodes)

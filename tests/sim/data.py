@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import Label, Step
+from ferry.contract.names import CommitId, Step
 from tests.sim.events import Dice
 
 SIZE = (10, 20, 30)
@@ -96,7 +96,7 @@ def as_records(operator: int, rows: list[tuple[int, int, int]]) -> list[Record]:
 class Reference:
     """The truth about one label."""
 
-    label: Label | None
+    label: CommitId | None
     low: int = WATERMARK_NONE
     high: int = WATERMARK_NONE
     greatest: int = WATERMARK_NONE
@@ -106,7 +106,7 @@ class Reference:
     """Rows by virtual node that matter from this label on: those that fire in it or later. Never changed, but replaced."""
     parent: Reference | None = None
 
-    def follow(self, label: Label, batch: list[Record], vnodes: int) -> Reference:
+    def follow(self, label: CommitId, batch: list[Record], vnodes: int) -> Reference:
         """The reference after one more step with this input (a single process, record by record)."""
         step: Step = label.step
         out = Reference(label, parent=self)

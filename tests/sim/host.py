@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.protocol import instance as core
 from ferry.protocol.steps import step_of
 from ferry.protocol.view import Chain
@@ -31,7 +31,7 @@ class Files:
     """What is on disk."""
 
     saved: core.Saved = field(default_factory=core.Saved)
-    log: dict[Label, list[tuple[m.Delta, Body]]] = field(default_factory=dict)
+    log: dict[CommitId, list[tuple[m.Delta, Body]]] = field(default_factory=dict)
     state: dict[int, data.Rows] = field(default_factory=dict)
     loaded: dict[int, Step] = field(default_factory=dict)
     """The base of the snapshot of which rows were loaded, by virtual node."""
@@ -75,7 +75,7 @@ class Host:
         self.inbox, self.frozen_until, self.stands_until = [], 0, 0
         self.staged: dict[m.Fragment, dict[int, data.Partial]] = {}
         self.partials: dict[tuple[Any, ...], dict[int, list[data.Partial]]] = {}
-        self.bodies: dict[Label, dict[tuple[InstanceId, Chain], Body]] = {}
+        self.bodies: dict[CommitId, dict[tuple[InstanceId, Chain], Body]] = {}
         """By label, leader and chain: what was computed here, or came with a delta."""
         self.chunks: dict[m.Chunk, list[tuple[int, data.Row, int]]] = {}
         self.scans: dict[tuple[str, int], list[Any]] = {}
@@ -150,7 +150,7 @@ class Host:
         """What came with a message, for the effects that will name it."""
         match event:
             case m.Delta(step, attempt):
-                self.bodies.setdefault(Label(step, attempt), {})[event.leader, event.chain] = body
+                self.bodies.setdefault(CommitId(step, attempt), {})[event.leader, event.chain] = body
             case m.Partials(step, attempt, helper):
                 self.partials[(step, attempt, helper)] = body
             case m.Chunk():
@@ -206,7 +206,7 @@ class Host:
 
     def send_delta(self, effect: core.SendDelta) -> None:
         delta = effect.delta
-        found = self.bodies[Label(delta.step, delta.attempt)]
+        found = self.bodies[CommitId(delta.step, delta.attempt)]
         body = found.get((delta.leader, delta.chain))
         if body is None:  # The body of a learner's copy comes from the deltas of the chains of the same attempt.
             body = {
@@ -218,7 +218,7 @@ class Host:
 
     def log(self, effect: core.LogDelta) -> None:
         delta = effect.delta
-        label = Label(delta.step, delta.attempt)
+        label = CommitId(delta.step, delta.attempt)
         self.files.log.setdefault(label, []).append((delta, self.bodies[label][delta.leader, delta.chain]))
 
     def save(self, effect: core.Save) -> None:
@@ -296,7 +296,7 @@ class Host:
         if any((step, attempt, h) not in self.partials for h in helpers):
             return  # Released while it stood still: a real one computes before it takes anything else.
         partials = [self.partials[(step, attempt, h)] for h in helpers]
-        mine = self.bodies.setdefault(Label(step, attempt), {})
+        mine = self.bodies.setdefault(CommitId(step, attempt), {})
         for chain, vnodes in chains:
             late = fired = 0
             body: Body = {}
@@ -312,7 +312,7 @@ class Host:
     def begin_put(self, effect: core.Put) -> None:
         self.put(effect.label)
 
-    def put(self, label: Label, torn: bool = False) -> None:
+    def put(self, label: CommitId, torn: bool = False) -> None:
         files = self.files
         bodies = [(v, body[v]) for delta, body in files.log.get(label, ()) for v in delta.vnodes if body[v]]
         self.world.checks.put(self, label)
@@ -346,7 +346,7 @@ class Host:
         scan[0], scan[1] = number + 1, part[-1]
         self.world.after(self.world.rnd.choice((1, 2, 5, 20)), self.scan, life, learner, session)
 
-    def read(self, generation: int, label: Label, low: int, high: int, vnodes: Any) -> list[Any] | None:
+    def read(self, generation: int, label: CommitId, low: int, high: int, vnodes: Any) -> list[Any] | None:
         """Fired rows, or None: refused, or gone."""
         if not self.alive or not self.core.may_read(generation, label, vnodes):
             return None

@@ -6,7 +6,7 @@ moment: an epoch that is planned anew covers something else. Drivers come and go
 
 from __future__ import annotations
 
-from ferry.contract.names import Label
+from ferry.contract.names import CommitId
 from tests.sim.events import Dice
 
 Range = tuple[int, int]
@@ -41,7 +41,7 @@ class Spark:
             if self.rnd.random() < 0.7:
                 self.offsets.pop(newest, None)
 
-    def settle(self, committed: Label | None, final: bool, meta: bytes) -> None:
+    def settle(self, committed: CommitId | None, final: bool, meta: bytes) -> None:
         """Make the logs agree with the committed state, as `ferry.driver.checkpoint` does, before Spark looks at them."""
         if committed is None:
             return

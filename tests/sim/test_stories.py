@@ -19,7 +19,7 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.documents import RunSettings
-from ferry.contract.names import Attempt, InstanceId, Label, Step, Term, vnode_shift
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term, vnode_shift
 from ferry.contract.routing import Group, Table, Version
 from ferry.kernels.schemas import state_schema
 from ferry.protocol import instance as core
@@ -59,11 +59,11 @@ def delta(epoch: int, number: int, rows: Rows, vnodes: tuple[int, ...], chain: t
 def commit(
     epoch: int, number: int, low: int = 0, high: int = 0, dies_after: int | None = None, operator: int = 0
 ) -> Told:
-    return Told(m.Commit(Label(Step(epoch, operator), Attempt(1, number)), 1, low, high), {}, dies_after)
+    return Told(m.Commit(CommitId(Step(epoch, operator), Attempt(1, number)), 1, low, high), {}, dies_after)
 
 
 def chunk(number: int, rows: Rows, base: int | None, last: bool = False, session: int = 1, floor: int = 0) -> Told:
-    label = Label(Step(base, 0), Attempt(1, base + 1)) if base is not None else None
+    label = CommitId(Step(base, 0), Attempt(1, base + 1)) if base is not None else None
     return Told(m.Chunk(A, session, number, label, last, 0, floor), rows)
 
 
@@ -139,8 +139,8 @@ STORIES: dict[str, list[Told]] = {
     ],
     "a learner's delta that comes over another leader's snapshot": [
         *LEARNED, chunk(1, {}, 0, last=True), commit(1, 2), table(2, LEARNS, ((C,), (ME,)), ((A,), ()), ((A,), ())),
-        Told(m.Chunk(C, 2, 0, Label(Step(1, 0), Attempt(1, 2)), False, 0, 0), of((1,), {**spread(0), **spread(1)})),
-        Told(m.Chunk(C, 2, 1, Label(Step(1, 0), Attempt(1, 2)), True, 0, 0)),
+        Told(m.Chunk(C, 2, 0, CommitId(Step(1, 0), Attempt(1, 2)), False, 0, 0), of((1,), {**spread(0), **spread(1)})),
+        Told(m.Chunk(C, 2, 1, CommitId(Step(1, 0), Attempt(1, 2)), True, 0, 0)),
         delta(1, 2, of((0, 1), spread(1)), (0, 1), ()),
     ],
     "a snapshot begins again": [
@@ -236,8 +236,8 @@ class Real:
     def floor(self) -> int:
         return self.data.states[0].expired
 
-    def logged(self) -> list[tuple[Label, tuple[int, ...]]]:
-        return sorted((Label(d.step, d.attempt), d.vnodes) for d in self.data.logged())
+    def logged(self) -> list[tuple[CommitId, tuple[int, ...]]]:
+        return sorted((CommitId(d.step, d.attempt), d.vnodes) for d in self.data.logged())
 
 
 class Simulated:
@@ -298,7 +298,7 @@ class Simulated:
     def floor(self) -> int:
         return self.host.floor
 
-    def logged(self) -> list[tuple[Label, tuple[int, ...]]]:
+    def logged(self) -> list[tuple[CommitId, tuple[int, ...]]]:
         return sorted((lb, d.vnodes) for lb, entries in self.host.files.log.items() for d, _ in entries)
 
 

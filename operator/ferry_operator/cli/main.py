@@ -22,7 +22,7 @@ from rich.table import Table
 from ferry.contract.errors import FerryError, Refusal
 from ferry_operator.cli import client, commands, targets
 from ferry_operator.cli.client import Local, Shown
-from ferry_operator.cli.targets import Reach, hoist
+from ferry_operator.cli.targets import Target, hoist
 from ferry_operator.cli.terminal import done, say, show, show_json
 from ferry_operator.control.commands import FORMS, join_at
 from ferry_operator.job import spec
@@ -53,7 +53,7 @@ def where(
     A JOB is a run of this machine of that name, or else a StreamJob on the cluster of your kubeconfig. With one of the
     options below, which may stand anywhere on the line, and as `kubectl streamjob`, it is always on the cluster.
     """
-    ctx.obj = replace(ctx.obj or Reach(), context=context, namespace=namespace, kubeconfig=kubeconfig)
+    ctx.obj = replace(ctx.obj or Target(), context=context, namespace=namespace, kubeconfig=kubeconfig)
 
 
 @app.command()
@@ -212,7 +212,7 @@ def _registry() -> Registry:
     return Registry(environment.home())
 
 
-def _local(where: Reach, job: str, otherwise: str) -> Local:
+def _local(where: Target, job: str, otherwise: str) -> Local:
     """The run of this machine; `otherwise`: what does the same on a cluster."""
     if where.cluster:
         raise Refusal(f"this is for runs of this machine; on a cluster: {otherwise}")
@@ -253,7 +253,7 @@ def guarded(command: Callable[[], Any], program: str = "ferry") -> int:
 def main(plugin: bool = False) -> None:
     """Entry of the `ferry` command."""
     environment.read_ferry_env()
-    arguments, called = hoist(join_at(sys.argv[1:])), Reach(plugin)
+    arguments, called = hoist(join_at(sys.argv[1:])), Target(plugin)
 
     def command() -> Any:
         try:

@@ -28,7 +28,7 @@ OPTIONS = ("--context", "--namespace", "-n", "--kubeconfig")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Target:
     """What the command line says of where jobs are."""
 
     plugin: bool = False
@@ -65,7 +65,7 @@ def hoist(argv: list[str]) -> list[str]:
     return front + rest
 
 
-def find(reach: Reach, name: str) -> Local | RemoteJob:
+def find(reach: Target, name: str) -> Local | RemoteJob:
     """The job of this name. Raises NoSuchJob, Refusal, Unreachable."""
     if reach.cluster:
         return remote(reach, name)
@@ -84,7 +84,7 @@ def find(reach: Reach, name: str) -> Local | RemoteJob:
         raise Unreachable(f"{here}; {error}") from None
 
 
-def on_cluster(reach: Reach, name: str) -> RemoteJob:
+def on_cluster(reach: Target, name: str) -> RemoteJob:
     """The job, for a command that only jobs on a cluster know. Raises as `find` does."""
     job = find(reach, name)
     if isinstance(job, Local):
@@ -92,7 +92,7 @@ def on_cluster(reach: Reach, name: str) -> RemoteJob:
     return job
 
 
-def remote(reach: Reach, name: str) -> RemoteJob:
+def remote(reach: Target, name: str) -> RemoteJob:
     """The job on the cluster; it is there."""
     # What only a cluster needs is imported here: the client of Kubernetes is large.
     from ferry_operator.cli.remote.remote import RemoteJob
@@ -102,14 +102,14 @@ def remote(reach: Reach, name: str) -> RemoteJob:
     return job
 
 
-def namespace(reach: Reach) -> Namespace:
+def namespace(reach: Target) -> Namespace:
     """All jobs of the namespace. Raises Refusal."""
     from ferry_operator.cli.remote.remote import Namespace
 
     return Namespace(connect(reach))
 
 
-def connect(reach: Reach) -> UserApi:
+def connect(reach: Target) -> UserApi:
     """The cluster that is meant. Raises Refusal."""
     if not _somewhere(reach):
         raise Refusal(f"there is no cluster to look at: {_looked_at(reach)}")
@@ -120,27 +120,27 @@ def connect(reach: Reach) -> UserApi:
     return UserClient(_kubeconfig(reach), reach.context, reach.namespace)
 
 
-def _somewhere(reach: Reach) -> bool:
+def _somewhere(reach: Target) -> bool:
     return _kubeconfig(reach) is not None or _in_a_pod(reach)
 
 
-def _kubeconfig(reach: Reach) -> str | None:
+def _kubeconfig(reach: Target) -> str | None:
     """The files of the configuration, as KUBECONFIG names them; None when there is none."""
     files = _named(reach)
     there = any(Path(one).expanduser().is_file() for one in files.split(os.pathsep) if one)
     return files if there else None
 
 
-def _named(reach: Reach) -> str:
+def _named(reach: Target) -> str:
     return reach.kubeconfig or os.environ.get("KUBECONFIG") or KUBECONFIG
 
 
-def _in_a_pod(reach: Reach) -> bool:
+def _in_a_pod(reach: Target) -> bool:
     """Whether the service account of a pod is what is left, as for kubectl."""
     named = reach.kubeconfig or reach.context or os.environ.get("KUBECONFIG")
     return not named and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
 
-def _looked_at(reach: Reach) -> str:
+def _looked_at(reach: Target) -> str:
     by = "--kubeconfig" if reach.kubeconfig else "KUBECONFIG" if os.environ.get("KUBECONFIG") else "the default"
     return f"no file {_named(reach)} ({by})"

@@ -40,7 +40,7 @@ class Outcome:
         return self.kind in ("finished", "stopped")
 
 
-class DriverCare:
+class RestartPolicy:
     """Counts crashes of one run's driver."""
 
     def __init__(self) -> None:

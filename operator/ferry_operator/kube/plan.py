@@ -252,7 +252,7 @@ def ready(view: JobView) -> bool:
     return all(in_sync and in_sync[0] in alive for in_sync, _ in status.groups)
 
 
-def told(step: Step) -> str:
+def describe(step: Step) -> str:
     """A step in words, for status and events."""
     match step:
         case d.StartWorker(index, instances):

@@ -23,8 +23,8 @@ from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
-from ferry_operator.kube.observe.view import REDIS_REFUSES, JobView, Seen, Sightings, look
-from ferry_operator.kube.plan import Step, WriteSettings, plan, told
+from ferry_operator.kube.observe.view import REDIS_REFUSES, AbsenceTimers, JobView, Seen, look
+from ferry_operator.kube.plan import Step, WriteSettings, describe, plan
 from ferry_operator.kube.report import events
 from ferry_operator.kube.report.status import COUNTERS_SECONDS, StatusReport, report
 from ferry_operator.kube.store import Store, changed
@@ -43,7 +43,7 @@ REDIS_SECONDS = 5.0
 EVENT_SECONDS = 10.0
 """The same event is not written again sooner."""
 
-TOLD_MAX = 256
+EVENTS_MAX = 256
 """Events of a job that are remembered."""
 
 
@@ -52,7 +52,7 @@ class Memory:
     """What is kept of a job between two passes: clocks and caches. A new operator begins without."""
 
     uid: str
-    sightings: Sightings = field(default_factory=Sightings)
+    sightings: AbsenceTimers = field(default_factory=AbsenceTimers)
     errors: tuple[Problem, ...] = ()
     """of the last pass"""
     answer: tuple[str, Status, d.Submitted | None, float] | None = None
@@ -62,8 +62,8 @@ class Memory:
     redis: tuple[float, str | None] = (0.0, None)
     """when Redis was last asked, and its trouble"""
     troubles: tuple[Problem, ...] = ()
-    """that were told of"""
-    told: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """that events were written of"""
+    events: dict[str, tuple[float, int]] = field(default_factory=dict)
     """events by name: when last, how often"""
     steps: tuple[str, ...] = ()
     """of the last pass, in words"""
@@ -105,11 +105,11 @@ class Reconciler:
         errors = self._act(view, steps, memory)
         memory.errors = tuple(_trouble(error) for error in errors)
         for error in errors:
-            if isinstance(error, ApiError) and error.passes:
+            if isinstance(error, ApiError) and error.is_transient:
                 raise error
         if changed(job, self.store.job(name) or job):
             return 0.0  # while the pass went on; its own patch may have brought the news before the watch
-        memory.steps, before = tuple(told(step) for step in steps), memory.steps
+        memory.steps, before = tuple(describe(step) for step in steps), memory.steps
         memory.repeats = memory.repeats + 1 if steps and memory.steps == before else 0
         return CALM_SECONDS if errors else again_after(memory.repeats) if steps else _pause(view)
 
@@ -176,16 +176,16 @@ class Reconciler:
         now = view.seen.now
         document = events.event(view.seen.job, notice, 1, now)
         name = document["metadata"]["name"]
-        last, count = memory.told.get(name, (0.0, 0))
+        last, count = memory.events.get(name, (0.0, 0))
         if now - last < EVENT_SECONDS:
             return
-        if len(memory.told) >= TOLD_MAX:
-            memory.told.clear()
+        if len(memory.events) >= EVENTS_MAX:
+            memory.events.clear()
         log.info("%s: %s: %s", view.seen.name, notice.reason, notice.message)
         try:
-            memory.told[name] = (now, self._count_up(document, count))
+            memory.events[name] = (now, self._count_up(document, count))
         except ApiError as error:
-            level = logging.INFO if error.passes or self._ends(error) else logging.WARNING
+            level = logging.INFO if error.is_transient or self._ends(error) else logging.WARNING
             log.log(level, "%s: the event %s was not written: %s", view.seen.name, notice.reason, error)
 
     def _count_up(self, document: Doc, count: int) -> int:
@@ -234,7 +234,7 @@ class Reconciler:
                 if isinstance(error, ApiError) and error.status == 0:
                     raise
                 errors.append(error)
-                log.info("%s: %s: %s", view.seen.name, told(step), error)
+                log.info("%s: %s: %s", view.seen.name, describe(step), error)
                 unwritten |= isinstance(step, WriteSettings)
                 continue
             notice = events.step_notice(step)

@@ -20,7 +20,7 @@ ASK_SECONDS = 30.0
 """A request that was not run by then is given up."""
 
 
-class Desk:
+class Mailbox:
     """Where other threads hand in their requests."""
 
     def __init__(self) -> None:

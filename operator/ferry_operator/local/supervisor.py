@@ -20,7 +20,7 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.tickets import derived
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule, check_command
-from ferry_operator.control.restarts import DriverCare, Outcome, how
+from ferry_operator.control.restarts import Outcome, RestartPolicy, how
 from ferry_operator.job.settings import with_addresses
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
@@ -28,7 +28,7 @@ from ferry_operator.local.cluster.processes import Processes, last_lines
 from ferry_operator.local.driver import LocalDriver, StatusWatch
 from ferry_operator.local.endpoint import Server, application
 from ferry_operator.local.interrupts import Interrupts
-from ferry_operator.local.mailbox import Desk
+from ferry_operator.local.mailbox import Mailbox
 from ferry_operator.local.registry import RegisteredRun, Registry, born
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.timeline.timeline import TimelineTail
@@ -62,7 +62,7 @@ class Supervisor:
         self._pins: dict[int, InstanceId] = {}
         self._submitted: d.Submitted | None = None
         self._missing: dict[InstanceId, float] = {}
-        self._care = DriverCare()
+        self._care = RestartPolicy()
         self._driver_ends = 0
         self._told_to_stop = False
         self._worked = False
@@ -70,7 +70,7 @@ class Supervisor:
         self._halt = ""
         self._warnings: list[str] = []
         self._slow = ""
-        self._desk = Desk()
+        self._desk = Mailbox()
         self._interrupts = Interrupts(self._desk.wake)
         self._tail = TimelineTail(directory.path / TIMELINE, from_end=True)
 

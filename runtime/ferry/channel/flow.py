@@ -292,7 +292,7 @@ class FlowChannel(Channel):
                     queued_messages=len(o.queue),
                     queued_bytes=o.queued_bytes,
                     credits=o.credits,
-                    unreturned=i.sequence - i.told,
+                    unreturned=i.sequence - i.reported,
                     stalls=o.stalls,
                 )
                 for o, i in zip(self._out, self._in, strict=True)

@@ -138,12 +138,12 @@ class ReceiveLane:
         "received_bytes",
         "received_messages",
         "sequence",
-        "told",
+        "reported",
     )
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
-        self.sequence = self.consumed = self.told = 0
+        self.sequence = self.consumed = self.reported = 0
         self.received_messages = self.received_bytes = 0
         self._first: Header | None = None
         self._head = memoryview(b"")
@@ -153,13 +153,13 @@ class ReceiveLane:
     @property
     def due(self) -> bool:
         """True when credit must be reported now: a batch of it, or any of it once the sender may be running out."""
-        pending = self.consumed - self.told
-        return pending >= CREDIT_BATCH or (pending > 0 and self.sequence - self.told >= limits.SLOTS // 2)
+        pending = self.consumed - self.reported
+        return pending >= CREDIT_BATCH or (pending > 0 and self.sequence - self.reported >= limits.SLOTS // 2)
 
     def tell(self) -> int:
         """The cumulative credit to report; from now on the sender may rely on it."""
-        self.told = self.consumed
-        return self.told
+        self.reported = self.consumed
+        return self.reported
 
     def accept(self, header: Header, payload: memoryview) -> Whole | int:
         """Take one verified frame; returns the message that it completes, or how many slots are consumed already.
@@ -170,7 +170,7 @@ class ReceiveLane:
         """
         if header.sequence != self.sequence + 1:
             raise Refusal(f"frame {header.sequence} of lane {self.lane.name} came after frame {self.sequence}")
-        if header.sequence - self.told > limits.SLOTS:
+        if header.sequence - self.reported > limits.SLOTS:
             raise Refusal(f"frame {header.sequence} of lane {self.lane.name} was sent without credit")
         self.sequence += 1
         self.received_bytes += len(payload)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ferry.channel.base import Handler, OnClose, OnOpen
 from ferry.channel.handshake import RDMA
 from ferry.channel.rdma_channel import RdmaChannel
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Lent, Limits, RingShape, obstacle
-from ferry.channel.rdma_pipe import Means
+from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Lent, Limits, RingShape, ring_error
+from ferry.channel.rdma_pipe import ConnectionFactory
 from ferry.channel.tcp import TcpEndpoint
 from ferry.channel.tcp_channel import Opening, TcpChannel
 from ferry.contract.errors import Exhausted
@@ -66,7 +66,7 @@ class RdmaEndpoint(TcpEndpoint):
     ) -> None:
         super().__init__(name, job, secret, on_message, on_open, on_close, life)
         self._settings = settings or RdmaSettings()
-        problem = obstacle(1, self._settings.shape, limits or Limits.here(), self._settings.lend_bytes)
+        problem = ring_error(1, self._settings.shape, limits or Limits.here(), self._settings.lend_bytes)
         if problem is not None:
             raise Exhausted(problem)
         self._device = device
@@ -98,7 +98,7 @@ class RdmaEndpoint(TcpEndpoint):
         if not carriers & RDMA:
             return TcpChannel(opening, "the peer has no RDMA")
         chosen = self._settings
-        means = Means(self._device, chosen.shape, self.imm, self._budget, self._lent, chosen.fallback)
+        means = ConnectionFactory(self._device, chosen.shape, self.imm, self._budget, self._lent, chosen.fallback)
         return RdmaChannel(opening, means)
 
     def close(self) -> None:

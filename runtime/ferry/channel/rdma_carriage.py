@@ -20,7 +20,7 @@ from enum import Enum
 from ferry.channel import rdma_wait
 from ferry.channel.base import HANDSHAKE_SECONDS
 from ferry.channel.rdma_hello import PING, READY, TURN, Fall, Hello, LinkControl, data, fall
-from ferry.channel.rdma_pipe import Intake, LinkLost, Means, Pipe, about_the_link
+from ferry.channel.rdma_pipe import ConnectionFactory, LinkLost, RdmaConnection, ReassemblyBuffer, about_the_link
 from ferry.channel.tcp_channel import GATHER_MAX, behind, unacknowledged
 from ferry.contract.errors import Refusal, Unreachable
 
@@ -52,14 +52,14 @@ class LinkPhase(Enum):
 class Carriage:
     """Used with the wire lock, but for `receive`. `leads`: this side begins a new attempt after a fall."""
 
-    def __init__(self, sock: socket.socket, peer: str, means: Means, leads: bool) -> None:
+    def __init__(self, sock: socket.socket, peer: str, means: ConnectionFactory, leads: bool) -> None:
         self._socket = sock
         self._peer = peer
         self._means = means
         self._leads = leads
         self.control = LinkControl(sock)
         self._said: list[bytes | memoryview] = []
-        self._pipe: Pipe | None = None
+        self._pipe: RdmaConnection | None = None
         self._out = self._in = False
         self._wanted = True
         self._pinged = False
@@ -73,12 +73,12 @@ class Carriage:
     # -- joining ------------------------------------------------------------------------------------------------------
 
     @property
-    def joined(self) -> Pipe | None:
+    def joined(self) -> RdmaConnection | None:
         """The link, when both directions go through its rings."""
         return self._pipe if self._out and self._in else None
 
     @property
-    def outgoing(self) -> Pipe | None:
+    def outgoing(self) -> RdmaConnection | None:
         """The link, when this side's bytes go through its ring."""
         return self._pipe if self._out else None
 
@@ -206,7 +206,7 @@ class Carriage:
         self._said.append(message)
         self.push()
 
-    def receive(self, intake: Intake) -> bool:
+    def receive(self, intake: ReassemblyBuffer) -> bool:
         """Copy some slots of the ring; True when there were any. Raises LinkLost."""
         if not self._in or self._pipe is None:
             return False

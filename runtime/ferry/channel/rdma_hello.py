@@ -104,12 +104,12 @@ class Bye(NamedTuple):
 
 def bye(landed: int, text: str) -> bytes:
     """As a message."""
-    return b"B" + _told(landed, text)
+    return b"B" + _counted(landed, text)
 
 
 def fall(consumed: int, reason: str) -> bytes:
     """As a message."""
-    return b"L" + _told(consumed, reason)
+    return b"L" + _counted(consumed, reason)
 
 
 def data(size: int) -> bytes:
@@ -117,7 +117,7 @@ def data(size: int) -> bytes:
     return b"D" + _DATA.pack(size)
 
 
-def _told(count: int, text: str) -> bytes:
+def _counted(count: int, text: str) -> bytes:
     said = text.encode()[:BYE_BYTES_MAX]
     return _TOLD.pack(count, len(said)) + said
 

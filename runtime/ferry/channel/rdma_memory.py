@@ -134,8 +134,8 @@ class Limits:
         return cls(None if unlimited else soft, bool(effective >> _CAP_IPC_LOCK & 1), os.geteuid())
 
 
-def obstacle(links: int, shape: RingShape, limits: Limits, lend: int = 0) -> str | None:
+def ring_error(links: int, shape: RingShape, limits: Limits, lend: int = 0) -> str | None:
     """Why so many links cannot be pinned under these limits, with the three remedies in order of preference; or None."""
     if limits.may_lock or limits.locked_bytes is None:
         return None
-    return rings.obstacle(links, shape.slots, shape.slot_bytes, limits.locked_bytes, limits.uid == 0, lend)
+    return rings.pin_error(links, shape.slots, shape.slot_bytes, limits.locked_bytes, limits.uid == 0, lend)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ferry.channel.frames import FRAME_BYTES
 from ferry.channel.rdma_hello import Hello
 from ferry.channel.rdma_memory import Budget, Lent, RingShape
-from ferry.channel.rdma_posts import Posts
+from ferry.channel.rdma_posts import WorkRequests
 from ferry.channel.rdma_ring import Inbound, Outbound
 from ferry.channel.tcp_channel import RECEIVE_BYTES
 from ferry.channel.verbs import DeviceUnusable
@@ -38,7 +38,7 @@ def about_the_link() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ConnectionFactory:
     """What the links of one endpoint are made of."""
 
     device: Device
@@ -50,27 +50,27 @@ class Means:
     fallback: bool = False
     """a link that cannot be had, or breaks, leaves its connection on TCP; False: it ends its connection"""
 
-    def open(self, peer: str) -> Pipe:
+    def open(self, peer: str) -> RdmaConnection:
         """A pipe within the budget. Raises DeviceUnusable or Exhausted."""
         pinned = self.shape.pinned_bytes + self.lent.size
         self.budget.take(pinned, f"the link to {peer}")
         try:
-            return Pipe(self, lambda: self.budget.give(pinned))
+            return RdmaConnection(self, lambda: self.budget.give(pinned))
         except BaseException:
             self.budget.give(pinned)
             raise
 
 
-class Pipe:
+class RdmaConnection:
     """Ready to be described to the peer; `attach` makes it usable."""
 
-    def __init__(self, means: Means, on_close: Callable[[], None]) -> None:
+    def __init__(self, means: ConnectionFactory, on_close: Callable[[], None]) -> None:
         shape = means.shape
         self._on_close = on_close
         self.link = link = means.device.link(shape.send_depth, shape.receives)
         try:
             number = random.SystemRandom().getrandbits(32)
-            self.posts = Posts(link, shape)
+            self.posts = WorkRequests(link, shape)
             self.outbound = Outbound(link, self.posts, shape, means.lent)
             self.inbound = Inbound(link, self.posts, shape, means.imm, number)
         except BaseException:
@@ -137,7 +137,7 @@ class Pipe:
             self._on_close()
 
 
-class Intake:
+class ReassemblyBuffer:
     """The bytes that came, whichever way, and are not a whole frame yet."""
 
     def __init__(self, shape: RingShape) -> None:

@@ -18,7 +18,7 @@ _SPARE = 8
 """Requests of the send queue that credit reports leave to data and probes."""
 
 
-class Posts:
+class WorkRequests:
     """The requests of one link, numbered from 1: a completion of one proves that all before it are done."""
 
     def __init__(self, link: Link, shape: RingShape) -> None:

@@ -28,7 +28,7 @@ from ferry.contract.errors import Refusal
 if TYPE_CHECKING:
     from ferry.channel.rdma_hello import Hello
     from ferry.channel.rdma_link import Link
-    from ferry.channel.rdma_posts import Posts
+    from ferry.channel.rdma_posts import WorkRequests
 
 DATA, DOORBELL = 0, 0xFFFFFFFF
 """Notices. The same in both byte orders."""
@@ -57,7 +57,7 @@ def footer(length: int, link: int, sequence: int, pieces: Sequence[memoryview]) 
 class Outbound:
     """The slots of the peer's ring, seen by the side that writes them."""
 
-    def __init__(self, link: Link, posts: Posts, shape: RingShape, lent: Lent) -> None:
+    def __init__(self, link: Link, posts: WorkRequests, shape: RingShape, lent: Lent) -> None:
         self.shape = shape
         self._posts = posts
         self._lent = lent
@@ -222,7 +222,7 @@ class Outbound:
 class Inbound:
     """This side's ring, which the peer writes."""
 
-    def __init__(self, link: Link, posts: Posts, shape: RingShape, imm: bool, number: int) -> None:
+    def __init__(self, link: Link, posts: WorkRequests, shape: RingShape, imm: bool, number: int) -> None:
         self.shape = shape
         self._link = link
         self._posts = posts

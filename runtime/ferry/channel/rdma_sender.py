@@ -9,7 +9,7 @@ import sys
 import time
 
 from ferry.channel.rdma_carriage import Carriage, LinkPhase
-from ferry.channel.rdma_pipe import Intake, LinkLost, Means, Pipe
+from ferry.channel.rdma_pipe import ConnectionFactory, LinkLost, RdmaConnection, ReassemblyBuffer
 from ferry.channel.rdma_wait import Bell, PollPace
 from ferry.channel.tcp_channel import Opening, TcpChannel
 from ferry.contract import limits
@@ -21,13 +21,13 @@ class RdmaSender(TcpChannel):
 
     transport = "rdma"
 
-    def __init__(self, opening: Opening, means: Means) -> None:
+    def __init__(self, opening: Opening, means: ConnectionFactory) -> None:
         super().__init__(opening)
         self._fallback = means.fallback
         self._carriage = Carriage(opening.sock, self.peer, means, leads=opening.initiator != self.peer)
         self._bell = Bell()
         self._pace = PollPace()
-        self._intake = Intake(means.shape)
+        self._intake = ReassemblyBuffer(means.shape)
         self._asleep = False
         self._listened = 0.0
         self._failure: FerryError | None = None
@@ -97,7 +97,7 @@ class RdmaSender(TcpChannel):
                 return self._closed is None
         return False
 
-    def _landed(self, pipe: Pipe, target: int, deadline: float) -> bool:
+    def _landed(self, pipe: RdmaConnection, target: int, deadline: float) -> bool:
         """Wait for that request; False when it was not done in time, or never will be."""
 
         def over() -> bool:

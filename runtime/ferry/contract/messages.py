@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from ferry.contract.names import Attempt, InstanceId, Label, Step, Term
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.records import record
 from ferry.contract.routing import GroupChange, Table, Version
 
@@ -65,7 +65,7 @@ class Ask:
 class Answer:
     instance: InstanceId
     generation: int
-    committed: Label | None
+    committed: CommitId | None
     low: int
     high: int
     """Watermarks before and after the committed step."""
@@ -73,7 +73,7 @@ class Answer:
     """The driver's own notes that were committed with the step."""
     holds: tuple[int, ...]
     """Virtual nodes held whole as of `committed`."""
-    prepared: tuple[Label, ...]
+    prepared: tuple[CommitId, ...]
     """Labels whose deltas are in the log, not committed here."""
     late: int = 0
     fired: int = 0
@@ -145,7 +145,7 @@ class FragmentsGone:
 
 @record
 class Commit:
-    label: Label
+    label: CommitId
     generation: int
     low: int
     high: int
@@ -159,7 +159,7 @@ class Commit:
 @record
 class Committed:
     instance: InstanceId
-    label: Label
+    label: CommitId
 
 
 @record
@@ -175,7 +175,7 @@ class Chunk:
     leader: InstanceId
     session: int
     number: int
-    base: Label | None
+    base: CommitId | None
     """What the leader had committed when the scan began."""
     last: bool
     operator: int
@@ -186,7 +186,7 @@ class Chunk:
 @record
 class Warm:
     instance: InstanceId
-    label: Label | None
+    label: CommitId | None
     vnodes: tuple[int, ...]
     version: Version = Version(0, 0)
     """The table under which the snapshot was begun: one from a leader that was replaced meanwhile does not count."""
@@ -373,8 +373,8 @@ def _build(hint: Any, value: Any) -> Any:
         return tuple(_build(a, v) for a, v in zip(args, value, strict=True))
     if hint is Table:
         return Table.from_wire(value)
-    if hint is Label:
-        return Label(Step(*value[0]), Attempt(*value[1]))
+    if hint is CommitId:
+        return CommitId(Step(*value[0]), Attempt(*value[1]))
     if hint is Fragment:
         return Fragment(Step(*value[0]), *value[1:])
     if hint in (Step, Attempt, Term, Version):

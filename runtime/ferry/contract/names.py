@@ -37,7 +37,7 @@ class Term(NamedTuple):
     number: int
 
 
-class Label(NamedTuple):
+class CommitId(NamedTuple):
     """What identifies a delta for ever: the step and the attempt that produced it."""
 
     step: Step

@@ -34,7 +34,7 @@ def fitting_slots(links: int, slots: int, slot_bytes: int, most: int, lend: int 
     return next((s for s in range(slots, 0, -1) if links * link_bytes(s, slot_bytes, lend) <= most), 0)
 
 
-def smaller(links: int, slots: int, slot_bytes: int, most: int, lend: int = 0) -> str:
+def suggest_ring(links: int, slots: int, slot_bytes: int, most: int, lend: int = 0) -> str:
     """How to make what so many links pin fit, in words."""
     fitting = fitting_slots(links, slots, slot_bytes, most, lend)
     if lend and not fitting:
@@ -45,7 +45,7 @@ def smaller(links: int, slots: int, slot_bytes: int, most: int, lend: int = 0) -
     return f"use smaller slots than {slot_bytes} bytes"
 
 
-def obstacle(
+def pin_error(
     links: int, slots: int, slot_bytes: int, locked_bytes: int, root: bool = False, lend: int = 0
 ) -> str | None:
     """Why so many links cannot be pinned below this limit, with the three remedies in order of preference; or None."""
@@ -54,8 +54,9 @@ def obstacle(
         return None
     third = "give the sidecar the capability IPC_LOCK" if root else "run the sidecar as user 0 with IPC_LOCK"
     lent = f" that lend {lend} bytes" if lend else ""
+    other = suggest_ring(links, slots, slot_bytes, locked_bytes, lend)
     return (
         f"{links} links of {slots} x {slot_bytes} bytes{lent} pin {needed} bytes, this process may lock "
-        f"{locked_bytes}: (a) {smaller(links, slots, slot_bytes, locked_bytes, lend)}; (b) set LimitMEMLOCK of the node's "
+        f"{locked_bytes}: (a) {other}; (b) set LimitMEMLOCK of the node's "
         f"container runtime to {needed} or more; (c) {third} (a capability does nothing for another user)"
     )

@@ -19,7 +19,7 @@ from typing import Any
 from ferry.contract.errors import Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.messages import Fragment
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, CommitId, Step
 
 TICKET_SECONDS = 86_400
 """How long a ticket lives at most, by the clocks of two hosts. It ends with its epoch, mostly after a second; this must
@@ -82,9 +82,9 @@ class ReadTicket:
     vnodes: tuple[int, ...]
 
     @property
-    def label(self) -> Label:
+    def label(self) -> CommitId:
         """Of the committed step."""
-        return Label(Step(self.epoch, self.operator), Attempt(*self.attempt))
+        return CommitId(Step(self.epoch, self.operator), Attempt(*self.attempt))
 
 
 def read_right(root: Right, ask: ReadTicket, instance: str, life: str, now: float) -> Right:

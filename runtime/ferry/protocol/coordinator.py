@@ -15,7 +15,7 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Table
 from ferry.protocol import groups as g
 from ferry.protocol.coordinator_io import (
@@ -176,7 +176,7 @@ class Coordinator(Patience):
         if why := self._unusable():
             return self._again(why)
         self.number += 1
-        self.trying, self.acks, self.told = True, {}, {}
+        self.trying, self.acks, self.waiting = True, {}, {}
         self._enter(Phase.PREPARE)
         self.attempt_high = max(self.high, self.epoch_low, self.ingested.high)
         if not self.rules.watermark_commit:
@@ -206,7 +206,7 @@ class Coordinator(Patience):
         assert self.ingested is not None and self.step_now is not None
         late, fired = sum(late for late, _ in self.acks.values()), sum(fired for _, fired in self.acks.values())
         self.commit = m.Commit(
-            Label(self.step_now, self._attempt()),
+            CommitId(self.step_now, self._attempt()),
             self.generation,
             self.epoch_low,
             self.attempt_high,

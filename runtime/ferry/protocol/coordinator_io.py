@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Final
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.contract.records import record
 from ferry.contract.routing import Table, Version
 from ferry.protocol import groups as g
@@ -187,7 +187,7 @@ class Close:
 class FiredRows:
     """Fired rows of a committed step, and who serves them."""
 
-    label: Label
+    label: CommitId
     generation: int
     low: int
     high: int
@@ -221,7 +221,7 @@ class Emit:
 class Ready:
     """Recovery is over: the query may start."""
 
-    committed: Label | None
+    committed: CommitId | None
     meta: bytes
     final: bool
     """A member has given up the rows of the committed epoch: it must not be emitted again, Spark had seen its end."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ferry.contract.names import InstanceId, Label, Term
+from ferry.contract.names import CommitId, InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol.rules import Rules
 
@@ -99,8 +99,8 @@ def regroup(
     table: Table,
     desired: Sequence[Placement],
     alive: Mapping[InstanceId, object],
-    warm: Mapping[tuple[InstanceId, int], Label | None],
-    committed: Label | None,
+    warm: Mapping[tuple[InstanceId, int], CommitId | None],
+    committed: CommitId | None,
     refused: Mapping[tuple[InstanceId, int], object],
     pace: Pace,
     generation: int,

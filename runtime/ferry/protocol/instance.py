@@ -15,7 +15,7 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.protocol.instance_io import (
     DRIVER,
     BeginSnapshot,
@@ -40,7 +40,7 @@ from ferry.protocol.instance_io import (
     Tick,
     TooLarge,
 )
-from ferry.protocol.member import LEARN_STALL_MS, WAITING, Acks, Member, Trial
+from ferry.protocol.member import LEARN_STALL_MS, WAITING, Acks, AttemptInProgress, Member
 from ferry.protocol.sending import Send
 from ferry.protocol.steps import predecessor, successor
 
@@ -84,12 +84,15 @@ class Instance(Member):
             return
         if self._outdone(p.step, p.attempt):
             return
-        if self.trial is not None and (self.trial.prepare.step, self.trial.prepare.attempt) == (p.step, p.attempt):
+        if self.in_progress is not None and (self.in_progress.prepare.step, self.in_progress.prepare.attempt) == (
+            p.step,
+            p.attempt,
+        ):
             return
         self._release_before(p.step)
         heard = self.early.pop((p.step, p.attempt), {})
         self.early = {k: v for k, v in self.early.items() if k > (p.step, p.attempt)}
-        self.trial = Trial(p, heard=heard)
+        self.in_progress = AttemptInProgress(p, heard=heard)
         for helper, fragments in p.winners:
             if helper == self.me:
                 found = [self._find(f) for f in fragments]
@@ -113,7 +116,7 @@ class Instance(Member):
         """Whether a higher attempt of this step was seen."""
         if not self.rules.low_attempt:
             return False
-        t = self.trial
+        t = self.in_progress
         if t is not None and (t.prepare.step, t.prepare.attempt) > (step, attempt):
             return True
         return any(lb.step == step and lb.attempt > attempt for lb in self.log)
@@ -129,7 +132,7 @@ class Instance(Member):
         self._do(Forget(epoch, self.saved.high))
 
     def _on_partials(self, part: m.Partials) -> None:
-        t = self.trial
+        t = self.in_progress
         at = (part.step, part.attempt)
         if t is not None and (t.prepare.step, t.prepare.attempt) == at:
             t.heard[part.helper] = True
@@ -141,7 +144,7 @@ class Instance(Member):
         return self.view is not None and self.me in self.view.led
 
     def _compute_when_heard(self) -> None:
-        t = self.trial
+        t = self.in_progress
         if t is None or t.computing or self.view is None or not self._leads():
             return
         for helper, _ in t.prepare.winners:
@@ -152,7 +155,7 @@ class Instance(Member):
         self._do(Compute(t.prepare, tuple(h for h, _ in t.prepare.winners), chains))
 
     def _on_computed(self, done: Computed) -> None:
-        t = self.trial
+        t = self.in_progress
         if t is None or self.view is None or (t.prepare.step, t.prepare.attempt) != (done.step, done.attempt):
             return
         version = t.prepare.version
@@ -164,7 +167,7 @@ class Instance(Member):
             self._do(SendDelta(learner, m.Delta(done.step, done.attempt, version, self.me, (), tuple(learned), 0, 0)))
 
     def _log(self, delta: m.Delta) -> None:
-        label = Label(delta.step, delta.attempt)
+        label = CommitId(delta.step, delta.attempt)
         if not self.rules.logs_kept:
             for other in [lb for lb in self.log if lb.step == delta.step and lb != label]:
                 del self.log[other]
@@ -184,7 +187,7 @@ class Instance(Member):
 
     def _acknowledge(self, delta: m.Delta) -> None:
         """Tell the driver, at once with what else ends here; what is not all there by the next tick goes alone."""
-        label = Label(delta.step, delta.attempt)
+        label = CommitId(delta.step, delta.attempt)
         if self.view is None or (self.acks is not None and self.acks.label > label):
             return
         if self.acks is None or self.acks.label < label:
@@ -219,7 +222,7 @@ class Instance(Member):
 
     def _put_late(self, delta: m.Delta) -> bool:
         """Whether a learner's delta came after its Commit, for which nobody has waited; it is put now."""
-        label = Label(delta.step, delta.attempt)
+        label = CommitId(delta.step, delta.attempt)
         if delta.chain or label != self.saved.committed:
             return False
         if self.learning.wants(delta):
@@ -265,8 +268,8 @@ class Instance(Member):
         # Their bodies are forgotten with the log: a learner's copy that still waits for its table comes as a gap.
         self.waiting = [w for w in self.waiting if not isinstance(w, m.Delta) or w.step > label.step]
         self._do(ForgetLog(label.step))
-        if self.trial is not None and self.trial.prepare.step <= label.step:
-            self.trial = None
+        if self.in_progress is not None and self.in_progress.prepare.step <= label.step:
+            self.in_progress = None
         if not self.rules.rows_kept and label.step.operator + 1 == self.operators:
             self._release(label.step.epoch)
 
@@ -303,15 +306,15 @@ class Instance(Member):
 
     def _tell_if_slow(self, now: int) -> None:
         """Say how far an attempt is that takes long."""
-        t = self.trial
-        known = [*self.log, *([Label(t.prepare.step, t.prepare.attempt)] if t is not None else [])]
+        t = self.in_progress
+        known = [*self.log, *([CommitId(t.prepare.step, t.prepare.attempt)] if t is not None else [])]
         label = max(known, default=None)
-        if label is None or self.told is None or self.told[0] != label:
-            self.told = (label, now) if label is not None else None
-        elif now - self.told[1] >= self.slow_ms:
-            self.told = (label, now)
+        if label is None or self.reported is None or self.reported[0] != label:
+            self.reported = (label, now) if label is not None else None
+        elif now - self.reported[1] >= self.slow_ms:
+            self.reported = (label, now)
             unheard: list[InstanceId] = []
-            if t is not None and label == Label(t.prepare.step, t.prepare.attempt) and self._leads():
+            if t is not None and label == CommitId(t.prepare.step, t.prepare.attempt) and self._leads():
                 unheard = [helper for helper, _ in t.prepare.winners if helper not in t.heard]
             logged = tuple(delta.chain for delta in self.log.get(label, []) if delta.chain)
             self._do(Send(DRIVER, m.Waiting(self.me, label.step, label.attempt, tuple(unheard), logged)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.records import record
 from ferry.protocol.sending import Send
 
@@ -96,7 +96,7 @@ class LogDelta:
 class Put:
     """Put every logged delta of the label: the only way state changes."""
 
-    label: Label
+    label: CommitId
 
 
 @record
@@ -117,7 +117,7 @@ class ForgetLog:
 class ForgetAttempt:
     """Log entries of this attempt are no longer needed (only without the rule `logs_kept`)."""
 
-    label: Label
+    label: CommitId
 
 
 @record
@@ -149,7 +149,7 @@ class BeginSnapshot:
     learner: InstanceId
     session: int
     vnodes: tuple[int, ...]
-    base: Label | None
+    base: CommitId | None
 
 
 @record
@@ -183,7 +183,7 @@ class Saved:
     """The mark of an instance: its identity after a crash. Written after what it describes, or before (committing)."""
 
     generation: int = 0
-    committed: Label | None = None
+    committed: CommitId | None = None
     low: int = WATERMARK_NONE
     high: int = WATERMARK_NONE
     meta: bytes = b""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.protocol.instance_io import DRIVER, BeginSnapshot, Drop, Effect, LoadChunk, StopScan
 from ferry.protocol.rules import Rules
@@ -45,7 +45,7 @@ class Session:
     progress: int
     """When the last chunk came."""
     next_chunk: int = 0
-    base: Label | None = None
+    base: CommitId | None = None
     complete: bool = False
     warm: bool = False
     """Whole as of the committed step of this instance."""
@@ -82,7 +82,7 @@ class Learning:
         self.version = Version(0, 0)
         self.count = 0
         self.now = 0
-        self.told: dict[InstanceId, int] = {}
+        self.announced: dict[InstanceId, int] = {}
         """How many chunks of each leader the driver was told of."""
 
     def vnodes(self, complete: bool = False) -> dict[int, bool]:
@@ -104,9 +104,9 @@ class Learning:
             if still == s.vnodes or (still and (s.complete or not s.number)):
                 s.vnodes = still
                 kept.append(s)
-            elif s.leader in self.told:
+            elif s.leader in self.announced:
                 # What goes is no measure of what still comes.
-                self.told[s.leader] = max(0, self.told[s.leader] - s.next_chunk)
+                self.announced[s.leader] = max(0, self.announced[s.leader] - s.next_chunk)
         self.sessions = kept
         self._ask_next()
         covered = self.vnodes()
@@ -138,7 +138,7 @@ class Learning:
         self.sessions.insert(0, Session(0, s.leader, s.vnodes, self.version, self.now))
         self._ask_next()
 
-    def on_chunk(self, chunk: m.Chunk, committed: Label | None) -> None:
+    def on_chunk(self, chunk: m.Chunk, committed: CommitId | None) -> None:
         """Load the next chunk; a gap begins the snapshot again."""
         s = next((x for x in self.sessions if x.number == chunk.session and x.leader == chunk.leader), None)
         if s is None or s.complete or s.ahead is not None or chunk.number < s.next_chunk:
@@ -156,7 +156,7 @@ class Learning:
             self._ask_next()
             self.report(committed)
 
-    def _apart(self, s: Session, chunk: m.Chunk, committed: Label | None) -> bool:
+    def _apart(self, s: Session, chunk: m.Chunk, committed: CommitId | None) -> bool:
         """Whether the snapshot that begins and the deltas that were put here have nothing in common, or are made so."""
         base, now = step_of(chunk.base, self.operators), step_of(committed, self.operators)
         if base > now:
@@ -194,7 +194,7 @@ class Learning:
         missing = [s for s in mine if s.put != late.step and _covers(late.vnodes, s.vnodes)]
         return bool(missing) and _covers(tuple(v for s in missing for v in s.vnodes), late.vnodes)
 
-    def report(self, committed: Label | None) -> None:
+    def report(self, committed: CommitId | None) -> None:
         """Tell the driver which snapshots are whole as of the committed step; begin those again that never will be."""
         now = step_of(committed, self.operators)
         for s in [x for x in self.sessions if x.ahead is not None and x.ahead <= now]:
@@ -215,7 +215,7 @@ class Learning:
 
     def peer_lost(self, peer: InstanceId) -> None:
         """Snapshots from that leader begin again."""
-        self.told.pop(peer, None)
+        self.announced.pop(peer, None)
         for s in [x for x in self.sessions if x.leader == peer and x.number and not x.complete]:
             self._again(s)
 
@@ -228,9 +228,9 @@ class Learning:
         for s in self.sessions:
             chunks[s.leader] = chunks.get(s.leader, 0) + s.next_chunk
         for leader, count in chunks.items():
-            if count > self.told.get(leader, 0):
+            if count > self.announced.get(leader, 0):
                 self.do(Send(DRIVER, m.Learned(self.me, leader, count)))
-        self.told = {leader: max(count, self.told.get(leader, 0)) for leader, count in chunks.items()}
+        self.announced = {leader: max(count, self.announced.get(leader, 0)) for leader, count in chunks.items()}
 
 
 class Teaching:
@@ -242,7 +242,7 @@ class Teaching:
         self.heard: dict[InstanceId, int] = {}
         """The last session that a learner has asked for, while it is connected."""
 
-    def begin(self, fetch: m.Fetch, base: Label | None) -> None:
+    def begin(self, fetch: m.Fetch, base: CommitId | None) -> None:
         """A new request replaces those for the same virtual nodes; one that came twice would mix two scans in a session."""
         if fetch.session <= self.heard.get(fetch.learner, 0):
             return

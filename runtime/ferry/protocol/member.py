@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.protocol.instance_io import DRIVER, Drop, Effect, Save, Saved
 from ferry.protocol.learning import SESSION_VNODES, Learning, Teaching
 from ferry.protocol.rules import Rules
@@ -28,7 +28,7 @@ WAITING = 256
 
 
 @dataclass(slots=True)
-class Trial:
+class AttemptInProgress:
     """The attempt under way at this instance."""
 
     prepare: m.Prepare
@@ -40,7 +40,7 @@ class Trial:
 class Acks:
     """Chains of one attempt that end here and have logged their delta."""
 
-    label: Label
+    label: CommitId
     done: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By the number of the chain: late records, and fired rows."""
     said: bool = False
@@ -65,14 +65,14 @@ class Member(ABC):
         self.rules = rules or Rules()
         self.saved = saved
         self.view: TableView | None = None
-        self.log: dict[Label, list[m.Delta]] = {}
+        self.log: dict[CommitId, list[m.Delta]] = {}
         for delta in logged:
-            self.log.setdefault(Label(delta.step, delta.attempt), []).append(delta)
+            self.log.setdefault(CommitId(delta.step, delta.attempt), []).append(delta)
         self.staged: dict[m.Fragment, bool] = {}
-        self.trial: Trial | None = None
+        self.in_progress: AttemptInProgress | None = None
         self.acks: Acks | None = None
         self.slow_ms = slow_ms
-        self.told: tuple[Label, int] | None = None
+        self.reported: tuple[CommitId, int] | None = None
         """The attempt that is not committed yet, and when it was seen first, or told of last."""
         self.early: dict[tuple[Step, Attempt], dict[InstanceId, bool]] = {}
         self.waiting: list[m.Prepare | m.Delta | m.Fetch] = []
@@ -106,8 +106,10 @@ class Member(ABC):
     def _raise_generation(self, generation: int) -> None:
         if generation > self.saved.generation:
             self._save(generation=generation)
-            if self.trial is not None and self.trial.prepare.attempt.generation < generation:
-                self.trial = None  # What is being computed for the old driver must not be logged after the answer.
+            if self.in_progress is not None and self.in_progress.prepare.attempt.generation < generation:
+                self.in_progress = (
+                    None  # What is being computed for the old driver must not be logged after the answer.
+                )
 
     def _current(self, message: m.Prepare | m.Delta) -> bool:
         """True when the message belongs to the installed table; it waits for a newer table, and is dropped for an older.
@@ -121,7 +123,7 @@ class Member(ABC):
             self.waiting = [*(w for w in self.waiting if w.version >= version), message][-WAITING:]
         return False
 
-    def may_read(self, generation: int, label: Label, vnodes: tuple[int, ...]) -> bool:
+    def may_read(self, generation: int, label: CommitId, vnodes: tuple[int, ...]) -> bool:
         """Whether fired rows of `label` of these virtual nodes may be served to a reader of `generation`."""
         if self.rules.fence_read and generation < self.saved.generation:
             return False
@@ -159,11 +161,11 @@ class Member(ABC):
         )
         self._do(Send(DRIVER, answer))
 
-    def _logged(self) -> dict[Label, dict[int, bool]]:
+    def _logged(self) -> dict[CommitId, dict[int, bool]]:
         """Virtual nodes with a delta in the log."""
         return {label: {v: True for d in deltas for v in d.vnodes} for label, deltas in self.log.items()}
 
-    def _prepared(self) -> tuple[Label, ...]:
+    def _prepared(self) -> tuple[CommitId, ...]:
         """Labels with a delta here for everything that is held: files of an older day may have some chains' only."""
         return tuple(sorted(label for label, has in self._logged().items() if all(v in has for v in self.saved.holds)))
 
@@ -177,7 +179,7 @@ class Member(ABC):
         self._raise_generation(table.version.generation)
         anew = self.view is None or self.view.version.generation < table.version.generation
         view = self.view = seen(table)
-        self.trial = None
+        self.in_progress = None
         taught = {i: dict.fromkeys(v) for i, v in view.taught.get(self.me, {}).items()}
         self.teaching.stop(lambda learner, vnodes: not all(v in taught.get(learner, {}) for v in vnodes))
         mine = view.held.get(self.me, ())

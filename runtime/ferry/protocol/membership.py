@@ -15,7 +15,7 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import InstanceId, Label, Step
+from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import groups as g
 from ferry.protocol import recovery
@@ -95,7 +95,7 @@ class Membership(ABC):
         """When an instance said last that it was at work all the time."""
         self.failed: dict[InstanceId, FailedMember] = {}
         """Instances that could not go on, be they back or not."""
-        self.committed: Label | None = None
+        self.committed: CommitId | None = None
         self.low = self.high = WATERMARK_NONE
         self.meta = b""
         self.late = self.fired = 0
@@ -110,7 +110,7 @@ class Membership(ABC):
         self.desired: Desired | None = None
         self.cut_at: int | None = None
         """The last committed epoch when a virtual node was cut to another leader last."""
-        self.warm: dict[tuple[InstanceId, int], Label | None] = {}
+        self.warm: dict[tuple[InstanceId, int], CommitId | None] = {}
         self.learning: dict[tuple[InstanceId, int], Version] = {}
         """The table since which a learner has learned a virtual node from its present leader."""
         self.joined: dict[tuple[InstanceId, int], int] = {}

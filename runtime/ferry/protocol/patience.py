@@ -33,7 +33,7 @@ class Patience(Moves):
         """An attempt of `ingested` was begun."""
         self.deadlines = 0
         """How many attempts of it were given up in a row."""
-        self.told: dict[InstanceId, m.Waiting] = {}
+        self.waiting: dict[InstanceId, m.Waiting] = {}
         """How far the instances are with the attempt under way, when it takes long."""
         self.apart: dict[Pair, Bar] = {}
         """Pairs that could not reach each other; they are kept apart for a while."""
@@ -81,7 +81,7 @@ class Patience(Moves):
 
     def _on_waiting(self, event: m.Waiting) -> None:
         if self._is_now(event.step, event.attempt):
-            self.told[event.instance] = event
+            self.waiting[event.instance] = event
 
     def _on_unsendable(self, event: m.Unsendable) -> None:
         self._halt("failed", f"instance {event.instance} cannot send to {event.peer}: {event.reason}")
@@ -91,7 +91,7 @@ class Patience(Moves):
         if self.phase is not Phase.PREPARE or not self.trying or self.ingested is None or instance not in self.alive:
             return False
         mine = [chain for chain in self.view.chains if chain[0] == instance and chain not in self.acks]
-        told = self.told.get(instance)
+        told = self.waiting.get(instance)
         if told is None:
             return bool(mine) or instance in self.helping
         return not told.unheard and any(chain not in told.logged for chain in mine)
@@ -114,13 +114,13 @@ class Patience(Moves):
 
     def _work_around(self) -> bool:
         """Whether something else was begun than the same attempt once more."""
-        blamed = blame(self.view.chains, self.acks, self.told, lambda i: self.busy.get(i, -1) >= self.phase_since)
+        blamed = blame(self.view.chains, self.acks, self.waiting, lambda i: self.busy.get(i, -1) >= self.phase_since)
         if blamed.apart and self._nothing_helps(blamed):
             return True
         for found in blamed.apart:
             self._keep_apart(found)
         # The next attempt starts from here: nothing that was told of this one is about it.
-        self.told = {}
+        self.waiting = {}
         helpers = super()._helpers()
         groups, changes = around(self.table.groups, helpers, self.alive, self._are_apart, blamed.slow, self.generation)
         if changes and self.journal_up:

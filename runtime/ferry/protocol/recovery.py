@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Label
+from ferry.contract.names import CommitId, InstanceId
 from ferry.contract.routing import Group, Table
 from ferry.protocol.groups import GroupChange, next_term
 from ferry.protocol.rules import Rules
@@ -22,7 +22,7 @@ from ferry.protocol.view import TableView
 class Survey:
     """What the answers say."""
 
-    best: Label | None
+    best: CommitId | None
     """The committed label."""
     source: m.Answer | None
     """Somebody who committed it."""
@@ -35,7 +35,7 @@ class Survey:
     """Virtual nodes that nobody holds: all have answered, none has them."""
 
 
-def agrees(answer: m.Answer, target: Label | None, operators: int, rules: Rules) -> bool:
+def agrees(answer: m.Answer, target: CommitId | None, operators: int, rules: Rules) -> bool:
     """Whether an instance is as of `target`, or one step behind with the delta of `target` in its log."""
     if answer.committed == target or not rules.compare_label:
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferry.contract.names import Label, Step
+from ferry.contract.names import CommitId, Step
 
 
 def successor(step: Step, operators: int) -> Step:
@@ -15,6 +15,6 @@ def predecessor(step: Step, operators: int) -> Step:
     return Step(step.epoch, step.operator - 1) if step.operator else Step(step.epoch - 1, operators - 1)
 
 
-def step_of(label: Label | None, operators: int) -> Step:
+def step_of(label: CommitId | None, operators: int) -> Step:
     """The step of a label; for None the one before the first."""
     return label.step if label is not None else Step(-1, operators - 1)

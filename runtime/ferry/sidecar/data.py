@@ -22,7 +22,7 @@ from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, RowsGone
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
@@ -85,7 +85,7 @@ class Data:
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
-        self._computed: dict[Label, tuple[pa.RecordBatch, np.ndarray]] = {}
+        self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = Tally(self.virtual_nodes)
 
     def _open(self, descriptor: OperatorDescriptor, directory: Path, memory: int) -> State:
@@ -204,7 +204,7 @@ class Data:
         delta, late = state.delta(parts, prepare.low)
         offsets = split_by_vnode(delta, self.virtual_nodes)
         self.tally.computed(offsets)
-        self._computed = {Label(prepare.step, prepare.attempt): (delta, offsets)}
+        self._computed = {CommitId(prepare.step, prepare.attempt): (delta, offsets)}
         chains = []
         for i, (chain, vnodes) in enumerate(effect.chains):
             self._alive()
@@ -224,7 +224,7 @@ class Data:
     def _delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
         schema = state_schema(self.descriptors[delta.step.operator])
         if delta.leader == self.me:
-            computed = self._computed[Label(delta.step, delta.attempt)]
+            computed = self._computed[CommitId(delta.step, delta.attempt)]
             return narrowed(take_vnodes(*computed, np.array(delta.vnodes, dtype=np.int64)), schema)
         return _batch(self._bodies[delta], schema)
 
@@ -235,12 +235,12 @@ class Data:
 
     def _log_delta(self, delta: m.Delta) -> None:
         source = f"{delta.leader}-{'-'.join(delta.chain) or 'learner'}"
-        label, meta = Label(delta.step, delta.attempt), {"delta": m.encode(delta)}
+        label, meta = CommitId(delta.step, delta.attempt), {"delta": m.encode(delta)}
         body = self._log.append(label, source, meta, self._delta_batch(delta))
         if delta.leader == self.me and len(delta.chain) > 1:
             self._bodies[delta] = body
 
-    def _put(self, label: Label) -> None:
+    def _put(self, label: CommitId) -> None:
         with self._lock:
             for source, _, batch in self._log.entries(label):
                 self._alive()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.protocol import instance as core
 
 
@@ -24,7 +24,7 @@ def saved_from_wire(doc: dict[str, Any]) -> core.Saved:
     return core.Saved(
         **{
             **doc,
-            "committed": Label(Step(*label[0]), Attempt(*label[1])) if label else None,
+            "committed": CommitId(Step(*label[0]), Attempt(*label[1])) if label else None,
             "holds": tuple(doc["holds"]),
             "learned": tuple(doc.get("learned", ())),
             "committing": committing,

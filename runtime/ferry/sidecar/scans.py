@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Label
+from ferry.contract.names import CommitId, InstanceId
 from ferry.store.aggregate import AggregateState
 from ferry.store.rows import RowState
 
@@ -41,7 +41,7 @@ class SnapshotScan:
 
     learner: InstanceId
     session: int
-    base: Label | None
+    base: CommitId | None
     chunks: Chunks
     number: int = 0
     waiting: tuple[int, int, pa.RecordBatch | None] | None = None

@@ -26,7 +26,7 @@ import msgpack
 import pyarrow as pa
 
 from ferry.contract.errors import Exhausted
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.store import mapped
 from ferry.store.arena import Arena, Block
 
@@ -65,7 +65,7 @@ class DeltaLog:
         """
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self._sources: dict[Label, dict[str, Path]] = {}
+        self._sources: dict[CommitId, dict[str, Path]] = {}
         self._fresh: dict[Path, _Entry] = {}
         """What this life appended, or found in the arena: not read again from its file. A delta lives for one epoch."""
         self._arena = self._open_arena(arena_bytes // mapped.PAGE_BYTES * mapped.PAGE_BYTES)
@@ -74,7 +74,7 @@ class DeltaLog:
                 path.unlink()
             elif found := _NAME.match(path.name):
                 epoch, operator, generation, number = (int(g) for g in found.groups()[:4])
-                label = Label(Step(epoch, operator), Attempt(generation, number))
+                label = CommitId(Step(epoch, operator), Attempt(generation, number))
                 if self._find(path):
                     self._sources.setdefault(label, {})[unquote(found[5])] = path
                 else:
@@ -112,7 +112,7 @@ class DeltaLog:
             self._fresh[path] = _Entry(*_decoded(found.about, block.buffer), block.buffer)
         return True
 
-    def append(self, label: Label, source: str, meta: dict[str, Any], batch: pa.RecordBatch) -> pa.Buffer:
+    def append(self, label: CommitId, source: str, meta: dict[str, Any], batch: pa.RecordBatch) -> pa.Buffer:
         """Keep one delta; the same label and source again replaces it. Raises Exhausted when there is no room.
 
         Returns the batch as `RecordBatch.serialize` makes it, where it lies: in the arena as long as anybody holds this.
@@ -153,7 +153,7 @@ class DeltaLog:
             raise Exhausted(f"{path}: delta of {stream.size} bytes could not be written: {e}") from e
         os.replace(unfinished, path)
 
-    def entries(self, label: Label) -> list[tuple[str, dict[str, Any], pa.RecordBatch]]:
+    def entries(self, label: CommitId) -> list[tuple[str, dict[str, Any], pa.RecordBatch]]:
         """(source, meta, batch) of every delta of this label, by source; torn ones are left out."""
         out = []
         for source, path in sorted(self._sources.get(label, {}).items()):
@@ -164,7 +164,7 @@ class DeltaLog:
                 out.append((source, *_decoded(found.about, found.stream)))
         return out
 
-    def labels(self, step: Step | None = None) -> list[Label]:
+    def labels(self, step: Step | None = None) -> list[CommitId]:
         """Labels (of this step) of which a delta is here, in order of steps and attempts."""
         return sorted(label for label in self._sources if step is None or label.step == step)
 

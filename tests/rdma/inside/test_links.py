@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ferry.channel.rdma_memory import RingShape
-from ferry.channel.rdma_pipe import Means, Pipe
+from ferry.channel.rdma_pipe import ConnectionFactory, RdmaConnection
 from ferry.channel.rdma_ring import SLEEPING
 from ferry.channel.verbs import Piece, status_name
 from ferry.contract.errors import Refusal, Unreachable
@@ -139,8 +139,8 @@ def test_requests_after_a_failure_are_flushed_and_all_of_them_tell(pair):
 def pipes(device):
     from ferry.channel.rdma_memory import Budget
 
-    means = Means(device, RingShape(8, 4096), False, Budget())
-    a, b = Pipe(means, lambda: None), Pipe(means, lambda: None)
+    means = ConnectionFactory(device, RingShape(8, 4096), False, Budget())
+    a, b = RdmaConnection(means, lambda: None), RdmaConnection(means, lambda: None)
     a.attach(b.hello)
     b.attach(a.hello)
     yield a, b

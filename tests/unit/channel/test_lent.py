@@ -19,9 +19,9 @@ from ferry.channel import rdma_carriage
 from ferry.channel.base import Lane
 from ferry.channel.rdma import Notify, RdmaSettings
 from ferry.channel.rdma_memory import Budget, Lent, RingShape
-from ferry.channel.rdma_pipe import Means, Pipe
+from ferry.channel.rdma_pipe import ConnectionFactory, RdmaConnection
 from ferry.contract.errors import Exhausted
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.store.log import DeltaLog
 
 SHAPE = RingShape(4, 16_384)
@@ -64,7 +64,10 @@ def rig(request):
 def pipes(*mappings):
     lent = Lent()
     lent.mappings = mappings
-    ends = [Pipe(Means(FakeDevice(), SHAPE, False, Budget(), one), lambda: None) for one in (lent, Lent())]
+    ends = [
+        RdmaConnection(ConnectionFactory(FakeDevice(), SHAPE, False, Budget(), one), lambda: None)
+        for one in (lent, Lent())
+    ]
     ends[0].attach(ends[1].hello)
     ends[1].attach(ends[0].hello)
     return *ends, lent
@@ -141,10 +144,10 @@ def test_memory_counts_for_every_link(mapping):
     lent = Lent()
     lent.mappings = (mapping,)
     budget = Budget(SHAPE.pinned_bytes + len(mapping))
-    pipe = Means(FakeDevice(), SHAPE, False, budget, lent).open("b")
+    pipe = ConnectionFactory(FakeDevice(), SHAPE, False, budget, lent).open("b")
     assert budget.used == SHAPE.pinned_bytes + len(mapping)
     with pytest.raises(Exhausted, match=r"transport\.rdma\.pinned"):
-        Means(FakeDevice(), SHAPE, False, budget, lent).open("c")
+        ConnectionFactory(FakeDevice(), SHAPE, False, budget, lent).open("c")
     pipe.close()
     assert budget.used == 0
 
@@ -205,7 +208,7 @@ def test_a_delta_goes_from_the_log_to_the_peer_and_its_block_is_used_again(rig, 
             epoch,
             0,
             b"head",
-            (log.append(Label(Step(epoch, 0), Attempt(1, 1)), "s", {}, delta),),
+            (log.append(CommitId(Step(epoch, 0), Attempt(1, 1)), "s", {}, delta),),
             timeout=WAIT,
         )
         assert pa.ipc.read_record_batch(pa.py_buffer(b.next().body), delta.schema) == delta
@@ -225,7 +228,7 @@ def test_a_block_is_not_written_again_while_a_fall_may_need_it(rig, tmp_path, mo
     first = pipe.outbound.sent
     deltas = [pa.record_batch({"x": np.full(1500, number)}) for number in range(8)]
     for number, delta in enumerate(deltas):
-        at = Label(Step(number, 0), Attempt(1, 1))
+        at = CommitId(Step(number, 0), Attempt(1, 1))
         channel.post(Lane.DELTA, number, 0, b"", (log.append(at, "s", {}, delta),))
         if number < SHAPE.slots:
             eventually(lambda n=number: pipe.outbound.sent > first + n)

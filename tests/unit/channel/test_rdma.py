@@ -21,8 +21,8 @@ from ferry.channel.base import REPLACED, Lane, LinkState
 from ferry.channel.rdma import Notify, RdmaSettings
 from ferry.channel.rdma_device import choose_gid
 from ferry.channel.rdma_hello import READY, TURN, Bye, Fall, Hello, LinkControl, bye, data, decode, fall
-from ferry.channel.rdma_memory import Budget, Limits, RingShape, obstacle
-from ferry.channel.rdma_pipe import Intake, Means, Pipe
+from ferry.channel.rdma_memory import Budget, Limits, RingShape, ring_error
+from ferry.channel.rdma_pipe import ConnectionFactory, RdmaConnection, ReassemblyBuffer
 from ferry.channel.rdma_ring import DATA, DOORBELL, SLEEPING, footer
 from ferry.channel.verbs import DeviceUnusable, Gid, QueuePairAddress, library
 from ferry.contract.errors import Bug, Exhausted, Refusal, Unreachable
@@ -84,14 +84,14 @@ def test_five_links_fit_into_what_needs_no_privilege():
 
 def test_the_remedies_are_named_in_order():
     small = Limits(64 * 1024, False, 1000)
-    assert obstacle(1, RingShape(), Limits(8 << 20, False, 1000)) is None
-    assert obstacle(1, RingShape(), Limits(None, False, 1000)) is None
-    assert obstacle(1, RingShape(), Limits(64 * 1024, True, 0)) is None
-    text = obstacle(2, RingShape(8, 4096), small)
+    assert ring_error(1, RingShape(), Limits(8 << 20, False, 1000)) is None
+    assert ring_error(1, RingShape(), Limits(None, False, 1000)) is None
+    assert ring_error(1, RingShape(), Limits(64 * 1024, True, 0)) is None
+    text = ring_error(2, RingShape(8, 4096), small)
     assert text and "(a) use 3 slots of 4096 bytes instead of 8" in text and "(b) set LimitMEMLOCK" in text
     assert "(c) run the sidecar as user 0 with IPC_LOCK" in text
-    assert "(a) use smaller slots" in (obstacle(1, RingShape(1, 1 << 20), small) or "")
-    assert "give the sidecar the capability" in (obstacle(2, RingShape(), Limits(64 * 1024, False, 0)) or "")
+    assert "(a) use smaller slots" in (ring_error(1, RingShape(1, 1 << 20), small) or "")
+    assert "give the sidecar the capability" in (ring_error(2, RingShape(), Limits(64 * 1024, False, 0)) or "")
     assert Limits.here().uid >= 0
 
 
@@ -176,7 +176,7 @@ def test_a_stream_longer_than_the_buffer_comes_in_pieces(talk):
 
 
 def pipes(shape, imm=False):
-    ends = [Pipe(Means(FakeDevice(), shape, imm, Budget()), lambda: None) for _ in range(2)]
+    ends = [RdmaConnection(ConnectionFactory(FakeDevice(), shape, imm, Budget()), lambda: None) for _ in range(2)]
     ends[0].attach(ends[1].hello)
     ends[1].attach(ends[0].hello)
     return ends
@@ -313,7 +313,7 @@ def test_credit_reports_leave_room_for_data():
 def test_an_intake_larger_than_its_frames_keeps_the_rest():
     shape = RingShape(4, 1 << 20)
     a, b = pipes(shape)
-    intake, fed = Intake(shape), []
+    intake, fed = ReassemblyBuffer(shape), []
 
     def feed(data):
         whole = len(data) // 50_000 * 50_000

@@ -15,7 +15,7 @@ from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
 from ferry_operator.cli.client import Local
 from ferry_operator.cli.remote.remote import RemoteJob
-from ferry_operator.cli.targets import Reach, hoist
+from ferry_operator.cli.targets import Target, hoist
 from ferry_operator.kube.api.port import ApiError
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
 from tests.unit.cli.fakes.fake_user import FakeUser, user
@@ -70,10 +70,10 @@ def test_options_of_the_cluster_may_stand_anywhere(line: str, hoisted: str) -> N
 
 def test_a_run_of_this_machine_comes_first(home: Path, cluster: FakeUser) -> None:
     has_kubeconfig(home)
-    assert isinstance(targets.find(Reach(), "nbq5"), RemoteJob)
+    assert isinstance(targets.find(Target(), "nbq5"), RemoteJob)
     runs_here(home)
-    assert isinstance(targets.find(Reach(), "nbq5"), Local)
-    for where in (Reach(plugin=True), Reach(namespace="jobs"), Reach(context="kind"), Reach(kubeconfig="f")):
+    assert isinstance(targets.find(Target(), "nbq5"), Local)
+    for where in (Target(plugin=True), Target(namespace="jobs"), Target(context="kind"), Target(kubeconfig="f")):
         assert isinstance(targets.find(where, "nbq5"), RemoteJob)
 
 
@@ -81,18 +81,18 @@ def test_what_only_a_cluster_knows_is_refused_for_a_run_of_this_machine(home: Pa
     has_kubeconfig(home)
     runs_here(home)
     with pytest.raises(Refusal, match="nbq5 runs on this machine"):
-        targets.on_cluster(Reach(), "nbq5")
-    assert targets.on_cluster(Reach(namespace="jobs"), "nbq5").name == "nbq5"
+        targets.on_cluster(Target(), "nbq5")
+    assert targets.on_cluster(Target(namespace="jobs"), "nbq5").name == "nbq5"
 
 
 def test_without_a_cluster_it_says_what_was_looked_at(home: Path) -> None:
     runs_here(home, "other")
     with pytest.raises(NoSuchJob, match=r"running: other; and there is no cluster to look at: no file ~/.kube/config"):
-        targets.find(Reach(), "nbq5")
+        targets.find(Target(), "nbq5")
     with pytest.raises(Refusal, match=r"no file /nowhere \(--kubeconfig\)"):
-        targets.find(Reach(kubeconfig="/nowhere"), "nbq5")
+        targets.find(Target(kubeconfig="/nowhere"), "nbq5")
     with pytest.raises(Refusal, match=r"no file ~/.kube/config \(the default\)"):
-        targets.find(Reach(plugin=True), "nbq5")
+        targets.find(Target(plugin=True), "nbq5")
 
 
 def test_a_pod_without_a_kubeconfig_has_its_service_account_unless_another_was_named(
@@ -100,18 +100,18 @@ def test_a_pod_without_a_kubeconfig_has_its_service_account_unless_another_was_n
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     with pytest.raises(Refusal, match="service account of this pod"):
-        targets.connect(Reach(plugin=True))
+        targets.connect(Target(plugin=True))
     with pytest.raises(Refusal, match="no file /nowhere"):
-        targets.connect(Reach(kubeconfig="/nowhere"))
+        targets.connect(Target(kubeconfig="/nowhere"))
     monkeypatch.setenv("KUBECONFIG", "/elsewhere")
     with pytest.raises(Refusal, match=r"no file /elsewhere \(KUBECONFIG\)"):
-        targets.connect(Reach(plugin=True))
+        targets.connect(Target(plugin=True))
 
 
 def test_a_job_that_is_nowhere_names_both_places(home: Path, cluster: FakeUser) -> None:
     has_kubeconfig(home)
     with pytest.raises(NoSuchJob, match=r"runs here.*; no StreamJob called 'x' in namespace jobs \(context kind\)"):
-        targets.find(Reach(), "x")
+        targets.find(Target(), "x")
 
 
 def test_a_cluster_that_does_not_answer_is_a_failure(home: Path, cluster: FakeUser) -> None:
@@ -122,7 +122,7 @@ def test_a_cluster_that_does_not_answer_is_a_failure(home: Path, cluster: FakeUs
 
     cluster.get = silent  # type: ignore[assignment, method-assign]
     with pytest.raises(Exception, match=r"no job called 'nbq5' runs here.*does not answer"):
-        targets.find(Reach(), "nbq5")
+        targets.find(Target(), "nbq5")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_cluster_that_does_not_answer_is_a_failure(home: Path, cluster: FakeUs
 def test_a_broken_kubeconfig_is_named(home: Path, text: str, context: str | None, said: str) -> None:
     (home / "broken").write_text(text)
     with pytest.raises(Refusal, match=rf"kubeconfig {home}/broken.*{said}|{said}"):
-        targets.connect(Reach(kubeconfig=str(home / "broken"), context=context))
+        targets.connect(Target(kubeconfig=str(home / "broken"), context=context))
 
 
 CONFIG = """
@@ -155,13 +155,13 @@ def test_context_and_namespace_are_chosen_as_kubectl_does(home: Path, monkeypatc
     monkeypatch.setenv("KUBECONFIG", f"{home}/missing{os.pathsep}{home}/config")
     found = [
         (api.context, api.namespace)
-        for api in map(targets.connect, (Reach(), Reach(context="two"), Reach(context="two", namespace="x")))
+        for api in map(targets.connect, (Target(), Target(context="two"), Target(context="two", namespace="x")))
     ]
     assert found == [("one", "default"), ("two", "streams"), ("two", "x")]
     (home / "config").write_text(CONFIG.replace("current-context: one", ""))
-    assert targets.connect(Reach(context="two")).namespace == "streams"
+    assert targets.connect(Target(context="two")).namespace == "streams"
     with pytest.raises(Refusal, match="cannot be used"):
-        targets.connect(Reach())
+        targets.connect(Target())
 
 
 def test_the_client_of_kubernetes_is_not_imported_before_a_cluster_is_meant() -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, InstanceId, Label, Step, Term
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.routing import Group, Table, Version
 
 small = st.integers(0, 1 << 40)
@@ -25,7 +25,7 @@ st.register_type_strategy(int, st.integers(-(2**62), 2**62))
 st.register_type_strategy(Step, st.builds(Step, small, st.integers(0, 9)))
 st.register_type_strategy(Attempt, st.builds(Attempt, small, small))
 st.register_type_strategy(Version, st.builds(Version, small, small))
-st.register_type_strategy(Label, st.builds(Label, st.from_type(Step), st.from_type(Attempt)))
+st.register_type_strategy(CommitId, st.builds(CommitId, st.from_type(Step), st.from_type(Attempt)))
 st.register_type_strategy(
     Table, st.builds(Table, st.from_type(Version), st.lists(groups, min_size=1, max_size=4).map(tuple), st.booleans())
 )
@@ -66,7 +66,7 @@ def test_a_report_of_another_version_is_understood() -> None:
 
 def test_what_the_protocol_rests_on_is_never_cut() -> None:
     code = m.CODES[m.Committed]
-    values = msgpack.unpackb(m.encode(m.Committed(InstanceId("1.0"), Label(Step(1, 0), Attempt(1, 1)))))
+    values = msgpack.unpackb(m.encode(m.Committed(InstanceId("1.0"), CommitId(Step(1, 0), Attempt(1, 1)))))
     for wrong in (values[:1], [*values, 0]):
         with pytest.raises(ValueError, match="Committed has 2 fields"):
             m.decode(code, msgpack.packb(wrong))

@@ -21,17 +21,17 @@ def test_a_link_pins_what_is_lent_as_well() -> None:
         rings.fitting_slots(3, 8, 65536, 6 << 20, 1 << 20) == 7
         and rings.fitting_slots(6, 8, 65536, 6 << 20, 1 << 20) == 0
     )
-    text = rings.obstacle(4, 8, 65536, 8 << 20, lend=1 << 20)
+    text = rings.pin_error(4, 8, 65536, 8 << 20, lend=1 << 20)
     assert text is not None and "8 x 65536 bytes that lend 1048576 bytes pin 8421376 bytes" in text
     assert "(a) use 7 slots of 65536 bytes instead of 8, or lend less than 1048576 bytes; (b)" in text
-    assert rings.obstacle(3, 8, 65536, 8 << 20, lend=1 << 20) is None
-    assert rings.smaller(8, 8, 65536, 8 << 20, 1 << 20) == "lend less than 1048576 bytes"
+    assert rings.pin_error(3, 8, 65536, 8 << 20, lend=1 << 20) is None
+    assert rings.suggest_ring(8, 8, 65536, 8 << 20, 1 << 20) == "lend less than 1048576 bytes"
 
 
 def test_the_defaults_need_no_privilege_for_five_links() -> None:
     each = rings.link_bytes(rings.SLOTS, rings.SLOT_BYTES)
     assert rings.PINNED_BYTES_MAX // each == 5 and rings.PINNED_BYTES_MAX < rings.LOCKED_BYTES
-    assert rings.obstacle(5, rings.SLOTS, rings.SLOT_BYTES, rings.LOCKED_BYTES) is None
+    assert rings.pin_error(5, rings.SLOTS, rings.SLOT_BYTES, rings.LOCKED_BYTES) is None
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_how_many_slots_fit(links: int, most: int, fitting: int) -> None:
 
 
 def test_the_remedies_are_named_in_their_order() -> None:
-    text = rings.obstacle(16, 8, 65536, rings.LOCKED_BYTES)
+    text = rings.pin_error(16, 8, 65536, rings.LOCKED_BYTES)
     assert text is not None
     a, b, c = (
         text.index("(a) use 3 slots of 65536 bytes instead of 8"),
@@ -53,5 +53,5 @@ def test_the_remedies_are_named_in_their_order() -> None:
         text.index("(c)"),
     )
     assert a < b < c and "run the sidecar as user 0 with IPC_LOCK" in text
-    assert "give the sidecar the capability" in (rings.obstacle(16, 8, 65536, rings.LOCKED_BYTES, root=True) or "")
-    assert "use smaller slots than 1048576 bytes" in (rings.obstacle(16, 8, 1 << 20, rings.LOCKED_BYTES) or "")
+    assert "give the sidecar the capability" in (rings.pin_error(16, 8, 65536, rings.LOCKED_BYTES, root=True) or "")
+    assert "use smaller slots than 1048576 bytes" in (rings.pin_error(16, 8, 1 << 20, rings.LOCKED_BYTES) or "")

@@ -8,7 +8,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Refusal
-from ferry.contract.names import Attempt, InstanceId, Label, Step, Term, driver_name
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term, driver_name
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import letters
 from ferry.coordinator.letters import Letters
@@ -97,7 +97,7 @@ def test_a_change_of_a_table_that_is_not_here_is_refused() -> None:
 
 
 def test_what_all_get_is_encoded_once(encoded: list[m.Message]) -> None:
-    out, wire, commit = Letters(), Wire(), m.Commit(Label(STEP, ATTEMPT), 2, 0, 10, b"notes")
+    out, wire, commit = Letters(), Wire(), m.Commit(CommitId(STEP, ATTEMPT), 2, 0, 10, b"notes")
     for name in NAMES:
         out.post(wire, name, 2, commit)  # type: ignore[arg-type]
     assert encoded == [commit] and wire.said == [commit] * len(NAMES)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from ferry.contract.errors import StateUnavailable
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.coordinator.progress import Progress
 from ferry.driver.checkpoint import COMMIT, Checkpoint
 from ferry.driver.job import Job
@@ -39,7 +39,7 @@ def resumed(folder: Path, notes: str, final: bool = False, flush: bool = False, 
     job._checkpoint = Checkpoint(folder)
     progress = Progress("job", str(folder.parent))
     meta = json.dumps({"spark": notes, "flush": flush, "rows": 70, "epoch": (10, 0, 0)}).encode()
-    ready = Ready(Label(Step(7, 0), Attempt(1, 9)), meta, final)
+    ready = Ready(CommitId(Step(7, 0), Attempt(1, 9)), meta, final)
     return (*job._resume(ready, Plan(sources, (), ()), progress, 0), progress.epoch, progress.rows)
 
 

@@ -19,8 +19,8 @@ from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Ended, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import back_off, life_of, said_by
-from ferry_operator.kube.observe.rolling import Turnover, asked_drains, asked_pins, crew_of, turnover
-from ferry_operator.kube.observe.view import Seen, Sightings, failure_domain, look
+from ferry_operator.kube.observe.rolling import RollingReplacement, asked_drains, asked_pins, crew_of, turnover
+from ferry_operator.kube.observe.view import AbsenceTimers, Seen, failure_domain, look
 from ferry_operator.kube.plan import plan
 from tests.unit.kube.fakes.fake_world import job
 
@@ -253,53 +253,55 @@ NO_ROOM = (Problem("Unschedulable", "no room"),)
 @pytest.mark.parametrize(
     ("pods", "nodes", "alive", "asked", "expected"),
     [
-        pytest.param([worker(0), worker(1)], NODES, [0, 1], (), Turnover(2), id="all is well"),
-        pytest.param([worker(0), worker(1)], None, [0, 1], (), Turnover(2), id="nodes are not known"),
-        pytest.param([worker(0), worker(1)], closed("n1"), [0, 1], (), Turnover(3, (1,), (1,)), id="a node is cordoned"),
+        pytest.param([worker(0), worker(1)], NODES, [0, 1], (), RollingReplacement(2), id="all is well"),
+        pytest.param([worker(0), worker(1)], None, [0, 1], (), RollingReplacement(2), id="nodes are not known"),
+        pytest.param([worker(0), worker(1)], closed("n1"), [0, 1], (), RollingReplacement(3, (1,), (1,)), id="a node is cordoned"),
         pytest.param(
-            [worker(0), worker(1)], closed("n0", "n1"), [0, 1], (), Turnover(4, (0, 1), (0, 1)), id="both nodes are"
+            [worker(0), worker(1)], closed("n0", "n1"), [0, 1], (), RollingReplacement(4, (0, 1), (0, 1)), id="both nodes are"
         ),
         pytest.param(
-            [worker(0), worker(1)], closed("n0", "n1", "n2", "n3"), [0, 1], (), Turnover(2), id="no node is left"
+            [worker(0), worker(1)], closed("n0", "n1", "n2", "n3"), [0, 1], (), RollingReplacement(2), id="no node is left"
         ),
-        pytest.param([worker(0), worker(1)], NODES, [0, 1], (1,), Turnover(2, (1,)), id="the user asks, it stays"),
-        pytest.param([worker(0), worker(1)], NODES, [0, 1], (0, 1), Turnover(2), id="the user asks too much"),
+        pytest.param([worker(0), worker(1)], NODES, [0, 1], (1,), RollingReplacement(2, (1,)), id="the user asks, it stays"),
+        pytest.param([worker(0), worker(1)], NODES, [0, 1], (0, 1), RollingReplacement(2), id="the user asks too much"),
         pytest.param(
-            [worker(0, annotations=OLD), worker(1, annotations=OLD)], NODES, [0, 1], (), Turnover(3),
+            [worker(0, annotations=OLD), worker(1, annotations=OLD)], NODES, [0, 1], (), RollingReplacement(3),
             id="out of date: first another one stands in",
         ),
         pytest.param(
             [worker(0, annotations=OLD), worker(1, annotations=OLD), worker(2)], NODES, [0, 1, 2], (),
-            Turnover(3, (0,), (0,)), id="then the first one leaves",
+            RollingReplacement(3, (0,), (0,)), id="then the first one leaves",
         ),
         pytest.param(
-            [worker(1, annotations=OLD), worker(2)], NODES, [1, 2], (), Turnover(3), id="until it is back the next one waits"
+            [worker(1, annotations=OLD), worker(2)], NODES, [1, 2], (), RollingReplacement(3), id="until it is back the next one waits"
         ),
         pytest.param(
-            [worker(0), worker(1, annotations=OLD), worker(2)], NODES, [1, 2], (), Turnover(3),
+            [worker(0), worker(1, annotations=OLD), worker(2)], NODES, [1, 2], (), RollingReplacement(3),
             id="and while it comes up, too",
         ),
         pytest.param(
             [worker(0, annotations=OLD), worker(1, annotations=OLD), worker(2, troubles=NO_ROOM, phase="Pending")], NODES,
-            [0, 1], (), Turnover(3, alone=0), id="no room for one that stands in",
+            [0, 1], (), RollingReplacement(3, alone=0), id="no room for one that stands in",
         ),
         pytest.param(
             [worker(0, annotations={**OLD, names.ALONE: "true"}), worker(1, annotations=OLD)], NODES, [0, 1], (),
-            Turnover(2, (0,), (0,)), id="it leaves without",
+            RollingReplacement(2, (0,), (0,)), id="it leaves without",
         ),
         pytest.param(
             [worker(0), worker(1, annotations=OLD, troubles=NO_ROOM, phase="Pending")], NODES, [0], (),
-            Turnover(2, remade=(1,)), id="one that never ran is made again at once",
+            RollingReplacement(2, remade=(1,)), id="one that never ran is made again at once",
         ),
         pytest.param(
-            [worker(0, troubles=NO_ROOM, phase="Pending"), worker(1, annotations=OLD)], NODES, [1], (), Turnover(2),
+            [worker(0, troubles=NO_ROOM, phase="Pending"), worker(1, annotations=OLD)], NODES, [1], (), RollingReplacement(2),
             id="a new one does not come up: no other one is touched",
         ),
-        pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 2], (), Turnover(3), id="one stands in for one that died"),
-        pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 1, 2], (), Turnover(2), id="one too many"),
+        pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 2], (), RollingReplacement(3), id="one stands in for one that died"),
+        pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 1, 2], (), RollingReplacement(2), id="one too many"),
     ],
 )  # fmt: skip
-def test_who_leaves(pods: list[Pod], nodes: Any, alive: list[int], asked: tuple[int, ...], expected: Turnover) -> None:
+def test_who_leaves(
+    pods: list[Pod], nodes: Any, alive: list[int], asked: tuple[int, ...], expected: RollingReplacement
+) -> None:
     assert turnover(crew_of(2, pods, "r", status(*alive)), nodes, asked) == expected
 
 
@@ -323,7 +325,7 @@ def seen(*pods: Pod, nodes: Any = NODES, answer: Status | None = None, **changes
 def lost(*pods: Pod, **more: Any) -> dict[str, str]:
     one = seen(*pods, **more)
     force = effective_spec.in_force(one.job, revise)
-    return dict(look(one, force, revise(force.job), Sightings()).lost)
+    return dict(look(one, force, revise(force.job), AbsenceTimers()).lost)
 
 
 def silent(name: str, since: float) -> dict[str, KubeNode]:
@@ -365,7 +367,7 @@ def test_copies_are_spread_over_zones_when_there_are_enough() -> None:
 
 
 def test_what_is_missing_is_waited_for() -> None:
-    sightings = Sightings()
+    sightings = AbsenceTimers()
     mine = {names.REVISION: revise(spec.check(document())).worker}
     one = seen(worker(0, annotations=mine), worker(1, annotations=mine), driver(), answer=status(0))
     force = effective_spec.in_force(one.job, revise)
@@ -376,7 +378,7 @@ def test_what_is_missing_is_waited_for() -> None:
 
 
 def test_an_epoch_that_does_not_end_is_told() -> None:
-    sightings, busy = Sightings(), replace(status(0), phase="prepare")
+    sightings, busy = AbsenceTimers(), replace(status(0), phase="prepare")
     assert [sightings.stalled(busy, NOW + t) for t in (0, 59, 60)] == [0, 59, 60]
     assert not sightings.stalled(replace(busy, epoch=6), NOW + 61) and not sightings.stalled(None, NOW + 200)
     assert not sightings.stalled(replace(busy, epoch=6, phase="idle"), NOW + 300)
@@ -385,7 +387,7 @@ def test_an_epoch_that_does_not_end_is_told() -> None:
 def test_a_worker_that_is_held_up_is_not_waited_for() -> None:
     one = seen(worker(0), worker(1, troubles=NO_ROOM, phase="Pending", created=NOW - 1), driver(), answer=status(0))
     force = effective_spec.in_force(one.job, revise)
-    view = look(one, force, revise(force.job), Sightings())
+    view = look(one, force, revise(force.job), AbsenceTimers())
     assert view.observed is not None and view.observed.workers[1].seconds > d.START_SECONDS
 
 
@@ -396,7 +398,7 @@ def test_a_pod_of_another_operator_is_taken_over_before_anything_else() -> None:
     force = effective_spec.in_force(document(), revise)
     mine = {names.REVISION: revise(force.job).worker, names.TOKEN: "7"}
     one = seen(worker(0, annotations=mine), worker(1, annotations={**mine, names.TOKEN: "6"}), answer=status(0, 1))
-    steps = plan(look(one, force, revise(force.job), Sightings()), 7)
+    steps = plan(look(one, force, revise(force.job), AbsenceTimers()), 7)
     assert [(type(step).__name__, step.pod.name) for step in steps] == [("Claim", "nbq5-worker-1")]  # type: ignore[union-attr]
 
 
@@ -404,7 +406,7 @@ def test_a_paused_job_has_no_steps_and_a_deleted_one_only_ends() -> None:
     paused = copy.deepcopy(seen(worker(0), answer=None))
     paused.job["metadata"]["annotations"][names.PAUSED] = "true"
     force = effective_spec.in_force(paused.job, revise)
-    assert plan(look(paused, force, revise(force.job), Sightings()), 7) == []
+    assert plan(look(paused, force, revise(force.job), AbsenceTimers()), 7) == []
     paused.job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    steps = plan(look(paused, force, revise(force.job), Sightings()), 7)
+    steps = plan(look(paused, force, revise(force.job), AbsenceTimers()), 7)
     assert [type(step).__name__ for step in steps] == ["DeletePod"]

@@ -18,7 +18,7 @@ from ferry_operator.kube.cluster import driver_url
 from ferry_operator.kube.manifests import pods
 from ferry_operator.kube.observe import effective_spec, facts, lifecycle
 from ferry_operator.kube.observe.facts import Ended
-from ferry_operator.kube.observe.view import JobView, Seen, Sightings, look
+from ferry_operator.kube.observe.view import AbsenceTimers, JobView, Seen, look
 from ferry_operator.kube.plan import EndDriver, plan
 from tests.unit.kube.fakes.fake_world import settled
 from tests.unit.kube.test_decisions import NODES, NOW, RELEASE, document, driver, revise, status, worker
@@ -30,7 +30,7 @@ from tests.unit.kube.test_passes import running
     [(0, "finished", "Finished"), (2, "refused", "Failed"), (3, "halted", "Failed"), (1, None, None), (70, None, None)],
 )
 def test_an_exit_code_means_the_same_on_one_machine_and_on_a_cluster(code: int, here: Any, on_a_cluster: Any) -> None:
-    outcome = restarts.DriverCare().ended(code, expected=False, now=0.0)
+    outcome = restarts.RestartPolicy().ended(code, expected=False, now=0.0)
     assert (outcome.kind if outcome is not None else None) == here
     assert lifecycle.life_of(driver(Ended(code, "", "x", NOW)), "r", -1, False, NOW).end == on_a_cluster
 
@@ -145,7 +145,7 @@ def seen_with(job: Doc, **said: Any) -> JobView:
             *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
     answer = replace(status(0, 1), **{"phase": "commit", **said})
     seen = Seen(job, here, NODES, True, answer, None, NOW)
-    force, sightings = effective_spec.in_force(seen.job, revise), Sightings()
+    force, sightings = effective_spec.in_force(seen.job, revise), AbsenceTimers()
     look(seen, force, MINE, sightings)
     return look(replace(seen, now=NOW + 3600.0), force, MINE, sightings)
 
@@ -193,7 +193,7 @@ def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float,
 def test_a_driver_that_starts_waits_for_redis(troubles: Any, ended: bool) -> None:
     here = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
     seen = Seen(document(), here, NODES, True, None, None, NOW, troubles)
-    view = look(seen, effective_spec.in_force(seen.job, revise), MINE, Sightings())
+    view = look(seen, effective_spec.in_force(seen.job, revise), MINE, AbsenceTimers())
     assert (view.hangs is not None) is ended
 
 

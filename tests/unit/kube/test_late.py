@@ -15,7 +15,7 @@ from ferry_operator.kube.api.port import EVENTS, JOBS, NODES, PODS, SECRETS, Api
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.observe.facts import Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle
-from ferry_operator.kube.observe.rolling import Turnover
+from ferry_operator.kube.observe.rolling import RollingReplacement
 from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.process.leader import Leader
 from ferry_operator.kube.process.watch import is_final
@@ -204,7 +204,7 @@ def test_state_is_on_its_way_until_leaders_and_copies_are_where_they_should_be(
     placed = ((InstanceId("0.0"), InstanceId("1.0")),)
     submitted = d.Submitted(number, found.generation, d.Basis(placed[0], 1, ()), placed)
     seen = Seen({"metadata": {"name": "nbq5"}}, (), None, True, found, submitted, 0.0)
-    assert moving(JobView(seen, None, None, DriverLifecycle(True), Turnover(2), None, {})) == count  # type: ignore[arg-type]
+    assert moving(JobView(seen, None, None, DriverLifecycle(True), RollingReplacement(2), None, {})) == count  # type: ignore[arg-type]
 
 
 def test_many_troubles_of_one_kind_hide_no_other_kind() -> None:

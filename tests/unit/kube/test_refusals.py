@@ -14,7 +14,7 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import JOBS, NODES
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import Pod, Problem
-from ferry_operator.kube.observe.view import Seen, Sightings, look
+from ferry_operator.kube.observe.view import AbsenceTimers, Seen, look
 from ferry_operator.kube.plan import KeepSpec, Refuse, held_up, plan, proven
 from tests.unit.kube.fakes.fake_world import World, settled
 from tests.unit.kube.test_decisions import NODES as ALL_NODES
@@ -150,7 +150,7 @@ def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, goo
     workers = [worker(k, annotations=worker_notes) for k in (0, 1)]
     one = Seen(GOOD, (driver(annotations=driver_notes), *workers), ALL_NODES, True, answer, None, NOW)
     force = effective_spec.in_force(GOOD, revise)
-    view = look(one, force, revise(force.job), Sightings())
+    view = look(one, force, revise(force.job), AbsenceTimers())
     assert proven(view) is good
     assert any(isinstance(step, KeepSpec) for step in plan(view, 0)) is good
 
@@ -160,7 +160,7 @@ def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
     pods = (driver(annotations=DRIVES), *(worker(k, annotations=MINE) for k in (0, 1)))
     one = Seen(changed, pods, ALL_NODES, True, replace(status(0, 1), began=5), None, NOW)
     force = effective_spec.in_force(changed, revise)
-    assert not force.good and proven(look(one, force, revise(force.job), Sightings()))
+    assert not force.good and proven(look(one, force, revise(force.job), AbsenceTimers()))
 
 
 # --- hopeless
@@ -214,7 +214,7 @@ def test_what_is_waited_for_is_no_standstill(more: Any, standing: bool) -> None:
     notes = {names.REVISION: mine.worker}
     answer = replace(status(0, 1), **{"phase": "ingest", "began": 5, **more})
     pods = (driver(annotations={names.REVISION: mine.driver}), *(worker(k, annotations=notes) for k in (0, 1)))
-    sightings, force = Sightings(), effective_spec.in_force(changed, revise)
+    sightings, force = AbsenceTimers(), effective_spec.in_force(changed, revise)
     seen = Seen(changed, pods, ALL_NODES, True, answer, None, NOW)
     views = [look(replace(seen, now=NOW + t), force, mine, sightings) for t in (0.0, 899.0, 900.0)]
     assert [any(isinstance(step, Refuse) for step in plan(view, 0)) for view in views] == [False, False, standing]

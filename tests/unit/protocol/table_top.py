@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId, Label, Term
+from ferry.contract.names import CommitId, InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
 from ferry.protocol import instance as i
@@ -129,5 +129,5 @@ class Top:
     def kinds(self) -> list[str]:
         return [type(x).__name__ for x in self.done if not isinstance(x, tuple)]
 
-    def committed(self) -> dict[InstanceId, Label | None]:
+    def committed(self) -> dict[InstanceId, CommitId | None]:
         return {x: member.saved.committed for x, member in self.members.items()}

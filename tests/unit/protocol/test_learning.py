@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.protocol.instance_io import Effect
 from ferry.protocol.learning import Learning
@@ -13,8 +13,8 @@ from ferry.protocol.sending import Send
 A, B = InstanceId("0.0"), InstanceId("1.0")
 
 
-def label(epoch: int) -> Label:
-    return Label(Step(epoch, 0), Attempt(1, epoch))
+def label(epoch: int) -> CommitId:
+    return CommitId(Step(epoch, 0), Attempt(1, epoch))
 
 
 def delta(epoch: int, vnodes: tuple[int, ...]) -> m.Delta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, InstanceId, Label, Step, Term
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
 from ferry.protocol import instance as i
@@ -18,8 +18,8 @@ def copy_of(member: i.Instance) -> i.Instance:
     return i.Instance(member.me, 1, member.saved, deltas)
 
 
-def label(epoch: int) -> Label:
-    return Label(Step(epoch, 0), Attempt(1, epoch + 1))
+def label(epoch: int) -> CommitId:
+    return CommitId(Step(epoch, 0), Attempt(1, epoch + 1))
 
 
 def delta(epoch: int, chain: tuple[InstanceId, ...], *vnodes: int, version: Version = VERSION) -> m.Delta:

@@ -16,7 +16,7 @@ from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.documents import RunSettings
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.schemas import fired_schema, state_schema
@@ -91,7 +91,7 @@ def test_a_loop_says_that_it_lives_between_the_parts_of_long_work(tmp_path: Path
     for chain in ((ME,), (ME, NEXT), (ME, LEARNER)):
         one.data.perform(core.LogDelta(delta_of(chain, (0, 1))))
     before = len(said)
-    one.data.perform(core.Put(Label(STEP, ATTEMPT)))
+    one.data.perform(core.Put(CommitId(STEP, ATTEMPT)))
     assert before >= 4 and len(said) - before >= 3
 
 
@@ -113,14 +113,14 @@ def test_what_is_sent_down_a_chain_is_what_is_logged(tmp_path: Path, lend_bytes:
     first, second = one.bodies()
     assert first is second, "it is made once"
     assert one.lies_in_arena(first) == bool(lend_bytes)
-    ((_, _, logged),) = one.data._log.entries(Label(STEP, ATTEMPT))
+    ((_, _, logged),) = one.data._log.entries(CommitId(STEP, ATTEMPT))
     assert logged.num_rows == 3000 and pa.ipc.read_record_batch(first, logged.schema) == logged
 
     # The next of the chain logs what came, and puts it.
     other = One(tmp_path / "other", NEXT, lend_bytes)
     other.data.receive(delta, memoryview(bytes(first)))
     other.data.perform(core.LogDelta(delta))
-    assert other.data._log.entries(Label(STEP, ATTEMPT))[0][2] == logged
+    assert other.data._log.entries(CommitId(STEP, ATTEMPT))[0][2] == logged
     other.data.perform(core.SendDelta(LEARNER, delta))
     assert [bytes(body) for body in other.bodies()] == [bytes(first)], "it is forwarded as it came"
 
@@ -194,7 +194,7 @@ def test_pieces_of_a_read_in_which_nothing_fires_let_the_loop_in(
 
 
 def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: Path) -> None:
-    one, label = One(tmp_path, ME, 0), Label(STEP, ATTEMPT)
+    one, label = One(tmp_path, ME, 0), CommitId(STEP, ATTEMPT)
     one.compute()
     one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
     one.data.perform(core.Put(label))

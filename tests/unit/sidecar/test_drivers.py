@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, InstanceId, Label, Step, driver_name
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step, driver_name
 from ferry.sidecar.drivers import Drivers
 
 OLD, NEW, ME = driver_name(1, "aa"), driver_name(2, "bb"), InstanceId("0.0")
@@ -29,7 +29,7 @@ def test_an_answer_goes_to_who_asked_and_a_refusal_to_who_is_superseded() -> Non
 
 def test_all_else_goes_to_the_newest() -> None:
     drivers = both()
-    committed = m.Committed(ME, Label(STEP, Attempt(1, 1)))
+    committed = m.Committed(ME, CommitId(STEP, Attempt(1, 1)))
     assert drivers.for_message(committed) == [NEW]
     assert drivers.closed(NEW) and not drivers.closed("1.0")
     assert drivers.for_message(committed) == [OLD]

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, InstanceId, Label, Step
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.sidecar import scans
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
 
 ME, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
-BASE = Label(Step(4, 0), Attempt(1, 9))
+BASE = CommitId(Step(4, 0), Attempt(1, 9))
 BYTES = 800
 
 

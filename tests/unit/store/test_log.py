@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract.errors import Exhausted, Refusal
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.store import mapped
 from ferry.store.lock import DirectoryLock
 from ferry.store.log import DeltaLog
@@ -18,8 +18,8 @@ from ferry.store.mark import Mark
 BATCH = pa.record_batch({"x": [1, 2, 3], "y": ["a", None, "c"]})
 
 
-def label(epoch: int, operator: int = 0, generation: int = 1, number: int = 1) -> Label:
-    return Label(Step(epoch, operator), Attempt(generation, number))
+def label(epoch: int, operator: int = 0, generation: int = 1, number: int = 1) -> CommitId:
+    return CommitId(Step(epoch, operator), Attempt(generation, number))
 
 
 def test_entries_survive_reopening_and_are_forgotten_by_step(tmp_path: Path) -> None:

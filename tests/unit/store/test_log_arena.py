@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from ferry.contract.errors import Exhausted
-from ferry.contract.names import Attempt, Label, Step
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.store import mapped
 from ferry.store.arena import ALIGN_BYTES, Arena
 from ferry.store.log import DeltaLog
@@ -24,8 +24,8 @@ from ferry.store.log import DeltaLog
 PAGE = mmap.PAGESIZE
 
 
-def label(epoch: int, number: int = 1) -> Label:
-    return Label(Step(epoch, 0), Attempt(1, number))
+def label(epoch: int, number: int = 1) -> CommitId:
+    return CommitId(Step(epoch, 0), Attempt(1, number))
 
 
 def batch_of(rows: int, seed: int = 0) -> pa.RecordBatch:
@@ -41,7 +41,7 @@ def inside(log: DeltaLog, body: pa.Buffer) -> bool:
     return start <= body.address and body.address + body.size <= start + len(log.arena)
 
 
-def found(log: DeltaLog, at: Label) -> list[pa.RecordBatch]:
+def found(log: DeltaLog, at: CommitId) -> list[pa.RecordBatch]:
     return [batch for _, _, batch in log.entries(at)]
 
 

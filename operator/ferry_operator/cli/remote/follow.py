@@ -120,7 +120,7 @@ def follow(
             look = judge(document)
             lines = list(news.lines(document, look))
         except ApiError as error:
-            if not error.passes or now - heard >= SILENT_SECONDS or (timeout and now - began >= timeout):
+            if not error.is_transient or now - heard >= SILENT_SECONDS or (timeout and now - began >= timeout):
                 raise
             if str(error) != said:
                 said = str(error)

@@ -55,7 +55,7 @@ def job_of(api: UserApi, name: str) -> Doc:
         raise NoSuchJob(f"no StreamJob called {name!r} {where}") from None
 
 
-def told(error: ApiError) -> FerryError:
+def as_refusal(error: ApiError) -> FerryError:
     """The error as a command ends with it: what the API server refuses, nothing is wrong with."""
-    refused = 400 <= error.status < 500 and error.status != CONFLICT and not error.passes
+    refused = 400 <= error.status < 500 and error.status != CONFLICT and not error.is_transient
     return Refusal(str(error)) if refused else error

@@ -14,7 +14,7 @@ from rich.table import Table
 from ferry.contract.errors import Refusal
 from ferry_operator.cli.remote import intents, logs, tables
 from ferry_operator.cli.remote.logs import WantedLogs
-from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, job_of, told
+from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_of
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, FORBIDDEN, JOBS, PODS, ApiError
@@ -92,7 +92,7 @@ class RemoteJob:
                 sources = logs.of_driver(self.name)
             yield from logs.lines(self.api, sources, WantedLogs(follow, previous, tail))
         except ApiError as error:
-            raise told(error) from None
+            raise as_refusal(error) from None
 
     # ---- changes
     def scale(self, workers: int | None, instances: int | None) -> str:
@@ -105,27 +105,27 @@ class RemoteJob:
         if workers is not None:
             gone = workers
             self._edit(lambda job: intents.fewer(job, gone))
-        return self._told("scaling")
+        return self._in_words("scaling")
 
     def move(self, vnode: int, instance: str) -> str:
         """See `client.Job`."""
         self._edit(lambda job: intents.move(job, vnode, instance))
-        return self._told(f"virtual node {vnode} moves to {instance}, and is kept there")
+        return self._in_words(f"virtual node {vnode} moves to {instance}, and is kept there")
 
     def unpin(self, vnode: int) -> str:
         """Undo `move`."""
         self._edit(lambda job: intents.unpin(job, vnode))
-        return self._told(f"virtual node {vnode} is not kept any more")
+        return self._in_words(f"virtual node {vnode} is not kept any more")
 
     def drain(self, worker: int) -> str:
         """See `client.Job`."""
         self._edit(lambda job: intents.drain(job, worker))
-        return self._told(f"worker {worker} is being emptied")
+        return self._in_words(f"worker {worker} is being emptied")
 
     def undrain(self, worker: int) -> str:
         """Undo `drain`."""
         self._edit(lambda job: intents.undrain(job, worker))
-        return self._told(f"worker {worker} may hold state again")
+        return self._in_words(f"worker {worker} may hold state again")
 
     def pause(self, on: bool) -> str:
         """Have the operator change nothing, or go on."""
@@ -135,7 +135,7 @@ class RemoteJob:
     def restart(self) -> str:
         """Have the driver restarted."""
         self._edit(intents.restart)
-        return self._told("the driver is restarted")
+        return self._in_words("the driver is restarted")
 
     def _edit(self, change: Callable[[Doc], Doc | None]) -> None:
         """Read, change, write; again when somebody else wrote in between."""
@@ -155,7 +155,7 @@ class RemoteJob:
     def _patch(self, patch: Doc, subresource: str = "") -> None:
         _refusing(lambda: self.api.patch(JOBS, self.name, patch, subresource))
 
-    def _told(self, text: str) -> str:
+    def _in_words(self, text: str) -> str:
         return f"{text}, once the job is not paused any more" if intents.paused(self.object()) else text
 
 
@@ -195,7 +195,7 @@ def _refusing(call: Callable[[], Answer]) -> Answer:
     try:
         return call()
     except ApiError as error:
-        raise told(error) from None
+        raise as_refusal(error) from None
 
 
 def _allowed(call: Callable[[], list[Doc]], what: str, left_out: list[str]) -> list[Doc] | None:
@@ -203,6 +203,6 @@ def _allowed(call: Callable[[], list[Doc]], what: str, left_out: list[str]) -> l
         return call()
     except ApiError as error:
         if error.status != FORBIDDEN:
-            raise told(error) from None
+            raise as_refusal(error) from None
         left_out.append(f"{what} may not be read: {error}")
         return None

@@ -47,7 +47,7 @@ class ApiError(Fault):
         super().__init__(text)
 
     @property
-    def passes(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the API server is away or busy: the same request may do better later."""
         return self.status in (0, 429) or self.status >= 500
 

@@ -25,7 +25,7 @@ from ferry_operator.kube.observe.facts import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Force:
+class EffectiveSpec:
     """The spec that is acted on."""
 
     job: StreamJob | None
@@ -54,7 +54,7 @@ class Revisions:
         return f"{self.driver}-{self.worker}"
 
 
-def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Force:
+def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> EffectiveSpec:
     """The spec of a StreamJob object that is in force; `revise` may raise SpecRefused."""
     annotations = document["metadata"].get("annotations") or {}
     last = _last_good(document, annotations.get(names.LAST_GOOD))
@@ -71,15 +71,15 @@ def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Force:
     except SpecRefused as error:
         text = str(error).replace("\n", "; ")
         also = ": the last good spec stays in force" if last is not None else ""
-        return Force(last, newest=False, good=True, trouble=Problem("SpecRefused", text + also))
+        return EffectiveSpec(last, newest=False, good=True, trouble=Problem("SpecRefused", text + also))
     if last is None:
-        return Force(job, newest=True, good=False)
+        return EffectiveSpec(job, newest=True, good=False)
     no = _refusal(annotations.get(names.REFUSED))
     if no is not None and no[0] == mine.both:
         text = f"{no[1]}: the last good spec stays in force; another spec.restartNonce tries this one again"
-        return Force(last, newest=False, good=True, trouble=Problem("SpecRefused", text))
+        return EffectiveSpec(last, newest=False, good=True, trouble=Problem("SpecRefused", text))
     same = not changes.classify(last.spec, job.spec)
-    return Force(job, newest=True, good=same, fallback=None if same else revise(last))
+    return EffectiveSpec(job, newest=True, good=same, fallback=None if same else revise(last))
 
 
 def last_good(job: StreamJob) -> str:
@@ -102,10 +102,10 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
     account = job.spec.kubernetes.service_account or release.service_account
     common = f"{image} {account} {seal(release, release.redis)} "
     settings_of(job, uid, release)  # says no to what means nothing in a pod
-    read = _told(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
+    read = _fingerprint(job.spec, lambda entry: entry.used == "both" and (entry.driver or entry.workers))
     return Revisions(
-        driver=_digest(common + _told(job.spec, lambda entry: entry.driver)),
-        worker=_digest(common + _told(job.spec, lambda entry: entry.workers)),
+        driver=_digest(common + _fingerprint(job.spec, lambda entry: entry.driver)),
+        worker=_digest(common + _fingerprint(job.spec, lambda entry: entry.workers)),
         settings=seal(release, f"{run_key(release, uid)} {release.redis} {read}"),
     )
 
@@ -113,11 +113,11 @@ def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
 def version_of(job: StreamJob, image: str) -> str:
     """What status shows as the version: the job's own, else a digest of its program; `image`: of jobs that name none."""
     image = job.spec.kubernetes.image or image
-    program = _told(job.spec, lambda entry: entry.path.startswith("spec.pipeline."))
+    program = _fingerprint(job.spec, lambda entry: entry.path.startswith("spec.pipeline."))
     return job.spec.pipeline.version or _digest(f"{image} {program}")
 
 
-def _told(one: Spec, counts: Callable[[changes.FieldEntry], bool]) -> str:
+def _fingerprint(one: Spec, counts: Callable[[changes.FieldEntry], bool]) -> str:
     found = {}
     for entry in changes.TABLE:
         if not counts(entry) or entry.used == "one machine":

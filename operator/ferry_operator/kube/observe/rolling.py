@@ -20,7 +20,7 @@ WORKERS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Turnover:
+class RollingReplacement:
     """What `decide` is told beyond the spec."""
 
     workers: int
@@ -63,7 +63,7 @@ def crew_of(wanted: int, pods: Sequence[Pod], revision: str, status: Status | No
     return Crew(wanted, {p.worker: p for p in pods if p.worker is not None}, alive, revision)
 
 
-def turnover(crew: Crew, nodes: Mapping[str, KubeNode] | None, asked: Sequence[int] = ()) -> Turnover:
+def turnover(crew: Crew, nodes: Mapping[str, KubeNode] | None, asked: Sequence[int] = ()) -> RollingReplacement:
     """`asked`: workers that the user wants emptied, and kept as they are."""
     kept = [k for k in asked if k < crew.wanted]
     leaving, alone = cordoned(crew, nodes), None
@@ -79,9 +79,11 @@ def turnover(crew: Crew, nodes: Mapping[str, KubeNode] | None, asked: Sequence[i
             alone = old
     drains = sorted({*kept, *leaving})
     if all(k in drains for k in range(count)):
-        return Turnover(crew.wanted, stuck=bool(leaving))
+        return RollingReplacement(crew.wanted, stuck=bool(leaving))
     remade = tuple(k for k in sorted(crew.pods) if crew.old(k) and crew.never_ran(k))
-    return Turnover(count, tuple(drains), tuple(k for k in leaving if k < count and k not in kept), remade, alone)
+    return RollingReplacement(
+        count, tuple(drains), tuple(k for k in leaving if k < count and k not in kept), remade, alone
+    )
 
 
 def cordoned(crew: Crew, nodes: Mapping[str, KubeNode] | None) -> list[int]:

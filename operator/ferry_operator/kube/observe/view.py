@@ -12,10 +12,10 @@ from ferry_operator.job.quantities import Duration
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.observe.effective_spec import Force, Revisions
+from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, life_of
-from ferry_operator.kube.observe.rolling import Turnover, asked_drains, asked_pins, crew_of, turnover
+from ferry_operator.kube.observe.rolling import RollingReplacement, asked_drains, asked_pins, crew_of, turnover
 
 UNKNOWN_SECONDS = 60.0
 """While no driver answers, a worker on a silent node may be the last to hold something: it is given up after this."""
@@ -95,11 +95,11 @@ class JobView:
     """A look with all that follows from it."""
 
     seen: Seen
-    force: Force
+    force: EffectiveSpec
     revisions: Revisions | None
     """of the spec in force; None when there is no spec that can be followed"""
     life: DriverLifecycle
-    turnover: Turnover
+    turnover: RollingReplacement
     observed: d.Observed | None
     """None when there is no spec that can be followed"""
     lost: Mapping[str, str]
@@ -115,7 +115,7 @@ class JobView:
 
 
 @dataclass(slots=True)
-class Sightings:
+class AbsenceTimers:
     """Since when instances are missing, and an epoch lasts. Clocks only: a new operator waits a little longer."""
 
     since: dict[InstanceId, float] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Sightings:
         self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
         return frozenset(self.closed)
 
-    def standing(self, seen: Seen, force: Force, revisions: Revisions) -> float:
+    def standing(self, seen: Seen, force: EffectiveSpec, revisions: Revisions) -> float:
         """Seconds for which a spec that is not good yet has made no progress; what waits for others is no standstill."""
         status, both = seen.status, revisions.both
         if force.fallback is None or force.fallback.both == both or _waits(seen, revisions):
@@ -164,7 +164,7 @@ class Sightings:
         return now - self.epoch[2]
 
 
-def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sightings) -> JobView:
+def look(seen: Seen, force: EffectiveSpec, revisions: Revisions | None, sightings: AbsenceTimers) -> JobView:
     """The view of a job."""
     lost = {pod.name: why for pod in seen.pods if (why := _lost(pod, seen)) is not None}
     driver = seen.driver if seen.driver is not None and seen.driver.name not in lost else None
@@ -172,7 +172,7 @@ def look(seen: Seen, force: Force, revisions: Revisions | None, sightings: Sight
     before = seen.before
     life = life_of(driver, revision, before.epoch, before.phase == "Finished", seen.now)
     if force.job is None or revisions is None:
-        return JobView(seen, force, None, life, Turnover(0), None, lost)
+        return JobView(seen, force, None, life, RollingReplacement(0), None, lost)
     one = force.job.spec
     workers, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
     crew = crew_of(one.workers, workers, revisions.worker, status)

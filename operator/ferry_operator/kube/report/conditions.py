@@ -8,7 +8,7 @@ from typing import Literal
 
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
-from ferry_operator.kube.plan import QUIET, Step, ready, told
+from ferry_operator.kube.plan import QUIET, Step, describe, ready
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -184,4 +184,4 @@ def given_up(view: JobView) -> int:
 
 def intended(steps: Sequence[Step]) -> str | None:
     """The steps worth telling, in words."""
-    return "; ".join(told(step) for step in steps if not isinstance(step, QUIET)) or None
+    return "; ".join(describe(step) for step in steps if not isinstance(step, QUIET)) or None

@@ -16,7 +16,7 @@ from ferry_operator.job.status import Carried
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
-from ferry_operator.kube.plan import DeletePod, DropPod, EndDriver, Refuse, Step, told
+from ferry_operator.kube.plan import DeletePod, DropPod, EndDriver, Refuse, Step, describe
 from ferry_operator.kube.report.status import StatusReport
 
 COMPONENT = "ferry-operator"
@@ -84,19 +84,21 @@ def step_notice(step: Step) -> Notice | None:
     """What is told of a step that was done."""
     match step:
         case d.StartWorker() | d.SetInstances():
-            return Notice("Normal", "WorkerStarted" if isinstance(step, d.StartWorker) else "WorkerChanged", told(step))
+            return Notice(
+                "Normal", "WorkerStarted" if isinstance(step, d.StartWorker) else "WorkerChanged", describe(step)
+            )
         case d.StopWorker():
-            return Notice("Normal", "WorkerStopped", told(step))
+            return Notice("Normal", "WorkerStopped", describe(step))
         case d.StartDriver():
-            return Notice("Normal", "DriverStarted", told(step))
+            return Notice("Normal", "DriverStarted", describe(step))
         case d.SubmitDesired():
-            return Notice("Normal", "Placed", told(step))
+            return Notice("Normal", "Placed", describe(step))
         case EndDriver():
-            return Notice("Normal", "DriverReplaced", told(step))
+            return Notice("Normal", "DriverReplaced", describe(step))
         case DropPod():
-            return Notice("Warning", "PodLost", told(step))
+            return Notice("Warning", "PodLost", describe(step))
         case DeletePod():
-            return Notice("Normal", "PodDeleted", told(step))
+            return Notice("Normal", "PodDeleted", describe(step))
         case Refuse(_, said):
             return Notice("Warning", "SpecRefused", said)
     return None

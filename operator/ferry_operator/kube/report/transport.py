@@ -33,13 +33,13 @@ def pinned(spec: Spec) -> str | None:
     links = (spec.workers + 1) * spec.instances_per_worker - 1
     allowed, lend = rdma.pinned.bytes, rdma.lend.bytes
     each = rings.link_bytes(rdma.slots, rdma.slot_bytes, lend)
-    problem = rings.obstacle(links, rdma.slots, rdma.slot_bytes, rings.LOCKED_BYTES, lend=lend)
+    problem = rings.pin_error(links, rdma.slots, rdma.slot_bytes, rings.LOCKED_BYTES, lend=lend)
     if links * each <= allowed:
         return problem and f"containers may not lock so much unless the nodes were told to: {problem}"
     rest = "the others are TCP" if spec.transport.mode == "auto" else "the others cannot open"
     text = (
         f"transport.rdma.pinned allows {allowed} bytes, which is {allowed // each} of the {links} links that an instance "
-        f"may have, {each} bytes each; {rest}: {rings.smaller(links, rdma.slots, rdma.slot_bytes, allowed, lend)}, or "
+        f"may have, {each} bytes each; {rest}: {rings.suggest_ring(links, rdma.slots, rdma.slot_bytes, allowed, lend)}, or "
         f"allow {links * each}"
     )
     return f"{text}. For that much: {problem}" if problem else text

@@ -61,13 +61,15 @@ class LocalCluster:
     def _seen(self, index: int) -> Worker:
         process, now = self._workers.get(index), time.monotonic()
         if process is None:
-            return Worker(index, self._told(index), running=False, seconds=0.0)
+            return Worker(index, self._wanted_instances(index), running=False, seconds=0.0)
         if process.code is None:
-            return Worker(index, self._told(index), running=True, seconds=now - process.started)
+            return Worker(index, self._wanted_instances(index), running=True, seconds=now - process.started)
         assert process.ended is not None
         failed = not process.killed and process.ended - process.started < YOUNG_SECONDS
         failures = self._failures.get(index, 0) + 1 if failed else 0
-        return Worker(index, self._told(index), running=False, failures=failures, seconds=now - process.ended)
+        return Worker(
+            index, self._wanted_instances(index), running=False, failures=failures, seconds=now - process.ended
+        )
 
     def driver(self) -> DriverSeen:
         """See `base.Cluster`."""
@@ -188,7 +190,7 @@ class LocalCluster:
     def _state(self) -> Path:
         return self._settings.path / "workers"
 
-    def _told(self, index: int) -> int:
+    def _wanted_instances(self, index: int) -> int:
         try:
             return int((self._state() / str(index) / "instances").read_text())
         except (OSError, ValueError):
