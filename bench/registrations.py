@@ -1,4 +1,4 @@
-"""What it costs Redis that instances find each other: real boards, rolls, `Peers` and `Members`, links that are stand-ins.
+"""What it costs Redis that instances find each other: real registries and rolls, `Peers` and `Members`, stand-ins for links.
 
 As many workers as instances, each with its heartbeat, and one driver. Bytes are those that Redis itself counts, both ways.
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 import redis
 
 from bench.results import Results
-from ferry.board import Board
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import Registration, life_of
 from ferry.contract.tickets import derived
 from ferry.coordinator.members import Members
+from ferry.registry import JobRegistry
 from ferry.sidecar.peers import Peers
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes
@@ -78,22 +78,22 @@ class Mesh:
         self.url, self.instances = url, instances
         self.peers: dict[str, Peers] = {}
         self.endpoints: dict[str, Endpoint] = {}
-        self._beats = [Board(RUN, url, SECRET) for _ in range(8)]
+        self._beats = [JobRegistry(RUN, url, SECRET) for _ in range(8)]
         self.driver = Endpoint("driver-1-bench", self)
 
     def beat(self) -> None:
         """Begin with the heartbeats."""
-        for part, board in enumerate(self._beats):
+        for part, registry in enumerate(self._beats):
             workers = range(part, self.instances, len(self._beats))
-            threading.Thread(target=self._beat, args=(board, workers), daemon=True).start()
+            threading.Thread(target=self._beat, args=(registry, workers), daemon=True).start()
 
     def start(self) -> None:
         """Let all find each other."""
         for worker in range(self.instances):
             name = f"{worker}.0"
-            self.peers[name] = Peers(name, Board(RUN, self.url, SECRET), print)
+            self.peers[name] = Peers(name, JobRegistry(RUN, self.url, SECRET), print)
             self.endpoints[name] = Endpoint(name, self)
-        members = Members(TTL_MS, Board(RUN, self.url, SECRET), lambda event: None)
+        members = Members(TTL_MS, JobRegistry(RUN, self.url, SECRET), lambda event: None)
         for start, name in enumerate(self.peers, start=1):
             self._register(name, start)
         members.start(self.driver)  # type: ignore[arg-type]
@@ -102,13 +102,13 @@ class Mesh:
         entry = Registration(name, life_of(1, start).hex(), "10.123.210.17", 7100, "grpc+tcp://10.123.210.17:7200", 17)
         self.peers[name].start(self.endpoints[name], entry)  # type: ignore[arg-type]
 
-    def _beat(self, board: Board, workers: range) -> None:
+    def _beat(self, registry: JobRegistry, workers: range) -> None:
         with contextlib.suppress(Unreachable):  # the end
-            lives = {worker: board.claim(worker, "pod") for worker in workers}
+            lives = {worker: registry.claim(worker, "pod") for worker in workers}
             while True:
                 began = time.monotonic()
                 for worker, life in lives.items():
-                    board.beat(worker, life, TTL_MS)
+                    registry.beat(worker, life, TTL_MS)
                 time.sleep(max(0.0, began + HEARTBEAT_SECONDS - time.monotonic()))
 
     def whole(self) -> bool:
@@ -121,7 +121,7 @@ class Mesh:
         for endpoint in (self.driver, *self.endpoints.values()):
             for link in [one for one in list(endpoint.open.values()) if name in one.ends]:
                 link.close("it ended")
-        self.peers[name] = Peers(name, Board(RUN, self.url, SECRET), print)
+        self.peers[name] = Peers(name, JobRegistry(RUN, self.url, SECRET), print)
         self._register(name, start)
 
 

@@ -25,11 +25,11 @@ from typing import Any, ClassVar
 
 import psutil
 
-from ferry.board import Board
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.places import Registration
 from ferry.contract.tickets import derived
+from ferry.registry import JobRegistry
 from ferry_operator.local.environment import read_ferry_env
 from tests.cluster.runner import ROOT, read_timeline
 
@@ -96,11 +96,11 @@ class Hosts:
         self.redis = Host(self.redis_address, base / "redis")
         self.workers: dict[int, Host] = {}
         self.drivers: list[Host] = []
-        self.board = Board(settings.run, self.settings.redis, SECRET)
+        self.registry = JobRegistry(settings.run, self.settings.redis, SECRET)
 
     def registrations(self) -> list[Registration]:
-        """All that are on the board."""
-        return [entry for entry in self.board.changes(0).entries.values() if entry is not None]
+        """All that are on the registry."""
+        return [entry for entry in self.registry.changes(0).entries.values() if entry is not None]
 
     def start_redis(self) -> None:
         """With a password, as a chart would."""
@@ -117,7 +117,7 @@ class Hosts:
         ]
         conf.write_text("\n".join([*lines, "appendonly yes", "appendfsync always", 'save ""', ""]))
         self._start(self.redis, [server, str(conf)], {})
-        await_that(self.board.ping, "Redis", 10)
+        await_that(self.registry.ping, "Redis", 10)
 
     def start_worker(self, index: int, address: str | None = None) -> Host:
         """A sidecar and Spark's worker on a host of their own, with nothing on its disk."""

@@ -93,7 +93,7 @@ def test_workers_are_told_of_the_newest_claim(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, settings(tmp_path))
     try:
         hosts.start_redis()
-        board = hosts.board
+        registry = hosts.registry
         places = {
             (generation, claimed, life): DriverPlace(generation, claimed, life, f"spark://{life}", "")
             for generation, claimed, life in (
@@ -102,14 +102,14 @@ def test_workers_are_told_of_the_newest_claim(tmp_path: Path) -> None:
         }  # fmt: skip
         told = []
         for place in places.values():
-            told.append(board.announce(place))
-            assert board.driver() == place
+            told.append(registry.announce(place))
+            assert registry.driver() == place
         assert told == [True] * 6, "each is stronger than the one before, or as strong and later"
         weaker = [(3, False, "f"), (2, True, "d"), (1, False, "a")]
-        assert [board.announce(places.get(w) or DriverPlace(*w, "", "")) for w in weaker] == [True, False, False]
-        board.announce(DriverPlace(3, True, "f", "", ""))
-        assert not board.announce(places[(3, False, "e")]), "it has lost its claim"
-        found = board.driver()
+        assert [registry.announce(places.get(w) or DriverPlace(*w, "", "")) for w in weaker] == [True, False, False]
+        registry.announce(DriverPlace(3, True, "f", "", ""))
+        assert not registry.announce(places[(3, False, "e")]), "it has lost its claim"
+        found = registry.driver()
         assert found is not None and found.life == "f"
     finally:
         hosts.close()
@@ -124,7 +124,7 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     for host in (hosts.drivers[0], *hosts.workers.values()):
         assert listening(host) == {host.address}, "everything listens on the host's own address, or on the loopback one"
     assert all((h.directory / f"workers/{k}/started").exists() for k, h in hosts.workers.items())
-    place = hosts.board.driver()
+    place = hosts.registry.driver()
     assert place is not None and place.claimed and place.control == f"https://{hosts.address(200)}:7070"
     # A third worker comes: state moves to it, and its task slots are used.
     hosts.start_worker(2)
@@ -166,17 +166,17 @@ def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
     hosts.start_worker(1, hosts.address(21))
     place_on(hosts, 1, 0, 1)
     await_copies(hosts)
-    # It comes back only to be told to end: what it takes from the board must not be its successor's.
+    # It comes back only to be told to end: what it takes from the registry must not be its successor's.
     before.signal(signal.SIGTERM)
     before.end(signal.SIGCONT)
-    # Only who is on the board can be dialled by one that has just come.
+    # Only who is in the registry can be dialled by one that has just come.
     hosts.workers.pop(0).kill()
     hosts.start_worker(0)
     place_on(hosts, 2, 1, 0)
     await_copies(hosts)
     # What Redis has lost is there again.
-    hosts.board.unregister(next(e for e in hosts.registrations() if e.instance == "1.0"))
-    await_that(lambda: len(hosts.registrations()) == 2, "both on the board", 10)
+    hosts.registry.unregister(next(e for e in hosts.registrations() if e.instance == "1.0"))
+    await_that(lambda: len(hosts.registrations()) == 2, "both in the registry", 10)
     place_on(hosts, 3, 0, 1)
     hosts.drivers[0].kill()
     hosts.start_driver(base / "shared-checkpoint", epoch_max_rows=60_000, epoch_interval_ms=50)

@@ -60,7 +60,7 @@ def leader(ferry: Installation) -> str:
 
 
 def redis(ferry: Installation) -> Document:
-    """The pod of the board."""
+    """The pod of the registry."""
     return ferry.kubectl.items("pods", "-l", "app.kubernetes.io/component=redis")[0]
 
 
@@ -70,7 +70,7 @@ def number(node: str) -> int:
 
 
 def apart(ferry: Installation, start: Callable[..., Job], name: str, **spec: object) -> Job:
-    """A job of two workers on two nodes, and its driver on one of them; the board is on neither, so each may be lost."""
+    """A job of two workers on two nodes, and its driver on one of them; the registry is on neither, so each may be lost."""
     node = redis(ferry)["spec"]["nodeName"]
     ferry.kubectl.run("cordon", node)
     try:
@@ -120,7 +120,7 @@ def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     wait_until(lambda: len(job.pods("worker")) == 2, "end of the pods that hold nothing", 60.0)
     ferry.kubectl.run("delete", "pod", redis(ferry)["metadata"]["name"], "--grace-period=0", "--force")
     ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=3")
-    times("2 to 3 workers, with the board killed", job.until_workers(3))
+    times("2 to 3 workers, with the registry killed", job.until_workers(3))
     after = job.driver()
     assert after["metadata"]["uid"] == driver["metadata"]["uid"]
     assert not after["status"]["containerStatuses"][0]["restartCount"]

@@ -23,7 +23,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Values.jobs.serviceAccount.name | default (ternary (printf "%s-job" (include "ferry.fullname" .)) "default" .Values.jobs.serviceAccount.create) }}
 {{- end }}
 
-{{- /* The board's address, the password apart. */}}
+{{- /* The registry's address, the password apart. */}}
 {{- define "ferry.redisUrl" -}}
 {{- if not .Values.redis.enabled }}{{ required "redis.url: give the address of your own Redis, or set redis.enabled" .Values.redis.url }}
 {{- else if .Values.redis.clusterIP }}redis://{{ ternary (printf "[%s]" .Values.redis.clusterIP) .Values.redis.clusterIP (contains ":" .Values.redis.clusterIP) }}:6379/0
@@ -84,7 +84,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{- /* Egress to the board: the release's pod, or the port of your own at any address. */}}
+{{- /* Egress to the registry: the release's pod, or the port of your own at any address. */}}
 {{- define "ferry.redisPeer" -}}
 {{- if .Values.redis.enabled -}}
 - to:

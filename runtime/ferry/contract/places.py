@@ -103,7 +103,7 @@ class DriverPlace:
 
 
 def life_of(parent: int, start: int) -> bytes:
-    """A life of an instance: its parent's, as the board numbers them, and which start of the parent's it is; ordered."""
+    """A life of an instance: its parent's, as the registry numbers them, and which start of the parent's it is; ordered."""
     return struct.pack(">QQ", parent, start)
 
 

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from ferry.board import Board
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.routing import Table
 from ferry.protocol import coordinator as core
+from ferry.registry import JobRegistry
 
 log = logging.getLogger("ferry.coordinator")
 
@@ -25,8 +25,8 @@ LOOK_SECONDS = 0.5
 class JournalWriter:
     """Reads and swaps the journal; reports to the loop through `post`."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, registry: JobRegistry) -> None:
+        self._registry = registry
         self._writes: queue.SimpleQueue[core.Journal] = queue.SimpleQueue()
         self._post: Callable[[core.Event], None] = lambda event: None
 
@@ -34,7 +34,7 @@ class JournalWriter:
         """The journaled table, None for a new job. Waits for Redis."""
         while True:
             try:
-                return self._board.journal()
+                return self._registry.journal()
             except Unreachable as error:
                 log.warning("waiting for the journal: %s", error)
                 time.sleep(RETRY_SECONDS)
@@ -60,7 +60,7 @@ class JournalWriter:
 
     def _written(self, effect: core.Journal) -> bool:
         try:
-            self._board.swap_journal(effect.table, effect.expected)
+            self._registry.swap_journal(effect.table, effect.expected)
         except Superseded as refused:
             return self._refused(str(refused))
         except Unreachable as error:
@@ -71,7 +71,7 @@ class JournalWriter:
 
     def _refused(self, reason: str) -> bool:
         try:
-            self._post(core.JournalRefused(reason, self._board.journal()))
+            self._post(core.JournalRefused(reason, self._registry.journal()))
         except Unreachable as error:
             log.warning("group changes wait: %s", error)
             return False
@@ -81,7 +81,7 @@ class JournalWriter:
         """Tell the loop whether group changes are possible now."""
         up = True
         while True:
-            now = self._board.ping()
+            now = self._registry.ping()
             if now != up:
                 log.warning("the journal is %s", "back" if now else "away: group changes wait, epochs go on")
                 self._post(core.JournalReachable(now))

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from ferry.board import Board
 from ferry.channel.base import Message
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract import limits
@@ -29,6 +28,7 @@ from ferry.protocol import coordinator as core
 from ferry.protocol.groups import Pace
 from ferry.protocol.instance import Tick
 from ferry.protocol.story import Story
+from ferry.registry import JobRegistry
 
 log = logging.getLogger("ferry.coordinator")
 
@@ -41,13 +41,15 @@ Hook = Callable[[int, str], None]
 class Loop:
     """Runs one Coordinator. `hook(epoch, stage)` is called right after Prepare and Commit were sent."""
 
-    def __init__(self, settings: RunSettings, board: Board, operators: int, hook: Hook, ended: int = -1) -> None:
+    def __init__(
+        self, settings: RunSettings, registry: JobRegistry, operators: int, hook: Hook, ended: int = -1
+    ) -> None:
         self.settings = settings
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
-        self._journal = JournalWriter(board)
-        self.members = Members(settings.timeout_ms, board, self.post)
+        self._journal = JournalWriter(registry)
+        self.members = Members(settings.timeout_ms, registry, self.post)
         patience = core.CoordinatorSettings(
             operators=operators,
             grace_ms=int(limits.GRACE_SECONDS * 1000),

@@ -11,30 +11,30 @@ import threading
 import time
 from collections.abc import Callable
 
-from ferry.board import Board, Roll
 from ferry.channel.base import Channel, Endpoint
 from ferry.channel.dialling import Dialler
 from ferry.contract import places
 from ferry.contract.errors import Unreachable
 from ferry.contract.names import InstanceId, worker_of
 from ferry.protocol import coordinator as core
+from ferry.registry import JobRegistry, Roll
 
 log = logging.getLogger("ferry.coordinator")
 
 LOOK_SECONDS = 0.1
 
 FORGET_SECONDS = 60.0
-"""Registrations of a worker leave the board when it had no heartbeat for so long; who comes back says so anew."""
+"""Registrations of a worker leave the registry when it had no heartbeat for so long; who comes back says so anew."""
 
 
 class Members:
     """Finds instances and keeps the channels to them."""
 
-    def __init__(self, timeout_ms: int, board: Board, post: Callable[[core.Event], None]) -> None:
+    def __init__(self, timeout_ms: int, registry: JobRegistry, post: Callable[[core.Event], None]) -> None:
         self._timeout_seconds = timeout_ms / 1000
         self._post = post
-        self._board = board
-        self._roll = Roll(board)
+        self._registry = registry
+        self._roll = Roll(registry)
         self._beating: set[int] = set()
         self._silent: set[int] = set()
         """Those of whom a heartbeat was heard before it ran out."""
@@ -105,7 +105,7 @@ class Members:
     def _listen(self, workers: list[int]) -> None:
         """Whose heartbeat there is."""
         now = time.monotonic()
-        mute = dict.fromkeys(self._board.silent(workers))
+        mute = dict.fromkeys(self._registry.silent(workers))
         self._mute_since = {worker: self._mute_since.get(worker, now) for worker in mute}
         for worker in workers:
             if worker not in mute:
@@ -132,5 +132,5 @@ class Members:
             log.info("%s has a successor", instance)
             channel.close("it has a successor")
         if channel is None and time.monotonic() - self._mute_since.get(worker, time.monotonic()) > FORGET_SECONDS:
-            log.info("%s is gone: it leaves the board", instance)
-            self._board.unregister(entry)
+            log.info("%s is gone: it leaves the registry", instance)
+            self._registry.unregister(entry)

@@ -1,4 +1,4 @@
-"""Tells workers where this life of the driver is, on the board: before its generation is claimed, and again when it is.
+"""Tells workers where this life of the driver is, on the registry: before its generation is claimed, and again when it is.
 
 Must never claim anything itself: the journal decides which driver is the one.
 """
@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ferry.board import Board
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
 from ferry.protocol.coordinator import Coordinator, Phase
+from ferry.registry import JobRegistry
 
 log = logging.getLogger("ferry.driver")
 
@@ -27,9 +27,9 @@ T = TypeVar("T")
 class Announcer:
     """One life of the driver."""
 
-    def __init__(self, board: Board, cores: int) -> None:
+    def __init__(self, registry: JobRegistry, cores: int) -> None:
         """`cores`: of an executor."""
-        self._board = board
+        self._registry = registry
         self._cores = cores
         self._life = secrets.token_hex(8)
         self._spark = ""
@@ -37,7 +37,7 @@ class Announcer:
     def starting(self, spark: str) -> None:
         """Workers may come to this master of Spark. Waits for Redis."""
         self._spark = spark
-        journal = _patiently(self._board.journal)
+        journal = _patiently(self._registry.journal)
         generation = (journal.version.generation if journal else 0) + 1
         self._tell(DriverPlace(generation, False, self._life, spark, "", self._cores))
 
@@ -52,7 +52,7 @@ class Announcer:
             self._tell(DriverPlace(machine.generation, True, self._life, self._spark, control, self._cores))
 
     def _tell(self, place: DriverPlace) -> None:
-        if not _patiently(lambda: self._board.announce(place)):
+        if not _patiently(lambda: self._registry.announce(place)):
             log.warning("workers follow a newer driver than that of generation %d", place.generation)
 
 

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ferry import environment, scrape
-from ferry.board import Board
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, Unreachable
@@ -28,6 +27,7 @@ from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.orders import Halted, Stopped, next_order
 from ferry.protocol import coordinator as core
+from ferry.registry import JobRegistry
 from ferry.spark import compile
 from ferry.spark.source import SLOTS, splits_source
 from ferry.spark.splits import Splits
@@ -53,17 +53,17 @@ class Job:
     def run(self) -> int:
         """Until the bounded input has fired everything, or somebody stops the job."""
         module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
-        board = Board(self.settings.run, self.settings.redis, self.settings.secret)
-        announcer = Announcer(board, self.settings.cores)
+        job_registry = JobRegistry(self.settings.run, self.settings.redis, self.settings.secret)
+        announcer = Announcer(job_registry, self.settings.cores)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
-        self._publish(board, plan)
+        self._publish(job_registry, plan)
         progress = Progress(self.settings.job, self.settings.directory)
-        if weakness := board.weakness():
+        if weakness := job_registry.weakness():
             log.warning("%s", weakness)
             progress.warn("JournalNotSafe", weakness)
-        loop = Loop(self.settings, board, len(plan.operators), self._stage, self._checkpoint.ended())
+        loop = Loop(self.settings, job_registry, len(plan.operators), self._stage, self._checkpoint.ended())
         self._warm_up(spark, plan, loop)
         loop.start()
         where = self._surroundings.address, self._surroundings.control_port
@@ -106,11 +106,11 @@ class Job:
 
         threading.Thread(target=warm, name="warm-up", daemon=True).start()
 
-    def _publish(self, board: Board, plan: compile.Plan) -> None:
+    def _publish(self, job_registry: JobRegistry, plan: compile.Plan) -> None:
         """Tell the instances what they keep. A new driver waits while Redis is away."""
         while True:
             try:
-                return board.publish_descriptors([o.descriptor for o in plan.operators])
+                return job_registry.publish_descriptors([o.descriptor for o in plan.operators])
             except Unreachable as error:
                 log.warning("waiting: %s", error)
                 time.sleep(0.5)

@@ -120,9 +120,10 @@ class Membership(ABC):
 
     def _take_over(self, journal: Table | None, initial: Table) -> None:
         self.expected = journal.version if journal else None
+        found = journal or initial
         # Learners of the last driver begin again: this one does not know what they missed.
-        groups = [replace(x, learners=()) for x in (journal or initial).groups]
-        self.table = Table(Version(self.generation, 0), tuple(groups), initial=(journal or initial).initial)
+        groups = tuple(replace(x, learners=()) for x in found.groups)
+        self.table = Table(Version(self.generation, 0), groups, initial=found.initial)
         self.view = seen(self.table)
 
     def start(self) -> list[Effect]:
@@ -376,11 +377,8 @@ class Membership(ABC):
             if failing := [f"{i} ({f.reason})" for i in holders if (f := self.failed.get(i)) and f.since is not None]:
                 self._halt("failed", f"{what} are held only by {', '.join(failing[:4])}, which failed for {seconds}")
             else:
-                self._halt(
-                    "away",
-                    f"{what} were held only by {holders[:4]}, gone for {seconds}: start the worker again with its state "
-                    "directory",
-                )
+                where = f"{what} were held only by {holders[:4]}, gone for {seconds}"
+                self._halt("away", f"{where}: start the worker again with its state directory")
         return False
 
     def _is_overdue(self, instance: InstanceId) -> bool:

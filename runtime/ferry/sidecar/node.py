@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ferry.board import Board
 from ferry.channel import choice
 from ferry.channel.base import Channel, Held, Lane, Message
 from ferry.contract import messages as m
@@ -37,6 +36,7 @@ from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
 from ferry.protocol import instance as core
 from ferry.protocol.story import Story
+from ferry.registry import JobRegistry
 from ferry.sidecar import ALIVE, SUPERSEDED_CODE
 from ferry.sidecar.counts import Counts
 from ferry.sidecar.data import Data
@@ -87,7 +87,7 @@ class Node:
         self._life = life.hex()
         self._inbox = Inbox()
         self._story = Story()
-        self._board = Board(settings.run, settings.redis, settings.secret)
+        self._registry = JobRegistry(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
         self._begun = 0
         """epochs, as the driver has told"""
@@ -97,7 +97,7 @@ class Node:
         """When the loop had nothing to do last that an epoch may wait for."""
         self._newest = Attempt(0, 0)
         """The highest attempt of which a Prepare has come, be it in the inbox still."""
-        self._peers = Peers(self.me, self._board, self._superseded, self._on_refused)
+        self._peers = Peers(self.me, self._registry, self._superseded, self._on_refused)
         # Before anything else: an instance that cannot have the device it needs holds no state, and ends with the reason.
         mine = (surroundings.host,) if surroundings.host else ()
         secret = settings.secret.encode()
@@ -165,7 +165,7 @@ class Node:
     def _wait_for_shapes(self) -> list[OperatorDescriptor] | None:
         while not self._stop.is_set():
             try:
-                descriptors = self._board.descriptors()
+                descriptors = self._registry.descriptors()
             except Unreachable:
                 descriptors = None
             if descriptors:
@@ -186,10 +186,10 @@ class Node:
         """A unix socket in the instance's directory (when its path is too long for one, beside that of Redis), else TCP."""
         if self._surroundings.host:
             return self._flight_at(self._surroundings.host, self._surroundings.flight_port(self._index))
-        path, board = self.dir / "flight.sock", self.settings.redis
+        path, registry = self.dir / "flight.sock", self.settings.redis
         if len(str(path)) > 100:
             # The supervisor has made that directory short enough, and removes it at the end.
-            short = Path(board.removeprefix("unix://")).parent if board.startswith("unix://") else None
+            short = Path(registry.removeprefix("unix://")).parent if registry.startswith("unix://") else None
             path = (short or Path(tempfile.mkdtemp(prefix="ferry-"))) / f"{self.me}.sock"
         path.unlink(missing_ok=True)
         self._flight_uri = f"grpc+unix://{path}"

@@ -21,12 +21,12 @@ from pathlib import Path
 import prometheus_client as prom
 
 from ferry import scrape
-from ferry.board import Board
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import NO_TRANSPORT_CODE, Superseded, Unreachable
 from ferry.contract.places import life_of
 from ferry.environment import Environment
+from ferry.registry import JobRegistry
 from ferry.sidecar import ALIVE, STARTED, SUPERSEDED_CODE
 from ferry.sidecar.counts import InstanceLife, InstancesCollector
 
@@ -64,10 +64,10 @@ class Parent:
         self._surroundings = surroundings
         self._stop = False
         self._code = 0
-        self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
+        self._job_registry = JobRegistry(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
         self._place = surroundings.place or secrets.token_hex(8)
         self._life: int | None = None
-        """Of this parent, as the board numbers them; None as long as it has not claimed the worker."""
+        """Of this parent, as the registry numbers them; None as long as it has not claimed the worker."""
         self._starts = 0
 
     def run(self) -> int:
@@ -169,15 +169,15 @@ class Parent:
         return [*command, "--instance", str(index), "--life", life_of(self._life, self._starts).hex()]
 
     def _claim(self) -> None:
-        self._life = self._board.claim(self._worker, self._place)
+        self._life = self._job_registry.claim(self._worker, self._place)
 
     def _beat(self) -> None:
         assert self._life is not None
-        self._board.beat(self._worker, self._life, self._settings.timeout_ms)
+        self._job_registry.beat(self._worker, self._life, self._settings.timeout_ms)
         (self._dir / STARTED).touch()
 
     def _reach(self, act: Callable[[], None]) -> None:
-        """Do something at the board; what it says when the worker is elsewhere ends this parent and its children."""
+        """Do something at the registry; what it says when the worker is elsewhere ends this parent and its children."""
         try:
             act()
         except Unreachable as error:

@@ -1,11 +1,11 @@
 """Channels to the other instances: one side of each pair dials, messages wait until the channel is open.
 
-Whoever is not on the board is dialled by nobody, so an entry that disappears (with what Redis held, say) is made again.
-When a later life of this instance is on the board, this one is a former life that nobody may hear any more: it ends.
+Whoever is not in the registry is dialled by nobody, so an entry that disappears (with what Redis held, say) is made again.
+When a later life of this instance is on the registry, this one is a former life that nobody may hear any more: it ends.
 
 Were both sides to dial when they have something to send, two connections could open at once, one of them would be
 replaced, and what was queued on it lost: an attempt would stall until its deadline. So the instance with the smaller name
-dials, ahead of need, every instance that is on the board. Must never block the instance's loop.
+dials, ahead of need, every instance that is on the registry. Must never block the instance's loop.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ferry.board import Board, Roll
 from ferry.channel.base import Channel, Endpoint, Lane
 from ferry.channel.dialling import Dialler
 from ferry.contract.errors import FerryError, Refusal, Unreachable
 from ferry.contract.places import Registration
+from ferry.registry import JobRegistry, Roll
 
 log = logging.getLogger("ferry.sidecar")
 
 LOOK_SECONDS, CALM_SECONDS = 0.1, 1.0
-"""Between two looks at the board: while somebody is missing, and when everybody is there."""
+"""Between two looks at the registry: while somebody is missing, and when everybody is there."""
 
 WAITING_MESSAGES_MAX, WAITING_BYTES_MAX, WAITING_SECONDS = 4096, 64 * 1024 * 1024, 30.0
 """Messages that wait for one peer's channel, their bytes, and for how long; older ones go first. What is lost costs a new
@@ -73,7 +73,7 @@ class Peers:
     def __init__(
         self,
         me: str,
-        board: Board,
+        registry: JobRegistry,
         superseded: Callable[[Registration], None],
         on_refused: Callable[[str, str], None] = lambda peer, why: None,
     ) -> None:
@@ -82,8 +82,8 @@ class Peers:
         `on_refused(peer, reason)` is told of a message that can never be sent; it is called with a lock held.
         """
         self._me = me
-        self._board = board
-        self._roll = Roll(board)
+        self._registry = registry
+        self._roll = Roll(registry)
         self._superseded = superseded
         self._on_refused = on_refused
         self._lock = threading.Lock()
@@ -95,17 +95,17 @@ class Peers:
         self._signing = threading.Lock()
 
     def start(self, endpoint: Endpoint, entry: Registration) -> None:
-        """Be on the board, and begin to dial; both as soon as Redis answers."""
+        """Be on the registry, and begin to dial; both as soon as Redis answers."""
         self._entry = entry
         self._dialler = Dialler(self._me, endpoint.connect)
         threading.Thread(target=self._run, args=(self._dialler,), name="peers", daemon=True).start()
 
     def leave(self) -> None:
-        """Be on the board no more."""
+        """Be in the registry no more."""
         with self._signing, suppress(Unreachable):
             entry, self._entry = self._entry, None
             if entry is not None:
-                self._board.unregister(entry)
+                self._registry.unregister(entry)
 
     def opened(self, peer: str, channel: Channel) -> None:
         """A channel is open: what waited goes first."""
@@ -167,7 +167,7 @@ class Peers:
             self._wake.clear()
 
     def _look(self, dialler: Dialler) -> bool:
-        """Be on the board, and dial who is there; whether to look again soon."""
+        """Be on the registry, and dial who is there; whether to look again soon."""
         self._roll.look()
         self._sign()
         missing = False
@@ -185,7 +185,7 @@ class Peers:
             if self._entry is None:
                 return
             if there is None or there.incarnation < self._entry.incarnation:
-                there = self._board.register(self._entry)
+                there = self._registry.register(self._entry)
             if there.incarnation <= self._entry.incarnation:
                 return
             self._entry = None

@@ -55,11 +55,8 @@ class AggregateState:
         self, descriptor: OperatorDescriptor, virtual_nodes: int, directory: Path, memory_bytes: int = 1 << 40
     ) -> None:
         """Open the state that is in `directory`, or an empty one; files of unfinished growth are removed."""
-        assert descriptor.kind == "aggregate" and virtual_nodes & (virtual_nodes - 1) == 0, (
-            descriptor.kind,
-            virtual_nodes,
-        )
-        assert virtual_nodes <= limits.VIRTUAL_NODES_MAX
+        assert descriptor.kind == "aggregate", descriptor.kind
+        assert virtual_nodes & (virtual_nodes - 1) == 0 and virtual_nodes <= limits.VIRTUAL_NODES_MAX, virtual_nodes
         self.descriptor = descriptor
         self.virtual_nodes = virtual_nodes
         self.directory = directory

@@ -1,4 +1,4 @@
-"""`python -m ferry.worker RUN_JSON --worker K`: offer task slots to whichever driver the board names, until SIGTERM."""
+"""`python -m ferry.worker RUN_JSON --worker K`: offer task slots to whichever driver the registry names, until SIGTERM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps one worker of Spark running at the driver that the board names; starts another one when either changes.
+"""Keeps one worker of Spark running at the driver that the registry names; starts another one when either changes.
 
 Must never decide which driver is the right one, nor hold anything that a successor would miss.
 """
@@ -16,11 +16,11 @@ import time
 from contextlib import suppress
 
 from ferry import environment
-from ferry.board import Board
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
 from ferry.environment import Environment
+from ferry.registry import JobRegistry
 from ferry.worker.launch import LOGGING, Files, command, configuration, variables
 from ferry.worker.tail import LogTail
 
@@ -41,7 +41,7 @@ class Follower:
         self._worker = worker
         self._surroundings = surroundings
         self._files = Files(settings.path / "executors" / str(worker))
-        self._board = Board(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
+        self._registry = JobRegistry(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
         self._driver: DriverPlace | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._tail = LogTail(self._files.work, say)
@@ -68,7 +68,7 @@ class Follower:
         if self._process is not None:
             self._tail.look()
         with suppress(Unreachable):  # Redis is away: the driver that is known stays the one
-            driver = self._board.driver()
+            driver = self._registry.driver()
             if driver is not None and (self._driver is None or driver.life != self._driver.life):
                 log.info("follows the driver of generation %d at %s", driver.generation, driver.spark)
                 self._kill()

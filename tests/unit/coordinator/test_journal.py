@@ -21,7 +21,7 @@ def table(number: int) -> Table:
     return Table(Version(1, number), (Group(Term(1, number), (InstanceId("0.0"),)),))
 
 
-class FakeBoard:
+class FakeRegistry:
     """Answers what it is told to, one thing after another; then everything goes well."""
 
     def __init__(self, *answers: Any) -> None:
@@ -47,9 +47,9 @@ class FakeBoard:
 class Writer:
     """A writer at work, and what it told the loop."""
 
-    def __init__(self, board: FakeBoard) -> None:
+    def __init__(self, registry: FakeRegistry) -> None:
         self.told: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
-        self.writer = JournalWriter(board)  # type: ignore[arg-type]
+        self.writer = JournalWriter(registry)  # type: ignore[arg-type]
         self.writer.start(self.told.put)
 
     def write(self, number: int, expected: Version | None = None) -> None:
@@ -70,26 +70,26 @@ UP, DOWN = core.JournalReachable(True), core.JournalReachable(False)
 
 def test_a_write_is_tried_until_it_has_an_outcome_and_then_group_changes_are_possible_again() -> None:
     # The pings all come through: without the last word of the write, group changes would wait for ever.
-    board = FakeBoard(AWAY, AWAY)
-    writer = Writer(board)
+    registry = FakeRegistry(AWAY, AWAY)
+    writer = Writer(registry)
     writer.write(1, Version(1, 0))
     assert writer.next(4) == [DOWN, DOWN, core.Journaled(Version(1, 1)), UP]
-    assert board.written == [(table(1), Version(1, 0))] * 3
+    assert registry.written == [(table(1), Version(1, 0))] * 3
 
 
 def test_writes_keep_their_order() -> None:
-    board = FakeBoard(None, AWAY)
-    writer = Writer(board)
+    registry = FakeRegistry(None, AWAY)
+    writer = Writer(registry)
     for number in (1, 2, 3):
         writer.write(number)
     journaled = [e.version.number for e in writer.next(7) if isinstance(e, core.Journaled)]
     assert journaled == [1, 2, 3]
-    assert [t.version.number for t, _ in board.written] == [1, 2, 2, 3]
+    assert [t.version.number for t, _ in registry.written] == [1, 2, 2, 3]
 
 
 def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> None:
-    board = FakeBoard(Superseded("generation 2 has taken over the journal"))
-    writer = Writer(board)
+    registry = FakeRegistry(Superseded("generation 2 has taken over the journal"))
+    writer = Writer(registry)
     driver = core.Coordinator(core.CoordinatorSettings(), table(0), None)
     (claim,) = driver.start()
     assert isinstance(claim, core.Journal)
@@ -99,15 +99,15 @@ def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> 
     assert driver.step(refused) == [
         core.Halt("superseded", "generation 2 has taken over the journal (this driver is generation 1)")
     ]
-    assert driver.phase is core.Phase.STOPPED and len(board.written) == 1
+    assert driver.phase is core.Phase.STOPPED and len(registry.written) == 1
 
 
 def test_a_claim_that_the_predecessor_has_written_before_is_made_again() -> None:
     driver = core.Coordinator(core.CoordinatorSettings(), table(0), table(3))
     (claim,) = driver.start()
     assert isinstance(claim, core.Journal) and claim.expected == table(3).version
-    board = FakeBoard(Superseded("the journal has version 4"), table(4))
-    writer = Writer(board)
+    registry = FakeRegistry(Superseded("the journal has version 4"), table(4))
+    writer = Writer(registry)
     writer.writer.write(claim)
     refused, _ = writer.next(2)
     (again,) = driver.step(refused)
@@ -117,11 +117,11 @@ def test_a_claim_that_the_predecessor_has_written_before_is_made_again() -> None
 
 
 def test_the_watch_tells_when_redis_goes_and_when_it_comes_back() -> None:
-    board = FakeBoard()
-    board.pings = [True, False, False, True, True, False, True]
-    assert Writer(board).next(4) == [DOWN, UP, DOWN, UP]
+    registry = FakeRegistry()
+    registry.pings = [True, False, False, True, True, False, True]
+    assert Writer(registry).next(4) == [DOWN, UP, DOWN, UP]
 
 
 def test_a_new_driver_waits_for_the_journal() -> None:
-    board = FakeBoard(AWAY, AWAY, table(3))
-    assert JournalWriter(board).read() == table(3)  # type: ignore[arg-type]
+    registry = FakeRegistry(AWAY, AWAY, table(3))
+    assert JournalWriter(registry).read() == table(3)  # type: ignore[arg-type]

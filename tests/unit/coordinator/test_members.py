@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 import pytest
 
-from ferry.board import Changes
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.places import Registration
 from ferry.coordinator import members
 from ferry.coordinator.members import Members
+from ferry.registry import Changes
 
 TIMEOUT_MS = 2500
 
 
-class FakeBoard:
+class FakeRegistry:
     def __init__(self) -> None:
         self.beats = {0: True, 1: True}
         self.away = False
@@ -59,9 +59,9 @@ class FakeEndpoint:
 
 
 def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, board, told = [100.0], FakeBoard(), list[int]()
+    now, registry, told = [100.0], FakeRegistry(), list[int]()
     monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
-    made = Members(TIMEOUT_MS, board, lambda event: None)  # type: ignore[arg-type]
+    made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
     made._dial_with(FakeEndpoint())  # type: ignore[arg-type]
     made.on_silent = told.append
 
@@ -70,38 +70,38 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
         made._look()
         return told
 
-    board.beats[1] = False
+    registry.beats[1] = False
     assert look(60) == [], "it has never been heard of"
-    board.beats[1] = True
+    registry.beats[1] = True
     look(0.1)
-    board.beats[1] = False
+    registry.beats[1] = False
     assert look(0.1) == [1], "its key has run out"
     assert look(10) == [1]
-    board.away = True
+    registry.away = True
     with pytest.raises(Unreachable):
         look(10)
     made._forget()  # as the loop does then
-    board.away = False
+    registry.away = False
     assert look(1) == [1], "nobody could be heard"
-    board.beats[1] = True
+    registry.beats[1] = True
     look(0.1)
-    board.beats[1] = False
+    registry.beats[1] = False
     assert look(1) == [1], "it was a heartbeat of before, found again in a file"
-    board.beats[1] = True
+    registry.beats[1] = True
     look(3)
-    board.beats[1] = False
+    registry.beats[1] = False
     assert look(0.1) == [1, 1]
 
 
 def test_instances_of_a_silent_worker_are_cut_off_as_soon_as_its_heartbeat_has_run_out() -> None:
-    board, endpoint = FakeBoard(), OpenEndpoint()
-    made = Members(TIMEOUT_MS, board, lambda event: None)  # type: ignore[arg-type]
+    registry, endpoint = FakeRegistry(), OpenEndpoint()
+    made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
     made._dial_with(endpoint)  # type: ignore[arg-type]
     made._look()
     until(lambda: len(endpoint.open) == 2)
     made._look()
     assert not endpoint.closed
-    board.beats[1] = False
+    registry.beats[1] = False
     made._look()
     assert endpoint.closed == ["1.0"]
     dialled = endpoint.dialled
@@ -110,27 +110,27 @@ def test_instances_of_a_silent_worker_are_cut_off_as_soon_as_its_heartbeat_has_r
     assert endpoint.dialled == dialled, "nobody dials it as long as it is silent"
 
 
-def test_a_worker_without_a_heartbeat_leaves_the_board_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, board = [100.0], FakeBoard()
+def test_a_worker_without_a_heartbeat_leaves_the_registry_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, registry = [100.0], FakeRegistry()
     monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
-    made = Members(TIMEOUT_MS, board, lambda event: None)  # type: ignore[arg-type]
+    made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
     made._dial_with(FakeEndpoint())  # type: ignore[arg-type]
-    board.beats[1] = False
+    registry.beats[1] = False
     made._look()
     now[0] += members.FORGET_SECONDS
     made._look()
-    assert list(board.entries) == ["0.0", "1.0"]
+    assert list(registry.entries) == ["0.0", "1.0"]
     made._forget()  # Redis was away: it counts from anew
     now[0] += 1
     made._look()
     now[0] += members.FORGET_SECONDS + 1
     made._look()
-    assert list(board.entries) == ["0.0"]
+    assert list(registry.entries) == ["0.0"]
 
 
 def test_no_heartbeat_waits_for_a_dial() -> None:
-    board, told = FakeBoard(), list[int]()
-    made = Members(TIMEOUT_MS, board, lambda event: None)  # type: ignore[arg-type]
+    registry, told = FakeRegistry(), list[int]()
+    made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
     made.on_silent = told.append
     end = threading.Event()
 
@@ -142,7 +142,7 @@ def test_no_heartbeat_waits_for_a_dial() -> None:
     made._dial_with(Swallowing())  # type: ignore[arg-type]
     try:
         made._look()
-        board.beats[1] = False
+        registry.beats[1] = False
         made._look()
         assert told == [1]
     finally:
@@ -150,8 +150,8 @@ def test_no_heartbeat_waits_for_a_dial() -> None:
 
 
 def test_a_successor_that_comes_before_its_predecessor_has_gone_is_dialled_once() -> None:
-    board, posted = FakeBoard(), list[object]()
-    made = Members(TIMEOUT_MS, board, posted.append)  # type: ignore[arg-type]
+    registry, posted = FakeRegistry(), list[object]()
+    made = Members(TIMEOUT_MS, registry, posted.append)  # type: ignore[arg-type]
     driver, before, after = (
         TcpEndpoint(
             name, "job", b"secret", lambda m: None, *((made.opened, made.closed) if name == "d" else (ignore, ignore))
@@ -167,10 +167,10 @@ def test_a_successor_that_comes_before_its_predecessor_has_gone_is_dialled_once(
         return len(kinds) >= count
 
     try:
-        del board.entries["1.0"]
+        del registry.entries["1.0"]
         for life, endpoint, count in (("1", before, 1), ("2", after, 3)):
             _, port = endpoint.listen()
-            board.entries["0.0"] = entry(0, life, port)
+            registry.entries["0.0"] = entry(0, life, port)
             until(lambda count=count: seen(count))
         for _ in range(4):
             made._look()

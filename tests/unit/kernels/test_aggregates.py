@@ -76,7 +76,7 @@ def run(
                 parts += f.drain()
             if parts:
                 state.put(state.delta([state.combine(parts)], -(2**62))[0])
-        fired = [row for b in state.fired(-10_000, 999, np.arange(4)) for row in b.to_pylist()]
+        fired = [row for b in state.fired(-10_000, 1000, np.arange(4)) for row in b.to_pylist()]
         found = [row for row in fired if row["window_start"] == 0]
         out.update(found[0] if found else {})
     return out
@@ -121,8 +121,8 @@ def test_a_variance_keeps_the_small_difference_of_great_values(tmp_path: Path) -
     found = run(tmp_path, tasks)
     expected = statistics.variance([i % 3 for i in range(150)])
     for column in "xy":
-        assert found[f"variance_{column}"] == pytest.approx(expected, rel=1e-9)
-        assert found[f"stddev_{column}"] == pytest.approx(math.sqrt(expected), rel=1e-9)
+        assert found[f"variance_{column}"] == pytest.approx(expected, rel=1e-7)
+        assert found[f"stddev_{column}"] == pytest.approx(math.sqrt(expected), rel=1e-7)
 
 
 def test_one_value_has_no_variance_and_equal_ones_have_none(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_one_that_works_keeps_its_sidecar(tmp_path: Path) -> None:
     assert not parent._stop, "it has been up for long"
 
 
-class Board:
+class JobRegistry:
     """What a parent sees of it: who has the worker."""
 
     def __init__(self) -> None:
@@ -91,15 +91,15 @@ class Board:
 
 @pytest.mark.parametrize("began", [True, False], ids=["while it runs", "when it starts again there"])
 def test_a_parent_whose_worker_was_started_elsewhere_ends_with_its_children(tmp_path: Path, began: bool) -> None:
-    parent, board = parent_of(tmp_path, 0), Board()
-    parent._board = board  # type: ignore[assignment]
+    parent, registry = parent_of(tmp_path, 0), JobRegistry()
+    parent._job_registry = registry  # type: ignore[assignment]
     if began:
         parent._reach(parent._claim)
         lives = [Parent._command(parent, 0)[-1] for _ in range(2)]
         assert lives == [life_of(7, 1).hex(), life_of(7, 2).hex()] == sorted(lives)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     parent._children[0] = child
-    board.elsewhere = True
+    registry.elsewhere = True
     parent._reach(parent._beat if began else parent._claim)
     assert (parent._stop, parent._code) == (True, SUPERSEDED_CODE)
     assert child.wait(10) == -9

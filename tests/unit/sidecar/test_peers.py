@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from ferry.board import Changes
 from ferry.channel.base import MESSAGE_BYTES_MAX, REPLACED, Channel, Lane, Message
 from ferry.channel.frames import Outgoing
 from ferry.channel.tcp import TcpEndpoint
 from ferry.contract.errors import Exhausted, Unreachable
 from ferry.contract.places import Registration, life_of
+from ferry.registry import Changes
 from ferry.sidecar import peers as peers_module
 from ferry.sidecar.peers import Peers
 
 
 class Registry:
-    """Registrations as the board would give them."""
+    """Registrations as the registry would give them."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Registration] = {}
@@ -154,7 +154,7 @@ def test_nothing_is_sent_in_bulk_without_a_channel() -> None:
     assert not peers.send_nowait("1.0", Lane.BULK, 1, b"", ())
 
 
-def test_an_instance_is_on_the_board_as_long_as_it_is_there() -> None:
+def test_an_instance_is_in_the_registry_as_long_as_it_is_there() -> None:
     registry = Registry()
     registry.away = True
     one = Instance("0.0", registry)
@@ -177,7 +177,7 @@ def test_an_instance_is_on_the_board_as_long_as_it_is_there() -> None:
         one.endpoint.close()
 
 
-def test_a_former_life_ends_when_the_board_names_its_successor() -> None:
+def test_a_former_life_ends_when_the_registry_names_its_successor() -> None:
     registry = Registry()
     other, former, successor = (Instance(name, registry) for name in ("1.0", "0.0", "0.0"))
     try:
@@ -198,7 +198,7 @@ def test_a_former_life_ends_when_the_board_names_its_successor() -> None:
             instance.endpoint.close()
 
 
-def test_a_former_life_that_cannot_see_the_board_takes_no_connection_of_its_successor() -> None:
+def test_a_former_life_that_cannot_see_the_registry_takes_no_connection_of_its_successor() -> None:
     registry = Registry()
     other, former, successor = (Instance(name, registry) for name in ("1.0", "0.0", "0.0"))
     try:
@@ -207,7 +207,7 @@ def test_a_former_life_that_cannot_see_the_board_takes_no_connection_of_its_succ
         until(lambda: "1.0" in former.opened)
         blind = Registry()
         blind.entries = dict(registry.entries)
-        former.peers._roll._board = blind
+        former.peers._roll._job_registry = blind
         successor.start()
         until(lambda: "1.0" in successor.opened)
         refused = other.endpoint.refusals

@@ -1,4 +1,4 @@
-"""A worker of Spark runs at the driver that the board names, and only there. Java is a shell script here."""
+"""A worker of Spark runs at the driver that the registry names, and only there. Java is a shell script here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ferry.environment import Environment
 from ferry.worker.follower import RESTART_SECONDS_MAX, Follower
 
 
-class FakeBoard:
+class FakeRegistry:
     """Says where the driver is."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow
         instances_per_worker=1, memory_bytes=1 << 20, epoch_interval_ms=0, epoch_max_rows=1, cores=1,
     )  # fmt: skip
     made = Follower(settings, 4, Environment(host="10.0.0.9", fixed_ports=True))
-    made._board = FakeBoard()  # type: ignore[assignment]
+    made._registry = FakeRegistry()  # type: ignore[assignment]
     made._files.directory.mkdir(parents=True)
     yield made
     made._kill()
@@ -70,10 +70,10 @@ def started(follower: Follower, count: int) -> list[str]:
 
 
 def test_it_follows_the_driver_from_life_to_life(follower: Follower) -> None:
-    board: FakeBoard = follower._board  # type: ignore[assignment]
+    registry: FakeRegistry = follower._registry  # type: ignore[assignment]
     follower.look(1.0)
     assert follower._process is None, "no driver yet"
-    board.place = place(1, "a", claimed=False)
+    registry.place = place(1, "a", claimed=False)
     follower.look(2.0)
     first = follower._process
     assert first is not None
@@ -81,13 +81,13 @@ def test_it_follows_the_driver_from_life_to_life(follower: Follower) -> None:
     assert line.startswith("4 ") and line.endswith(" spark://10.0.0.1:7077")
     assert "--host 10.0.0.9 --port 7077" in line and "--cores 3" in line
     assert "s" * 16 not in line and "_SPARK" not in line, "a command line is for everybody to see"
-    board.place = place(1, "a")
+    registry.place = place(1, "a")
     follower.look(3.0)
     assert follower._process is first, "the same life: it was only claimed meanwhile"
-    board.away = True
+    registry.away = True
     follower.look(4.0)
     assert follower._process is first and first.poll() is None
-    board.away, board.place = False, place(2, "b")
+    registry.away, registry.place = False, place(2, "b")
     follower.look(5.0)
     assert first.poll() is not None and follower._process is not None
     assert started(follower, 2)[1].endswith(" spark://10.0.0.2:7077")
@@ -97,8 +97,8 @@ def test_executors_log_no_more_than_the_worker_of_spark(follower: Follower, monk
     """They take their configuration of logs from the directory that Spark's worker names to them."""
     given: dict[str, str] = {}
     monkeypatch.setattr("ferry.worker.follower.environment.with_variables", lambda more: given.update(more) or {})
-    board: FakeBoard = follower._board  # type: ignore[assignment]
-    board.place = place(1, "a")
+    registry: FakeRegistry = follower._registry  # type: ignore[assignment]
+    registry.place = place(1, "a")
     follower.look(1.0)
     assert Path(given["SPARK_CONF_DIR"]) / "log4j2.properties" == follower._files.logging
 
@@ -106,8 +106,8 @@ def test_executors_log_no_more_than_the_worker_of_spark(follower: Follower, monk
 def test_what_executors_print_is_in_the_log_of_the_container(
     follower: Follower, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    board: FakeBoard = follower._board  # type: ignore[assignment]
-    board.place = place(1, "a")
+    registry: FakeRegistry = follower._registry  # type: ignore[assignment]
+    registry.place = place(1, "a")
     old = follower._files.work / "app-0" / "0"
     old.mkdir(parents=True)
     (old / "stderr").write_text("of the container before\n")
@@ -119,7 +119,7 @@ def test_what_executors_print_is_in_the_log_of_the_container(
     assert said(capsys) == ["executor 3 stderr: a warning of the user's code"], "while it runs"
     with (executor / "stderr").open("a") as errors:
         errors.write("last words\n")
-    board.place = place(2, "b")
+    registry.place = place(2, "b")
     follower.look(3.0)
     follower.look(4.0)
     assert said(capsys) == ["executor 3 stderr: last words"]
@@ -136,8 +136,8 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_one_that_dies_is_started_again_a_little_later_each_time(follower: Follower) -> None:
-    board: FakeBoard = follower._board  # type: ignore[assignment]
-    board.place, now, delays = place(1, "a"), 100.0, []
+    registry: FakeRegistry = follower._registry  # type: ignore[assignment]
+    registry.place, now, delays = place(1, "a"), 100.0, []
     for count in range(1, 9):
         follower.look(now)
         assert follower._process is not None
@@ -160,8 +160,8 @@ def test_one_that_dies_is_started_again_a_little_later_each_time(follower: Follo
 
 
 def test_the_end_of_a_pod_is_the_end_of_its_tasks(follower: Follower) -> None:
-    board: FakeBoard = follower._board  # type: ignore[assignment]
-    board.place = place(1, "a")
+    registry: FakeRegistry = follower._registry  # type: ignore[assignment]
+    registry.place = place(1, "a")
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     pids: list[int] = []
 

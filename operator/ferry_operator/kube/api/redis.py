@@ -1,6 +1,6 @@
 """A few commands to the Redis of the installation: does it answer, and may it forget a run?
 
-The runtime talks to Redis through its board; the operator only asks why no driver answers, and cleans up.
+The runtime talks to Redis through its registry; the operator only asks why no driver answers, and cleans up.
 """
 
 from __future__ import annotations

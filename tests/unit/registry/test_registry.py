@@ -1,4 +1,4 @@
-"""The board against a real Redis: who may write what, and what the answer is to all others."""
+"""The registry against a real Redis: who may write what, and what the answer is to all others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ferry.board import Board, Changes, Roll
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.places import Registration
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.tickets import derived
+from ferry.registry import Changes, JobRegistry, Roll
 from ferry_operator.local.environment import read_ferry_env
 
 A, B = InstanceId("0.0"), InstanceId("1.0")
@@ -38,7 +38,7 @@ class Redis:
     def start(self) -> None:
         command = [os.environ["FERRY_REDIS_SERVER"], "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=self.socket.parent)
-        while not self.board().ping():
+        while not self.registry().ping():
             assert self.process.poll() is None
             time.sleep(0.01)
 
@@ -46,9 +46,9 @@ class Redis:
         self.process.kill()
         self.process.wait()
 
-    def board(self) -> Board:
+    def registry(self) -> JobRegistry:
         """The view of another process."""
-        return Board(RUN, f"unix://{self.socket}", "")
+        return JobRegistry(RUN, f"unix://{self.socket}", "")
 
 
 @pytest.fixture
@@ -62,29 +62,29 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 
 def test_the_first_write_needs_that_there_is_none(redis: Redis) -> None:
-    board = redis.board()
-    assert board.journal() is None
-    board.swap_journal(table(1, 0), None)
-    assert redis.board().journal() == table(1, 0)
+    registry = redis.registry()
+    assert registry.journal() is None
+    registry.swap_journal(table(1, 0), None)
+    assert redis.registry().journal() == table(1, 0)
     with pytest.raises(Superseded, match="generation 1 has taken over"):
-        redis.board().swap_journal(table(1, 0, B), None)
-    assert board.journal() == table(1, 0)
+        redis.registry().swap_journal(table(1, 0, B), None)
+    assert registry.journal() == table(1, 0)
 
 
 def test_a_write_follows_the_version_that_it_names(redis: Redis) -> None:
-    board = redis.board()
-    board.swap_journal(table(1, 0), None)
-    board.swap_journal(table(1, 1, A), Version(1, 0))
-    board.swap_journal(table(1, 2, A, B), Version(1, 1))
-    assert board.journal() == table(1, 2, A, B)
+    registry = redis.registry()
+    registry.swap_journal(table(1, 0), None)
+    registry.swap_journal(table(1, 1, A), Version(1, 0))
+    registry.swap_journal(table(1, 2, A, B), Version(1, 1))
+    assert registry.journal() == table(1, 2, A, B)
     for stale in (Version(1, 1), Version(1, 3), Version(2, 2)):
         with pytest.raises(Superseded, match="generation 1 "):
-            board.swap_journal(table(1, 4), stale)
-    assert board.journal() == table(1, 2, A, B)
+            registry.swap_journal(table(1, 4), stale)
+    assert registry.journal() == table(1, 2, A, B)
 
 
 def test_of_two_drivers_that_read_the_same_journal_one_has_the_next_generation(redis: Redis) -> None:
-    first, second, old = redis.board(), redis.board(), redis.board()
+    first, second, old = redis.registry(), redis.registry(), redis.registry()
     old.swap_journal(table(1, 0), None)
     first.swap_journal(table(2, 0, A), Version(1, 0))
     with pytest.raises(Superseded, match="generation 2 "):
@@ -95,40 +95,40 @@ def test_of_two_drivers_that_read_the_same_journal_one_has_the_next_generation(r
 
 
 def test_the_same_write_again_is_done_already_until_another_one_follows(redis: Redis) -> None:
-    board = redis.board()
+    registry = redis.registry()
     for _ in range(2):
-        board.swap_journal(table(1, 0), None)
+        registry.swap_journal(table(1, 0), None)
     for _ in range(2):
-        board.swap_journal(table(1, 1, B), Version(1, 0))
-    redis.board().swap_journal(table(2, 0, A), Version(1, 1))
+        registry.swap_journal(table(1, 1, B), Version(1, 0))
+    redis.registry().swap_journal(table(2, 0, A), Version(1, 1))
     with pytest.raises(Superseded, match="generation 2 "):
-        board.swap_journal(table(1, 1, B), Version(1, 0))
-    assert board.journal() == table(2, 0, A)
+        registry.swap_journal(table(1, 1, B), Version(1, 0))
+    assert registry.journal() == table(2, 0, A)
 
 
 def test_a_journal_that_is_gone_is_not_begun_anew(redis: Redis) -> None:
-    board = redis.board()
-    board.swap_journal(table(1, 0), None)
+    registry = redis.registry()
+    registry.swap_journal(table(1, 0), None)
     redis.end()
-    for unknown in (board.journal, lambda: board.swap_journal(table(1, 1), Version(1, 0))):
+    for unknown in (registry.journal, lambda: registry.swap_journal(table(1, 1), Version(1, 0))):
         with pytest.raises(Unreachable):
             unknown()
     redis.start()
     with pytest.raises(Superseded, match="the journal is gone"):
-        board.swap_journal(table(1, 1), Version(1, 0))
-    assert board.journal() is None
+        registry.swap_journal(table(1, 1), Version(1, 0))
+    assert registry.journal() is None
 
 
 def test_a_redis_that_may_lose_the_journal_is_found_out(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
-    board = redis.board()
-    assert "appendonly no" in board.weakness()
-    board._redis.config_set("appendonly", "yes")
-    board._redis.config_set("appendfsync", "everysec")
-    assert "appendfsync everysec" in board.weakness()
-    board._redis.config_set("appendfsync", "always")
-    assert board.weakness() == ""
-    board._redis.execute_command("ACL", "SETUSER", "default", "-config")
-    assert board.weakness() == "" and "appendfsync always" in caplog.text, "it does not say"
+    registry = redis.registry()
+    assert "appendonly no" in registry.weakness()
+    registry._redis.config_set("appendonly", "yes")
+    registry._redis.config_set("appendfsync", "everysec")
+    assert "appendfsync everysec" in registry.weakness()
+    registry._redis.config_set("appendfsync", "always")
+    assert registry.weakness() == ""
+    registry._redis.execute_command("ACL", "SETUSER", "default", "-config")
+    assert registry.weakness() == "" and "appendfsync always" in caplog.text, "it does not say"
 
 
 def entry(instance: str, incarnation: str) -> Registration:
@@ -136,44 +136,44 @@ def entry(instance: str, incarnation: str) -> Registration:
 
 
 def test_a_registration_gives_way_to_that_of_a_later_life_only(redis: Redis) -> None:
-    board, before, after = redis.board(), entry("1.0", "1"), entry("1.0", "2")
-    assert board.register(before) == before
-    assert board.register(after) == after
-    assert board.register(before) == after, "and it is told who is there"
-    board.unregister(before)
-    assert board.changes(0).entries == {"1.0": after}
-    board.unregister(after)
-    assert board.register(before) == before
+    registry, before, after = redis.registry(), entry("1.0", "1"), entry("1.0", "2")
+    assert registry.register(before) == before
+    assert registry.register(after) == after
+    assert registry.register(before) == after, "and it is told who is there"
+    registry.unregister(before)
+    assert registry.changes(0).entries == {"1.0": after}
+    registry.unregister(after)
+    assert registry.register(before) == before
 
 
 def test_the_roll_is_kept_up_by_changes(redis: Redis) -> None:
-    board, roll = redis.board(), Roll(redis.board())
+    registry, roll = redis.registry(), Roll(redis.registry())
     roll.look()
     assert roll.entries == {}
     a, b = entry("0.0", "1"), entry("1.0", "1")
-    board.register(a)
-    board.register(b)
+    registry.register(a)
+    registry.register(b)
     roll.look()
     assert roll.entries == {"0.0": a, "1.0": b}
-    known = board.changes(0).number
-    board.register(b)
-    assert board.changes(known) == Changes(known, False, {}), "the same again is no change"
-    board.unregister(a)
-    assert board.changes(known).entries == {"0.0": None}
+    known = registry.changes(0).number
+    registry.register(b)
+    assert registry.changes(known) == Changes(known, False, {}), "the same again is no change"
+    registry.unregister(a)
+    assert registry.changes(known).entries == {"0.0": None}
     roll.look()
     assert roll.entries == {"1.0": b}
 
 
 def test_a_look_at_the_roll_costs_the_same_however_many_are_on_it(redis: Redis) -> None:
-    board, rolls = redis.board(), [Roll(redis.board()) for _ in range(5)]
-    client = board._redis
+    registry, rolls = redis.registry(), [Roll(redis.registry()) for _ in range(5)]
+    client = registry._redis
 
     def bytes_so_far() -> int:
         stats = client.info("stats")
         return int(stats["total_net_input_bytes"] + stats["total_net_output_bytes"])  # type: ignore[index, operator]
 
     for worker in range(200):
-        board.register(entry(f"{worker}.0", "1"))
+        registry.register(entry(f"{worker}.0", "1"))
     for roll in rolls:
         roll.look()
         assert len(roll.entries) == 200
@@ -184,7 +184,7 @@ def test_a_look_at_the_roll_costs_the_same_however_many_are_on_it(redis: Redis) 
         roll.look()
     settled = bytes_so_far() - before - asking
     assert settled < 50 * 120, "a look"
-    board.register(entry("7.0", "2"))
+    registry.register(entry("7.0", "2"))
     before = bytes_so_far()
     for roll in rolls:
         roll.look()
@@ -193,52 +193,52 @@ def test_a_look_at_the_roll_costs_the_same_however_many_are_on_it(redis: Redis) 
 
 
 def test_the_roll_is_read_as_a_whole_when_redis_was_away_or_has_lost_something(redis: Redis) -> None:
-    board, roll = redis.board(), Roll(redis.board())
+    registry, roll = redis.registry(), Roll(redis.registry())
     for instance in ("0.0", "1.0"):
-        board.register(entry(instance, "1"))
+        registry.register(entry(instance, "1"))
     roll.look()
-    known = board.changes(0).number
+    known = registry.changes(0).number
     redis.end()
     with pytest.raises(Unreachable):
         roll.look()
     redis.start()  # with nothing in it
-    assert redis.board().changes(known).whole
-    redis.board().register(entry("2.0", "1"))
+    assert redis.registry().changes(known).whole
+    redis.registry().register(entry("2.0", "1"))
     roll.look()
     assert list(roll.entries) == ["2.0"]
 
 
 def test_a_worker_belongs_to_the_parent_that_claimed_it_last(redis: Redis) -> None:
-    board = redis.board()
-    first = board.claim(3, "a")
-    board.beat(3, first, 60_000)
-    again = board.claim(3, "a")
+    registry = redis.registry()
+    first = registry.claim(3, "a")
+    registry.beat(3, first, 60_000)
+    again = registry.claim(3, "a")
     assert again > first, "a later start at the same place"
-    other = board.claim(3, "b")
-    assert other > again and board.claim(4, "a"), "another worker is another matter"
-    for late in (lambda: board.beat(3, again, 60_000), lambda: board.claim(3, "a")):
+    other = registry.claim(3, "b")
+    assert other > again and registry.claim(4, "a"), "another worker is another matter"
+    for late in (lambda: registry.beat(3, again, 60_000), lambda: registry.claim(3, "a")):
         with pytest.raises(Superseded, match="worker 3 was started anew elsewhere"):
             late()
-    board.beat(3, other, 60_000)
-    assert board.claim(3, "b") > other
-    assert board.silent([1, 3, 12]) == [1, 12]
+    registry.beat(3, other, 60_000)
+    assert registry.claim(3, "b") > other
+    assert registry.silent([1, 3, 12]) == [1, 12]
 
 
 def test_a_worker_keeps_its_parent_when_redis_has_lost_who_it_is(redis: Redis) -> None:
-    board = redis.board()
-    former, life = board.claim(0, "a"), board.claim(0, "b")
+    registry = redis.registry()
+    former, life = registry.claim(0, "a"), registry.claim(0, "b")
     redis.end()
     redis.start()
-    board = redis.board()
-    board.beat(0, former, 60_000)
-    board.beat(0, life, 60_000)
+    registry = redis.registry()
+    registry.beat(0, former, 60_000)
+    registry.beat(0, life, 60_000)
     with pytest.raises(Superseded):
-        board.beat(0, former, 60_000)
+        registry.beat(0, former, 60_000)
 
 
 def test_a_private_redis_is_shown_what_is_derived_for_it() -> None:
     def shown(url: str) -> Any:
-        return Board(RUN, url, "secret")._redis.connection_pool.connection_kwargs.get("password")
+        return JobRegistry(RUN, url, "secret")._redis.connection_pool.connection_kwargs.get("password")
 
     assert shown("unix:///somewhere/r") == derived("secret", "redis")
     assert shown("redis://:theirs@somewhere:1") == "theirs" and shown("redis://somewhere:1") is None
@@ -248,10 +248,10 @@ def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis)
     counts = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     wider = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(20, 10), (Aggregate("n", "count"),))
     more = OperatorDescriptor("more", 1, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
-    board = redis.board()
-    board.publish_descriptors([counts])
-    board.publish_descriptors([counts])
+    registry = redis.registry()
+    registry.publish_descriptors([counts])
+    registry.publish_descriptors([counts])
     for descriptors in ([wider], [counts, more]):
         with pytest.raises(SpecRefused, match=r"they were counts, now they are counts.*Put them back"):
-            board.publish_descriptors(descriptors)
-    assert board.descriptors() == [counts]
+            registry.publish_descriptors(descriptors)
+    assert registry.descriptors() == [counts]

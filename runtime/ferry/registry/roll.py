@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ferry.board.board import Changes
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import Registration
+from ferry.registry.registry import Changes
 
 
 class Source(Protocol):
-    """The board, as far as the roll needs it."""
+    """The registry, as far as the roll needs it."""
 
     def changes(self, known: int) -> Changes:
-        """See Board.changes."""
+        """See JobRegistry.changes."""
 
 
 class Roll:
     """Registrations by instance. After Redis was away it is read as a whole: what was written last may be lost."""
 
-    def __init__(self, board: Source) -> None:
-        self._board = board
+    def __init__(self, registry: Source) -> None:
+        self._registry = registry
         self._known = 0
         self.entries: dict[str, Registration] = {}
         """Replaced as a whole, so that any thread may read it."""
@@ -28,7 +28,7 @@ class Roll:
     def look(self) -> None:
         """Take in what has changed. Raises Unreachable."""
         try:
-            found = self._board.changes(self._known)
+            found = self._registry.changes(self._known)
         except Unreachable:
             self._known = 0
             raise

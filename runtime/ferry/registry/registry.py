@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
-from ferry.board import scripts
 from ferry.contract import places
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
 from ferry.contract.tickets import derived
+from ferry.registry import scripts
 
-log = logging.getLogger("ferry.board")
+log = logging.getLogger("ferry.registry")
 
 PLACES_MAX = 16
 """Places that had a worker, whose parents are told so when they come back."""
@@ -43,8 +43,8 @@ def _reaching(what: str) -> Iterator[None]:
         raise Unreachable(f"{what}: Redis does not answer: {error}") from error
 
 
-class Board:
-    """One process's view of the board. Thread-safe."""
+class JobRegistry:
+    """One process's view of the registry. Thread-safe."""
 
     def __init__(self, run: str, url: str, secret: str, patience_seconds: float = 2.0) -> None:
         """The password: of the URL if it names one, else what is derived for a private Redis (unix socket), else none."""
