@@ -87,7 +87,7 @@ LEARNED = [
 STORIES: dict[str, list[Told]] = {
     "a replica follows": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2), DIES, ASK],
     "a put is cut short": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=2), ASK],
-    "a put is cut short after the mark": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=1), ASK],
+    "a put is cut short after the commit record": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=1), ASK],
     "a put is cut short, and its log is gone": [
         *HELD, delta(1, 2, spread(1), ALL), replace(commit(1, 2, dies_after=1), lost="*"), ASK, DIES, ASK,
     ],

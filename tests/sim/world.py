@@ -275,7 +275,7 @@ class World(Links):
         self.net.held = {k: x for k, x in self.net.held.items() if k[0] != host.name}
         if host.lost_at == self.clock.now:
             if host.files.saved.committing is not None and self.rnd.random() < 0.8:
-                host.files.log = {}  # Files of different days: the mark is of today.
+                host.files.log = {}  # Files of different days: the commit record is of today.
             else:
                 host.files = Files()
         self.note(host.name, "is down")

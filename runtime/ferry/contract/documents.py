@@ -12,7 +12,7 @@ A run lives in one directory:
 | `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970. At
 `limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and the one that was that goes |
 | `checkpoint/` | Spark, driver | offsets and commits of the query; what is lost of it is written again from the state |
-| `workers/K/I/` | instance K.I | its state, log and mark |
+| `workers/K/I/` | instance K.I | its state, log and commit record |
 | `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
 
 Control endpoint of the driver (header `Authorization: Bearer` and what is derived for `control`): `GET /status` -> Status,

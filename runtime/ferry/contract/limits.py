@@ -45,7 +45,7 @@ WARM_DEADLINE_SECONDS = 600.0
 """A move to which nothing has come for this long is given up for a while, with a reason."""
 
 OFFSETS_BYTES_MAX = 64 * 1024
-"""What the notes of an epoch keep of Spark's checkpoint, packed; beyond it only its digest. A mark holds it twice."""
+"""What the notes of an epoch keep of Spark's checkpoint, packed; beyond it only its digest. Commit records hold it twice."""
 
 TIMELINE_BYTES_MAX = 64 * 1024 * 1024
 """Of one part of a timeline, about 150,000 epochs. The part before is kept, the one before that goes."""

@@ -1,7 +1,7 @@
 """What one instance does about every message: the sidecar side of the protocol, without its data.
 
     Prepare --> contribute (helper) --> partials of all helpers --> compute (leader) --> log, down the chain
-            --> tail: Prepared --> Commit --> committing mark, put, committed mark --> Committed
+            --> tail: Prepared --> Commit --> committing record, put, committed record --> Committed
 
     learner:  Install --> Fetch --> Chunk ... Chunk(last) + every delta --> Warm --> Install (in sync)
 

@@ -1,4 +1,4 @@
-"""Events and effects of an instance's state machine, and the mark it leaves for its next life.
+"""Events and effects of an instance's state machine, and the commit record it leaves for its next life.
 
 Names and positions only: whoever executes an effect has the bytes that belong to it.
 """
@@ -101,7 +101,7 @@ class Put:
 
 @record
 class Save:
-    """Replace the mark: what this instance is, should it crash now."""
+    """Replace the commit record: what this instance is, should it crash now."""
 
     saved: Saved
 
@@ -180,7 +180,7 @@ Effect = (
 
 @dataclass(unsafe_hash=True)
 class Saved:
-    """The mark of an instance: its identity after a crash. Written after what it describes, or before (committing)."""
+    """The commit record of an instance: who it is after a crash. Written after what it describes, or before (committing)."""
 
     generation: int = 0
     committed: CommitId | None = None

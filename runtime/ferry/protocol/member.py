@@ -1,4 +1,4 @@
-"""What an instance is at any time: its mark, whom it obeys, which table it has, what it holds and learns.
+"""What an instance is at any time: its commit record, whom it obeys, which table it has, what it holds and learns.
 
 Must never put anything: that is `instance`, which follows attempts.
 """
@@ -47,7 +47,7 @@ class Acks:
 
 
 class Member(ABC):
-    """State of one instance, its mark, its fences and its table."""
+    """State of one instance, its commit record, its fences and its table."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What an instance's effects do to its data: staging, deltas, log, mark, state, snapshots, reads.
+"""What an instance's effects do to its data: staging, deltas, log, commit record, state, snapshots, reads.
 
 Called from the instance's loop, except `read` (Flight's threads): one lock orders those with everything that changes
 state. Must never decide whether something is allowed.
@@ -28,17 +28,17 @@ from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, state_schema
 from ferry.protocol import instance as core
 from ferry.sidecar.counts import Tally
-from ferry.sidecar.marks import saved_from_wire, saved_to_wire
+from ferry.sidecar.saved import saved_from_wire, saved_to_wire
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
 from ferry.sidecar.staging import Staging
 from ferry.store.aggregate import AggregateState
+from ferry.store.commit_record import CommitRecord
 from ferry.store.log import DeltaLog
-from ferry.store.mark import Mark
 from ferry.store.rows import RowState
 
 log = logging.getLogger("ferry.sidecar")
 
-FORMAT = 2
+FORMAT = 3
 """Of what is in an instance's directory: files of another one are no copy."""
 
 PAUSE_SECONDS = 0.0001
@@ -48,7 +48,7 @@ State = AggregateState | RowState
 
 
 class Data:
-    """The data of one instance: one state per stateful operator, the log, the mark, staged fragments."""
+    """The data of one instance: one state per stateful operator, the log, the commit record, staged fragments."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Data:
         self._lock = threading.RLock()
         # A directory of the machine may be found again by another run of a job with the same name: its state is no copy.
         self._boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {settings.run} {FORMAT}"
-        self._mark = Mark(directory / "mark")
+        self._record = CommitRecord(directory / "commit-record")
         self._saved = self._load_saved(directory)
         self._log = DeltaLog(directory / "log", lend_bytes)
         self.arena = self._log.arena
@@ -95,8 +95,8 @@ class Data:
         return AggregateState(descriptor, self.virtual_nodes, where, memory)
 
     def _load_saved(self, directory: Path) -> core.Saved:
-        """The mark, unless it is of another run, or of another boot of the machine: without fsync its files are no copy."""
-        doc = self._mark.read()
+        """The commit record, if it is of this run and this boot of the machine: without fsync its files are no copy."""
+        doc = self._record.read()
         if doc is None or doc["boot"] != self._boot:
             if doc is not None:
                 log.warning("%s: files of another run, release, or boot of the machine, are not used", self.me)
@@ -107,14 +107,14 @@ class Data:
         return saved_from_wire(doc["saved"])
 
     def saved(self) -> core.Saved:
-        """What the mark said when this life began."""
+        """What the commit record said when this life began."""
         whole = np.array((*self._saved.holds, *self._saved.learned), dtype=np.int64)
         stale = np.setdiff1d(np.arange(self.virtual_nodes), whole)
         for state in self.states:
             state.drop(stale)
             # Not stored with the state: what was final before the committed step is over.
             state.expire(self._saved.low)
-        self._write_mark(self._saved)
+        self._write_record(self._saved)
         return self._saved
 
     def logged(self) -> tuple[m.Delta, ...]:
@@ -161,7 +161,7 @@ class Data:
             case core.Put():
                 self._put(effect.label)
             case core.Save():
-                self._write_mark(effect.saved)
+                self._write_record(effect.saved)
             case core.ForgetLog():
                 self._forget(effect.step)
             case core.ForgetAttempt():
@@ -259,9 +259,9 @@ class Data:
             for state in self.states:
                 state.expire(watermark)
 
-    def _write_mark(self, saved: core.Saved) -> None:
+    def _write_record(self, saved: core.Saved) -> None:
         self._saved = saved
-        self._mark.write({"boot": self._boot, "saved": saved_to_wire(saved)})
+        self._record.write({"boot": self._boot, "saved": saved_to_wire(saved)})
 
     def work(self) -> bool:
         """A little upkeep of the files, for a loop that has nothing better to do; False when there was none to do."""

@@ -1,7 +1,7 @@
 """One instance: the loop that turns messages into events, and effects into work on the store and the channel.
 
     channel threads --.
-    Flight threads  ---+--> inbox --> Instance.step --> effects --> store, log, mark, channel
+    Flight threads  ---+--> inbox --> Instance.step --> effects --> store, log, commit record, channel
     timer -----------'
 
 Composition only: decisions are in `ferry.protocol.instance`, state in `ferry.store`. Must never block on sending.

@@ -1,4 +1,4 @@
-"""State at rest: tables of aggregates, rows of joins, the log of prepared deltas, the committed mark, the lock.
+"""State at rest: tables of aggregates, rows of joins, the log of prepared deltas, the commit record, the lock.
 
 Imports contract and kernels. Everything lives in files below one directory per instance and operator. State changes by
 `put` alone, and a put done twice is a put done once. The room must never decide anything about epochs, terms or groups:

@@ -16,7 +16,7 @@ from pathlib import Path
 from ferry.contract.errors import Exhausted
 
 RESERVE_BYTES = 64 * 1024 * 1024
-"""Room that is never used up, so that logs and marks can still be written when state may not grow."""
+"""Room that is never used up, so that logs and commit records can still be written when state may not grow."""
 
 PAGE_BYTES = mmap.PAGESIZE
 _MADV_PAGEOUT = 21  # Linux 5.4; Python 3.11 does not name it.

@@ -87,7 +87,7 @@ class Top:
                     self.done.append((me, effect))
 
     def crash(self, x: InstanceId) -> i.Instance:
-        """Ends an instance; its mark and its log stay."""
+        """Ends an instance; its commit record and its log stay."""
         gone = self.members.pop(x)
         self.tell(c.Lost(x, "it crashed"))
         return gone

@@ -132,7 +132,7 @@ def test_a_put_whose_log_is_gone_is_no_copy(copies: tuple[InstanceId, ...], anot
     files = top.crash(A)
     commit = next(x[1] for x in reversed(top.done) if isinstance(x, tuple) and isinstance(x[1], m.Commit))
     assert commit.label in files.log
-    # Of different days: its mark is of the middle of the put, its log is of another time.
+    # Of different days: its commit record is of the middle of the put, its log is of another time.
     files.saved, files.log, top.deaf = files.saved.changed(committing=commit), {}, set()
     if another_driver:
         top.new_driver()

@@ -1,4 +1,4 @@
-"""The log of deltas, the mark and the lock."""
+"""The log of deltas, the record and the lock."""
 
 import os
 import subprocess
@@ -11,9 +11,9 @@ import pytest
 from ferry.contract.errors import Exhausted, Refusal
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.store import mapped
+from ferry.store.commit_record import CommitRecord
 from ferry.store.lock import DirectoryLock
 from ferry.store.log import DeltaLog
-from ferry.store.mark import Mark
 
 BATCH = pa.record_batch({"x": [1, 2, 3], "y": ["a", None, "c"]})
 
@@ -71,27 +71,27 @@ def test_full_disk_is_exhausted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_mark_is_replaced_and_a_torn_write_leaves_the_one_before(tmp_path: Path) -> None:
-    mark = Mark(tmp_path / "deep" / "mark")
-    assert mark.read() is None
+    record = CommitRecord(tmp_path / "deep" / "record")
+    assert record.read() is None
     first, second = {"label": [1, 2], "watermark": -(2**62)}, {"label": [1, 3], "watermark": 7}
-    mark.write(first)
-    assert Mark(mark.path).read() == first
-    mark.write(second)
-    assert Mark(mark.path).read() == second
-    content = bytearray(mark.path.read_bytes())
+    record.write(first)
+    assert CommitRecord(record.path).read() == first
+    record.write(second)
+    assert CommitRecord(record.path).read() == second
+    content = bytearray(record.path.read_bytes())
     for at in (0, 5, 9, 17):  # checksum, length, number and body of the second document, in the first slot
         torn = content.copy()
         torn[at] ^= 1
-        mark.path.write_bytes(torn)
-        assert Mark(mark.path).read() == first
-    mark.path.write_bytes(b"")
-    assert Mark(mark.path).read() is None
+        record.path.write_bytes(torn)
+        assert CommitRecord(record.path).read() == first
+    record.path.write_bytes(b"")
+    assert CommitRecord(record.path).read() is None
 
 
 def test_mark_goes_on_counting_after_reopening(tmp_path: Path) -> None:
     for number in range(5):
-        Mark(tmp_path / "mark").write({"number": number})
-    assert Mark(tmp_path / "mark").read() == {"number": 4}
+        CommitRecord(tmp_path / "record").write({"number": number})
+    assert CommitRecord(tmp_path / "record").read() == {"number": 4}
 
 
 def test_lock_is_held_by_one_process(tmp_path: Path) -> None:

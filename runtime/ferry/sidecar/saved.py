@@ -1,4 +1,4 @@
-"""The mark of an instance as a document: what it is, should it crash now. Values in, values out; files are the store's."""
+"""The commit record of an instance as a document: what it is, should it crash now. Values only; files are the store's."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Written last (rule `whole_flag` of the protocol): what it does not name is not there. Two slots of one preallocated file are
 written in turn, so that a torn write leaves the document before it, and no write creates or renames a file: an epoch
-writes the mark twice.
+writes the record twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SLOT_BYTES = 512 * 1024
 """Room of one document: the virtual nodes of a job (at most 2**15, five bytes each) and the driver's notes."""
 
 _HEADER = struct.Struct("<IIQ")
-"""checksum of all that follows it, bytes of the body, how often the mark was written before"""
+"""checksum of all that follows it, bytes of the body, how often the record was written before"""
 
 
-class Mark:
+class CommitRecord:
     """One msgpack map in one file, with a checksum."""
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class Mark:
         try:
             os.posix_fallocate(self._descriptor, 0, 2 * SLOT_BYTES)
         except OSError as e:
-            raise Exhausted(f"{path}: no room for the mark ({2 * SLOT_BYTES} bytes): {e}") from e
+            raise Exhausted(f"{path}: no room for the commit record ({2 * SLOT_BYTES} bytes): {e}") from e
         self._written, self._last = max((self._slot(0), self._slot(1)), key=lambda found: found[0])
 
     def read(self) -> dict[str, Any] | None:
@@ -46,7 +46,7 @@ class Mark:
         """Replace the document; after a crash either the old or the new one is there."""
         body: bytes = msgpack.packb(document)
         if len(body) + _HEADER.size > SLOT_BYTES:
-            raise Exhausted(f"{self.path}: a mark of {len(body)} bytes does not fit into {SLOT_BYTES}")
+            raise Exhausted(f"{self.path}: a commit record of {len(body)} bytes does not fit into {SLOT_BYTES}")
         number = self._written + 1
         tail = _HEADER.pack(0, len(body), number)[4:] + body
         os.pwrite(self._descriptor, zlib.crc32(tail).to_bytes(4, "little") + tail, number % 2 * SLOT_BYTES)
