@@ -5,6 +5,8 @@ Pure: values in, schemas out.
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
@@ -35,7 +37,13 @@ def rows_schema(descriptor: OperatorDescriptor) -> pa.Schema:
 
 def state_schema(descriptor: OperatorDescriptor) -> pa.Schema:
     """Schema of fragments, deltas and snapshots of this operator."""
-    return partials_schema(descriptor) if descriptor.kind == "aggregate" else rows_schema(descriptor)
+    match descriptor.kind:
+        case "aggregate":
+            return partials_schema(descriptor)
+        case "join":
+            return rows_schema(descriptor)
+        case _:
+            assert_never(descriptor.kind)
 
 
 def fired_schema(descriptor: OperatorDescriptor) -> pa.Schema:

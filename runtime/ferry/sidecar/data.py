@@ -31,10 +31,9 @@ from ferry.sidecar.counts import Tally
 from ferry.sidecar.saved import saved_from_wire, saved_to_wire
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
 from ferry.sidecar.staging import Staging
-from ferry.store.aggregate import AggregateState
 from ferry.store.commit_record import CommitRecord
 from ferry.store.log import DeltaLog
-from ferry.store.rows import RowState
+from ferry.store.state import State, open_state
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -43,8 +42,6 @@ FORMAT = 3
 
 PAUSE_SECONDS = 0.0001
 """Between two pieces of a read of which the first had no rows."""
-
-State = AggregateState | RowState
 
 
 class Data:
@@ -76,8 +73,10 @@ class Data:
         self.arena = self._log.arena
         """what may be lent to a device: logged deltas are sent from there"""
         self.staging = Staging(directory / "staged")
-        self.states = [
-            self._open(descriptor, directory, settings.memory_bytes // len(descriptors)) for descriptor in descriptors
+        each = settings.memory_bytes // len(descriptors)
+        self.states: list[State] = [
+            open_state(descriptor, self.virtual_nodes, directory / f"state-{descriptor.index}", each)
+            for descriptor in descriptors
         ]
         self.scans = Scans(
             me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
@@ -87,12 +86,6 @@ class Data:
         self._chunk: Any = None
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = Tally(self.virtual_nodes)
-
-    def _open(self, descriptor: OperatorDescriptor, directory: Path, memory: int) -> State:
-        where = directory / f"state-{descriptor.index}"
-        if descriptor.kind == "join":
-            return RowState(descriptor, self.virtual_nodes, where)
-        return AggregateState(descriptor, self.virtual_nodes, where, memory)
 
     def _load_saved(self, directory: Path) -> core.Saved:
         """The commit record, if it is of this run and this boot of the machine: without fsync its files are no copy."""

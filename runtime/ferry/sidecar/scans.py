@@ -15,20 +15,19 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId
-from ferry.store.aggregate import AggregateState
-from ferry.store.rows import RowState
+from ferry.store.state import State
 
 Chunks = Iterator[tuple[int, int, pa.RecordBatch | None]]
 """(operator, floor, rows); the last one has no rows."""
 
 
-def begun(states: Sequence[AggregateState | RowState], vnodes: np.ndarray) -> Chunks:
+def begun(states: Sequence[State], vnodes: np.ndarray) -> Chunks:
     """A snapshot of these virtual nodes as they are now, one state for each operator."""
     # Begun here and now, for all operators: rows of a later step come to the learner as its delta, and only so.
     return _scanned(states, [state.snapshot(vnodes, limits.CHUNK_BYTES) for state in states])
 
 
-def _scanned(states: Sequence[AggregateState | RowState], snapshots: list[Iterator[pa.RecordBatch]]) -> Chunks:
+def _scanned(states: Sequence[State], snapshots: list[Iterator[pa.RecordBatch]]) -> Chunks:
     for operator, (state, snapshot) in enumerate(zip(states, snapshots, strict=True)):
         for batch in snapshot:
             yield operator, state.expired, batch

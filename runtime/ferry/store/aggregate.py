@@ -184,9 +184,9 @@ class AggregateState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, after_images: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
+    def put(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
         """Set these entries; idempotent. Raises Exhausted before a write for which there is no room."""
-        self._put(after_images, absent=False)
+        self._put(delta, absent=False)
 
     def put_absent(self, chunk: pa.RecordBatch) -> None:
         """Set those of these entries that are not there: a snapshot never overwrites a delta that was put before it."""

@@ -115,7 +115,7 @@ class RowState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, rows: pa.RecordBatch, epoch: int, source: str) -> None:
+    def put(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
         """Append rows, once per source of an epoch. Raises Exhausted when the disk is full.
 
         Epochs are put in order, so only the sources of the last one have to be known: an instance that comes back does its
@@ -125,7 +125,7 @@ class RowState:
             raise Bug(f"{self.directory}: rows of epoch {epoch} are put after those of epoch {self._epoch}")
         if epoch == self._epoch and source in self._sources:
             return
-        if self._append(rows, epoch, (source,)):
+        if self._append(delta, epoch, (source,)):
             self._sources = {*self._sources, source} if epoch == self._epoch else {source}
             self._epoch = epoch
 

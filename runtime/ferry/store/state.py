@@ -1,0 +1,72 @@
+"""What the state of an operator is to the instance that holds it, whatever its kind; one file of this room for each kind.
+
+A new kind of operator is a class that keeps this protocol, and its branch in `open_state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, assert_never
+
+import pyarrow as pa
+
+from ferry.contract import limits
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.kernels.grouping import Ints
+from ferry.store.aggregate import AggregateState
+from ferry.store.rows import RowState
+
+
+class State(Protocol):
+    """State of one operator in one instance, below a directory of its own. It changes by `put` and what comes after it here.
+
+    Batches have the schema of the operator's state (`ferry.kernels.schemas`), sorted by hash where not said otherwise.
+    """
+
+    expired: int
+    """Slices that end here or before are forgotten: milliseconds of event time."""
+
+    def combine(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """All that these fragments hold, as one. Reads no state."""
+
+    def delta(self, parts: list[pa.RecordBatch], watermark: int) -> tuple[pa.RecordBatch, int]:
+        """What a put of these parts would change, and how many records are late, which are left out. Changes nothing."""
+
+    def put(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
+        """Change it by a delta of an epoch and the leader it came from; once, however often it is done. Raises Exhausted."""
+
+    def put_absent(self, chunk: pa.RecordBatch) -> None:
+        """Take in a chunk of a snapshot: what is there already is newer. Raises Exhausted."""
+
+    def expire(self, watermark: int) -> None:
+        """Forget slices whose windows are all final at the watermark."""
+
+    def drop(self, vnodes: Ints) -> None:
+        """Forget these virtual nodes."""
+
+    def work(self) -> bool:
+        """Give back a piece of what was forgotten; True when there is more."""
+
+    def fired(self, low: int, high: int, vnodes: Ints) -> Iterator[pa.RecordBatch]:
+        """Rows of the windows with low < end <= high, in pieces (`schemas.fired_schema`). Raises RowsGone."""
+
+    def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
+        """About how many rows `fired` yields."""
+
+    def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
+        """All of these virtual nodes, in chunks, in any order, while puts go on."""
+
+    def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
+        """`bytes` and `entries`, int64 by virtual node (of `vnodes`, or of all), and `slices`."""
+
+
+def open_state(descriptor: OperatorDescriptor, virtual_nodes: int, directory: Path, memory_bytes: int) -> State:
+    """The state that is in the directory, or an empty one."""
+    match descriptor.kind:
+        case "aggregate":
+            return AggregateState(descriptor, virtual_nodes, directory, memory_bytes)
+        case "join":
+            return RowState(descriptor, virtual_nodes, directory)
+        case _:
+            assert_never(descriptor.kind)
