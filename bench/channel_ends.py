@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from ferry.channel import frames, lanes, rdma_ring, tcp_channel
+from ferry.channel import frames, lanes
 from ferry.channel.base import Channel, Endpoint, Lane, Message
-from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
-from ferry.channel.rdma_device import choose_device
-from ferry.channel.rdma_memory import RingShape
-from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.rdma import ring
+from ferry.channel.rdma.device import choose_device
+from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
+from ferry.channel.rdma.memory import RingShape
+from ferry.channel.tcp import channel as tcp_channel
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract import limits
 
 DATA, PING, PONG, RESULT = range(1, 5)
@@ -56,7 +58,7 @@ def arrange(case: Case) -> None:
     The product has constants there: only a measurement may turn them.
     """
     vars(frames)["checksum"] = _CHECKSUM if case.checksum else lambda header, payload: 0
-    vars(rdma_ring)["zlib"] = zlib if case.checksum else SimpleNamespace(crc32=lambda data, start=0: 0)
+    vars(ring)["zlib"] = zlib if case.checksum else SimpleNamespace(crc32=lambda data, start=0: 0)
     tcp = case.carrier == "tcp"
     slots, slot_bytes = (case.slots, case.slot_bytes) if tcp else (_SLOTS, _SLOT_BYTES)
     part, frame = max(1, slots // 4), slot_bytes + frames.HEADER_BYTES

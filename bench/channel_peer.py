@@ -143,8 +143,8 @@ def command(step: Step, port: int, host: str | None) -> list[str]:
 
 def verbs() -> tuple[str, int]:
     """The device and the number of its address that a channel of this guest would take."""
-    from ferry.channel.rdma_device import choose_device
-    from ferry.channel.rdma_memory import RingShape
+    from ferry.channel.rdma.device import choose_device
+    from ferry.channel.rdma.memory import RingShape
 
     device = choose_device(RingShape(), own=[os.environ["FERRY_GUEST_ADDRESS"]])
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, RingShape
+from ferry.channel.rdma.memory import PINNED_BYTES_MAX, RingShape
 from ferry.contract import limits
 
 Step = dict[str, Any]

@@ -15,7 +15,7 @@ import prometheus_client as prom
 import pytest
 
 from ferry import scrape
-from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.documents import RunSettings
 from ferry.contract.places import DriverPlace

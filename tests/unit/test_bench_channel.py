@@ -8,7 +8,7 @@ import pytest
 
 from bench import channel_ends, channel_plan, channel_rivals
 from ferry.channel import frames, lanes
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, RingShape
+from ferry.channel.rdma.memory import PINNED_BYTES_MAX, RingShape
 from ferry.contract import limits
 
 WRITE_BW = """\

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ferry.channel.base import Endpoint, Handler, OnClose, OnOpen
-from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
-from ferry.channel.rdma_device import Device, choose_device
-from ferry.channel.rdma_memory import RingShape
-from ferry.channel.tcp import TcpEndpoint
-from ferry.channel.verbs import DeviceUnusable
+from ferry.channel.rdma.device import Device, choose_device
+from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
+from ferry.channel.rdma.memory import RingShape
+from ferry.channel.rdma.verbs import DeviceUnusable
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import Exhausted
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from ferry.channel.base import Message
-from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings, append_record

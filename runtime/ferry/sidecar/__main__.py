@@ -43,7 +43,7 @@ def main() -> int:
         return Parent(settings, args.run_json, args.worker, args.instances, surroundings).run()
     die_with_parent()
     threading.excepthook = end_with_thread
-    from ferry.channel.verbs import DeviceUnusable
+    from ferry.channel.rdma.verbs import DeviceUnusable
     from ferry.sidecar.node import Node
 
     try:

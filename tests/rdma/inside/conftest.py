@@ -33,8 +33,8 @@ def rig(request):
 
 @pytest.fixture
 def device():
-    from ferry.channel.rdma_device import choose_device
-    from ferry.channel.rdma_memory import RingShape
+    from ferry.channel.rdma.device import choose_device
+    from ferry.channel.rdma.memory import RingShape
 
     device = choose_device(RingShape())
     yield device

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from ferry.channel.base import Channel, Lane, Message
-from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
-from ferry.channel.rdma_device import choose_device
+from ferry.channel.rdma.device import choose_device
+from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
 from ferry.contract.errors import Unreachable
 
 PORT = 7000

@@ -13,16 +13,16 @@ import pytest
 from channel_rig import SECRET, WAIT, Rig, hold_all, together
 
 from ferry.channel.base import Lane
-from ferry.channel.rdma import Notify, RdmaSettings
-from ferry.channel.rdma_memory import RingShape
+from ferry.channel.rdma.endpoint import Notify, RdmaSettings
+from ferry.channel.rdma.memory import RingShape
 from ferry.contract import limits
 from ferry.contract.errors import Bug, Exhausted, Unreachable
 
 CHILD = """
 import sys, threading
 from ferry.channel.base import Held, Lane
-from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
-from ferry.channel.rdma_device import choose_device
+from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
+from ferry.channel.rdma.device import choose_device
 notify, port, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 settings = RdmaSettings(notify=Notify(notify))
 keep = lambda message: Held() if message.lane == Lane.BULK else None
@@ -187,12 +187,12 @@ def test_bodies_in_lent_memory_are_sent_from_where_they_are(rig):
 
 UNPRIVILEGED = """
 import resource
-from ferry.channel.rdma_device import choose_device
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Limits, RingShape, obstacle
+from ferry.channel.rdma.device import choose_device
+from ferry.channel.rdma.memory import PINNED_BYTES_MAX, Limits, RingShape, ring_error
 limits = Limits.here()
 assert limits.locked_bytes == 8 << 20 and not limits.may_lock, limits
 links = PINNED_BYTES_MAX // RingShape().pinned_bytes
-assert obstacle(links, RingShape(), limits) is None
+assert ring_error(links, RingShape(), limits) is None
 device = choose_device(RingShape())
 opened = [device.link(RingShape().send_depth, RingShape().receives) for _ in range(links)]
 for link in opened:

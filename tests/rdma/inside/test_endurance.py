@@ -127,7 +127,7 @@ def test_memory_stays_flat_over_many_messages(rig):
 
 def test_requests_leave_nothing_behind(device):
     """The library's own leak, 62 bytes a request, shows here first."""
-    from ferry.channel.verbs import Piece
+    from ferry.channel.rdma.verbs import Piece
 
     link = device.link(64, 8)
     link.connect(link.here)

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from ferry.channel.rdma_memory import RingShape
-from ferry.channel.rdma_pipe import ConnectionFactory, RdmaConnection
-from ferry.channel.rdma_ring import SLEEPING
-from ferry.channel.verbs import Piece, status_name
+from ferry.channel.rdma.connection import ConnectionFactory, RdmaConnection
+from ferry.channel.rdma.memory import RingShape
+from ferry.channel.rdma.ring import SLEEPING
+from ferry.channel.rdma.verbs import Piece, status_name
 from ferry.contract.errors import Refusal, Unreachable
 
 PATTERN = b"\xa5" * 4096
@@ -137,7 +137,7 @@ def test_requests_after_a_failure_are_flushed_and_all_of_them_tell(pair):
 
 @pytest.fixture
 def pipes(device):
-    from ferry.channel.rdma_memory import Budget
+    from ferry.channel.rdma.memory import Budget
 
     means = ConnectionFactory(device, RingShape(8, 4096), False, Budget())
     a, b = RdmaConnection(means, lambda: None), RdmaConnection(means, lambda: None)

@@ -1,4 +1,4 @@
-"""A device of one process: the face of `rdma_device.Device` and its links, with memory instead of a network.
+"""A device of one process: the face of `rdma.device.Device` and its links, with memory instead of a network.
 
 It refuses what a device refuses (keys, bounds, rights, missing receives), so that the rings are tested without one.
 """
@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from ipaddress import IPv6Address
 
-from ferry.channel.verbs import QueuePairAddress
+from ferry.channel.rdma.verbs import QueuePairAddress
 from ferry.contract.errors import Unreachable
 
 _lock = threading.RLock()

@@ -13,13 +13,13 @@ from fake_verbs import FakeDevice
 from ferry.channel.base import Channel, Endpoint, Held, Lane, Message
 from ferry.channel.flow import FlowChannel
 from ferry.channel.memory import MemoryChannel, MemoryEndpoint, MemoryNetwork
-from ferry.channel.rdma import Notify, RdmaEndpoint, RdmaSettings
-from ferry.channel.rdma_carriage import LinkPhase
-from ferry.channel.rdma_channel import RdmaChannel
-from ferry.channel.rdma_device import choose_device
-from ferry.channel.rdma_memory import Limits
-from ferry.channel.tcp import TcpEndpoint
-from ferry.channel.tcp_channel import TcpChannel
+from ferry.channel.rdma.channel import RdmaChannel
+from ferry.channel.rdma.device import choose_device
+from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
+from ferry.channel.rdma.link_control import LinkPhase
+from ferry.channel.rdma.memory import Limits
+from ferry.channel.tcp.channel import TcpChannel
+from ferry.channel.tcp.endpoint import TcpEndpoint
 
 WAIT = 5.0
 SECRET = b"a secret of the job"

@@ -9,12 +9,13 @@ from ipaddress import IPv6Address
 import pytest
 from fake_verbs import FakeDevice
 
-from ferry.channel import choice, rdma
+from ferry.channel import choice
 from ferry.channel.choice import NOT_ASKED, TCP_ASKED, Choice, Party
-from ferry.channel.rdma import RdmaEndpoint
-from ferry.channel.rdma_memory import Limits, RingShape
-from ferry.channel.tcp import TcpEndpoint
-from ferry.channel.verbs import DeviceUnusable, Gid, Port
+from ferry.channel.rdma import endpoint
+from ferry.channel.rdma.endpoint import RdmaEndpoint
+from ferry.channel.rdma.memory import Limits, RingShape
+from ferry.channel.rdma.verbs import DeviceUnusable, Gid, Port
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.documents import TransportSettings
 
 THERE_IS_NONE = "no RDMA device can be used: there is none"
@@ -55,7 +56,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch, device: Present | None, limits: Limits = PLENTY) -> Machine:
     one = Machine(device)
     monkeypatch.setattr(choice, "choose_device", one.choose_device)
-    monkeypatch.setattr(rdma.Limits, "here", lambda: limits)
+    monkeypatch.setattr(endpoint.Limits, "here", lambda: limits)
     return one
 
 

@@ -15,11 +15,11 @@ import pytest
 from channel_rig import WAIT, Rig, eventually
 from fake_verbs import FakeDevice, FakeLink
 
-from ferry.channel import rdma_carriage
 from ferry.channel.base import Lane
-from ferry.channel.rdma import Notify, RdmaSettings
-from ferry.channel.rdma_memory import Budget, Lent, RingShape
-from ferry.channel.rdma_pipe import ConnectionFactory, RdmaConnection
+from ferry.channel.rdma import link_control
+from ferry.channel.rdma.connection import ConnectionFactory, RdmaConnection
+from ferry.channel.rdma.endpoint import Notify, RdmaSettings
+from ferry.channel.rdma.memory import Budget, Lent, RingShape
 from ferry.contract.errors import Exhausted
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.store.log import DeltaLog
@@ -184,7 +184,7 @@ def test_a_body_is_let_go_when_the_channel_closes(rig, mapping, monkeypatch):
 
 
 def test_a_link_that_falls_sends_lent_bytes_again_and_lets_them_go(rig, mapping, monkeypatch):
-    monkeypatch.setattr(rdma_carriage, "RETRY_SECONDS", 60.0)
+    monkeypatch.setattr(link_control, "RETRY_SECONDS", 60.0)
     _, b, channel = lending_pair(rig, mapping)
     blocks = [Block(mapping, at, 60_000) for at in range(0, 600_000, 60_000)]
     for number, block in enumerate(blocks):
@@ -220,7 +220,7 @@ def test_a_delta_goes_from_the_log_to_the_peer_and_its_block_is_used_again(rig, 
 
 def test_a_block_is_not_written_again_while_a_fall_may_need_it(rig, tmp_path, monkeypatch):
     """Each delta is forgotten as soon as it is in the ring, and another one is logged: only the link keeps its block."""
-    monkeypatch.setattr(rdma_carriage, "RETRY_SECONDS", 60.0)
+    monkeypatch.setattr(link_control, "RETRY_SECONDS", 60.0)
     log = DeltaLog(tmp_path, 64 << 10)
     _, b, channel = lending_pair(rig, log.arena)
     pipe = channel._carriage.joined

@@ -16,15 +16,16 @@ from fake_verbs import FakeDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.channel import rdma_fork, rdma_hello, rdma_ring
 from ferry.channel.base import REPLACED, Lane, LinkState
-from ferry.channel.rdma import Notify, RdmaSettings
-from ferry.channel.rdma_device import choose_gid
-from ferry.channel.rdma_hello import READY, TURN, Bye, Fall, Hello, LinkControl, bye, data, decode, fall
-from ferry.channel.rdma_memory import Budget, Limits, RingShape, ring_error
-from ferry.channel.rdma_pipe import ConnectionFactory, RdmaConnection, ReassemblyBuffer
-from ferry.channel.rdma_ring import DATA, DOORBELL, SLEEPING, footer
-from ferry.channel.verbs import DeviceUnusable, Gid, QueuePairAddress, library
+from ferry.channel.rdma import control_stream, fork
+from ferry.channel.rdma import ring as rings
+from ferry.channel.rdma.connection import ConnectionFactory, RdmaConnection, ReassemblyBuffer
+from ferry.channel.rdma.control_stream import READY, TURN, Bye, ControlStream, Fall, Hello, bye, data, decode, fall
+from ferry.channel.rdma.device import choose_gid
+from ferry.channel.rdma.endpoint import Notify, RdmaSettings
+from ferry.channel.rdma.memory import Budget, Limits, RingShape, ring_error
+from ferry.channel.rdma.ring import DATA, DOORBELL, SLEEPING, footer
+from ferry.channel.rdma.verbs import DeviceUnusable, Gid, QueuePairAddress, library
 from ferry.contract.errors import Bug, Exhausted, Refusal, Unreachable
 
 # -- addresses --------------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ def test_a_hello_that_cannot_be_is_refused(change, reason):
 @pytest.fixture
 def talk():
     ours, theirs = socket.socketpair()
-    yield LinkControl(ours), theirs
+    yield ControlStream(ours), theirs
     ours.close()
     theirs.close()
 
@@ -243,7 +244,7 @@ def test_torn_bytes_are_waited_for_and_then_refused(monkeypatch):
     ring.view[228:232] = b"body"
     assert b.inbound.take(into) == 4 and into[:4] == b"body"
     ring.view[488:512] = footer(4, b.hello.link, 2, [memoryview(b"body")])
-    monkeypatch.setattr(rdma_ring, "DOUBT_SECONDS", -1.0)
+    monkeypatch.setattr(rings, "DOUBT_SECONDS", -1.0)
     assert b.inbound.take(into) == 0
     with pytest.raises(Refusal, match="slot 2 of the ring is not what was sent: its checksum is wrong"):
         b.inbound.take(into)
@@ -253,7 +254,7 @@ def test_torn_bytes_are_waited_for_and_then_refused(monkeypatch):
     ("length", "link", "reason"), [(0, 0, "0 bytes"), (233, 0, "233 bytes"), (2**32 - 1, 0, "bytes"), (4, 1, "link")]
 )
 def test_a_footer_that_cannot_be_is_refused(monkeypatch, length, link, reason):
-    monkeypatch.setattr(rdma_ring, "DOUBT_SECONDS", -1.0)
+    monkeypatch.setattr(rings, "DOUBT_SECONDS", -1.0)
     _, b = pipes(RingShape(4, 256))
     b.inbound.ring.view[232:256] = footer(length, b.hello.link ^ link, 1, [memoryview(bytes(min(length, 232)))])
     into = memoryview(bytearray(256))
@@ -271,7 +272,7 @@ def test_a_torn_credit_is_read_again_before_it_is_refused(monkeypatch):
     words[0] = 1
     assert a.outbound.look() and a.outbound.consumed == 1
     words[0] = 0
-    monkeypatch.setattr(rdma_ring, "DOUBT_SECONDS", -1.0)
+    monkeypatch.setattr(rings, "DOUBT_SECONDS", -1.0)
     assert not a.outbound.look()
     with pytest.raises(Refusal, match="impossible credit of the ring: 0 slots consumed, 1 were before and 1 were sent"):
         a.outbound.look()
@@ -408,10 +409,10 @@ def test_a_link_that_fails_ends_the_channel_with_its_reason():
 
 FORK = """
 import os
-from ferry.channel import rdma_fork
+from ferry.channel.rdma import fork as guard
 from ferry.contract.errors import Bug
 fork = os.fork
-rdma_fork.hold()
+guard.hold()
 try:
     os.fork()
 except Bug as error:
@@ -421,7 +422,7 @@ if child == 0:
     print("the child lives")
     os._exit(0)
 print("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-rdma_fork.drop()
+guard.drop()
 if os.fork() == 0:
     os._exit(0)
 print("given back", os.waitstatus_to_exitcode(os.wait()[1]))
@@ -429,14 +430,14 @@ print("given back", os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 def test_no_fork_while_a_device_is_open():
-    path = os.pathsep.join([str(Path(rdma_hello.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(control_stream.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", FORK], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("refused: fork while an RDMA device is open")
-    assert lines[1:] == [f"child ended with {rdma_fork.EXIT_CODE}", "given back 0"]
+    assert lines[1:] == [f"child ended with {fork.EXIT_CODE}", "given back 0"]
     assert issubclass(Bug, Exception)
 
 

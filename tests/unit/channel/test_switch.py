@@ -13,13 +13,13 @@ import pytest
 from channel_rig import WAIT, Rig, eventually
 from fake_verbs import FakeLink
 
-from ferry.channel import rdma_carriage
 from ferry.channel.base import Lane, LinkState
-from ferry.channel.rdma import Notify, RdmaSettings
-from ferry.channel.rdma_carriage import Carriage, LinkPhase
-from ferry.channel.rdma_memory import RingShape
-from ferry.channel.rdma_pipe import LinkLost
-from ferry.channel.tcp_channel import unacknowledged
+from ferry.channel.rdma import link_control
+from ferry.channel.rdma.connection import LinkLost
+from ferry.channel.rdma.endpoint import Notify, RdmaSettings
+from ferry.channel.rdma.link_control import LinkControl, LinkPhase
+from ferry.channel.rdma.memory import RingShape
+from ferry.channel.tcp.channel import unacknowledged
 from ferry.contract.errors import Refusal, Unreachable
 
 REFUSED = "connection lost: RDMA request failed: REM_ACCESS_ERR"
@@ -37,8 +37,8 @@ def rig(request):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(rdma_carriage, "RETRY_SECONDS", 0.005)
-    monkeypatch.setattr(rdma_carriage, "RETRY_SECONDS_MAX", 0.02)
+    monkeypatch.setattr(link_control, "RETRY_SECONDS", 0.005)
+    monkeypatch.setattr(link_control, "RETRY_SECONDS_MAX", 0.02)
 
 
 def joined(*channels):
@@ -82,8 +82,10 @@ def test_links_that_break_again_and_again(rig, seed, monkeypatch):
     print(f"seed {seed}: FERRY_SWITCH_FROM={seed} FERRY_SWITCH_SEEDS=1 pytest {__file__} -k break_again")
     a, b, to_b, to_a = rig.pair()
     draw = random.Random(seed)
-    falls, revoke = [], Carriage.revoke
-    monkeypatch.setattr(Carriage, "revoke", lambda carriage, reason: (falls.append(reason), revoke(carriage, reason)))
+    falls, revoke = [], LinkControl.revoke
+    monkeypatch.setattr(
+        LinkControl, "revoke", lambda carriage, reason: (falls.append(reason), revoke(carriage, reason))
+    )
 
     def trouble(going_on):
         while going_on():
@@ -199,15 +201,15 @@ def test_what_may_not_be_said_now_is_refused(rig):
     a, _b, to_b, to_a = rig.pair()
     joined(to_b, to_a)
     with to_a._wire:
-        to_a._carriage._say(rdma_carriage.TURN)
+        to_a._carriage._say(link_control.TURN)
     assert "while its RDMA link is joined" in a.reason()
 
 
 def test_a_peer_that_answers_neither_way_is_given_up(monkeypatch, rig):
     a, b, to_b, to_a = rig.pair()
     joined(to_b, to_a)
-    monkeypatch.setattr(rdma_carriage, "unacknowledged", lambda _: True)
-    monkeypatch.setattr(Carriage, "tell_fall", lambda _: None)
+    monkeypatch.setattr(link_control, "unacknowledged", lambda _: True)
+    monkeypatch.setattr(LinkControl, "tell_fall", lambda _: None)
     to_b._carriage._pipe.link.failed = True
     assert "and its TCP connection does not answer either" in a.reason() + b.reason()
 
@@ -222,8 +224,8 @@ def test_a_device_that_does_not_answer_has_the_peers_kernel_asked_too(monkeypatc
         assert b.next().kind == 3, "a late answer is no end"
     eventually(lambda: not to_b._carriage._pinged)
     joined(to_b, to_a)
-    monkeypatch.setattr(rdma_carriage, "unacknowledged", lambda _: True)
-    monkeypatch.setattr(rdma_carriage, "UNACKNOWLEDGED_SECONDS", 100.0)
+    monkeypatch.setattr(link_control, "unacknowledged", lambda _: True)
+    monkeypatch.setattr(link_control, "UNACKNOWLEDGED_SECONDS", 100.0)
     to_b._carriage._pinged = True
     to_b._failure = LinkLost("for this test")
     to_b._bell.ring()
@@ -233,7 +235,7 @@ def test_a_device_that_does_not_answer_has_the_peers_kernel_asked_too(monkeypatc
 def test_a_ping_of_one_link_says_nothing_of_the_next(monkeypatch, rig):
     _, b, to_b, to_a = rig.pair()
     joined(to_b, to_a)
-    monkeypatch.setattr(rdma_carriage, "unacknowledged", lambda _: False)  # the ping was answered long ago
+    monkeypatch.setattr(link_control, "unacknowledged", lambda _: False)  # the ping was answered long ago
     to_b._carriage._pinged = True
     to_b._failure = LinkLost("for this test")
     to_b._bell.ring()

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from channel_rig import SECRET, WAIT, Rig, together
 
-from ferry.channel import handshake, tcp
+from ferry.channel import handshake
 from ferry.channel.base import Lane
 from ferry.channel.frames import CREDIT, FIRST, HEADER_BYTES, LAST, encode, job_hash
 from ferry.channel.handshake import Caller, greet
-from ferry.channel.tcp import preferred
+from ferry.channel.tcp import endpoint
+from ferry.channel.tcp.endpoint import preferred
 from ferry.contract import limits
 from ferry.contract.errors import Refusal, Superseded, Unreachable
 
@@ -27,7 +28,7 @@ JOB = job_hash("job")
 CHILD = """
 import sys, threading
 from ferry.channel.base import Held, Lane
-from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.tcp.endpoint import TcpEndpoint
 keep = lambda message: Held() if message.lane == Lane.BULK else None
 endpoint = TcpEndpoint("child", "job", sys.stdin.readline().strip().encode(), keep, lambda p, c: None, lambda p, r: None)
 print(endpoint.listen()[1], flush=True)
@@ -44,7 +45,7 @@ def net():
 
 @pytest.fixture
 def child():
-    path = os.pathsep.join([str(Path(tcp.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(endpoint.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD],
         stdin=subprocess.PIPE,
@@ -166,7 +167,7 @@ def test_a_refused_peer_reads_why(net):
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100), bytes(1000)])
 def test_a_stranger_learns_nothing_and_cannot_stay(net, monkeypatch, said):
-    monkeypatch.setattr(tcp, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(endpoint, "HANDSHAKE_SECONDS", 0.05)
     a = net.party("a")
     with socket.create_connection(a.endpoint.listen(), WAIT) as sock:
         sock.sendall(said)
@@ -224,7 +225,7 @@ def test_what_answers_has_to_prove_itself_too(net):
 
 
 def test_too_many_handshakes_are_turned_away(net, monkeypatch):
-    monkeypatch.setattr(tcp, "HANDSHAKES_MAX", 1)
+    monkeypatch.setattr(endpoint, "HANDSHAKES_MAX", 1)
     a = net.party("a")
     address = a.endpoint.listen()
     with socket.create_connection(address, WAIT) as idle, socket.create_connection(address, WAIT) as turned_away:

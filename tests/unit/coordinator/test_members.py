@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.errors import FerryError, Unreachable
 from ferry.contract.places import Registration
 from ferry.coordinator import members

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ferry.channel.base import Channel, Lane
-from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Step

@@ -14,7 +14,7 @@ import pytest
 
 from ferry.channel.base import MESSAGE_BYTES_MAX, REPLACED, Channel, Lane, Message
 from ferry.channel.frames import Outgoing
-from ferry.channel.tcp import TcpEndpoint
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.errors import Exhausted, Unreachable
 from ferry.contract.places import Registration, life_of
 from ferry.registry import Changes

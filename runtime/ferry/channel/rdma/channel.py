@@ -13,12 +13,12 @@ import socket
 import time
 from collections.abc import Iterator
 
-from ferry.channel import rdma_wait
 from ferry.channel.base import LinkState
-from ferry.channel.rdma_carriage import LinkPhase
-from ferry.channel.rdma_hello import Bye, Fall, bye
-from ferry.channel.rdma_pipe import LinkLost
-from ferry.channel.rdma_sender import RdmaSender
+from ferry.channel.rdma import pace
+from ferry.channel.rdma.connection import LinkLost
+from ferry.channel.rdma.control_stream import Bye, Fall, bye
+from ferry.channel.rdma.link_control import LinkPhase
+from ferry.channel.rdma.sender import RdmaSender
 from ferry.contract.errors import Unreachable
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class RdmaChannel(RdmaSender):
             raise failure
         if self._wish is not None:
             self._follow()
-        if not self._joined or now - self._listened >= rdma_wait.LISTEN_SECONDS:
+        if not self._joined or now - self._listened >= pace.LISTEN_SECONDS:
             self._listened = now
             busy = self._listen()
         busy |= self._receive()
@@ -209,11 +209,11 @@ class RdmaChannel(RdmaSender):
         """Until something rings; meanwhile the peer's device is asked now and then, and nothing else is done."""
         pipe = self._carriage.joined
         while self._closed is None and pipe is not None and pipe.calm:
-            if self._wait(rdma_wait.PROBE_MILLISECONDS, pipe.link.fd):
+            if self._wait(pace.PROBE_MILLISECONDS, pipe.link.fd):
                 return
             with self._wire:
                 self._carriage.probe()
-            for pause in rdma_wait.ANSWER_MILLISECONDS:
+            for pause in pace.ANSWER_MILLISECONDS:
                 if self._wait(pause, pipe.link.fd):
                     return
                 if self._carriage.answered():
@@ -236,17 +236,17 @@ class RdmaChannel(RdmaSender):
 
     def _drain(self, landed: int) -> None:
         """Deliver what reached this side before the peer ended; its link is broken by now, or will be."""
-        deadline = time.monotonic() + rdma_wait.DRAIN_SECONDS
+        deadline = time.monotonic() + pace.DRAIN_SECONDS
         with contextlib.suppress(Unreachable):
             while time.monotonic() < deadline and self._closed is None:
                 if not self._receive():
                     if self._carriage.consumed >= landed:
                         return
-                    time.sleep(rdma_wait.NAP_SECONDS)
+                    time.sleep(pace.NAP_SECONDS)
 
     def _last_words(self) -> str | None:
         """The link broke; the peer may have closed it, and says so."""
-        deadline = time.monotonic() + rdma_wait.LAST_WORDS_SECONDS
+        deadline = time.monotonic() + pace.LAST_WORDS_SECONDS
         while not self._deaf and self._closed is None and time.monotonic() < deadline:
             try:
                 self._listen()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ferry.channel.verbs import PORT, DeviceUnusable, Piece, Port, QueuePairAddress, status_name
+from ferry.channel.rdma.verbs import PORT, DeviceUnusable, Piece, Port, QueuePairAddress, status_name
 from ferry.contract.errors import Exhausted, Unreachable
 
 SGES = 8

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ferry.channel.frames import FRAME_BYTES
-from ferry.channel.rdma_hello import Hello
-from ferry.channel.rdma_memory import Budget, Lent, RingShape
-from ferry.channel.rdma_posts import WorkRequests
-from ferry.channel.rdma_ring import Inbound, Outbound
-from ferry.channel.tcp_channel import RECEIVE_BYTES
-from ferry.channel.verbs import DeviceUnusable
+from ferry.channel.rdma.control_stream import Hello
+from ferry.channel.rdma.memory import Budget, Lent, RingShape
+from ferry.channel.rdma.ring import Inbound, Outbound
+from ferry.channel.rdma.verbs import DeviceUnusable
+from ferry.channel.rdma.work_requests import WorkRequests
+from ferry.channel.tcp.channel import RECEIVE_BYTES
 from ferry.contract.errors import Exhausted, Unreachable
 
 if TYPE_CHECKING:
-    from ferry.channel.rdma_device import Device
+    from ferry.channel.rdma.device import Device
 
 
 class LinkLost(Unreachable):

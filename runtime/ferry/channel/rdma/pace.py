@@ -23,7 +23,7 @@ SLEEPY_SECONDS = 0.01
 """Nothing was done for this long: it is worth the effort to fall asleep."""
 
 PROBE_MILLISECONDS = 150
-"""Without a completion for this long the peer's device is asked; it has 0.46 s to answer (see rdma_link)."""
+"""Without a completion for this long the peer's device is asked; it has 0.46 s to answer (see link)."""
 
 ANSWER_MILLISECONDS = (2, 4, 8, 16, 32)
 """A sleeper's pauses until it looks for the answer; later it looks as one that is awake, for a busy peer not at once."""

@@ -33,7 +33,7 @@ from ferry.channel.base import (
     OnOpen,
 )
 from ferry.channel.handshake import Caller, Verdict, greet, welcome
-from ferry.channel.tcp_channel import Opening, TcpChannel, tune
+from ferry.channel.tcp.channel import Opening, TcpChannel, tune
 from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.errors import FerryError, Refusal, Unreachable
 

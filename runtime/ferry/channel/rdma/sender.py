@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import time
 
-from ferry.channel.rdma_carriage import Carriage, LinkPhase
-from ferry.channel.rdma_pipe import ConnectionFactory, LinkLost, RdmaConnection, ReassemblyBuffer
-from ferry.channel.rdma_wait import Bell, PollPace
-from ferry.channel.tcp_channel import Opening, TcpChannel
+from ferry.channel.rdma.connection import ConnectionFactory, LinkLost, RdmaConnection, ReassemblyBuffer
+from ferry.channel.rdma.link_control import LinkControl, LinkPhase
+from ferry.channel.rdma.pace import Bell, PollPace
+from ferry.channel.tcp.channel import Opening, TcpChannel
 from ferry.contract import limits
 from ferry.contract.errors import FerryError, Unreachable
 
@@ -24,7 +24,7 @@ class RdmaSender(TcpChannel):
     def __init__(self, opening: Opening, means: ConnectionFactory) -> None:
         super().__init__(opening)
         self._fallback = means.fallback
-        self._carriage = Carriage(opening.sock, self.peer, means, leads=opening.initiator != self.peer)
+        self._carriage = LinkControl(opening.sock, self.peer, means, leads=opening.initiator != self.peer)
         self._bell = Bell()
         self._pace = PollPace()
         self._intake = ReassemblyBuffer(means.shape)

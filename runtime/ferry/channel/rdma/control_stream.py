@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ferry.channel.base import REPLACED
 from ferry.channel.frames import BYE_BYTES_MAX
-from ferry.channel.verbs import QueuePairAddress
+from ferry.channel.rdma.verbs import QueuePairAddress
 from ferry.contract.errors import Refusal, Unreachable
 
 MAGIC = b"FERRYRC1"
@@ -122,7 +122,7 @@ def _counted(count: int, text: str) -> bytes:
     return _TOLD.pack(count, len(said)) + said
 
 
-class LinkControl:
+class ControlStream:
     """Reads messages from the connection, and never waits. One thread at a time."""
 
     def __init__(self, sock: socket.socket) -> None:

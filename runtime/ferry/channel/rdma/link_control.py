@@ -17,11 +17,11 @@ import socket
 import time
 from enum import Enum
 
-from ferry.channel import rdma_wait
 from ferry.channel.base import HANDSHAKE_SECONDS
-from ferry.channel.rdma_hello import PING, READY, TURN, Fall, Hello, LinkControl, data, fall
-from ferry.channel.rdma_pipe import ConnectionFactory, LinkLost, RdmaConnection, ReassemblyBuffer, about_the_link
-from ferry.channel.tcp_channel import GATHER_MAX, behind, unacknowledged
+from ferry.channel.rdma import pace
+from ferry.channel.rdma.connection import ConnectionFactory, LinkLost, RdmaConnection, ReassemblyBuffer, about_the_link
+from ferry.channel.rdma.control_stream import PING, READY, TURN, ControlStream, Fall, Hello, data, fall
+from ferry.channel.tcp.channel import GATHER_MAX, behind, unacknowledged
 from ferry.contract.errors import Refusal, Unreachable
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class LinkPhase(Enum):
     FALLEN = "fallen"
 
 
-class Carriage:
+class LinkControl:
     """Used with the wire lock, but for `receive`. `leads`: this side begins a new attempt after a fall."""
 
     def __init__(self, sock: socket.socket, peer: str, means: ConnectionFactory, leads: bool) -> None:
@@ -57,7 +57,7 @@ class Carriage:
         self._peer = peer
         self._means = means
         self._leads = leads
-        self.control = LinkControl(sock)
+        self.control = ControlStream(sock)
         self._said: list[bytes | memoryview] = []
         self._pipe: RdmaConnection | None = None
         self._out = self._in = False
@@ -243,7 +243,7 @@ class Carriage:
         if self.stage is LinkPhase.JOINED and pipe is not None:
             with about_the_link():
                 pipe.outbound.nudge()
-                silent = now - self._heard - rdma_wait.PROBE_MILLISECONDS / 1000
+                silent = now - self._heard - pace.PROBE_MILLISECONDS / 1000
                 if pipe.answered and silent >= 0:
                     pipe.outbound.probe()
                 elif silent > PING_SECONDS and not self._pinged:
@@ -272,7 +272,7 @@ class Carriage:
         """There is something that the kernel did not take yet."""
         return bool(self._said)
 
-    # -- sleeping (see rdma_pipe) -------------------------------------------------------------------------------------
+    # -- sleeping (see connection) -------------------------------------------------------------------------------------
 
     def fall_asleep(self) -> bool:
         """The peer knows that it has to ring; False when something is under way. Raises LinkLost."""

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ferry.channel.rdma_link import SGES
-from ferry.channel.rdma_memory import FOOTER_BYTES, PAGE_BYTES, Lent, RingShape
-from ferry.channel.verbs import Piece
+from ferry.channel.rdma.link import SGES
+from ferry.channel.rdma.memory import FOOTER_BYTES, PAGE_BYTES, Lent, RingShape
+from ferry.channel.rdma.verbs import Piece
 from ferry.contract.errors import Refusal
 
 if TYPE_CHECKING:
-    from ferry.channel.rdma_hello import Hello
-    from ferry.channel.rdma_link import Link
-    from ferry.channel.rdma_posts import WorkRequests
+    from ferry.channel.rdma.control_stream import Hello
+    from ferry.channel.rdma.link import Link
+    from ferry.channel.rdma.work_requests import WorkRequests
 
 DATA, DOORBELL = 0, 0xFFFFFFFF
 """Notices. The same in both byte orders."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ferry.channel.rdma_memory import RingShape
-from ferry.channel.verbs import Piece
+from ferry.channel.rdma.memory import RingShape
+from ferry.channel.rdma.verbs import Piece
 
 if TYPE_CHECKING:
-    from ferry.channel.rdma_link import Link
+    from ferry.channel.rdma.link import Link
 
 _SPARE = 8
 """Requests of the send queue that credit reports leave to data and probes."""

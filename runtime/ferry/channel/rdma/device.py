@@ -13,10 +13,10 @@ from collections.abc import Collection
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from ferry.channel import rdma_fork
-from ferry.channel.rdma_link import Link
-from ferry.channel.rdma_memory import PAGE_BYTES, RingShape
-from ferry.channel.verbs import PORT, DeviceUnusable, Gid, Piece, Port, device_names, library
+from ferry.channel.rdma import fork
+from ferry.channel.rdma.link import Link
+from ferry.channel.rdma.memory import PAGE_BYTES, RingShape
+from ferry.channel.rdma.verbs import PORT, DeviceUnusable, Gid, Piece, Port, device_names, library
 from ferry.contract.errors import Fault
 
 GIDS_MAX = 256
@@ -36,7 +36,7 @@ class Device:
         self._context: Any = None
         self.in_order = False
         """bytes of a write are seen in order, so that a footer can be trusted; known after the self-test"""
-        rdma_fork.hold()
+        fork.hold()
         try:
             self._context = lib.Context(name=name)
             state = self._context.query_port(PORT)
@@ -90,7 +90,7 @@ class Device:
         if self._closing and not self._links:
             if self._context is not None:
                 self._context.close()
-            rdma_fork.drop()
+            fork.drop()
 
 
 def choose_gid(device: str, gids: Collection[Gid], own: Collection[str], index: int | None) -> Gid:

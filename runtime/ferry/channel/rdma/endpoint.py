@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from ferry.channel.base import Handler, OnClose, OnOpen
 from ferry.channel.handshake import RDMA
-from ferry.channel.rdma_channel import RdmaChannel
-from ferry.channel.rdma_memory import PINNED_BYTES_MAX, Budget, Lent, Limits, RingShape, ring_error
-from ferry.channel.rdma_pipe import ConnectionFactory
-from ferry.channel.tcp import TcpEndpoint
-from ferry.channel.tcp_channel import Opening, TcpChannel
+from ferry.channel.rdma.channel import RdmaChannel
+from ferry.channel.rdma.connection import ConnectionFactory
+from ferry.channel.rdma.memory import PINNED_BYTES_MAX, Budget, Lent, Limits, RingShape, ring_error
+from ferry.channel.tcp.channel import Opening, TcpChannel
+from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.errors import Exhausted
 
 if TYPE_CHECKING:
-    from ferry.channel.rdma_device import Device
+    from ferry.channel.rdma.device import Device
 
 
 class Notify(StrEnum):

@@ -1,0 +1,1 @@
+"""Channels over TCP. It must never know what a message means."""
