@@ -175,7 +175,7 @@ class Demo:
             what = f"move to {cause[8:]} workers" if cause.startswith("workers=") else "worker 1 comes back"
             extra = max(move.pause - usual, 0.0)
             table.add_row(
-                what, str(move.joined), str(move.cuts), _ms(move.end - move.begin), _ms(move.pause), _ms(extra)
+                what, str(move.joined), str(move.switchovers), _ms(move.end - move.begin), _ms(move.pause), _ms(extra)
             )
         for recovery in summary.recoveries:
             took = "no epoch followed" if recovery.seconds is None else _ms(recovery.seconds)
@@ -197,8 +197,8 @@ class Demo:
     def _happened(self, records: list[Record]) -> bool:
         """Whether everything that the story promises was done before the input ended."""
         moves = timeline.moves_of(records)
-        cuts = [_cause(records, m.begin) for m in moves if m.cuts]
-        lacking = [w for w in ("workers=4", "workers=2") if w not in cuts]
+        switched = [_cause(records, m.begin) for m in moves if m.switchovers]
+        lacking = [w for w in ("workers=4", "workers=2") if w not in switched]
         lacking += [] if any(r.seconds for r in timeline.recoveries_of(records)) else ["the recovery"]
         if lacking:
             text = f"the input ended before {', '.join(lacking)} had its effect; try more --epochs and --events"
@@ -221,11 +221,13 @@ def _cause(records: list[Record], t: float) -> str:
 
 def _groups_text(changes: list[list[Any]]) -> Text | None:
     what = [c[1] for c in changes]
-    leaders = sorted({str(c[2]) for c in changes if c[1] == "cut"})
+    leaders = sorted({str(c[2]) for c in changes if c[1] == "switched"})
     if "promoted" in what:
         return Text(f"{what.count('promoted')} virtual nodes are led by their copies now", style="green")
-    if "cut" in what:
-        return Text(f"cut: {what.count('cut')} virtual nodes are led by {', '.join(leaders)}", style="green")
+    if "switched" in what:
+        return Text(
+            f"switchover: {what.count('switched')} virtual nodes are led by {', '.join(leaders)}", style="green"
+        )
     if "joined" in what:
         return Text(f"warming {what.count('joined')} copies beside the running job", style="yellow")
     return None

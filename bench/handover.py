@@ -22,7 +22,7 @@ Count per text key of 224 bytes; a state of S bytes is S / 250 keys, and nothing
 {rows:,} records over random known keys come every {interval} (epoch or trigger interval), {cores} cores. Ferry: 64 \
 virtual nodes, 1 replica. move: 2 workers become 4 (32 virtual nodes get a new leader, 64 copies are warmed) and 2 \
 again; pause = the longest time between ends of epochs that touches the time from the first copy that begins to be \
-warmed to the last cut or clean-up; 'pause since asked' counts from the request, so the start of the new processes \
+warmed to the last switchover or clean-up; 'pause since asked' counts from the request, so the start of the new processes \
 is in it. usual = median of the last 20 distances of epochs before. recovery: from kill -9 of a worker, with all its \
 processes, to the end of the next epoch. Epochs follow each other, so \
 a pause makes no backlog: the latency of records offered at a fixed rate would show more. extra memory: \

@@ -61,8 +61,8 @@ class FerryCase:
             self._wait_placed(workers)
             self.run.wait_epochs(3)
         changes = [r for r in self.run.records if r["kind"] == "groups" and r["t"] >= asked]
-        if not any(c[1] == "cut" for r in changes for c in r["changes"]):
-            raise RunFailed(f"scaling to {workers} workers cut nothing")
+        if not any(c[1] == "switched" for r in changes for c in r["changes"]):
+            raise RunFailed(f"scaling to {workers} workers switched nothing over")
         begin, end = changes[0]["t"], changes[-1]["t"]
         pause, whole = self._longest(begin, end), self._longest(asked, end)
         time.sleep(1.0)

@@ -72,7 +72,7 @@ class Result:
         return [r for r in self.records if r["kind"] == kind]
 
     def changes(self, what: str) -> int:
-        """How often members changed in this way: joined, in-sync, cut, promoted, removed, cleaned, ..."""
+        """How often members changed in this way: joined, in-sync, switched, promoted, removed, cleaned, ..."""
         return sum(1 for r in self.kinds("groups") for c in r["changes"] if c[1] == what)
 
     def story(self, lines: int = 40) -> str:

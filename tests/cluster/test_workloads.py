@@ -35,7 +35,7 @@ def test_bids_in_sliding_windows_while_workers_come_go_and_die(tmp_path: Path) -
     sets = [*runner.sets_of(args), "epoch.maxRows=40000", "epoch.interval=700ms", "state.memory=16Mi"]
     result = runner.run("nbq5", tmp_path, 600_000, sets, at)
     right(result, "nbq5", 600_000, args, tmp_path)
-    assert result.changes("cut") and result.changes("promoted") and result.changes("in-sync"), result.story()
+    assert result.changes("switched") and result.changes("promoted") and result.changes("in-sync"), result.story()
     assert result.summary["rows"] == 600_000 * 46 // 50
 
 
@@ -72,7 +72,7 @@ def test_joined_rows_move_while_drivers_die(tmp_path: Path) -> None:
     result = runner.run("nbq8", tmp_path, 280_000, sets, at)
     right(result, "nbq8", 280_000, args, tmp_path)
     assert len(result.kinds("ready")) == 4
-    led = {i for r in result.kinds("groups") for _, what, i in r["changes"] if what == "cut"}
+    led = {i for r in result.kinds("groups") for _, what, i in r["changes"] if what == "switched"}
     assert led & {"0.1", "1.1"}, "the second instances of the workers have led something"
     assert result.summary["rows"] == 280_000 * 40 // 50
 
@@ -97,7 +97,7 @@ def test_while_redis_is_away_epochs_go_on_and_group_changes_wait(tmp_path: Path)
     during = [r for r in result.kinds("epoch") if away[0] + 1 < r["end"] < away[1]]
     assert len(during) >= 4, result.story()
     assert not [r for r in result.kinds("groups") if away[0] < r["t"] < away[1]], result.story()
-    assert result.changes("cut"), result.story()
+    assert result.changes("switched"), result.story()
     assert not result.kinds("lost"), result.story()
 
 

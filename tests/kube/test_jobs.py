@@ -21,7 +21,7 @@ Times = Callable[[str, float], None]
 
 IN_MEMORY = {"stateVolume": {"medium": "memory", "size": "128Mi"}}
 
-CUT, PROMOTED = " cut", " promoted"
+SWITCHED, PROMOTED = " switched", " promoted"
 """In the driver's log: an orderly handover, and a copy that leads because the leader was lost."""
 
 BEGINS = re.compile(r"query (\S+) \(id (\S+)\) begins")
@@ -205,7 +205,7 @@ def test_a_node_is_silent_and_comes_back_and_another_is_drained(
     job.until_workers(2, 240.0)
     assert node not in {pod["spec"]["nodeName"] for pod in job.pods("worker")}
     news = said_by_driver(job).removeprefix(said)
-    assert CUT in news and PROMOTED not in news, f"it was emptied before its pod went\n{news}"
+    assert SWITCHED in news and PROMOTED not in news, f"it was emptied before its pod went\n{news}"
     job.finish()
     job.right(tmp_path)
 

@@ -22,7 +22,7 @@ from tests.unit.charts import alerts, dashboards, queries
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(400)]
 
 NOTHING: dict[str, str] = {
-    "handovers / Cut / A": "a copy leads in the same moment between two epochs in which it is in sync",
+    "handovers / Switchover / A": "a copy leads in the same moment between two epochs in which it is in sync",
     "jobs / Behind the clock / A": "the times of generated input are not today's",
     "jobs / Records too late, or set aside / A": "the input is in order",
     "jobs / Records too late, or set aside / B": "every record is well-formed",

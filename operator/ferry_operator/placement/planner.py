@@ -59,7 +59,7 @@ class Placement:
 class Movement:
     """What it takes to get from one placement to another."""
 
-    cuts: int
+    switchovers: int
     """vnodes whose leader changes"""
     copies: int
     """members that hold nothing of their vnode yet and have to be warmed"""
@@ -97,16 +97,16 @@ def plan(
 
 
 def movement(current: Sequence[Placement | None], planned: Sequence[Placement], loads: Sequence[Load]) -> Movement:
-    """The cost of a plan. A vnode that was not placed costs nothing: there is nothing to warm or cut."""
-    cuts, copies, size = 0, 0, 0.0
+    """The cost of a plan. A vnode that was not placed costs nothing: there is nothing to warm or switch over."""
+    switchovers, copies, size = 0, 0, 0.0
     for old, new, load in zip(current, planned, loads, strict=True):
         if old is None:
             continue
-        cuts += old.leader != new.leader
+        switchovers += old.leader != new.leader
         fresh = sum(member != old.leader and member not in old.replicas for member in (new.leader, *new.replicas))
         copies += fresh
         size += fresh * load.bytes
-    return Movement(cuts, copies, size)
+    return Movement(switchovers, copies, size)
 
 
 def _cluster_of(slots: Sequence[Slot], replicas: int) -> Slots:

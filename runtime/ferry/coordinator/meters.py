@@ -51,7 +51,7 @@ class Meters:
         self._lock = threading.Lock()
         self._joined: dict[tuple[int, InstanceId], tuple[float, int]] = {}
         self._in_sync: dict[int, float] = {}
-        self._cut: dict[int, float] = {}
+        self._switched: dict[int, float] = {}
         self._under_way = False
         self._pause = 0.0
         self._last_end: float | None = None
@@ -62,11 +62,11 @@ class Meters:
             "handover_pause", "Longest distance between two ends of epochs while a handover was under way"
         )
         self._warms = self._histogram("handover_warm", "From the begin of a copy to its being in sync")
-        self._cuts = self._histogram("handover_cut", "From the copy being in sync to its leading")
-        self._cleans = self._histogram("handover_clean", "From the cut to the old copy being let go")
+        self._switchovers = self._histogram("handover_switchover", "From the copy being in sync to its leading")
+        self._cleans = self._histogram("handover_clean", "From the switchover to the old copy being let go")
         self._recoveries = self._histogram("recovery", "From the loss of a leader to the next end of an epoch")
         self._moved = prom.Counter(
-            "ferry_handover_vnodes", "Virtual nodes cut to another leader", registry=self.registry
+            "ferry_handover_vnodes", "Virtual nodes switched to another leader", registry=self.registry
         )
 
     def _histogram(self, name: str, text: str) -> prom.Histogram:
@@ -100,7 +100,7 @@ class Meters:
         with self._lock:
             for change in changes:
                 self._change(change, now, epoch)
-            self._under_way |= any(c.kind in ("joined", "cut") for c in changes)
+            self._under_way |= any(c.kind in ("joined", "switched") for c in changes)
 
     def _change(self, change: GroupChange, now: float, epoch: int) -> None:
         vnode, key = change.vnode, (change.vnode, change.instance)
@@ -110,12 +110,12 @@ class Meters:
             case "in-sync":
                 self._warms.observe(now - self._joined.pop(key, (now, 0))[0])
                 self._in_sync[vnode] = now
-            case "cut":
-                self._cuts.observe(now - self._in_sync.pop(vnode, now))
-                self._cut[vnode] = now
+            case "switched":
+                self._switchovers.observe(now - self._in_sync.pop(vnode, now))
+                self._switched[vnode] = now
                 self._moved.inc()
-            case "cleaned" if vnode in self._cut:
-                self._cleans.observe(now - self._cut.pop(vnode))
+            case "cleaned" if vnode in self._switched:
+                self._cleans.observe(now - self._switched.pop(vnode))
             case "aborted" | "removed":
                 self._joined.pop(key, None)
 
@@ -137,7 +137,7 @@ class Meters:
                 self._pauses.observe(self._pause)
                 self._under_way, self._pause = False, 0.0
                 self._in_sync.clear()
-                self._cut.clear()
+                self._switched.clear()
 
     # ---- asked
     def replica_lag(self, epoch: int) -> int:

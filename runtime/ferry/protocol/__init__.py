@@ -4,7 +4,7 @@
     Coordinator.step(event) -> effects        Instance.step(event) -> effects
         |  epochs: ingest, prepare, commit, read    |  prepare, replicate, put
         |  recovery: ask, adopt, admit              |  learn: fetch, chunks, warm
-        '- groups: promote, warm, cut, clean        '- fences: generation, version, attempt
+        '- groups: promote, warm, switch over, clean        '- fences: generation, version, attempt
 
 May import `ferry.contract` only. Holds no clock, socket, thread, randomness or logging, and no bytes: cores hold names
 and positions, the processes hold the data and execute the effects in order. Time is an integer of milliseconds that

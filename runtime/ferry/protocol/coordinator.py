@@ -3,7 +3,7 @@
 journal -> ask -> finish -> idle -> ingest -> prepare -> commit -> read -> idle ...
                               ^        |          |         '- final: only this attempt can be finished
                               |        '----------+- lost fragments: ingest again; a changed table: a new attempt
-                              '- between epochs: warm, cut, clean (groups.regroup)
+                              '- between epochs: warm, switch over, clean (groups.regroup)
 """
 
 from __future__ import annotations

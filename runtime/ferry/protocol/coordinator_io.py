@@ -49,7 +49,7 @@ class CoordinatorSettings:
     """Commit is sent again to members that have not answered."""
     grace_ms: int = 0
     """A member whose connection closed may be back by then with all that it had: nothing is copied anew for a moment's
-    cut."""
+    interruption."""
     return_ms: int = 60_000
     """How long a job waits for the only holder of a virtual node."""
     bar_ms: int = 1_000

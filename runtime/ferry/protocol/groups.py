@@ -1,6 +1,6 @@
 """How replica groups change: pure functions from one routing table to the next.
 
-    planned -> warming -> in sync -> cut -> cleaning -> done        (a move)
+    planned -> warming -> in sync -> switched -> cleaning -> done        (a move)
     lost member -> the chain closes over it; a lost leader -> the next in-sync member leads      (a recovery)
 
 `regroup` is one step towards the desired placement; scale out, scale in, rebalance, drain and the repair after a failure
@@ -26,7 +26,7 @@ class GroupChange:
 
     vnode: int
     kind: str
-    """joined | in-sync | cut | cleaned | promoted | removed | aborted | demoted"""
+    """joined | in-sync | switched | cleaned | promoted | removed | aborted | demoted"""
     instance: InstanceId
 
 
@@ -35,9 +35,9 @@ class Pace:
     """How much of a plan is done at once (Megaphone section 3.3: all-at-once, batched, fluid; the gap: section 4.4)."""
 
     batch: int = 1 << 30
-    """Virtual nodes that may be warming or waiting for their cut at one time."""
+    """Virtual nodes that may be warming or waiting for their switchover at one time."""
     gap: int = 0
-    """Epochs after a cut in which no other virtual node begins to warm."""
+    """Epochs after a switchover in which no other virtual node begins to warm."""
 
 
 def next_version(table: Table, generation: int) -> Version:
@@ -131,12 +131,12 @@ def regroup(
                 in_sync.append(i)
                 changes.append(GroupChange(vnode, "in-sync", i))
         leader = want[0] if may_lead(want[0]) else in_sync[0]
-        if leader != in_sync[0] and (leader in in_sync or (leader in learners and not rules.cut_in_sync)):
+        if leader != in_sync[0] and (leader in in_sync or (leader in learners and not rules.switched_in_sync)):
             in_sync = [leader, *(i for i in in_sync if i != leader)]
             learners = [i for i in learners if i != leader]
-            changes.append(GroupChange(vnode, "cut", leader))
+            changes.append(GroupChange(vnode, "switched", leader))
         elif all(i in in_sync for i in wanted):
-            # Only a group at its full desired strength lets its origin go: a target may die right after the cut.
+            # Only a group at its full desired strength lets its origin go: a target may die right after the switchover.
             # Its leader stays as long as the desired one may not lead.
             gone = [i for i in in_sync[1:] if i not in want]
             in_sync = [i for i in in_sync if i not in gone]

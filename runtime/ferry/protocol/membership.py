@@ -108,8 +108,8 @@ class Membership(ABC):
         """Chains that have logged the attempt under way: late records, and fired rows."""
         self.step_now: Step | None = None
         self.desired: Desired | None = None
-        self.cut_at: int | None = None
-        """The last committed epoch when a virtual node was cut to another leader last."""
+        self.switched_at: int | None = None
+        """The last committed epoch when a virtual node was switched to another leader last."""
         self.warm: dict[tuple[InstanceId, int], CommitId | None] = {}
         self.learning: dict[tuple[InstanceId, int], Version] = {}
         """The table since which a learner has learned a virtual node from its present leader."""

@@ -1,6 +1,6 @@
 """Moves: one step of the groups towards what is desired, between two epochs.
 
-Desired --> joined --> Warm --> in sync --> cut --> cleaned        (groups.regroup decides, the journal makes it so)
+Desired --> joined --> Warm --> in sync --> switched --> cleaned        (groups.regroup decides, the journal makes it so)
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Moves(Adoption):
             self._regroup()
 
     def _pace(self) -> g.Pace:
-        """Nothing new begins in the gap after a cut."""
+        """Nothing new begins in the gap after a switchover."""
         epoch = self.committed.step.epoch if self.committed else -1
-        in_gap = self.cut_at is not None and epoch - self.cut_at < self.settings.pace.gap
+        in_gap = self.switched_at is not None and epoch - self.switched_at < self.settings.pace.gap
         return g.Pace(batch=0) if in_gap else self.settings.pace
 
     def placements(self) -> Sequence[g.Placement]:
@@ -109,8 +109,8 @@ class Moves(Adoption):
             if c.kind == "in-sync":
                 self.refused.pop((c.instance, c.vnode), None)
         if changes:
-            if any(c.kind == "cut" for c in changes):
-                self.cut_at = self.committed.step.epoch if self.committed else -1
+            if any(c.kind == "switched" for c in changes):
+                self.switched_at = self.committed.step.epoch if self.committed else -1
             self._journal(self._next(groups), tuple(changes))
 
     def _led_in_peace(self, instance: InstanceId) -> bool:

@@ -33,12 +33,12 @@ class Rules:
     keys_full: bool = True
     """Staged fragments are named by generation, ingest run and task attempt."""
     between_epochs: bool = True
-    """In sync and cut are granted only after Spark has begun the next epoch and before its first Prepare."""
+    """In sync and switchover are granted only after Spark has begun the next epoch and before its first Prepare."""
     warm_label: bool = True
     """A learner becomes in sync only when what it holds is as of the last committed step."""
     warm_version: bool = True
     """A learner is warm only by a snapshot that was begun since it learns from its present leader."""
-    cut_in_sync: bool = True
+    switched_in_sync: bool = True
     """Only an in-sync member becomes leader."""
     whole_flag: bool = True
     """Files of an unfinished snapshot are no copy."""

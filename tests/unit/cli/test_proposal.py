@@ -122,6 +122,8 @@ def test_a_file_is_what_kubectl_apply_would_make_of_it() -> None:
 def test_the_forecast_is_about_what_moves() -> None:
     old = Size(2, 1, 1, 64)
     grown = forecast.resized(old, Size(4, 1, 1, 64), {})
-    assert 28 <= grown.cuts <= 36 and forecast.resized(old, old, {}) == forecast.resized(old, Size(2, 1, 1, 64), {})
-    assert forecast.resized(old, old, {}).cuts == 0
-    assert forecast.rolled(old, {}).cuts >= 64
+    assert 28 <= grown.switchovers <= 36 and forecast.resized(old, old, {}) == forecast.resized(
+        old, Size(2, 1, 1, 64), {}
+    )
+    assert forecast.resized(old, old, {}).switchovers == 0
+    assert forecast.rolled(old, {}).switchovers >= 64

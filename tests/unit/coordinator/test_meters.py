@@ -45,14 +45,14 @@ def test_a_move_is_timed_in_its_parts() -> None:
     assert told.meters.replica_lag(9) == 2
     told.change((0, "in-sync", C), (1, "in-sync", C))
     told.epoch()
-    told.change((0, "cut", C))
+    told.change((0, "switched", C))
     told.epoch()
     assert told.count("handover_pause") == 0, "the old copy is still there"
     told.change((0, "cleaned", A))
     told.epoch(settled=True)
     told.epoch(settled=True, seconds=9.0)
     assert (told.count("handover_warm"), told.seconds("handover_warm")) == (2, 4.0)
-    assert (told.count("handover_cut"), told.seconds("handover_cut")) == (1, 0.5)
+    assert (told.count("handover_switchover"), told.seconds("handover_switchover")) == (1, 0.5)
     assert (told.count("handover_clean"), told.seconds("handover_clean")) == (1, 0.5)
     assert (told.count("handover_pause"), told.seconds("handover_pause")) == (1, 1.5)
     assert told.meters.registry.get_sample_value("ferry_handover_vnodes_total") == 1

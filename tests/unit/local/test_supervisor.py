@@ -123,7 +123,7 @@ def test_timed_actions_happen_once_and_are_timed(ferry: Ferry) -> None:
     assert summary["epochs"] == 160
     assert [r["text"] for r in summary["recoveries"]] == ["kill-worker=1", "kill-driver"]
     assert all(0 < r["seconds"] < 10 for r in summary["recoveries"])
-    assert any(m["cuts"] for m in summary["moves"])
+    assert any(m["switchovers"] for m in summary["moves"])
     assert summary["directory"].startswith(str(ferry.home))
     assert "warning: --at 'epoch=9999:begin drain=0' never became due" in errors
     (run,) = (ferry.home / "ferry" / "runs").iterdir()

@@ -70,18 +70,18 @@ def test_a_move_runs_from_the_first_that_joined_to_the_last_that_was_cleaned() -
     records = [
         *STEADY,
         groups(2.95, (0, "joined", "2.0"), (1, "joined", "2.0")),
-        groups(4.95, (0, "in-sync", "2.0"), (1, "in-sync", "2.0"), (0, "cut", "2.0"), (1, "cut", "2.0")),
+        groups(4.95, (0, "in-sync", "2.0"), (1, "in-sync", "2.0"), (0, "switched", "2.0"), (1, "switched", "2.0")),
         groups(5.95, (0, "cleaned", "0.0"), (1, "cleaned", "1.0")),
     ]
     (move,) = timeline.moves_of(records)
     assert (move.begin, move.end) == (T + 2.95, T + 5.95)
-    assert (move.vnodes, move.joined, move.cuts, move.aborted) == ([0, 1], 2, 2, 0)
+    assert (move.vnodes, move.joined, move.switchovers, move.aborted) == ([0, 1], 2, 2, 0)
 
 
 def test_the_pause_of_a_move_is_the_longest_gap_that_touches_it() -> None:
     ends = [1.0, 2.0, 3.0, 4.5, 5.5, 9.5, 10.5]
     records = [epoch(n, end - 0.5, end) for n, end in enumerate(ends)]
-    records += [groups(3.2, (0, "joined", "1.0")), groups(4.6, (0, "in-sync", "1.0"), (0, "cut", "1.0"))]
+    records += [groups(3.2, (0, "joined", "1.0")), groups(4.6, (0, "in-sync", "1.0"), (0, "switched", "1.0"))]
     (move,) = timeline.moves_of(records)
     assert move.pause == pytest.approx(1.5), "the gap of 4 s came after it"
 
@@ -89,16 +89,16 @@ def test_the_pause_of_a_move_is_the_longest_gap_that_touches_it() -> None:
 def test_batches_are_one_move_and_later_moves_another() -> None:
     records = [
         groups(1, (0, "joined", "1.0")),
-        groups(2, (0, "in-sync", "1.0"), (0, "cut", "1.0"), (1, "joined", "1.0")),
-        groups(3, (1, "in-sync", "1.0"), (1, "cut", "1.0"), (0, "cleaned", "0.0")),
+        groups(2, (0, "in-sync", "1.0"), (0, "switched", "1.0"), (1, "joined", "1.0")),
+        groups(3, (1, "in-sync", "1.0"), (1, "switched", "1.0"), (0, "cleaned", "0.0")),
         groups(50, (0, "joined", "2.0")),
         groups(51, (0, "aborted", "2.0")),
-        groups(90, (0, "cut", "0.0")),
+        groups(90, (0, "switched", "0.0")),
     ]
     first, second, third = timeline.moves_of(records)
-    assert (first.begin, first.end, first.cuts, first.vnodes) == (T + 1, T + 3, 2, [0, 1])
+    assert (first.begin, first.end, first.switchovers, first.vnodes) == (T + 1, T + 3, 2, [0, 1])
     assert (second.begin, second.end, second.aborted) == (T + 50, T + 51, 1)
-    assert (third.begin, third.cuts) == (T + 90, 1), "a cut to a replica needs no warming"
+    assert (third.begin, third.switchovers) == (T + 90, 1), "a switchover to a replica needs no warming"
 
 
 def test_a_lost_learner_does_not_keep_its_move_open() -> None:
@@ -184,7 +184,7 @@ def test_a_part_that_another_process_has_ended_meanwhile_is_kept(
 
 @pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG"), ("b.svg", b"<?xml"), ("without", b"\x89PNG")])
 def test_a_picture_is_drawn(tmp_path: Path, name: str, magic: bytes) -> None:
-    moves = [groups(2.5, (0, "joined", "1.0")), groups(3.5, (0, "in-sync", "1.0"), (0, "cut", "1.0"))]
+    moves = [groups(2.5, (0, "joined", "1.0")), groups(3.5, (0, "in-sync", "1.0"), (0, "switched", "1.0"))]
     plot.draw([*STEADY, *moves, action(5.1, "kill-worker=1"), action(6, "workers=4")], tmp_path / name, "counts")
     assert (tmp_path / name).read_bytes().startswith(magic)
 

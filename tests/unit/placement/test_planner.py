@@ -53,10 +53,10 @@ def test_scaling_out_and_in_with_equal_vnodes_is_exact(replicas: int) -> None:
     four = plan(slots_of(4), loads, two, replicas)
     assert sorted(leaders(four).values()) == [16] * 4
     assert sorted(copies(four).values()) == [16 * replicas] * 4 if replicas else not copies(four)
-    assert movement(two, four, loads).cuts == 32
+    assert movement(two, four, loads).switchovers == 32
     back = plan(slots_of(2), loads, four, replicas)
     assert sorted(leaders(back).values()) == [32, 32]
-    assert movement(four, back, loads).cuts == 32
+    assert movement(four, back, loads).switchovers == 32
 
 
 @pytest.mark.parametrize("vnodes", [64, 1024])
@@ -64,7 +64,7 @@ def test_one_more_worker_takes_its_share_and_nothing_else_moves(vnodes: int) -> 
     loads = [Load(3.7, 1000.0)] * vnodes
     before = plan(slots_of(8), loads, [None] * vnodes, 1)
     after = plan(slots_of(9), loads, before, 1)
-    assert movement(before, after, loads).cuts == sum(leaders(after)[name] for name in ("8.0",))
+    assert movement(before, after, loads).switchovers == sum(leaders(after)[name] for name in ("8.0",))
     assert leaders(after)["8.0"] >= 0.98 * (vnodes // 9)
     # It holds a ninth of all copies; not much more than these is sent.
     assert movement(before, after, loads).copies <= 1.1 * 2 * vnodes / 9 + 2
@@ -111,7 +111,7 @@ def test_a_move_that_only_lowers_the_highest_is_made() -> None:
     current = [Placement(name, ()) for name in ("0.0", "0.0", "0.0", "1.0", "2.0")]
     after = plan(slots_of(3), loads, current, 0)
     assert highest(slots_of(3), after, loads) == 11
-    assert movement(current, after, loads).cuts == 1
+    assert movement(current, after, loads).switchovers == 1
 
 
 def test_packing_anew_keeps_what_it_can_where_it_is() -> None:
@@ -120,7 +120,7 @@ def test_packing_anew_keeps_what_it_can_where_it_is() -> None:
     current = [Placement(name, ()) for name in ("1.0", "0.0", "1.0", "0.0", "1.0")]
     after = plan(slots_of(2), loads, current, 0)
     assert highest(slots_of(2), after, loads) == 17
-    assert movement(current, after, loads).cuts == 1
+    assert movement(current, after, loads).switchovers == 1
 
 
 def test_a_new_worker_among_many_gets_its_share() -> None:
@@ -177,7 +177,9 @@ def test_the_order_of_the_slots_does_not_matter() -> None:
 def test_movement_counts_cuts_copies_and_bytes() -> None:
     current = [Placement("0.0", ("1.0",)), Placement("0.0", ("1.0",)), None]
     planned = [Placement("1.0", ("0.0",)), Placement("2.0", ("1.0",)), Placement("0.0", ("1.0",))]
-    assert movement(current, planned, [Load(1, 5), Load(1, 7), Load(1, 9)]) == Movement(cuts=2, copies=1, bytes=7)
+    assert movement(current, planned, [Load(1, 5), Load(1, 7), Load(1, 9)]) == Movement(
+        switchovers=2, copies=1, bytes=7
+    )
 
 
 @pytest.mark.parametrize("loads", [[Load(-1, 0)], [Load(0, float("nan"))], [Load(float("inf"), 0)]])
@@ -225,9 +227,9 @@ def test_leaders_move_about_as_much_as_needed(few: int, more: int, weights: list
     before = plan(slots_of(few), loads, [None] * 64, 1)
     after = plan(slots_of(few + more), loads, before, 1)
     new = sum(int(one.leader.split(".")[0]) >= few for one in after)
-    assert movement(before, after, loads).cuts <= 1.2 * new + 4
+    assert movement(before, after, loads).switchovers <= 1.2 * new + 4
     back = plan(slots_of(few), loads, after, 1)
-    assert movement(after, back, loads).cuts <= 1.2 * new + 4
+    assert movement(after, back, loads).switchovers <= 1.2 * new + 4
 
 
 def test_the_lower_bound_knows_that_items_are_not_cut() -> None:

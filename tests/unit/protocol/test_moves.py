@@ -30,7 +30,7 @@ def test_after_a_cut_no_other_virtual_node_begins_for_some_epochs(gap: int, seco
         top.epoch(epoch)
         seen[epoch] = changes(top)
     assert seen[1] == [(0, "joined")]
-    assert (0, "cut") in seen[2]
+    assert (0, "switched") in seen[2]
     assert [epoch for epoch, made in seen.items() if (1, "joined") in made] == [second]
     assert (0, "cleaned") in seen[3], "the gap holds up no move that has begun"
     assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
@@ -78,7 +78,7 @@ def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while
         epoch += 1
         top.epoch(epoch)
         made += [kind for _, kind in changes(top)]
-    assert made[-3:] == ["in-sync", "cut", "cleaned"] and not top.driver.given_up()
+    assert made[-3:] == ["in-sync", "switched", "cleaned"] and not top.driver.given_up()
 
 
 def test_a_move_that_comes_along_has_the_time_that_it_needs() -> None:

@@ -50,11 +50,11 @@ def _along(crews: Sequence[list[Slot]], replicas: Sequence[int], size: Size) -> 
     """All that moves on the way from the first crew to the last one."""
     loads = [Load(0.0, 1.0)] * size.virtual_nodes
     placements: tuple[Placement | None, ...] = (None,) * size.virtual_nodes
-    cuts = copies = 0
+    switchovers = copies = 0
     for step, (slots, copied) in enumerate(zip(crews, replicas)):
         planned = planner.plan(slots, loads, placements, copied)
         if step:
             one = planner.movement(placements, planned, loads)
-            cuts, copies = cuts + one.cuts, copies + one.copies
+            switchovers, copies = switchovers + one.switchovers, copies + one.copies
         placements = planned
-    return Movement(cuts, copies, float(copies))
+    return Movement(switchovers, copies, float(copies))

@@ -133,16 +133,16 @@ def _effects(
     rolling, driver = [c for c in found if c.entry.workers], [c for c in found if c.entry.driver]
     if old != new and old.holding and new.holding:
         move = forecast.resized(old, new, nodes)
-        moved.leaders, moved.copies = move.cuts, move.copies
-        yield _moved(move.cuts, move.copies, new.virtual_nodes)
+        moved.leaders, moved.copies = move.switchovers, move.copies
+        yield _moved(move.switchovers, move.copies, new.virtual_nodes)
     if rolling:
         of = _paths(rolling)
         yield f"replaced one by one, each emptied before: {_workers(range(new.workers))} ({of})"
         if new.virtual_nodes * new.workers <= SIMULATED_MAX and new.holding and not new.drained:
             move = forecast.rolled(new, nodes)
-            moved.leaders = (moved.leaders or 0) + move.cuts
+            moved.leaders = (moved.leaders or 0) + move.switchovers
             moved.copies = (moved.copies or 0) + move.copies
-            yield "meanwhile one more worker stands in; " + _moved(move.cuts, move.copies, new.virtual_nodes)
+            yield "meanwhile one more worker stands in; " + _moved(move.switchovers, move.copies, new.virtual_nodes)
         else:
             moved.leaders = moved.copies = None
             yield f"every one of the {new.virtual_nodes} virtual nodes moves at least once"

@@ -163,7 +163,7 @@ def summary_table(summary: Summary, job: str) -> Table:
         pause = f"pause {_seconds(move.pause)}" if move.pause is not None else "no epoch meanwhile"
         table.add_row(
             "move",
-            f"{len(move.vnodes)} vnodes, {move.joined} copies warmed, {move.cuts} cut, "
+            f"{len(move.vnodes)} vnodes, {move.joined} copies warmed, {move.switchovers} switched over, "
             f"in {_seconds(move.end - move.begin)}: {pause} (median between epochs {_seconds(summary.gap_median)})"
             + (f", {move.aborted} aborted" if move.aborted else ""),
         )

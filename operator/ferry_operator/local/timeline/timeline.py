@@ -22,7 +22,7 @@ from ferry.contract.documents import TIMELINE_BEFORE
 Record = dict[str, Any]
 
 FOLLOW_UP_SECONDS = 5.0
-"""A cut or clean-up of a vnode that ended its warming not longer ago than this belongs to the same move."""
+"""A switchover or clean-up of a vnode that ended its warming not longer ago than this belongs to the same move."""
 
 HEAD_BYTES = 256
 """Of a part of the timeline, enough to tell it from another: its first record begins with the time."""
@@ -94,12 +94,12 @@ def _records(data: bytes) -> tuple[list[Record], int]:
 
 @dataclass(slots=True)
 class Move:
-    """Virtual nodes that changed their members together: from the first that joined to the last that was cut or cleaned."""
+    """Virtual nodes that changed their members together: from the first that joined to the last switched or cleaned."""
 
     begin: float
     end: float
     vnodes: list[int] = field(default_factory=list)
-    cuts: int = 0
+    switchovers: int = 0
     """vnodes that got a new leader"""
     joined: int = 0
     """copies that were warmed"""
@@ -200,12 +200,12 @@ def moves_of(records: Sequence[Record]) -> list[Move]:
             continue
         changes = sorted(record["changes"], key=lambda c: c[1] != "joined")
         for vnode, what, instance in changes:
-            if what in ("joined", "cut") or (what in ("in-sync", "aborted") and (vnode, instance) in warming):
+            if what in ("joined", "switched") or (what in ("in-sync", "aborted") and (vnode, instance) in warming):
                 move = _open_move(moves, bool(warming), vnode, record["t"], what)
                 move.end = max(move.end, record["t"])
                 if vnode not in move.vnodes:
                     move.vnodes.append(vnode)
-                move.cuts += what == "cut"
+                move.switchovers += what == "switched"
                 move.joined += what == "joined"
                 move.aborted += what == "aborted"
             elif what == "cleaned" and moves and vnode in moves[-1].vnodes:

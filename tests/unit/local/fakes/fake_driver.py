@@ -108,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def regroup():
-    """One step: what is learned is in sync, what is in sync is cut, the rest is cleaned."""
+    """One step: what is learned is in sync, what is in sync is switched over, the rest is cleaned."""
     living, changes, before = alive(), [], State.groups
     groups = []
     for v, (in_sync, learners) in enumerate(before):
@@ -124,7 +124,7 @@ def regroup():
         changes += [[v, "joined", i] for i in new]
         if not new and now != want:
             if now[0] != want[0]:
-                changes.append([v, "cut", want[0]])
+                changes.append([v, "switched", want[0]])
             changes += [[v, "cleaned", i] for i in now if i not in want]
             now = want
         groups.append([now, new])
