@@ -10,6 +10,7 @@ Spark nor Arrow.
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ _AGGREGATES = "ferry.kernels.aggregates"
 
 
 def __getattr__(name: str) -> Any:
-    home = importlib.import_module(_HOME_OF.get(name, _AGGREGATES)) if not name.startswith("_") else None
-    if home is None or (name not in _HOME_OF and name not in home.__all__):
+    home = _HOME_OF.get(name)
+    # `from ferry import environment` asks here first: rooms must not load Arrow.
+    if home is None and not name.startswith("_") and find_spec(f"ferry.{name}") is None:
+        home = _AGGREGATES
+    module = importlib.import_module(home) if home is not None else None
+    if module is None or (home == _AGGREGATES and name not in module.__all__):
         raise AttributeError(f"module 'ferry' has no attribute {name!r}")
-    return getattr(home, name)
+    return getattr(module, name)

@@ -9,6 +9,8 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -275,6 +277,8 @@ def test_ferry_shows_what_it_means_to_show() -> None:
     functions = importlib.import_module("ferry.kernels.aggregates")
     assert set(functions.__all__) == set(functions.FUNCTIONS), "a function is entered by the word that pipelines use"
     assert all(getattr(ferry, word) is getattr(functions, word) for word in functions.__all__)
+    code = "import sys; from ferry import environment; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0, "rooms are there without Arrow"
     assert not hasattr(ferry, "FUNCTIONS") and not hasattr(ferry, "_nothing") and not hasattr(ferry, "nothing")
 
 

@@ -73,7 +73,7 @@ def test_every_field_is_described() -> None:
     schema = StreamJob.model_json_schema(by_alias=True)
     for name, part in {"StreamJob": schema, **schema["$defs"]}.items():
         check(part, name)
-    assert schema["$defs"]["State"]["properties"]["virtualNodes"]["x-kubernetes-validations"]
+    assert schema["$defs"]["StateSpec"]["properties"]["virtualNodes"]["x-kubernetes-validations"]
 
 
 REFUSED = [
