@@ -158,7 +158,7 @@ def start(
     command = [
         sys.executable,
         "-m",
-        "ferry_operator.cli.main",
+        "ferry_operator.cli",
         "run",
         str(job),
         "--json",
