@@ -99,7 +99,7 @@ class Hosts:
         self.registry = JobRegistry(settings.run, self.settings.redis, SECRET)
 
     def registrations(self) -> list[Registration]:
-        """All that are on the registry."""
+        """All that are in the registry."""
         return [entry for entry in self.registry.changes(0).entries.values() if entry is not None]
 
     def start_redis(self) -> None:

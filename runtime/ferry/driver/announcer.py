@@ -1,4 +1,4 @@
-"""Tells workers where this life of the driver is, on the registry: before its generation is claimed, and again when it is.
+"""Tells workers where this life of the driver is, in the registry: before its generation is claimed, and again when it is.
 
 Must never claim anything itself: the journal decides which driver is the one.
 """

@@ -1,11 +1,11 @@
 """Channels to the other instances: one side of each pair dials, messages wait until the channel is open.
 
 Whoever is not in the registry is dialled by nobody, so an entry that disappears (with what Redis held, say) is made again.
-When a later life of this instance is on the registry, this one is a former life that nobody may hear any more: it ends.
+When a later life of this instance is in the registry, this one is a former life that nobody may hear any more: it ends.
 
 Were both sides to dial when they have something to send, two connections could open at once, one of them would be
 replaced, and what was queued on it lost: an attempt would stall until its deadline. So the instance with the smaller name
-dials, ahead of need, every instance that is on the registry. Must never block the instance's loop.
+dials, ahead of need, every instance that is in the registry. Must never block the instance's loop.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Peers:
         self._signing = threading.Lock()
 
     def start(self, endpoint: Endpoint, entry: Registration) -> None:
-        """Be on the registry, and begin to dial; both as soon as Redis answers."""
+        """Be in the registry, and begin to dial; both as soon as Redis answers."""
         self._entry = entry
         self._dialler = Dialler(self._me, endpoint.connect)
         threading.Thread(target=self._run, args=(self._dialler,), name="peers", daemon=True).start()
@@ -167,7 +167,7 @@ class Peers:
             self._wake.clear()
 
     def _look(self, dialler: Dialler) -> bool:
-        """Be on the registry, and dial who is there; whether to look again soon."""
+        """Be in the registry, and dial who is there; whether to look again soon."""
         self._roll.look()
         self._sign()
         missing = False
