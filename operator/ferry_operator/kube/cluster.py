@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
 from ferry.contract.addresses import netloc
 from ferry.contract.errors import Unreachable
@@ -102,6 +103,8 @@ class KubeCluster:
                 self._annotate_job({names.LAST_GOOD: text, names.REFUSED: None})
             case Refuse(text, _):
                 self._annotate_job({names.REFUSED: text})
+            case _:
+                assert_never(step)
 
     # ---- pods
     def start_worker(self, index: int, instances: int) -> None:

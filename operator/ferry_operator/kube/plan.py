@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
@@ -272,5 +273,7 @@ def describe(step: Step) -> str:
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
         case Refuse(_, said):
             return f"refuse the new spec: {said}"
-        case _:
+        case Claim() | KeepSpec() | MakeBudget() | NoteAlone() | WriteSettings():
             return type(step).__name__
+        case _:
+            assert_never(step)

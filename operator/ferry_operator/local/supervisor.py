@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import assert_never
 
 from ferry.contract.certificates import authority, issue, server_context
 from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
@@ -223,6 +224,8 @@ class Supervisor:
                 if pid is not None and self._client.submit(pid, action):
                     self._submitted = d.Submitted(number, generation, basis, placements)
                     self._watch.forget()
+            case _:
+                assert_never(action)
 
     def _stop_driver(self) -> None:
         """Ask the driver to end, and end it when it does not."""

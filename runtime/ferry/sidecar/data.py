@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -172,6 +172,8 @@ class Data:
                 self.scans.begin(SnapshotScan(effect.learner, effect.session, effect.base, chunks))
             case core.StopScan():
                 self.scans.stop(effect.learner, effect.session)
+            case _:
+                assert_never(effect)
         return None
 
     def _contribute(self, effect: core.Contribute) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 from ferry_operator.control import decide as d
 from ferry_operator.job.models import API_VERSION, KIND
@@ -16,7 +16,19 @@ from ferry_operator.job.status import Carried
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
-from ferry_operator.kube.plan import DeletePod, DropPod, EndDriver, Refuse, Step, describe
+from ferry_operator.kube.plan import (
+    Claim,
+    DeletePod,
+    DropPod,
+    EndDriver,
+    KeepSpec,
+    MakeBudget,
+    NoteAlone,
+    Refuse,
+    Step,
+    WriteSettings,
+    describe,
+)
 from ferry_operator.kube.report.status import StatusReport
 
 COMPONENT = "ferry-operator"
@@ -101,7 +113,10 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "PodDeleted", describe(step))
         case Refuse(_, said):
             return Notice("Warning", "SpecRefused", said)
-    return None
+        case Claim() | KeepSpec() | MakeBudget() | NoteAlone() | WriteSettings():
+            return None
+        case _:
+            assert_never(step)
 
 
 def event(job: Doc, notice: Notice, count: int, now: float) -> Doc:
