@@ -8,9 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ferry.contract.exit_codes import ExitCode
+
 Kind = Literal["finished", "stopped", "refused", "halted", "crashed", "failed"]
 
-CODES: dict[int, Kind] = {0: "finished", 2: "refused", 3: "halted"}
+CODES: dict[int, Kind] = {
+    ExitCode.FINISHED: "finished",
+    ExitCode.REFUSED: "refused",
+    ExitCode.HALTED: "halted",
+}
 """What the exit codes of a driver mean; every other one is a crash, after which another one goes on.
 
 A driver halts only for what another start would not mend. What may pass by itself is tried again, and ends as a crash.

@@ -61,8 +61,5 @@ class Bug(FerryError):
 NO_TRANSPORT = "no transport: "
 """What the last words of a sidecar begin with that may not use TCP, and cannot use anything else."""
 
-NO_TRANSPORT_CODE = 4
-"""Its exit code."""
-
 OVERFLOW = "integer overflow: "
 """What the text of a SpecRefused begins with that a reader of fired rows gets: reading them again would not help."""

@@ -1,7 +1,6 @@
 """`python -m ferry.driver RUN_JSON`: run the job until it ends.
 
-Exit codes: 0 finished or stopped, 2 the pipeline or a setting is refused, 3 halted: another start would not mend it (the
-timeline says why). Everything else is a crash: whoever looks after the driver starts another one, after a while.
+It ends with an `ExitCode`; after a crash whoever looks after the driver starts another one, after a while.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import threading
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable
+from ferry.contract.exit_codes import ExitCode
 from ferry.driver import session
 from ferry.driver.job import Job
 from ferry.driver.orders import Halted
@@ -41,18 +41,18 @@ def main() -> int:
         return Job(settings).run()
     except FerryError as error:
         code, why = code_of(error), f"{type(error).__name__}: {error}"
-        why = f"refused: {error}" if code == 2 else why
+        why = f"refused: {error}" if code is ExitCode.REFUSED else why
     session.kill()  # the reason is the last line of the log: whoever looks for it looks there
     print(why, file=sys.stderr)
     return code
 
 
-def code_of(error: FerryError) -> int:
+def code_of(error: FerryError) -> ExitCode:
     """Of a driver that ends with it: final is what the next one would meet again."""
     if isinstance(error, SpecRefused):
-        return 2
+        return ExitCode.REFUSED
     final = error.kind in FINAL_HALTS if isinstance(error, Halted) else isinstance(error, Refusal | StateUnavailable)
-    return 3 if final else 1
+    return ExitCode.HALTED if final else ExitCode.CRASHED
 
 
 def end_with_thread(failed: threading.ExceptHookArgs) -> None:
@@ -60,7 +60,7 @@ def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     name = failed.thread.name if failed.thread is not None else "?"
     logging.getLogger("ferry.driver").critical("thread %s failed", name, exc_info=failed.exc_value)
     if name in OURS:
-        os._exit(70)
+        os._exit(ExitCode.THREAD_FAILED)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,6 @@ They execute the effects of `ferry.protocol.instance` on `ferry.store` and `ferr
 about groups or epochs, never import Spark, and never fork after a device is open.
 """
 
-SUPERSEDED_CODE = 5
-"""Exit code of a process whose worker, or instance, has a later life elsewhere."""
-
 ALIVE = "alive"
 """File in the instance's directory whose time says when its loop came round last; the parent looks at it."""
 

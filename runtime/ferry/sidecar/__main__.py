@@ -1,7 +1,6 @@
 """`python -m ferry.sidecar RUN_JSON --worker K [--instance I]`: a sidecar's parent, or one of its instances.
 
-Exit codes: 0 ended as told, 3 an instance cannot go on, 4 no transport can be used (the last line says why), 5 it was
-started anew elsewhere, else a crash.
+It ends with an `ExitCode`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import threading
 
 from ferry import environment
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE
+from ferry.contract.errors import NO_TRANSPORT
+from ferry.contract.exit_codes import ExitCode
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
         node = Node(settings, args.worker, args.instance, args.life, surroundings)
     except DeviceUnusable as error:
         print(f"{NO_TRANSPORT}{error}", file=sys.stderr)
-        return NO_TRANSPORT_CODE
+        return ExitCode.NO_TRANSPORT
     return node.run()
 
 
@@ -58,7 +58,7 @@ def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     """A thread that fails takes its instance along: the parent starts it again, and it comes back to its own files."""
     name = failed.thread.name if failed.thread is not None else "?"
     logging.getLogger("ferry.sidecar").critical("thread %s failed", name, exc_info=failed.exc_value)
-    os._exit(70)
+    os._exit(ExitCode.THREAD_FAILED)
 
 
 def die_with_parent() -> None:
@@ -70,7 +70,7 @@ def die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    code = 1
+    code: int = ExitCode.CRASHED
     try:
         code = main()
     except Exception:

@@ -31,13 +31,14 @@ from ferry.contract.certificates import issue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
+from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, InstanceId
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
 from ferry.protocol import instance as core
 from ferry.protocol.story import Story
 from ferry.registry import JobRegistry
-from ferry.sidecar import ALIVE, SUPERSEDED_CODE
+from ferry.sidecar import ALIVE
 from ferry.sidecar.counts import Counts
 from ferry.sidecar.data import Data
 from ferry.sidecar.drivers import Drivers
@@ -152,7 +153,7 @@ class Node:
             log.exception("instance %s stops; the last that it was told and has done:\n%s", self.me, self._story)
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
             time.sleep(LAST_WORDS_SECONDS)
-            return 3
+            return ExitCode.HALTED
         self._peers.leave()
         return 0
 
@@ -160,7 +161,7 @@ class Node:
         """At once: what a former life still did would reach those who hear its successor."""
         log.critical("instance %s ends: it was started anew on %s, pid %d", self.me, by.host, by.pid)
         logging.shutdown()
-        os._exit(SUPERSEDED_CODE)
+        os._exit(ExitCode.SUPERSEDED)
 
     def _wait_for_shapes(self) -> list[OperatorDescriptor] | None:
         while not self._stop.is_set():

@@ -23,11 +23,12 @@ import prometheus_client as prom
 from ferry import scrape
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import NO_TRANSPORT_CODE, Superseded, Unreachable
+from ferry.contract.errors import Superseded, Unreachable
+from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import JobRegistry
-from ferry.sidecar import ALIVE, STARTED, SUPERSEDED_CODE
+from ferry.sidecar import ALIVE, STARTED
 from ferry.sidecar.counts import InstanceLife, InstancesCollector
 
 log = logging.getLogger("ferry.sidecar")
@@ -126,8 +127,8 @@ class Parent:
                 self._failures[index] = 1 if steady else self._failures.get(index, 0) + 1
                 delay = min(0.05 * 2 ** (self._failures[index] - 1), RESTART_SECONDS_MAX)
                 self._retry_at[index] = now + delay
-                if child.returncode == NO_TRANSPORT_CODE and not self._any_steady(now):
-                    self._stop, self._code = True, NO_TRANSPORT_CODE  # the child's last words have to be the last
+                if child.returncode == ExitCode.NO_TRANSPORT and not self._any_steady(now):
+                    self._stop, self._code = True, ExitCode.NO_TRANSPORT  # the child's last words have to be the last
                     return
                 log.warning(
                     "instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.returncode, delay
@@ -186,4 +187,4 @@ class Parent:
             log.critical("the sidecar ends: %s", error)
             for child in self._children.values():
                 child.kill()
-            self._stop, self._code = True, SUPERSEDED_CODE
+            self._stop, self._code = True, ExitCode.SUPERSEDED

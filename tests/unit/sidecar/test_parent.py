@@ -14,10 +14,11 @@ import pytest
 
 from ferry.contract import limits
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import NO_TRANSPORT_CODE, Superseded
+from ferry.contract.errors import Superseded
+from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
-from ferry.sidecar import ALIVE, SUPERSEDED_CODE
+from ferry.sidecar import ALIVE
 from ferry.sidecar.parent import Parent
 
 
@@ -52,7 +53,7 @@ def parent_of(tmp_path: Path, code: int, instances: int = 1) -> Parent:
     return one
 
 
-@pytest.mark.parametrize(("code", "ends"), [(NO_TRANSPORT_CODE, True), (1, False), (3, False)])
+@pytest.mark.parametrize(("code", "ends"), [(ExitCode.NO_TRANSPORT, True), (1, False), (3, False)])
 def test_a_sidecar_without_a_transport_ends_with_it(tmp_path: Path, code: int, ends: bool) -> None:
     parent = parent_of(tmp_path, code)
     parent._supervise(100.0)
@@ -62,7 +63,7 @@ def test_a_sidecar_without_a_transport_ends_with_it(tmp_path: Path, code: int, e
 
 
 def test_one_that_works_keeps_its_sidecar(tmp_path: Path) -> None:
-    parent = parent_of(tmp_path, NO_TRANSPORT_CODE, instances=2)
+    parent = parent_of(tmp_path, ExitCode.NO_TRANSPORT, instances=2)
     parent._supervise(100.0)
     for child in parent._children.values():
         child.wait(10)
@@ -101,7 +102,7 @@ def test_a_parent_whose_worker_was_started_elsewhere_ends_with_its_children(tmp_
     parent._children[0] = child
     registry.elsewhere = True
     parent._reach(parent._beat if began else parent._claim)
-    assert (parent._stop, parent._code) == (True, SUPERSEDED_CODE)
+    assert (parent._stop, parent._code) == (True, ExitCode.SUPERSEDED)
     assert child.wait(10) == -9
     child.communicate()
 

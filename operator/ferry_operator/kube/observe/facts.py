@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE
+from ferry.contract.errors import NO_TRANSPORT
+from ferry.contract.exit_codes import ExitCode
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 
@@ -226,7 +227,7 @@ class _Container:
     def last_words(self) -> str | None:
         """Of a sidecar that found no transport it may use, and has not come up since."""
         ended = self.terminated or self.before
-        if self.name != "sidecar" or self.ready or ended.get("exitCode") != NO_TRANSPORT_CODE:
+        if self.name != "sidecar" or self.ready or ended.get("exitCode") != ExitCode.NO_TRANSPORT:
             return None
         lines = [line for line in str(ended.get("message") or "").splitlines() if line.startswith(NO_TRANSPORT)]
         return lines[-1] if lines else f"{NO_TRANSPORT}its log says why"

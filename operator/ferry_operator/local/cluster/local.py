@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE, Refusal
+from ferry.contract.errors import NO_TRANSPORT, Refusal
+from ferry.contract.exit_codes import ExitCode
 from ferry_operator.control.decide import Worker
 from ferry_operator.local.cluster.base import DriverSeen
 from ferry_operator.local.cluster.private_redis import PrivateRedis
@@ -97,7 +98,7 @@ class LocalCluster:
     def without_transport(self, index: int) -> str | None:
         """Why a worker ended that found no transport it may use; None for every other one."""
         process = self._workers.get(index)
-        if process is None or process.code != NO_TRANSPORT_CODE:
+        if process is None or process.code != ExitCode.NO_TRANSPORT:
             return None
         words = [line for line in last_lines(self.worker_log(index)) if line.startswith(NO_TRANSPORT)]
         return words[-1] if words else f"{NO_TRANSPORT}see {self.worker_log(index)}"

@@ -9,7 +9,8 @@ import contextlib
 from typing import Any
 
 from ferry.contract.documents import Links, ReportedProblem, Status
-from ferry.contract.errors import NO_TRANSPORT, NO_TRANSPORT_CODE, Unreachable
+from ferry.contract.errors import NO_TRANSPORT, Unreachable
+from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import PlacementRefused, from_wire, to_wire
@@ -255,7 +256,7 @@ class World:
             self.api.set_status(PODS, name, containerStatuses=[{"name": container, "state": {"waiting": waiting}}])
             return
         if self.lacks_device in pod["spec"].get("initContainers", [{}])[0].get("resources", {}).get("limits", {}):
-            ended = {"exitCode": NO_TRANSPORT_CODE, "message": f"{NO_TRANSPORT}there is none"}
+            ended = {"exitCode": ExitCode.NO_TRANSPORT, "message": f"{NO_TRANSPORT}there is none"}
             waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
             self.api.set_status(PODS, name, initContainerStatuses=[{"name": "sidecar", "ready": False, **waiting}])
             return
