@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.placement import planner
@@ -170,13 +171,9 @@ def _starts(observed: Observed) -> list[Action]:
                 actions.append(SetInstances(k, wanted.instances))
         elif stays or k in needed:
             instances = max(wanted.instances if stays else 1, needed.get(k, 0))
-            if worker is None or worker.seconds >= _back_off(worker.failures):
+            if worker is None or worker.seconds >= back_off(worker.failures, RESTART_SECONDS, RESTART_SECONDS_MAX):
                 actions.append(StartWorker(k, instances))
     return actions
-
-
-def _back_off(failures: int) -> float:
-    return 0.0 if failures == 0 else min(RESTART_SECONDS * 2.0 ** (failures - 1), RESTART_SECONDS_MAX)
 
 
 def _last_copies(observed: Observed) -> dict[int, int]:

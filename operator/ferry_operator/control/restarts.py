@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ferry.contract.backoff import back_off
 from ferry.contract.exit_codes import ExitCode
 
 Kind = Literal["finished", "stopped", "refused", "halted", "crashed", "failed"]
@@ -79,7 +80,7 @@ class RestartPolicy:
                 "crashed",
                 f"the driver crashed {self.crashes} times in a row without finishing an epoch (last: {how(code)})",
             )
-        self._not_before = now + min(BACK_OFF_SECONDS * 2.0 ** (self.crashes - 1), BACK_OFF_SECONDS_MAX)
+        self._not_before = now + back_off(self.crashes, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
         return None
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, SpecRefused
 from ferry_operator.control import decide as d
@@ -284,7 +285,7 @@ def _sample(view: JobView, said: StatusReport) -> JobSample:
 
 def again_after(repeats: int) -> float:
     """Until the next pass, when something was done: steps that change nothing are taken less and less often."""
-    return min(SOON_SECONDS * 2.0 ** min(repeats, 10), CALM_SECONDS)
+    return back_off(repeats + 1, SOON_SECONDS, CALM_SECONDS)
 
 
 def _pause(view: JobView) -> float | None:

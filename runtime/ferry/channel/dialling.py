@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ferry.contract.backoff import back_off
 from ferry.contract.errors import FerryError
 from ferry.contract.places import Registration
 
@@ -26,7 +27,7 @@ REPEATS_MAX = 16
 
 CONNECT_SECONDS = 1.0
 
-BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.05, 2.0
+BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.1, 2.0
 
 STEADY_SECONDS = 2.0
 """A channel that lasted this long is dialled again at once when it ends; one that was shorter counts as a failure."""
@@ -35,7 +36,7 @@ HOPEFUL_FAILURES = 5
 """After as many failures the back-off is at its longest."""
 
 assert REPEATS_MAX < DIALS_MAX
-assert BACK_OFF_SECONDS * 2**HOPEFUL_FAILURES < BACK_OFF_SECONDS_MAX
+assert back_off(HOPEFUL_FAILURES, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX) < BACK_OFF_SECONDS_MAX
 
 
 @dataclass(slots=True)
@@ -121,5 +122,5 @@ class Dialler:
 
     def _failed(self, dial: _Dial) -> None:
         dial.failures += 1
-        wait = min(BACK_OFF_SECONDS * 2**dial.failures, BACK_OFF_SECONDS_MAX)
+        wait = back_off(dial.failures, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
         dial.not_before = time.monotonic() + wait * random.uniform(0.5, 1.0)

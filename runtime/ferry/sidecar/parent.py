@@ -22,6 +22,7 @@ import prometheus_client as prom
 
 from ferry import scrape
 from ferry.contract import limits
+from ferry.contract.backoff import back_off
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.exit_codes import ExitCode
@@ -33,7 +34,7 @@ from ferry.sidecar.counts import InstanceLife, InstancesCollector
 
 log = logging.getLogger("ferry.sidecar")
 
-RESTART_SECONDS_MAX = 5.0
+RESTART_SECONDS, RESTART_SECONDS_MAX = 0.05, 5.0
 
 CLAIM_SECONDS = 0.2
 """Between two attempts to claim the worker, while Redis is away."""
@@ -125,7 +126,7 @@ class Parent:
                 self._lives[index].up = False
                 steady = now - self._started[index] > STEADY_SECONDS
                 self._failures[index] = 1 if steady else self._failures.get(index, 0) + 1
-                delay = min(0.05 * 2 ** (self._failures[index] - 1), RESTART_SECONDS_MAX)
+                delay = back_off(self._failures[index], RESTART_SECONDS, RESTART_SECONDS_MAX)
                 self._retry_at[index] = now + delay
                 if child.returncode == ExitCode.NO_TRANSPORT and not self._any_steady(now):
                     self._stop, self._code = True, ExitCode.NO_TRANSPORT  # the child's last words have to be the last

@@ -132,3 +132,16 @@ def test_a_channel_that_is_replaced_again_and_again_is_not_dialled_in_a_hurry(mo
     dialler.closed("live")
     dial()
     assert len(network.open) == opened + 1, "it has lasted: at once"
+
+
+def test_a_peer_that_is_away_for_hours_is_dialled_now_and_then() -> None:
+    """It has failed so often by then that doubling without a bound would fail, too."""
+    network = Network()
+    network.refuses = True
+    dialler = Dialler("me", network.connect)
+    dialler.dial(entry("dead"))
+    until(lambda: dialler._dials["dead"].failures == 1)
+    dialler._dials["dead"].failures, dialler._dials["dead"].not_before = 5000, 0.0
+    dialler.dial(entry("dead"))
+    until(lambda: dialler._dials["dead"].failures == 5001)
+    assert dialler._dials["dead"].not_before > time.monotonic() + 0.5

@@ -18,7 +18,7 @@ from ferry_operator.kube.manifests.release import Installation
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Ended, KubeNode, Pod, Problem
-from ferry_operator.kube.observe.lifecycle import back_off, life_of, said_by
+from ferry_operator.kube.observe.lifecycle import life_of, said_by
 from ferry_operator.kube.observe.rolling import RollingReplacement, asked_drains, asked_pins, crew_of, turnover
 from ferry_operator.kube.observe.view import AbsenceTimers, Seen, failure_domain, look
 from ferry_operator.kube.plan import plan
@@ -90,7 +90,11 @@ def test_a_job_that_was_seen_to_be_finished_is_finished_whatever_its_pod() -> No
 
 
 def test_back_off_doubles_up_to_a_minute() -> None:
-    assert [back_off(n) for n in (1, 2, 3, 20, 10_000)] == [0.2, 0.4, 0.8, 60.0, 60.0]
+    def wait(failures: int) -> float:
+        ended = driver(Ended(1, "", "", NOW), annotations={names.FAILURES: str(failures - 1)})
+        return life_of(ended, "r", -1, False, NOW).retry_at - NOW
+
+    assert [round(wait(n), 3) for n in (1, 2, 3, 20, 10_000)] == [0.2, 0.4, 0.8, 60.0, 60.0]
 
 
 @pytest.mark.parametrize(

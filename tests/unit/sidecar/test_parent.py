@@ -75,6 +75,15 @@ def test_one_that_works_keeps_its_sidecar(tmp_path: Path) -> None:
     assert not parent._stop, "it has been up for long"
 
 
+def test_an_instance_that_fails_for_hours_is_started_again(tmp_path: Path) -> None:
+    parent = parent_of(tmp_path, 1)
+    parent._supervise(100.0)
+    parent._failures[0] = 5000
+    parent._children[0].wait(10)
+    parent._supervise(101.0)
+    assert parent._retry_at[0] == 106.0 and not parent._stop
+
+
 class JobRegistry:
     """What a parent sees of it: who has the worker."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ferry.contract.backoff import back_off
 from ferry_operator.control.restarts import BACK_OFF_SECONDS, meaning
 from ferry_operator.job.status import Phase
 from ferry_operator.kube.api import names
@@ -67,7 +68,7 @@ def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, n
     if changed:
         return DriverLifecycle(False, may_start=True)
     failures = 1 if worked else pod.number(names.FAILURES) + 1
-    retry_at = pod.ended.at + back_off(failures)
+    retry_at = pod.ended.at + back_off(failures, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
     how = f"exit code {pod.ended.code}" if pod.ended.code is not None else "ended from outside"
     text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {said}"
     trouble = Problem("DriverCrashes", text) if failures > 1 else None
@@ -87,11 +88,6 @@ def hangs(pod: Pod, fine: bool, now: float) -> str | None:
     if seconds < (UNWELL_SECONDS if pod.was_well else START_SECONDS):
         return None
     return f"it hangs: its node has not found it well for {seconds:.0f} s"
-
-
-def back_off(failures: int) -> float:
-    """Seconds between an end and the next start."""
-    return float(min(BACK_OFF_SECONDS * 2.0 ** min(failures - 1, 30), BACK_OFF_SECONDS_MAX))
 
 
 def said_by(pod: Pod) -> str:

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from ferry.contract.backoff import back_off
+
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.5, 30.0
 
 
@@ -53,11 +55,10 @@ class WorkQueue:
     def failed(self, name: str) -> None:
         """A pass did not go well: the next one comes after a while."""
         with self._changed:
-            count = self._failures.get(name, 0)
-            self._failures[name] = count + 1
+            count = self._failures[name] = self._failures.get(name, 0) + 1
             # What was asked for meanwhile waits, too: it would fail the same way.
             self._due.pop(name, None)
-            self._release(name, min(BACK_OFF_SECONDS * 2.0 ** min(count, 20), BACK_OFF_SECONDS_MAX))
+            self._release(name, back_off(count, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX))
 
     def _release(self, name: str, again: float | None) -> None:
         self._busy.pop(name, None)
