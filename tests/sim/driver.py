@@ -228,6 +228,9 @@ class Driver:
 
     # ---- the sink
     def emit(self, rows: core.FiredRows) -> None:
+        if self.covers != spark.covered(rows.meta):  # Checkpoint.require_same
+            self.world.kill_driver(self)
+            return
         self.rows(rows, lambda got: self.sink(rows, got), lambda: self.take(core.ReadFailed(rows.label.step)))
 
     def sink(self, rows: core.FiredRows, got: list[Any]) -> None:

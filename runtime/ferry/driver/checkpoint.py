@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ferry.contract import limits
-from ferry.contract.errors import StateUnavailable
+from ferry.contract.errors import StateUnavailable, Unreachable
 
 log = logging.getLogger("ferry.driver")
 
@@ -78,6 +78,24 @@ class Checkpoint:
             self._write(f"commits/{epoch - again}", COMMIT)
         self._forget_torn(epoch + 1, self._text(f"offsets/{epoch}") or "")
         return again
+
+    def require_same(self, epoch: int, notes: str | None) -> None:
+        """Before rows that are held are given out again: Spark has begun this epoch with the offsets that were committed.
+
+        The newest offsets may have been lost again after `settle`, before Spark looked: then it has planned the epoch anew.
+        Raises Unreachable: another driver puts them right.
+        """
+        found = self._text(f"offsets/{epoch}")
+        if found is None or notes is None:
+            return
+        if " " in notes:
+            same = _digest(found) == notes.split()[0]
+        else:
+            same = found == json.loads(zlib.decompress(base64.b85decode(notes)))[-1]
+        if not same:
+            raise Unreachable(
+                f"{self._folder}/offsets/{epoch} was lost and planned anew since this driver put it right"
+            )
 
     def _restore(self, epoch: int, notes: str, foreign: Sequence[str]) -> None:
         """Write what of the kept files is missing, torn, or planned anew since; refuse those of another day."""

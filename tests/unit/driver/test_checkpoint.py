@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ferry.contract import limits
-from ferry.contract.errors import StateUnavailable
+from ferry.contract.errors import StateUnavailable, Unreachable
 from ferry.driver.checkpoint import COMMIT, Checkpoint
 
 
@@ -128,6 +128,19 @@ def test_what_a_driver_that_was_given_up_has_planned_anew_is_put_right(query: Qu
     with pytest.raises(StateUnavailable, match="is not what the state has committed"):
         query.settle(7, False, "orders")
     assert query.settle(7) is True and query.begins() == 7
+
+
+def test_rows_are_not_given_out_for_an_epoch_that_spark_has_planned_anew_meanwhile(query: Query) -> None:
+    query.settle(7)
+    query.checkpoint.require_same(7, query.notes[7])
+    lose(query, "offsets/7")
+    query.checkpoint.require_same(7, query.notes[7])  # Spark may have looked before: the next driver writes it again.
+    (query.folder / "offsets/7").write_text(offsets(9))
+    for notes in (query.notes[7], "0" * 64 + " 70000"):
+        with pytest.raises(Unreachable, match="planned anew"):
+            query.checkpoint.require_same(7, notes)
+    query.checkpoint.require_same(7, None)
+    assert query.settle(7) is True and query.begins() == 7, "the next driver"
 
 
 @pytest.mark.parametrize("name", ["offsets/7", "offsets/6", "metadata"])
