@@ -80,7 +80,7 @@ class Checkpoint:
         return again
 
     def require_same(self, epoch: int, notes: str | None) -> None:
-        """Before rows that are held are given out again: Spark has begun this epoch with the offsets that were committed.
+        """Before rows are given out: Spark has begun this epoch with the offsets that were committed.
 
         The newest offsets may have been lost again after `settle`, before Spark looked: then it has planned the epoch anew.
         Raises Unreachable: another driver puts them right.

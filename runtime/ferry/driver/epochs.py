@@ -93,16 +93,14 @@ class Epochs:
         record = EpochRecord(epoch, begin, begin, 0, 0, 0, 0, stages)
         self.loop.begins(epoch)
         self.loop.post(core.EpochBegun(epoch))
-        flush, watermark, again = False, limits.WATERMARK_NONE, True
+        flush, watermark = False, limits.WATERMARK_NONE
         while True:
             order = next_order(self.loop)
             if isinstance(order, core.StartIngest):
-                again = False
                 self._ingest(order, batch, record)
             elif isinstance(order, core.Emit):
                 notes = json.loads(order.rows.meta) if order.rows.meta else {}
-                if again:
-                    self._checkpoint.require_same(epoch, notes.get("spark"))
+                self._checkpoint.require_same(epoch, notes.get("spark"))
                 flush, watermark = bool(notes.get("flush")), order.rows.high
                 record.rows, record.malformed, late = notes.get("epoch", (0, 0, 0))
                 record.late = late + order.rows.late
