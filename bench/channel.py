@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from channel_plan import LEFT_OUT, PLACES, Sizes, Step, plan
-from channel_report import Report
-from channel_rivals import free_port
-from ferry_job import RESULTS, ROOT, RunFailed
-from results import Results
 from rich.console import Console
+
+from bench.parts.channel.plan import LEFT_OUT, PLACES, Sizes, Step, plan
+from bench.parts.channel.report import Report
+from bench.parts.channel.rivals import free_port
+from bench.shared.ferry_job import RESULTS, ROOT, RunFailed
+from bench.shared.results import Results
 
 SPEED = "Soft-RoCE says nothing about speed: its packets are made by the processor."
 
@@ -42,7 +43,7 @@ RDMA: the ring (the product: 8 of 64 KiB), below a lane's credits. Latency: half
 median of {rounds}; 'sockets' is the same with bare sockets in Python. cpu: processors that the process used meanwhile. \
 Left out: {left_out}."""
 
-PEER = Path(__file__).with_name("channel_peer.py")
+PEER = ["-m", "bench.parts.channel.peer"]
 GUEST = ROOT / "tests" / "rdma" / "guest"
 PORT = 7001
 SECONDS_MAX = {"host": 300, "guest": 400, "pair": 240}
@@ -73,11 +74,11 @@ class Place:
     def _started(self, steps: Sequence[Step]) -> Iterator[subprocess.Popen[str]]:
         text = json.dumps(steps)
         if self.name == "host":
-            with self._process([sys.executable, str(PEER), "receive", "127.0.0.1", str(port := free_port())]):
-                with self._process([sys.executable, str(PEER), "send", "127.0.0.1", str(port), text]) as sender:
+            with self._process([sys.executable, *PEER, "receive", "127.0.0.1", str(port := free_port())]):
+                with self._process([sys.executable, *PEER, "send", "127.0.0.1", str(port), text]) as sender:
                     yield sender
             return
-        peer, seconds = f"python3 /ferry/bench/{PEER.name}", str(SECONDS_MAX[self.name])
+        peer, seconds = " ".join(["python3", *PEER]), str(SECONDS_MAX[self.name])
         receive, send = f"{peer} receive $FERRY_GUEST_ADDRESS {PORT}", f"{PORT} {shlex.quote(text)}"
         if self.name == "pair":
             commands = [receive, f"{peer} send $FERRY_GUEST_PEER {send}"]
@@ -89,7 +90,7 @@ class Place:
 
     @contextmanager
     def _process(self, command: Sequence[str], **more: str) -> Iterator[subprocess.Popen[str]]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "runtime"), **more}
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'runtime'}{os.pathsep}{ROOT}", **more}
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )  # fmt: skip

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.results import Results
+from bench.shared.results import Results
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Step
-from ferry.coordinator.letters import Letters
 from ferry.coordinator.loop import initial_table
-from ferry.protocol import coordinator as core
-from ferry.protocol.instance import Tick
+from ferry.coordinator.multicast import Multicast
+from ferry.protocol.coordinator import machine as core
+from ferry.protocol.instance.machine import Tick
 from ferry.protocol.view import TableView
 
 METHOD = "real Coordinator and wire forms, one instance a worker, replicas 1, two fragments a helper; median CPU time"
@@ -42,10 +42,10 @@ class Driver:
     """The driver's side, timed; and instances that do at once what is asked of them."""
 
     def __init__(self, workers: int, vnodes: int) -> None:
-        shape: Any = SimpleNamespace(workers=workers, instances_per_worker=1, replicas=1, virtual_nodes=vnodes)
+        settings: Any = SimpleNamespace(workers=workers, instances_per_worker=1, replicas=1, virtual_nodes=vnodes)
         self.names = [InstanceId(f"{w}.0") for w in range(workers)]
-        self._letters, self._wires = Letters(), {name: Wire() for name in self.names}
-        self.machine = core.Coordinator(core.CoordinatorSettings(), initial_table(shape), None)
+        self._multicast, self._wires = Multicast(), {name: Wire() for name in self.names}
+        self.machine = core.Coordinator(core.CoordinatorSettings(), initial_table(settings), None)
         self._seen: TableView | None = None
         self._ends: dict[InstanceId, tuple[int, ...]] = {}
         self.cpu = 0.0
@@ -80,7 +80,7 @@ class Driver:
             match effect:
                 case core.Send(to, message):
                     wire = self._wires[to]
-                    self._letters.post(wire, to, self.machine.generation, message)  # type: ignore[arg-type]
+                    self._multicast.post(wire, to, self.machine.generation, message)  # type: ignore[arg-type]
                     sent.append((to, message, wire.size))
                 case core.Journal():
                     self.journal = effect
@@ -89,13 +89,13 @@ class Driver:
         return sent
 
     def _hear(self, code: int, head: bytes) -> None:
-        self._timed(lambda: self.machine.step(m.decode(code, head)))  # type: ignore[arg-type]
+        self._timed(lambda: self.machine.step(m.decode(code, head)))
 
     # ---- the instances
     def _answer(self, me: InstanceId, message: m.Message) -> None:
         match message:
             case m.Ask(generation):
-                self._say(m.Answer(me, generation, None, 0, 0, b"", (), ()))
+                self._say(m.Answer(me, generation, None, (), b"", (), ()))
             case m.Prepare():
                 if mine := self._tails().get(me):
                     zeros = (0,) * len(mine)
@@ -104,7 +104,7 @@ class Driver:
                 self._say(m.Committed(me, label))
 
     def _tails(self) -> dict[InstanceId, tuple[int, ...]]:
-        view = self.machine.view
+        view = self.machine.journaling.view
         if self._seen is not view:
             self._seen, found = view, defaultdict(list)
             for number, chain in enumerate(view.order):
@@ -136,7 +136,7 @@ class Driver:
         )
         self.tell(core.Ingested(run.step, run.run, winners, 10 * number, b"notes"))
         self._settle()
-        assert self.machine.committed == CommitId(Step(number, 0), self.machine._attempt()), (
+        assert self.machine.commits.committed == CommitId(Step(number, 0), self.machine.attempts.attempt), (
             "the epoch is not committed"
         )
         self.tell(core.EpochEnded(number))
@@ -146,7 +146,7 @@ class Driver:
         self.names.remove(name)
         self.tell(core.Lost(name, "it ended"))
         self._settle()
-        assert name not in self.machine.view.members
+        assert name not in self.machine.journaling.view.members
 
     def measure(self, act: Any) -> tuple[float, int, int]:
         """(CPU seconds, bytes sent, messages)"""

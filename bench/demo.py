@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import oracle_check
-from ferry_job import RESULTS, ROOT, FerryJob, RunFailed, work_directory
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -21,15 +19,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from bench.parts.demo import oracle
+from bench.shared.ferry_job import RESULTS, ROOT, FerryJob, RunFailed, work_directory
 from ferry_operator.local.timeline import timeline
 from ferry_operator.local.timeline.plot import draw
 
 SEED = 7
 WARM_UP_EPOCHS = 2
 """Epochs in which Spark and the compiled kernels are loaded: told, and left out of the picture and of medians."""
-
-BIDS_IN_50 = 46
-"""NEXMark: of 50 events one is a person, three are auctions, the rest are bids."""
 
 Record = dict[str, Any]
 
@@ -187,12 +184,12 @@ class Demo:
         self.picture.parent.mkdir(parents=True, exist_ok=True)
         draw(_steady(records), self.picture, "nbq5")
 
-    def _check(self, output: Path) -> oracle_check.Verdict:
+    def _check(self, output: Path) -> oracle.Verdict:
         with self.console.status("the oracle computes the same result in one pass"):
             inputs = self.work / "oracle"
-            oracle_check.generate("nexmark", self.events, inputs, seed=SEED)
-            expected = oracle_check.expect("nbq5", inputs)
-            return oracle_check.compare(expected, str(output / "nbq5" / "*" / "*.parquet"))
+            oracle.generate("nexmark", self.events, inputs, seed=SEED)
+            expected = oracle.expect("nbq5", inputs)
+            return oracle.compare(expected, str(output / "nbq5" / "*" / "*.parquet"))
 
     def _happened(self, records: list[Record]) -> bool:
         """Whether everything that the story promises was done before the input ended."""

@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import panels
 import pyarrow.parquet as pq
 import yaml
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
-from telling import Teller
 
+from bench.parts.demo import dashboards
+from bench.parts.demo.telling import Teller
+from bench.shared.ferry_job import RESULTS
 from tests.cluster import runner
 from tests.kube.clusters import Lab, NoCluster, existing
 from tests.kube.conftest import image_archives
@@ -35,7 +36,6 @@ from tests.kube.installation import CHART, CLAIM, CLAIMED, DISORDER, PACE, ROOT,
 from tests.kube.kubectl import Document, Kubectl, KubectlError, wait_until
 from tests.kube.prometheus import Prometheus, PrometheusFailed, filled
 
-RESULTS = ROOT / "bench" / "results"
 NAMESPACE = "ferry-demo"
 JOB = "nbq5"
 UP_SECONDS = 400.0
@@ -252,7 +252,7 @@ class Demo:
         end = time.time()
         for file in sorted((CHART / "dashboards").glob("*.json")):
             board, picture = json.loads(file.read_text()), self.pictures / f"dashboard-{file.stem}.png"
-            shown = panels.draw(
+            shown = dashboards.draw(
                 picture, board, lambda query: prometheus.over(filled(query), begin, end), (begin, end), self._marks
             )
             near = picture.relative_to(Path.cwd()) if picture.is_relative_to(Path.cwd()) else picture

@@ -10,12 +10,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from ferry_job import RESULTS, RunFailed, work_directory
-from handover_case import SIZES
-from handover_ferry import FerryCase
-from handover_spark import SparkCase
-from results import Panel, Results, draw, show
 from rich.console import Console
+
+from bench.parts.handover.case import SIZES
+from bench.parts.handover.ferry_case import FerryCase
+from bench.parts.handover.spark_case import SparkCase
+from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
+from bench.shared.results import Panel, Results, draw, show
 
 METHOD = """\
 Count per text key of 224 bytes; a state of S bytes is S / 250 keys, and nothing fires. The state is filled, then \

@@ -1,9 +1,9 @@
 """How long an instance's loop stands at a time while its state grows, moves to another instance and leaves it.
 
-The real data of two instances in one process: state is put epoch by epoch, a snapshot of one half is sent and loaded chunk
-by chunk, then the half is dropped, what is left fires, and in the end all of it expires. Every step of a loop is timed
-alone, by the clock and by the processor: on a busy machine the clock also counts what others do. So is every piece that
-another thread reads, for the loop may wait for it.
+The real data of two instances in one process: deltas are applied epoch by epoch, a snapshot of one half is sent and loaded
+chunk by chunk, then the half is dropped, what is left fires, and in the end all of it expires. Every step of a loop is
+timed alone, by the clock and by the processor: on a busy machine the clock also counts what others do. So is every piece
+that another thread reads, for the loop may wait for it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,30 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract import messages as m
-from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
+from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.documents import RunSettings
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.names import InstanceId
-from ferry.protocol import instance as core
+from ferry.kernels.columns import empty
+from ferry.kernels.schemas import state_schema
+from ferry.protocol.instance import machine as core
 from ferry.sidecar.data import Data
 from ferry.spark.fragment import Fragmenter
 
 LEADER, LEARNER = InstanceId("0.0"), InstanceId("1.0")
 VNODES = 1024
+ALL_TIME = EpochTimes(limits.WATERMARK_NONE, limits.WATERMARK_END)
 WINDOW = Window(3_600_000, 3_600_000)
 SIDE = Side((("k", "k", "int64"), ("text", "text", "string")))
 OPERATORS = {
     "join": OperatorDescriptor("j", 0, "join", (("k", "int"),), WINDOW, (), SIDE, SIDE),
     "aggregate": OperatorDescriptor("a", 0, "aggregate", (("text", "string"),), WINDOW, (Aggregate("n", "count"),)),
+    "unbounded": OperatorDescriptor("u", 0, "aggregate", (("k", "int"),), GLOBAL, (Aggregate("n", "count"),)),
 }
 ROWS = 50_000
 """records of one epoch"""
 TEXT_BYTES = 100
-OF_AN_EPOCH = {"compute", "put of an epoch"}
+OF_AN_EPOCH = {"compute", "apply of an epoch"}
 """These take longer when the epoch has more records."""
 
 
@@ -99,11 +104,13 @@ class Loop:
         fragmenter.add(records, [self.descriptor.key[0][0]], "t")
         return self.state.combine(fragmenter.drain())
 
-    def put(self, seed: int) -> None:
+    def apply(self, seed: int) -> None:
         rows = self.epoch_of(seed)
         self.epoch += 1
-        delta, _ = self.clock("compute", lambda: self.state.delta([rows], limits.WATERMARK_NONE))
-        self.clock("put of an epoch", lambda: self.state.put(delta, self.epoch, "leader"))
+        delta, _ = self.clock(
+            "compute", lambda: self.state.delta([rows], EpochTimes(limits.WATERMARK_NONE, limits.WATERMARK_NONE))
+        )
+        self.clock("apply of an epoch", lambda: self.state.apply(delta, self.epoch, "leader"))
         self.clock("report", lambda: self.state.statistics())
         for _ in range(4):
             self.clock("upkeep", self.data.work)
@@ -114,7 +121,7 @@ class Loop:
 
     def fill(self, size: int) -> None:
         while self.bytes < size:
-            self.put(self.epoch)
+            self.apply(self.epoch)
 
     def perform(self, kind: str, effect: core.Effect) -> None:
         self.clock(kind, lambda: self.data.perform(effect))
@@ -137,15 +144,15 @@ def move(leader: Loop, learner: Loop, clock: Clock) -> None:
     assert not leader.state.statistics()["bytes"][: VNODES // 2].any()
     fire(leader)
     for loop in (leader, learner):
-        loop.perform("release of everything", core.Forget(1, limits.WATERMARK_END))
+        loop.perform("release of everything", core.Forget(1, (limits.WATERMARK_END,)))
         loop.rest()
 
 
 def fire(loop: Loop) -> None:
     """What the epoch that ends the window does in the loop, and what readers do under its lock."""
-    window = limits.WATERMARK_NONE, limits.WATERMARK_END, np.arange(VNODES)
-    loop.clock("count of what fires", lambda: loop.state.fired_count(*window))
-    fired = iter(loop.state.fired(*window))
+    vnodes, nothing = np.arange(VNODES), empty(state_schema(loop.descriptor))
+    loop.clock("count of what fires", lambda: loop.state.will_fire(nothing, ALL_TIME, vnodes))
+    fired = iter(loop.state.fired(ALL_TIME, vnodes))
     while loop.clock("piece of what fires", lambda: next(fired, None)) is not None:
         pass
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import redis
 
-from bench.results import Results
+from bench.shared.results import Results
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import Registration, life_of
 from ferry.contract.tickets import derived
@@ -139,7 +139,7 @@ class Meter:
     def take(self) -> tuple[int, float]:
         """(bytes, seconds)"""
         stats = self.client.info("stats")
-        now, total = time.monotonic(), int(stats["total_net_input_bytes"]) + int(stats["total_net_output_bytes"])  # type: ignore[index]
+        now, total = time.monotonic(), int(stats["total_net_input_bytes"]) + int(stats["total_net_output_bytes"])
         done = total - self.read, now - self.at
         self.read, self.at = total, now
         return done

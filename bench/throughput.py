@@ -1,4 +1,4 @@
-"""`make bench-throughput`: records per second of NBQ5 and YSB, Ferry beside vanilla Spark, and what replication costs.
+"""`make bench-throughput`: records per second of ten queries, Ferry beside vanilla Spark, and what replication costs.
 
 Both systems read the same Parquet files with the same cores; what they write is compared before any number is shown.
 """
@@ -6,32 +6,43 @@ Both systems read the same Parquet files with the same cores; what they write is
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import inputs
-from ferry_job import RESULTS, ROOT, FerryJob, RunFailed, job_document, work_directory
-from processes import Watch
-from results import Results
 from rich.console import Console
-from spark_job import SparkJob
-from throughput_report import STAGES, Report
+
+from bench.parts.throughput import inputs
+from bench.parts.throughput.inputs import CASES
+from bench.parts.throughput.report import STAGES, Report
+from bench.shared.ferry_job import RESULTS, ROOT, FerryJob, RunFailed, job_document, work_directory
+from bench.shared.processes import Watch
+from bench.shared.results import Results
+from bench.shared.spark_job import SparkJob
 
 METHOD = """\
-Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time), read by \
-both systems, {cores} cores each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh \
-processes. Spark: local mode, no chmod processes for checkpoint files, RocksDB state store with changelog \
-checkpointing and without row counting, {cores} shuffle partitions, trigger 'as soon as possible', append mode to \
-Parquet, with maxFilesPerTrigger for the same batch and for a {larger}x larger one. Ferry: 64 virtual nodes on 2 \
-workers, no replicas (Spark's state has none in memory), Parquet sink; in the cases 'replicas' 3 workers. records/s: \
-input records between the end of the batch that passes a third of the input (warm-up) and the end of the last full \
-one, divided by that time. Results of both are compared as multisets over the windows that both closed; a difference \
-ends the run. CPU: user and system seconds of all processes of the run in that time."""
+Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time; YSB as in \
+Slash: two windows in the input; q7: twenty), with the columns that the query reads, for both systems, {cores} cores \
+each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, no chmod \
+processes for checkpoint files, RocksDB state store with changelog checkpointing and without row counting, {cores} shuffle \
+partitions, trigger 'as soon as possible', with maxFilesPerTrigger for the same batch and for a {larger}x larger one, \
+append mode to Parquet. Ferry: jobs of ferry.workloads, 64 virtual nodes on 2 workers, no replicas (Spark's state has \
+none in memory), Parquet sink; in the cases 'replicas' 3 workers. Of queries with two streams (q3, nb11) a file of each \
+is a batch, else a batch is several files. q11: session_window; cm: groupBy(window, job).agg; q3: inner join of streams \
+without a watermark; q7: the windowed maximum joined with the bids, two stateful operators in append mode, and both \
+systems drop beforehand bids that another of the same Arrow batch exceeds (Spark in mapInArrow); nb11: Spark joins no \
+sessions, so Ferry is alone there, its result is compared with nothing and it has no ratio. ro and hash_count: \
+groupBy(key).count() in update mode to the noop sink, and the last count of every key from Spark's state store after \
+the end; Ferry writes the counts when the input has ended; neither is in the measured time. ro: 10,000,000 keys, \
+uniform; hash_count: a sixth of the input loads each key once. records/s: input records between the end of the batch \
+that passes a third of the input (warm-up) and the end of the last full one, divided by that time. Results of both are \
+compared as multisets, of windows over those that both closed; a difference ends the run. CPU: user and system seconds \
+of all processes of the run in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,19 @@ def steady(batches: Sequence[tuple[float, int]]) -> Rate:
     return Rate(records / seconds, full[first][0], measured[-1][0], records, gap)
 
 
+class Batch(NamedTuple):
+    """An input, and how much of it is read at a time."""
+
+    folder: Path
+    arrivals: int
+    files: int
+    """of each stream"""
+    max_rows: int
+    """of an epoch; it takes a file of each stream at least"""
+    file_rows: int
+    """arrivals per file, of all streams together"""
+
+
 class Throughput:
     """All cases of one call."""
 
@@ -95,83 +119,87 @@ class Throughput:
 
     # ---- beside Spark
     def _against_spark(self, query: str) -> None:
-        a, folder = self.a, self.work / f"input-{query}"
-        with self.console.status(f"{query}: writing {a.events:,} events"):
-            records = inputs.write(query, folder, a.events // a.file_rows, a.file_rows, a.seed, a.rate)
-        self.console.print(f"{query}: {records:,} records in {a.events // a.file_rows} files")
+        a, case = self.a, CASES[query]
         size = max(a.batch // a.file_rows, 1)
+        batches = [self._input(query, files) for files in sorted({size, size * a.larger})]
         for repeat in range(a.repeats):
-            for files in (size, size * a.larger):
-                ours = self._ferry_files(query, folder, files, repeat)
-                theirs = self._spark_files(query, folder, files, repeat)
-                self._compare(query, ours, theirs, files, repeat)
+            for batch in batches:
+                ours = self._ferry_files(query, batch, repeat)
+                if case.peer:
+                    theirs = self._spark_files(query, batch, repeat)
+                    self._compare(query, ours, theirs, batch.arrivals, repeat)
+                    shutil.rmtree(theirs.parent)
+        for folder in {batch.folder for batch in batches}:
+            shutil.rmtree(folder)
 
-    def _ferry_files(self, query: str, folder: Path, files: int, repeat: int) -> Path:
+    def _input(self, query: str, files: int) -> Batch:
+        """Batches of so many files, or of as many arrivals in one file of each stream; written unless they are there."""
+        a, arrivals = self.a, files * self.a.file_rows
+        batch = Batch(self.work / f"input-{query}", arrivals, files, arrivals, a.file_rows)
+        if CASES[query].batch_is_file:
+            batch = Batch(self.work / f"input-{query}-{files}", arrivals, 1, 1, arrivals)
+        if not batch.folder.exists():
+            with self.console.status(f"{query}: writing {a.events:,} events"):
+                number = a.events // batch.file_rows
+                records = inputs.write(query, batch.folder, number, batch.file_rows, a.seed, a.rate)
+            self.console.print(f"{query}: {records:,} records in {number} files of each stream")
+        return batch
+
+    def _ferry_files(self, query: str, batch: Batch, repeat: int) -> Path:
         a, work = self.a, self.work / "ferry"
+        args = {"directory": str(batch.folder), "query": query, "delay_ms": a.delay_ms, **CASES[query].parameters}
         pipeline = {
-            "file": str(ROOT / "bench" / "queries.py"),
-            "args": {"directory": str(folder), **self._arguments(query)},
+            "file": str(ROOT / "bench" / "parts" / "throughput" / "queries.py"),
+            "args": args,
         }
         job = job_document(
-            query, pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 0},
-            epoch={"maxRows": files * a.file_rows},
+            query.replace("_", "-"), pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 0},
+            epoch={"maxRows": batch.max_rows},
         )  # fmt: skip
-        self._measure(job, work, f"{query}, files", None, repeat, query=query, batch=files * a.file_rows)
-        return work / "out" / "rows"
-
-    def _spark_files(self, query: str, folder: Path, files: int, repeat: int) -> Path:
-        a, work = self.a, self.work / f"spark-{query}-{files}-{repeat}"
-        conf = {
-            "tuned_files": True,
-            "input": str(folder), "output": str(work / "out"), "files_per_batch": files,
-            "cores": a.cores, "partitions": a.cores, **self._arguments(query),
-        }  # fmt: skip
-        with SparkJob(conf, work) as spark, Watch(spark.pid) as watch:
-            with self.console.status(f"Spark: {query}, {files * a.file_rows:,} arrivals a batch, repeat {repeat}"):
-                spark.ask("start")
-                batches = spark.ask("drain")["batches"]
-        commits = spark.commits()
-        rate = steady([(commits[b["batch"]], b["rows"]) for b in batches if b["batch"] in commits])
-        self._record("Spark", f"{query}, files", rate, watch, repeat, query=query, batch=files * a.file_rows)
+        self._measure(job, work, f"{query}, files", None, repeat, query=query, batch=batch.arrivals)
         return work / "out"
 
-    def _arguments(self, query: str) -> dict[str, Any]:
-        """What both systems are told of the query."""
-        case = inputs.CASES[query]
-        ads = case.arguments.get("ads_per_campaign", 1)
-        return {"query": query, "delay_ms": self.a.delay_ms, "window_ms": case.window_ms, "ads_per_campaign": ads}
+    def _spark_files(self, query: str, batch: Batch, repeat: int) -> Path:
+        a, case, work = self.a, CASES[query], self.work / f"spark-{query}"
+        conf = {
+            "tuned_files": True, "query": query, "streams": {s: case.spark_schema(s) for s in case.streams},
+            "input": str(batch.folder), "output": str(work / "out"), "files_per_batch": batch.files,
+            "cores": a.cores, "partitions": a.cores, "delay_ms": a.delay_ms, **case.parameters,
+        }  # fmt: skip
+        if case.batch_is_file:
+            conf["spark"] = {"spark.sql.files.openCostInBytes": "0"}  # else a small file is read by one task
+        with SparkJob(conf, work) as spark, Watch(spark.pid) as watch:
+            with self.console.status(f"Spark: {query}, {batch.arrivals:,} arrivals a batch, repeat {repeat}"):
+                spark.ask("start")
+                batches = spark.ask("drain")["batches"]
+                spark.ask("write_counts")
+        commits = spark.commits()
+        rate = steady([(commits[b["batch"]], b["rows"]) for b in batches if b["batch"] in commits])
+        self._record("Spark", f"{query}, files", rate, watch, repeat, query=query, batch=batch.arrivals)
+        return work / "out"
 
-    def _compare(self, query: str, ours: Path, theirs: Path, files: int, repeat: int) -> None:
-        """Both results over the windows that both closed; Spark does not close the last ones at the end."""
+    def _compare(self, query: str, ours: Path, theirs: Path, batch: int, repeat: int) -> None:
+        """Both results, of windows those that both closed: Spark does not close the last ones at the end."""
         import duckdb
 
-        key = inputs.CASES[query].key
-        columns = f"{key}, window_start, window_end, num"
+        columns = CASES[query].result
         con = duckdb.connect()
         con.execute(f"CREATE TABLE spark AS SELECT {columns} FROM read_parquet('{theirs}/*.parquet')")
-        con.execute(f"CREATE TABLE ferry AS SELECT {columns} FROM read_parquet('{ours}/*/*.parquet')")
-        last = con.execute("SELECT max(window_end), count(*) FROM spark").fetchone()
-        assert last is not None
-        con.execute(f"DELETE FROM ferry WHERE window_end > {last[0] or 0}")
-        missing, unexpected = (
-            con.execute(f"SELECT count(*) FROM (FROM {x} EXCEPT ALL FROM {y})").fetchone() for x, y in TWO_WAYS
+        con.execute(f"CREATE TABLE ferry AS SELECT {columns} FROM read_parquet('{ours}/*/*/*.parquet')")
+        if "window_end" in columns:
+            con.execute("DELETE FROM ferry WHERE window_end > (SELECT coalesce(max(window_end), 0) FROM spark)")
+        missing, unexpected, rows = (
+            con.execute(f"SELECT count(*) FROM ({x})").fetchall()[0][0]
+            for x in ("FROM spark EXCEPT ALL FROM ferry", "FROM ferry EXCEPT ALL FROM spark", "FROM spark")
         )
-        rows = int(last[1])
-        if missing != (0,) or unexpected != (0,) or not rows:
+        if missing or unexpected or not rows:
             raise RunFailed(
                 f"{query}: results differ: {missing} rows only of Spark, {unexpected} only of Ferry, of {rows}"
             )
         self.results.add(
-            "both",
-            f"{query}, files",
-            "equal rows",
-            rows,
-            "rows",
-            query=query,
-            batch=files * self.a.file_rows,
-            repeat=repeat,
-        )
-        self.console.print(f"  results agree: {rows:,} rows of windows that both closed", style="dim")
+            "both", f"{query}, files", "equal rows", rows, "rows", query=query, batch=batch, repeat=repeat
+        )  # fmt: skip
+        self.console.print(f"  results agree: {rows:,} rows", style="dim")
 
     # ---- Ferry alone
     def _generated(
@@ -225,9 +253,7 @@ class Throughput:
 
 
 EXAMPLES = ("nbq5", "ysb")
-"""Queries that are jobs of `ferry.workloads`, too."""
-
-TWO_WAYS = (("spark", "ferry"), ("ferry", "spark"))
+"""Queries that are measured with records from their own generators, too."""
 
 
 def main() -> int:
@@ -245,7 +271,7 @@ def main() -> int:
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--seed", type=int, default=7)
-    p.add_argument("--queries", nargs="+", default=[*inputs.CASES], choices=[*inputs.CASES])
+    p.add_argument("--queries", nargs="+", default=[*CASES], choices=[*CASES])
     p.add_argument("--cases", nargs="*", default=["generator", "replicas", "stages"], help="cases beside the files")
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferry_job import ROOT, RunFailed, environment
+from bench.shared.ferry_job import ROOT, RunFailed, environment
 
 
 @dataclass(frozen=True, slots=True)

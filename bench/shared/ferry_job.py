@@ -22,7 +22,7 @@ from ferry_operator.local.environment import read_ferry_env
 from ferry_operator.local.registry import Registry
 from ferry_operator.local.timeline.timeline import TimelineTail, epochs_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
 FERRY = [sys.executable, "-m", "ferry_operator.cli"]
 
@@ -36,7 +36,7 @@ class RunFailed(Exception):
 def environment() -> dict[str, str]:
     """What every process of a benchmark gets: both packages, Java, Redis."""
     read_ferry_env()
-    paths = [str(ROOT / "runtime"), str(ROOT / "operator"), str(ROOT), str(ROOT / "bench")]
+    paths = [str(ROOT / "runtime"), str(ROOT / "operator"), str(ROOT)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 
 
@@ -163,10 +163,6 @@ class FerryJob:
     def scale(self, workers: int) -> None:
         """Change the number of workers."""
         self.ask("PATCH", "/spec", {"workers": workers})
-
-    def drain(self, worker: int) -> None:
-        """Move everything off a worker."""
-        self.ask("POST", "/drain", {"worker": worker})
 
     def kill(self, what: str) -> None:
         """End a worker or the driver without warning."""

@@ -6,11 +6,12 @@ import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
-import bigstate
-from ferry_job import ROOT, FerryJob, RunFailed, job_document
-from handover_case import SIZES, USUAL_GAPS, Bench
-from processes import Watch
+from bench.parts.handover import bigstate
+from bench.parts.handover.case import SIZES, USUAL_GAPS, Bench
+from bench.shared.ferry_job import FerryJob, RunFailed, job_document
+from bench.shared.processes import Watch
 
 
 class FerryCase:
@@ -19,7 +20,7 @@ class FerryCase:
     def __init__(self, bench: Bench, size: str) -> None:
         a = bench.a
         self.a, self.bench, self.size, self.keys = a, bench, size, SIZES[size] // bigstate.STATE_BYTES
-        pipeline = {"file": str(ROOT / "bench" / "bigstate.py"), "args": {"keys": self.keys}}
+        pipeline = {"file": str(Path(__file__).with_name("bigstate.py")), "args": {"keys": self.keys}}
         self.job = job_document(
             "bigstate", pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 1},
             epoch={"maxRows": a.rows, "interval": a.interval},

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from results import Panel, Results, draw, show
 from rich.console import Console
+
+from bench.shared.results import Panel, Results, draw, show
 
 STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 
@@ -45,9 +46,9 @@ class Report:
                 base = r.median(system="Ferry", case=case, metric="throughput", batch=self._batches()[0])
                 r.add("both", case, "ratio, Spark's best", (base or 0.0) / best["Spark"], "x", query=query)
 
-    def _batches(self) -> tuple[int, int]:
+    def _batches(self) -> list[int]:
         size = max(self.a.batch // self.a.file_rows, 1) * self.a.file_rows
-        return size, size * self.a.larger
+        return sorted({size, size * self.a.larger})
 
     def tables(self) -> None:
         """Print medians."""
@@ -59,7 +60,8 @@ class Report:
                 ferry, spark = (r.median(system=s, metric="throughput", **one) for s in ("Ferry", "Spark"))
                 cpus = [r.median(system=s, metric="cpu", **one) for s in ("Ferry", "Spark")]
                 ratio = ferry / spark if ferry and spark else None
-                rows.append([query, f"{batch:,}", f"{ferry or 0:,.0f}", f"{spark or 0:,.0f}", ratio, *cpus])
+                rates = (f"{rate:,.0f}" if rate else None for rate in (ferry, spark))
+                rows.append([query, f"{batch:,}", *rates, ratio, *cpus])
         heads = ["query", "batch", "Ferry/s", "Spark/s", "ratio", "Ferry CPU", "Spark CPU"]
         show(self.console, "Records/s from the same files (CPU: seconds per million records)", heads, rows)
         self._table("own generator", "query", a.queries)
@@ -89,19 +91,22 @@ class Report:
             heads = [parameter, "records/s", "CPU s/M", "sidecar CPU s/M", "epoch s"]
             show(self.console, f"Ferry: {case}", heads, rows)
 
+    def _each(self, metric: str, **wanted: Any) -> list[float | None]:
+        """Medians of the queries."""
+        return [self.r.median(case=f"{query}, files", metric=metric, **wanted) for query in self.a.queries]
+
     def picture(self, file: Path) -> None:
         """One panel per question."""
         r, a = self.r, self.a
-        labels = [f"{q}\n{b:,}" for q in a.queries for b in self._batches()]
-        both: dict[str, list[float | None]] = {
-            s: [
-                r.median(system=s, case=f"{q}, files", metric="throughput", batch=b)
-                for q in a.queries
-                for b in self._batches()
-            ]
-            for s in ("Ferry", "Spark")
-        }
-        panels = [Panel("same files, by query and arrivals per batch", "records/s", labels, both)]
+        panels = [
+            Panel(
+                f"same files, {batch:,} arrivals per batch", "records/s", a.queries,
+                {x: self._each("throughput", system=x, batch=batch) for x in ("Ferry", "Spark")}, logarithmic=True,
+            )
+            for batch in self._batches()
+        ]  # fmt: skip
+        ratios = {f"{batch:,} a batch": self._each("ratio, same batch", batch=batch) for batch in self._batches()}
+        panels.append(Panel("records/s of Ferry over those of Spark, by arrivals per batch", "x", a.queries, ratios))
         if "replicas" in a.cases:
             for metric, unit in (("throughput", "records/s"), ("cpu", "CPU s per million records")):
                 values = [r.median(case="replicas", metric=metric, replicas=n) for n in (0, 1, 2)]

@@ -1,4 +1,4 @@
-"""Starts and ends the Spark peer (`spark_peer.py`) and watches what it commits. Must never import pyspark."""
+"""Starts and ends vanilla Spark (`vanilla_spark`) in a process and watches what it commits. Must never import pyspark."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ferry_job import ROOT, RunFailed, environment
+from bench.shared.ferry_job import RunFailed, environment
 
 
 class SparkJob:
-    """One process of the peer. Use as a context."""
+    """One process of vanilla Spark. Use as a context."""
 
     def __init__(self, conf: dict[str, Any], directory: Path) -> None:
-        """`conf` as spark_peer.py reads it; files of the run are put below `directory`."""
+        """`conf` as `vanilla_spark` reads it; files of the run are put below `directory`."""
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.conf = {"directory": str(directory), "checkpoint": str(directory / "checkpoint"), **conf}
@@ -39,7 +39,7 @@ class SparkJob:
         file.write_text(json.dumps(self.conf))
         with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(ROOT / "bench" / "spark_peer.py"), str(file)], env=environment(), cwd=self.directory,
+                [sys.executable, "-m", "bench.shared.vanilla_spark", str(file)], env=environment(), cwd=self.directory,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
             )  # fmt: skip
 

@@ -128,7 +128,7 @@ def _panel(axis: Any, panel: Panel) -> None:
     axis.set_xticks(list(at), panel.labels, fontsize=8)
     axis.set_title(panel.title, fontsize=9, loc="left")
     axis.set_ylabel(panel.unit, fontsize=8)
-    axis.tick_params(labelsize=8)
+    axis.tick_params(which="both", labelsize=8)
     axis.grid(axis="y", color="#dfe4e8", linewidth=0.8)
     axis.set_axisbelow(True)
     for side in ("top", "right"):

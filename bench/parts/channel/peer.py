@@ -1,7 +1,7 @@
 """One of two processes that measure channels: `receive` serves, `send` goes through a plan and prints a line per result.
 
-    channel_peer.py receive HOST PORT          serves one sender, then ends
-    channel_peer.py send HOST PORT PLAN        PLAN: a list of steps as JSON; on its own it can be tried by hand
+    python -m bench.parts.channel.peer receive HOST PORT      serves one sender, then ends
+    python -m bench.parts.channel.peer send HOST PORT PLAN    PLAN: a list of steps as JSON; can be tried by hand
 
 Both talk over a TCP connection of their own, one line of JSON a question. It must know nothing of where it runs.
 """
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import channel_rivals as rivals
-from channel_ends import PINGS_WARM, Case, Receiver, Sender, half
+from bench.parts.channel import rivals
+from bench.parts.channel.ends import PINGS_WARM, Case, Receiver, Sender, half
 
 Step = dict[str, Any]
 
@@ -148,7 +148,7 @@ def verbs() -> tuple[str, int]:
 
     device = choose_device(RingShape(), own=[os.environ["FERRY_GUEST_ADDRESS"]])
     try:
-        return device.port.device, device.port.gid.number
+        return device.port.device, device.port.gid.gid_index
     finally:
         device.close()
 

@@ -22,7 +22,7 @@ from ferry.channel.rdma import ring
 from ferry.channel.rdma.device import choose_device
 from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma.memory import RingShape
-from ferry.channel.tcp import channel as tcp_channel
+from ferry.channel.tcp import transport as tcp_transport
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract import limits
 
@@ -64,8 +64,10 @@ def arrange(case: Case) -> None:
     part, frame = max(1, slots // 4), slot_bytes + frames.HEADER_BYTES
     _turn(limits, SLOTS=slots, SLOT_BYTES=slot_bytes)
     _turn(frames, PAYLOAD_BYTES=slot_bytes, FRAME_BYTES=frame)
-    _turn(tcp_channel, FRAME_BYTES=frame)
-    _turn(lanes, PAYLOAD_BYTES=slot_bytes, CREDIT_BATCH=part, HELD_SLOTS_MAX=part, _HELD_BYTES=part * slot_bytes)
+    _turn(tcp_transport, FRAME_BYTES=frame)
+    _turn(
+        lanes, PAYLOAD_BYTES=slot_bytes, CREDIT_BATCH=part, DEFERRED_SLOTS_MAX=part, _DEFERRED_BYTES=part * slot_bytes
+    )
 
 
 _CHECKSUM = frames.checksum

@@ -7,9 +7,9 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-import bigstate
-from handover_case import SIZES, USUAL_GAPS, Bench
-from spark_job import SparkJob
+from bench.parts.handover import bigstate
+from bench.parts.handover.case import SIZES, USUAL_GAPS, Bench
+from bench.shared.spark_job import SparkJob
 
 
 class SparkCase:
@@ -67,6 +67,7 @@ class SparkCase:
         self._settle()
         usual = self._usual()
         with self.bench.console.status(f"Spark: {self.size}: to {partitions} partitions"):
+            spark.wait_commit(spark.last_commit()[0])  # between two batches, if there is a time between them
             spark.ask("stop")
             last = spark.last_commit()
             spark.ask("repartition", partitions=partitions)

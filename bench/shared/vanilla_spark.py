@@ -1,4 +1,4 @@
-"""Vanilla Spark Structured Streaming, the peer of the benchmarks, in a process of its own: `spark_peer.py CONF.json`.
+"""Vanilla Spark Structured Streaming, which is measured beside Ferry: `python -m bench.shared.vanilla_spark CONF.json`.
 
 It does what one line of JSON on standard input asks for, and answers with one line on standard output. RocksDB state
 store with changelog checkpointing. It imports nothing of Ferry.
@@ -6,6 +6,7 @@ store with changelog checkpointing. It imports nothing of Ferry.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -15,10 +16,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from bench.shared import spark_queries
+
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-NBQ5 = "ts long, auction long"
-YSB = "ts long, ad_id long, event_type string"
 
 
 def session(conf: dict[str, Any]) -> SparkSession:
@@ -48,7 +49,7 @@ def session(conf: dict[str, Any]) -> SparkSession:
         # As Ferry's own session: no `chmod` process for every file. Offline repartitioning fails with these two.
         settings["spark.hadoop.fs.file.impl"] = "org.apache.hadoop.fs.RawLocalFileSystem"
         settings["spark.sql.streaming.checkpointFileManagerClass"] = MANAGER
-    builder = SparkSession.builder.master(f"local[{conf['cores']}]").appName("peer")
+    builder = SparkSession.builder.master(f"local[{conf['cores']}]").appName("vanilla")
     for key, value in settings.items():
         builder = builder.config(key, value)
     made: SparkSession = builder.getOrCreate()
@@ -57,27 +58,17 @@ def session(conf: dict[str, Any]) -> SparkSession:
 
 
 def query_over_files(spark: SparkSession, conf: dict[str, Any]) -> Any:
-    """NBQ5 or YSB over Parquet files, append mode, Parquet out."""
-    events = (
-        spark.readStream.schema(NBQ5 if conf["query"] == "nbq5" else YSB)
-        .option("maxFilesPerTrigger", conf["files_per_batch"])
-        .parquet(conf["input"])
-    )
-    late = f"{conf['delay_ms']} milliseconds"
-    if conf["query"] == "nbq5":
-        stamped = events.select(F.timestamp_millis("ts").alias("t"), "auction").withWatermark("t", late)
-        counted = stamped.groupBy(F.window("t", "60 seconds", "10 seconds"), "auction")
-        key = "auction"
-    else:
-        views = events.where("event_type = 'view'")
-        campaign = F.expr(f"ad_id div {conf['ads_per_campaign']}").alias("campaign_id")
-        stamped = views.select(F.timestamp_millis("ts").alias("t"), campaign)
-        window = F.window("t", f"{conf['window_ms']} milliseconds")
-        counted = stamped.withWatermark("t", late).groupBy(window, "campaign_id")
-        key = "campaign_id"
-    rows = counted.agg(F.count("*").alias("num")).select(
-        key, F.unix_millis("window.start").alias("window_start"), F.unix_millis("window.end").alias("window_end"), "num"
-    )
+    """A query over Parquet files: appended rows go to Parquet; updates go nowhere, as Ferry tells counts at the end."""
+    rows, mode = spark_queries.rows_of(spark, conf), spark_queries.QUERIES[conf["query"]].mode
+    return started(rows, conf, mode, *(("parquet", conf["output"]) if mode == "append" else ("noop", None)))
+
+
+def query_of_processor(spark: SparkSession, conf: dict[str, Any]) -> Any:
+    """A StatefulProcessor over Parquet files; `processor` is the module of its class and of its output."""
+    module = importlib.import_module(conf["processor"])
+    events = spark.readStream.schema("k long, ts timestamp").option("maxFilesPerTrigger", conf["files_per_batch"])
+    keyed = events.parquet(conf["input"]).withWatermark("ts", "0 seconds").groupBy("k")
+    rows = keyed.transformWithState(module.RunningCount(), module.OUTPUT, "Append", "None")
     return started(rows, conf, "append", "parquet", conf["output"])
 
 
@@ -100,8 +91,8 @@ def started(rows: DataFrame, conf: dict[str, Any], mode: str, sink: str, output:
     return writer.start(output) if output else writer.start()
 
 
-class Peer:
-    """The commands."""
+class Commands:
+    """What can be asked for; each is a method."""
 
     def __init__(self, conf: dict[str, Any]) -> None:
         self.conf = conf
@@ -111,7 +102,9 @@ class Peer:
     def start(self, **changes: Any) -> dict[str, Any]:
         """Start the query, with changed settings."""
         self.conf.update(changes)
-        self.query = (query_over_files if "query" in self.conf else query_over_keys)(self.spark, self.conf)
+        made = {"query": query_over_files, "processor": query_of_processor}
+        found = next((made[word] for word in made if word in self.conf), query_over_keys)
+        self.query = found(self.spark, self.conf)
         return {}
 
     def drain(self) -> dict[str, Any]:
@@ -122,6 +115,13 @@ class Peer:
         ]
         self.query.stop()
         return {"batches": made}
+
+    def write_counts(self) -> dict[str, Any]:
+        """Of a stopped query in update mode, write the last count of every key, from its state."""
+        if spark_queries.QUERIES[self.conf["query"]].mode == "update":
+            state = self.spark.read.format("statestore").load(self.conf["checkpoint"])
+            state.selectExpr("key.key", "value.count as num").write.parquet(self.conf["output"])
+        return {}
 
     def stop(self) -> dict[str, Any]:
         """Stop the query; the session stays."""
@@ -135,20 +135,24 @@ class Peer:
         return {"sst_bytes": int(dict(states[0].customMetrics).get("rocksdbSstFileSize", 0)) if states else 0}
 
     def repartition(self, partitions: int) -> dict[str, Any]:
-        """Spark's own offline repartitioning of a stopped query's state."""
-        self.spark._streamingCheckpointManager.repartition(self.conf["checkpoint"], partitions)
+        """Spark's own offline repartitioning of a stopped query's state.
+
+        A batch that the stop has cut short is skipped, which is refused by default for the sake of exactly-once sinks: there
+        is none here, and the refusal would end the measurement.
+        """
+        self.spark._streamingCheckpointManager.repartition(self.conf["checkpoint"], partitions, False)
         return {}
 
 
 def main() -> None:
     """Answer commands until standard input ends."""
     with open(sys.argv[1], encoding="utf-8") as file:
-        peer = Peer(json.load(file))
+        commands = Commands(json.load(file))
     answer({"ready": True})
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            answer(getattr(peer, command.pop("do"))(**command))
+            answer(getattr(commands, command.pop("do"))(**command))
         except Exception as error:
             answer({"error": f"{type(error).__name__}: {error}"[:3000]})
     os._exit(0)

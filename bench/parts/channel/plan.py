@@ -1,4 +1,4 @@
-"""Which channels and which programs of others are measured where, in which order. Pure: lists of steps for channel_peer."""
+"""Which channels and which programs of others are measured where, in which order. Pure: lists of steps for `peer`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _compared(place: str, sizes: Sizes, repeat: int) -> list[Step]:
         _channel("tcp", sizes, label, checksum=False),
     ]
     for size in PING_BYTES:
-        step = {"size": size, "rounds": sizes.rounds}
+        step: Step = {"size": size, "rounds": sizes.rounds}
         steps.append({"do": "echo", "label": {"system": "sockets", **label}, **step})
     if place == "host":
         return steps
@@ -94,7 +94,12 @@ def _channel(carrier: str, sizes: Sizes, label: Step, **more: Any) -> Step:
 
 def _by_slots(carrier: str, sizes: Sizes, slots: Sequence[int]) -> list[Step]:
     label = {"case": "by slots"}
-    times = {"seconds": sizes.grid_seconds, "warm_seconds": 0.2, "pings": (MESSAGE_BYTES,), "rounds": sizes.rounds // 4}
+    times: Step = {
+        "seconds": sizes.grid_seconds,
+        "warm_seconds": 0.2,
+        "pings": (MESSAGE_BYTES,),
+        "rounds": sizes.rounds // 4,
+    }
     shapes = [(count, kib << 10) for kib, count in product(sizes.slot_kib, slots)]
     return [_case(carrier, *s, label, **times) for s in shapes if carrier == "tcp" or fits(RingShape(*s))]
 

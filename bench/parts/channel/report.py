@@ -8,8 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from results import Panel, Results, draw, show
 from rich.console import Console
+
+from bench.shared.results import Panel, Results, draw, show
 
 BESIDE, BY_SLOTS = "beside others", "by slots"
 ENOUGH = 0.8
@@ -75,7 +76,7 @@ class Report:
             show(self.console, f"{place}: messages of 64 KiB; half of a round trip", heads, rows)
             for carrier in ("tcp", "rdma"):
                 self._grid(place, carrier)
-            ratio = self.r.median(metric="ratio to iperf3", place=place, **TCP)
+            ratio = self.r.median(metric="ratio to iperf3", place=place, **ROWS["Ferry, TCP"])
             if ratio is not None:
                 good = ratio >= ENOUGH
                 text = f"TCP reaches {ratio:.0%} of iperf3" + ("" if good else f": less than {ENOUGH:.0%}")
@@ -99,7 +100,13 @@ class Report:
     def _cell(
         self, place: str, carrier: str, slot_bytes: int, slots: int, metric: str, size: int, factor: float
     ) -> float | None:
-        wanted = {"place": place, "carrier": carrier, "slot_bytes": slot_bytes, "slots": slots, "bytes": size}
+        wanted: dict[str, Any] = {
+            "place": place,
+            "carrier": carrier,
+            "slot_bytes": slot_bytes,
+            "slots": slots,
+            "bytes": size,
+        }
         value = self.r.median(case=BY_SLOTS, metric=metric, **wanted)
         return None if value is None else value * factor
 
