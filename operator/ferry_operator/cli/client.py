@@ -1,6 +1,6 @@
 """A job that runs, as the commands of another terminal see it: the port, and the runs of this machine behind it.
 
-`Local` asks the supervisor of a live run over HTTP; jobs on a cluster are in `plugin.remote`. It decides nothing.
+`Local` asks the supervisor of a live run over HTTP; jobs on a cluster are in `cli.remote`. It decides nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import httpx
 from rich.table import Table
 
+from ferry.contract import bearer
 from ferry.contract.certificates import client_context
 from ferry.contract.errors import Refusal, SpecRefused, Unreachable
 from ferry_operator.local.registry import RegisteredRun, Registry
@@ -35,22 +36,9 @@ class Shown(Protocol):
         """Whether it is still there: what went wrong, went wrong with it."""
 
 
-class JobPort(Shown, Protocol):
-    """One job. What is asked for is under way when a method returns; it returns what that is, in words."""
-
-    def scale(self, workers: int | None, instances: int | None) -> str:
-        """Other numbers of workers, or of instances of each."""
-
-    def move(self, vnode: int, instance: str) -> str:
-        """Have one virtual node led by an instance, and keep it there."""
-
-    def drain(self, worker: int) -> str:
-        """Empty a worker."""
-
-
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A run of this machine."""
+    """A run of this machine. What is asked for is under way when a method returns; it returns what that is, in words."""
 
     entry: RegisteredRun
     registry: Registry
@@ -72,25 +60,25 @@ class Local:
         return any((one.run, one.pid) == (self.entry.run, self.entry.pid) for one in self.registry.entries())
 
     def scale(self, workers: int | None, instances: int | None) -> str:
-        """See `Job`."""
+        """Other numbers of workers, or of instances of each."""
         wanted = {"workers": workers, "instancesPerWorker": instances}
         ask(self.entry, "PATCH", "/spec", {name: value for name, value in wanted.items() if value is not None})
         return "scaling; follow it with `ferry top`"
 
     def move(self, vnode: int, instance: str) -> str:
-        """See `Job`."""
+        """Have one virtual node led by an instance, and keep it there."""
         ask(self.entry, "POST", "/move", {"vnode": vnode, "instance": instance})
         return f"virtual node {vnode} moves to {instance}"
 
     def drain(self, worker: int) -> str:
-        """See `Job`."""
+        """Empty a worker."""
         ask(self.entry, "POST", "/drain", {"worker": worker})
         return f"worker {worker} is being emptied"
 
 
 def ask(entry: RegisteredRun, method: str, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
     """One request; raises SpecRefused with the supervisor's reason, or Unreachable."""
-    headers = {"Authorization": f"Bearer {entry.token}"}
+    headers = bearer.headers(entry.token)
     trusted = client_context(entry.authority.encode()) if entry.authority is not None else True
     try:
         answer = httpx.request(

@@ -1,4 +1,4 @@
-"""Commands for jobs on a cluster, which the `ferry` command has beside its own; see `cli`.
+"""Commands for jobs on a cluster, which the `ferry` command has beside its own; see `main`.
 
 It reads arguments, calls what does the work, and prints.
 """

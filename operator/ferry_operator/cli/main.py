@@ -2,7 +2,7 @@
 4 no such job.
 
 It reads arguments, calls what does the work, and prints; progress and errors go to standard error, results to standard
-output. Commands that only jobs on a cluster know are in `plugin.commands`.
+output. Commands that only jobs on a cluster know are in `cli.commands`.
 """
 
 from __future__ import annotations

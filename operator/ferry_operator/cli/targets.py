@@ -65,82 +65,82 @@ def hoist(argv: list[str]) -> list[str]:
     return front + rest
 
 
-def find(reach: Target, name: str) -> Local | RemoteJob:
+def find(target: Target, name: str) -> Local | RemoteJob:
     """The job of this name. Raises NoSuchJob, Refusal, Unreachable."""
-    if reach.cluster:
-        return remote(reach, name)
+    if target.cluster:
+        return remote(target, name)
     registry = Registry(environment.home())
     try:
         return Local(registry.find(name), registry)
     except NoSuchJob as missing:
         here = str(missing)
-    if not _somewhere(reach):
-        raise NoSuchJob(f"{here}; and there is no cluster to look at: {_looked_at(reach)}")
+    if not _somewhere(target):
+        raise NoSuchJob(f"{here}; and there is no cluster to look at: {_looked_at(target)}")
     try:
-        return remote(reach, name)
+        return remote(target, name)
     except NoSuchJob as missing:
         raise NoSuchJob(f"{here}; {missing}") from None
     except ApiError as error:
         raise Unreachable(f"{here}; {error}") from None
 
 
-def on_cluster(reach: Target, name: str) -> RemoteJob:
+def on_cluster(target: Target, name: str) -> RemoteJob:
     """The job, for a command that only jobs on a cluster know. Raises as `find` does."""
-    job = find(reach, name)
+    job = find(target, name)
     if isinstance(job, Local):
         raise Refusal(f"{name} runs on this machine; this is for jobs on a cluster (for one of that name: --namespace)")
     return job
 
 
-def remote(reach: Target, name: str) -> RemoteJob:
+def remote(target: Target, name: str) -> RemoteJob:
     """The job on the cluster; it is there."""
     # What only a cluster needs is imported here: the client of Kubernetes is large.
     from ferry_operator.cli.remote.remote import RemoteJob
 
-    job = RemoteJob(connect(reach), name)
+    job = RemoteJob(connect(target), name)
     job.object()
     return job
 
 
-def namespace(reach: Target) -> Namespace:
+def namespace(target: Target) -> Namespace:
     """All jobs of the namespace. Raises Refusal."""
     from ferry_operator.cli.remote.remote import Namespace
 
-    return Namespace(connect(reach))
+    return Namespace(connect(target))
 
 
-def connect(reach: Target) -> UserApi:
+def connect(target: Target) -> UserApi:
     """The cluster that is meant. Raises Refusal."""
-    if not _somewhere(reach):
-        raise Refusal(f"there is no cluster to look at: {_looked_at(reach)}")
+    if not _somewhere(target):
+        raise Refusal(f"there is no cluster to look at: {_looked_at(target)}")
     try:
         from ferry_operator.kube.api.client import UserClient
     except ImportError as error:
         raise Refusal(f"{error}; clusters need the extra 'kube' of ferry-stream") from None
-    return UserClient(_kubeconfig(reach), reach.context, reach.namespace)
+    return UserClient(_kubeconfig(target), target.context, target.namespace)
 
 
-def _somewhere(reach: Target) -> bool:
-    return _kubeconfig(reach) is not None or _in_a_pod(reach)
+def _somewhere(target: Target) -> bool:
+    return _kubeconfig(target) is not None or _in_a_pod(target)
 
 
-def _kubeconfig(reach: Target) -> str | None:
+def _kubeconfig(target: Target) -> str | None:
     """The files of the configuration, as KUBECONFIG names them; None when there is none."""
-    files = _named(reach)
+    files = _named(target)
     there = any(Path(one).expanduser().is_file() for one in files.split(os.pathsep) if one)
     return files if there else None
 
 
-def _named(reach: Target) -> str:
-    return reach.kubeconfig or os.environ.get("KUBECONFIG") or KUBECONFIG
+def _named(target: Target) -> str:
+    return target.kubeconfig or os.environ.get("KUBECONFIG") or KUBECONFIG
 
 
-def _in_a_pod(reach: Target) -> bool:
+def _in_a_pod(target: Target) -> bool:
     """Whether the service account of a pod is what is left, as for kubectl."""
-    named = reach.kubeconfig or reach.context or os.environ.get("KUBECONFIG")
+    named = target.kubeconfig or target.context or os.environ.get("KUBECONFIG")
     return not named and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
 
-def _looked_at(reach: Target) -> str:
-    by = "--kubeconfig" if reach.kubeconfig else "KUBECONFIG" if os.environ.get("KUBECONFIG") else "the default"
-    return f"no file {_named(reach)} ({by})"
+def _looked_at(target: Target) -> str:
+    by = "--kubeconfig" if target.kubeconfig else "KUBECONFIG" if os.environ.get("KUBECONFIG") else "the default"
+    return f"no file {_named(target)} ({by})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, assert_never
 
 from ferry.contract.documents import STAGES
 from ferry.contract.errors import SpecRefused
@@ -23,11 +24,14 @@ _ACTION = re.compile(r"^(workers|instances|kill-worker|kill-instance|kill-driver
 WORKERS_MAX, INSTANCES_MAX = 256, 64
 
 
+CommandKind = Literal["workers", "instances", "kill-worker", "kill-instance", "kill-driver", "move", "drain"]
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One action: its kind (the word before '=') and what it names."""
 
-    kind: str
+    kind: CommandKind
     number: int = 0
     """workers, instances; the worker of kill-worker and drain; the vnode of move"""
     instance: InstanceId | None = None
@@ -42,8 +46,10 @@ class Command:
                 return f"{self.kind}={self.instance}"
             case "move":
                 return f"{self.kind}={self.number}:{self.instance}"
-            case _:
+            case "workers" | "instances" | "kill-worker" | "drain":
                 return f"{self.kind}={self.number}"
+            case _:
+                assert_never(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +67,18 @@ class Timed:
 
 def parse_command(text: str) -> Command:
     """The action that a text names; raises SpecRefused with the forms that exist."""
-    kind, _, value = text.strip().partition("=")
-    if kind == "kill-driver" and text.strip() == kind:
-        return Command(kind)
-    if kind in ("workers", "instances", "kill-worker", "drain") and _NUMBER.match(value):
-        return Command(kind, int(value))
-    if kind == "kill-instance" and _INSTANCE.match(value):
-        return Command(kind, instance=InstanceId(value))
-    if kind == "move":
-        vnode, _, instance = value.partition(":")
-        if _NUMBER.match(vnode) and _INSTANCE.match(instance):
-            return Command(kind, int(vnode), InstanceId(instance))
+    kind, equals, value = text.strip().partition("=")
+    match kind:
+        case "kill-driver" if not equals:
+            return Command(kind)
+        case "workers" | "instances" | "kill-worker" | "drain" if _NUMBER.match(value):
+            return Command(kind, int(value))
+        case "kill-instance" if _INSTANCE.match(value):
+            return Command(kind, instance=InstanceId(value))
+        case "move":
+            vnode, _, instance = value.partition(":")
+            if _NUMBER.match(vnode) and _INSTANCE.match(instance):
+                return Command(kind, int(vnode), InstanceId(instance))
     raise SpecRefused(f"{text.strip()!r} is no action; actions are {FORMS}")
 
 

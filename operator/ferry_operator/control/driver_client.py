@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Unreachable
@@ -61,8 +62,8 @@ class DriverClient:
         except httpx.HTTPError as error:
             raise Unreachable(f"the driver did not take placement {action.number}: {error}") from None
         if not answer.is_success:
-            said = answer.text.strip()[:ANSWER_MAX]
-            raise PlacementRefused(f"the driver refuses placement {action.number} with {answer.status_code}: {said}")
+            body = answer.text.strip()[:ANSWER_MAX]
+            raise PlacementRefused(f"the driver refuses placement {action.number} with {answer.status_code}: {body}")
 
     def stop(self, url: str, secret: str) -> bool:
         """Ask for the end after the epoch under way; True when the driver has heard it."""
@@ -82,7 +83,7 @@ class DriverClient:
 def _client(secret: str) -> httpx.Client:
     """Connections to the driver of one run. Drivers of other runs cannot pass for it."""
     return httpx.Client(
-        headers={"Authorization": f"Bearer {derived(secret, 'control')}"},
+        headers=bearer.headers(derived(secret, "control")),
         verify=client_context(authority(secret)),
         timeout=TIMEOUT,
         trust_env=False,

@@ -1,6 +1,6 @@
 """Rules of the custom resource that follow from the models: fields that keep their first value, bounds of texts.
 
-Pure: read from the marks and validators of the fields, so that the models and the CRD cannot say different things.
+Pure: read from the effects and validators of the fields, so that the models and the CRD cannot say different things.
 """
 
 from __future__ import annotations

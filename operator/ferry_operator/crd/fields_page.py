@@ -67,10 +67,10 @@ def _sections() -> Iterator[str]:
                     yield _row(f"{entry.path}[].{alias}", inside.model_fields[name], "", "", "")
 
 
-def _row(path: str, field: FieldInfo, *said: str) -> str:
+def _row(path: str, field: FieldInfo, *more: str) -> str:
     node = node_at(ROOT, path)
     name = path.removeprefix(path.partition("[]")[0].rpartition(".")[0]).removeprefix(".")
-    cells = [f"`{name}`", node["description"], _values(node, field), _default(node), *said]
+    cells = [f"`{name}`", node["description"], _values(node, field), _default(node), *more]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,6 +1,6 @@
 """One rule of the custom resource in CEL, with a job that keeps it and a change that breaks it.
 
-Pure values; the rules themselves are in `crd_rules`, those that follow from the models in `crd_derived`.
+Pure values; the rules themselves are in `rules`, those that follow from the models in `derived`.
 """
 
 from __future__ import annotations

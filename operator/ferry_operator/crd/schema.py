@@ -1,7 +1,7 @@
 """The custom resource definition of `StreamJob`, generated from the models: `python -m ferry_operator.crd`.
 
 Pure but for that command, which prints it. What pydantic says in JSON schema is made structural, as Kubernetes wants it:
-no references, no `anyOf`, defaults of groups written out, free maps marked as such; the rules of `crd_rules` are put
+no references, no `anyOf`, defaults of groups written out, free maps written as such; the rules of `rules` are put
 where they belong.
 """
 

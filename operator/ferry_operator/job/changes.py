@@ -1,7 +1,7 @@
-"""What a change of a field of the spec does to a job that runs: one table, read from the marks on the models' fields.
+"""What a change of a field of the spec does to a job that runs: one table, read from what each field of the models says.
 
 Pure: the operator acts on `classify`, `plan` prints it, and `crd.fields_page` writes the table as
-docs/fields.md. A field without a mark is an error when this module is read, so that none is silently ignored.
+docs/fields.md. A field without one is an error when this module is read, so that none is silently ignored.
 
 | kind | what happens |
 |---|---|
@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from ferry_operator.job.fields import model_of, names_of
 from ferry_operator.job.models import Spec
-from ferry_operator.job.models_base import MARK
+from ferry_operator.job.models_base import CHANGE_EFFECT
 from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
 
 
@@ -94,7 +94,7 @@ def classify(old: Spec, new: Spec) -> list[Change]:
 
 
 def entries(model: type[BaseModel], path: str = "spec") -> Iterator[FieldEntry]:
-    """All fields below a model that have no fields of their own, with the mark of the field or of a group around it."""
+    """All fields below a model that have no fields of their own, with the effect of the field or of a group around it."""
     return _entries(model, path, (), None)
 
 
@@ -102,14 +102,20 @@ def _entries(model: type[BaseModel], path: str, names: tuple[str, ...], around: 
     for alias, name in names_of(model).items():
         field, where = model.model_fields[name], f"{path}.{alias}"
         extra = field.json_schema_extra
-        mark = extra.get(MARK, around) if isinstance(extra, dict) else around
+        effect = extra.get(CHANGE_EFFECT, around) if isinstance(extra, dict) else around
         group = model_of(field.annotation)
         if group is not None:
-            yield from _entries(group, where, (*names, name), mark)
+            yield from _entries(group, where, (*names, name), effect)
         else:
-            assert mark is not None, f"{where} does not say what a change of it does"
+            assert effect is not None, f"{where} does not say what a change of it does"
             yield FieldEntry(
-                where, ChangeKind(mark["kind"]), mark["what"], mark["used"], mark["driver"], (*names, name), field
+                where,
+                ChangeKind(effect["kind"]),
+                effect["what"],
+                effect["used"],
+                effect["driver"],
+                (*names, name),
+                field,
             )
 
 

@@ -1,4 +1,4 @@
-"""What all parts of the `StreamJob` document share: the strict base, the mark of what a change does, texts with bounds.
+"""What all parts of the `StreamJob` document share: the strict base, what a change of a field does, texts with bounds.
 
 Pure values and checks: no I/O, no field of a job. The parts themselves are in `models` and `models_kubernetes`.
 """
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
-MARK = "x-ferry-change"
+CHANGE_EFFECT = "x-ferry-change"
 """Key of a field's schema under which `changes` finds what a change of the field does; never part of the CRD."""
 
 IMMUTABLE: JsonDict = {
@@ -40,31 +40,31 @@ class SpecPart(BaseModel):
 
 def live(what: str, used: Where = "both") -> JsonDict:
     """A change takes effect while everything runs on."""
-    return _mark("live", what, used)
+    return _effect("live", what, used)
 
 
 def handover(what: str, used: Where = "both") -> JsonDict:
     """A change makes state move between instances; the query and the driver go on."""
-    return _mark("handover", what, used)
+    return _effect("handover", what, used)
 
 
 def restart(what: str, used: Where = "both") -> JsonDict:
     """A change restarts the driver, which goes on from the warm state of the workers."""
-    return _mark("restart", what, used, driver=True)
+    return _effect("restart", what, used, driver=True)
 
 
 def rolling(what: str, used: Where = "both", driver: bool = True) -> JsonDict:
     """A change replaces the worker pods one after another, each emptied before; `driver`: it is restarted, too."""
-    return _mark("rolling", what, used, driver)
+    return _effect("rolling", what, used, driver)
 
 
 def refused(what: str, used: Where = "both") -> JsonDict:
     """A change is refused: the field keeps its first value."""
-    return {**IMMUTABLE, **_mark("refused", what, used)}
+    return {**IMMUTABLE, **_effect("refused", what, used)}
 
 
-def _mark(kind: str, what: str, used: Where, driver: bool = False) -> JsonDict:
-    return {MARK: {"kind": kind, "what": what, "used": used, "driver": driver}}
+def _effect(kind: str, what: str, used: Where, driver: bool = False) -> JsonDict:
+    return {CHANGE_EFFECT: {"kind": kind, "what": what, "used": used, "driver": driver}}
 
 
 def is_below(path: str, directory: str) -> bool:

@@ -1,4 +1,4 @@
-"""The sections of a `StreamJob`'s spec that run anywhere: every field with its meaning, bounds, default and mark.
+"""The sections of a `StreamJob`'s spec that run anywhere: meaning, bounds, default, effect of a change.
 
 Pure values with their checks, as in `models`; what only Kubernetes uses is in `models_kubernetes`.
 """
@@ -152,8 +152,8 @@ class Handover(SpecPart):
         json_schema_extra=SIDECARS,
     )
     deadline: Annotated[Duration, between("1s", "24h")] = Field(
-        default=Duration(f"{limits.WARM_DEADLINE_SECONDS:g}s"),
-        description="A move that warms for longer is aborted.",
+        default=Duration(f"{limits.WARM_DEADLINE_MS // 1000}s"),
+        description="A move to which nothing comes for so long is given up, and begun again later.",
         json_schema_extra=PACE,
     )
 
@@ -262,16 +262,18 @@ class FailureSpec(SpecPart):
     """When a member counts as gone, and how long the job waits for it."""
 
     heartbeat: Annotated[Duration, between("50ms", "30s")] = Field(
-        default=Duration("500ms"), description="Time between two signs of life.", json_schema_extra=SIDECARS
+        default=Duration(f"{limits.HEARTBEAT_MS}ms"),
+        description="Time between two signs of life.",
+        json_schema_extra=SIDECARS,
     )
     timeout: Annotated[Duration, between("200ms", "5m")] = Field(
-        default=Duration("2500ms"),
+        default=Duration(f"{limits.HEARTBEAT_TTL_MS}ms"),
         description="Silence after which a member is gone; more than two heartbeats. A process that stands still while its "
         "parent goes on is gone after four times as long.",
         json_schema_extra=EVERYBODY,
     )
     return_deadline: Annotated[Duration, between("0s", "24h")] = Field(
-        default=Duration("60s"),
+        default=Duration(f"{limits.RETURN_DEADLINE_MS // 1000}s"),
         description="Wait for the only holder of a vnode before the driver ends; the next one waits again.",
         json_schema_extra=PACE,
     )
@@ -324,7 +326,3 @@ class DeadLetter(SpecPart):
         f"{limits.DEAD_LETTER_BYTES_MAX >> 30}Gi the oldest epochs are deleted.",
         json_schema_extra=restart("The driver is restarted; later epochs write there."),
     )
-
-
-assert Duration("500ms").seconds == limits.HEARTBEAT_SECONDS
-assert Duration("2500ms").seconds == limits.HEARTBEAT_TTL_SECONDS

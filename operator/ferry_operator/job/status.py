@@ -55,7 +55,7 @@ class Condition(_Report):
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that it speaks of.")
 
 
-class Carried(_Report):
+class TransportStatus(_Report):
     """What carries the links between the sidecars."""
 
     kind: Literal["rdma", "tcp", "mixed", "none"] = Field(description="What the links are; none: there are none.")
@@ -103,7 +103,7 @@ class JobStatus(_Report):
         max_length=1024,
         description="`spec.pipeline.version` of the spec in force; without one, a digest of module or file, args and image.",
     )
-    transport: Carried | None = Field(default=None, description="What carries the links between the sidecars.")
+    transport: TransportStatus | None = Field(default=None, description="What carries the links between the sidecars.")
     conditions: tuple[Condition, ...] = Field(
         default=(), max_length=16, description="Ready, Progressing, Handover, Degraded, ReplicasInSync."
     )

@@ -26,12 +26,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from ferry.contract import variables
+from ferry.system.monitoring import MonitoringServer
 from ferry_operator.kube.api.client import KubeApi
 from ferry_operator.kube.api.lease import RENEW_SECONDS, Lease
 from ferry_operator.kube.api.port import ApiError
 from ferry_operator.kube.manifests.release import USER, Installation, redis_url
 from ferry_operator.kube.metrics import Metrics
-from ferry_operator.kube.process.health import Health
 from ferry_operator.kube.process.leader import Leader
 
 log = logging.getLogger("ferry.operator")
@@ -64,7 +65,7 @@ class OperatorProcess:
         gauge("token", "Fencing token of the leader, else 0", lambda: self._lease.token if self._lease.held else 0)
         gauge("queue_depth", "Jobs that are due", lambda: self._leader.queue.depth() if self._leader else 0)
         gauge("queue_age_seconds", "How long the first of them has waited", self._queue_age)
-        self._health = Health(port, self._trouble, self._metrics.text, metrics_token)
+        self._monitoring = MonitoringServer(self._metrics.registry, ("", port), metrics_token, self._problem)
 
     def run(self) -> None:
         """Until `stop` is set."""
@@ -81,7 +82,7 @@ class OperatorProcess:
                 self._leader.start()
             self.stop.wait(RENEW_SECONDS if self._leader is not None else WAIT_SECONDS)
         self._end_leader()
-        self._health.close()
+        self._monitoring.close()
 
     def _attempt(self) -> None:
         self._looked_at = time.monotonic()
@@ -105,7 +106,7 @@ class OperatorProcess:
     def _queue_age(self) -> float:
         return self._leader.queue.age() if self._leader else 0.0
 
-    def _trouble(self) -> str | None:
+    def _problem(self) -> str | None:
         if time.monotonic() - self._looked_at > HUNG_SECONDS:
             return "the Lease is not looked at"
         leader = self._leader
@@ -139,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it would like to handle signals, too
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(3)}"
-    release, token = release_of(os.environ, options.namespace), os.environ.get("FERRY_METRICS_TOKEN") or None
+    release, token = release_of(os.environ, options.namespace), os.environ.get(variables.METRICS_TOKEN) or None
     process = OperatorProcess(release, options.lease, identity, options.port, token)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.stop.set())

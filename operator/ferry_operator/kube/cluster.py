@@ -37,15 +37,15 @@ from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.plan import (
-    Claim,
     DeletePod,
     DropPod,
     EndDriver,
     KeepSpec,
     MakeBudget,
-    NoteAlone,
+    NoteWithoutSurge,
     Refuse,
     Step,
+    TakeOwnership,
     WriteSettings,
 )
 from ferry_operator.kube.store import Store
@@ -85,7 +85,7 @@ class KubeCluster:
                 self.start_driver()
             case d.SubmitDesired():
                 self._submit(step)
-            case Claim(pod):
+            case TakeOwnership(pod):
                 self._annotate(pod, {names.TOKEN: str(self.token)}, exact=True)
             case DropPod(pod, _):
                 self._delete(pod, grace=0)
@@ -93,8 +93,8 @@ class KubeCluster:
                 self._delete(pod, exact=True)
             case EndDriver(pod, why):
                 self._end_driver(pod, why)
-            case NoteAlone(pod):
-                self._annotate(pod, {names.ALONE: "true"})
+            case NoteWithoutSurge(pod):
+                self._annotate(pod, {names.WITHOUT_SURGE: "true"})
             case WriteSettings(fingerprint):
                 self._write_settings(fingerprint)
             case MakeBudget():
@@ -123,7 +123,7 @@ class KubeCluster:
         if old is not None and old.ended is not None and old.name not in self.view.lost:
             self._delete(old, grace=0)
         notes = {
-            **self._notes(self.view.life.failures),
+            **self._notes(self.view.lifecycle.failures),
             names.REVISION: revisions.driver,
             names.SETTINGS: revisions.settings,
             **self._epoch(),
@@ -133,7 +133,7 @@ class KubeCluster:
     def _end_driver(self, pod: Pod, why: str) -> None:
         """Note that its end is wanted before asking for it, or a driver that stops would pass for a job that ended."""
         self._annotate(pod, {names.REPLACE: why})
-        url = driver_url(self.view.seen, self.view.force.job)
+        url = driver_url(self.view.seen, self.view.effective.job)
         if url is not None and self.view.seen.status is not None:
             self.link.stop(url, run_key(self.release, self.view.seen.uid))
         self._delete(pod)
@@ -170,14 +170,14 @@ class KubeCluster:
             self._annotate(driver, {names.SETTINGS: fingerprint})
 
     def _submit(self, action: d.SubmitDesired) -> None:
-        url = driver_url(self.view.seen, self.view.force.job)
+        url = driver_url(self.view.seen, self.view.effective.job)
         if url is None:
             raise Unreachable(f"placement {action.number}: the driver has no address")
         self.link.submit(url, run_key(self.release, self.view.seen.uid), action, self.token)
 
     def _job(self) -> StreamJob:
-        assert self.view.force.job is not None
-        return self.view.force.job
+        assert self.view.effective.job is not None
+        return self.view.effective.job
 
     def _revisions(self) -> Revisions:
         assert self.view.revisions is not None

@@ -155,7 +155,3 @@ class Metrics:
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """A number that is read at every scrape."""
         prom.Gauge(f"ferry_operator_{name}", text, registry=self.registry).set_function(read)
-
-    def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
-        return prom.generate_latest(self.registry)

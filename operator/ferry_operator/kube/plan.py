@@ -2,7 +2,7 @@
 
 | step | when |
 |---|---|
-| Claim | a pod was last taken over by another operator: from then on that one's deletions miss; the rest waits for it |
+| TakeOwnership | another operator took a pod over last: from then on that one's deletions miss; the rest waits for it |
 | DropPod | a pod will not come back (`observe`) |
 | DeletePod | a worker that leaves its pod is empty, an outdated pod never ran, or the job is over |
 | Refuse | the driver, or a worker, cannot run under a new spec: the last good one is in force from the next pass |
@@ -10,14 +10,14 @@
 | WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
 | MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
 | EndDriver | it hangs; or its pod is out of date, and no worker's is |
-| NoteAlone | a worker is replaced without another one to stand in, for lack of room |
+| NoteWithoutSurge | a worker is replaced without a surge worker, for lack of room |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import assert_never, get_args
 
 from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
@@ -25,7 +25,7 @@ from ferry_operator.control.restarts import meaning
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.effective_spec import last_good, refusal
 from ferry_operator.kube.observe.facts import Pod, Problem
-from ferry_operator.kube.observe.lifecycle import said_by
+from ferry_operator.kube.observe.lifecycle import end_message
 from ferry_operator.kube.observe.view import JobView
 
 IMAGE_SECONDS = 300.0
@@ -36,7 +36,7 @@ CRASHES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TakeOwnership:
     """Write our token on a pod."""
 
     pod: Pod
@@ -55,7 +55,7 @@ class Refuse:
     """Note on the job why its newest spec cannot run."""
 
     text: str
-    said: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,17 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteAlone:
-    """Note on the pod of a worker that it goes without one that stands in."""
+class NoteWithoutSurge:
+    """Note on the pod of a worker that there is no surge worker for it."""
 
     pod: Pod
 
 
-Step = d.Action | Claim | DropPod | Refuse | KeepSpec | WriteSettings | MakeBudget | EndDriver | DeletePod | NoteAlone
+Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings
 
-QUIET = (Claim, KeepSpec, NoteAlone, MakeBudget, WriteSettings)
+Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod
+
+QUIET = get_args(Note)
 """Book-keeping: not worth a line in status or an event."""
 
 
@@ -115,12 +117,12 @@ def plan(view: JobView, token: int) -> list[Step]:
     here = [pod for pod in seen.pods if pod.name not in view.lost and pod.deleting is None]
     if seen.deleting:
         return steps + [DeletePod(pod, "the job is being deleted") for pod in here]
-    claims = [Claim(pod) for pod in here if pod.number(names.TOKEN) != token and pod.ended is None]
+    claims = [TakeOwnership(pod) for pod in here if pod.number(names.TOKEN) != token and pod.ended is None]
     if claims:
         return steps + list(claims)  # pods change by it: what is decided next has to know the new version
     if view.observed is None or view.revisions is None:
         return steps
-    if view.life.end == "Finished":
+    if view.lifecycle.end == "Finished":
         return steps + [DeletePod(pod, "the job has finished") for pod in here if pod.worker is not None]
     refused = _refusal(view)
     if refused is not None:
@@ -128,13 +130,13 @@ def plan(view: JobView, token: int) -> list[Step]:
     actions = list(_actions(view))
     steps += _books(view, actions)
     steps += actions
-    steps += _turnover(view)
+    steps += _replace_workers(view)
     return steps
 
 
 def _books(view: JobView, actions: Sequence[d.Action]) -> Iterator[Step]:
-    seen, force, revisions, driver = view.seen, view.force, view.revisions, view.seen.driver
-    assert revisions is not None and force.job is not None and view.observed is not None
+    seen, effective, revisions, driver = view.seen, view.effective, view.revisions, view.seen.driver
+    assert revisions is not None and effective.job is not None and view.observed is not None
     noted = driver.annotations.get(names.SETTINGS) if driver is not None else None
     for action in actions:
         if isinstance(action, d.StartDriver) or (isinstance(action, d.StartWorker) and noted != revisions.settings):
@@ -142,8 +144,8 @@ def _books(view: JobView, actions: Sequence[d.Action]) -> Iterator[Step]:
             break
     if not seen.budget:
         yield MakeBudget()
-    if not force.good and proven(view):
-        yield KeepSpec(last_good(force.job))
+    if not effective.good and proven(view):
+        yield KeepSpec(last_good(effective.job))
 
 
 def _actions(view: JobView) -> Iterator[d.Action]:
@@ -152,7 +154,7 @@ def _actions(view: JobView) -> Iterator[d.Action]:
     ending = {pod.worker for pod in view.seen.workers if pod.deleting is not None and pod.name not in view.lost}
     for action in d.decide(view.observed):
         match action:
-            case d.StartWorker(index, _) if index in ending or index in view.resting or view.life.end == "Failed":
+            case d.StartWorker(index, _) if index in ending or index in view.resting or view.lifecycle.end == "Failed":
                 continue
             case d.StopWorker(index) if index in ending or index not in {pod.worker for pod in view.seen.workers}:
                 continue
@@ -160,20 +162,20 @@ def _actions(view: JobView) -> Iterator[d.Action]:
                 yield action
 
 
-def _turnover(view: JobView) -> Iterator[Step]:
+def _replace_workers(view: JobView) -> Iterator[Step]:
     assert view.observed is not None and view.revisions is not None
-    turn, driver = view.turnover, view.seen.driver
+    rolling, driver = view.rolling, view.seen.driver
     here = [pod for pod in view.seen.workers if pod.name not in view.lost and pod.deleting is None]
     pods = {pod.worker: pod for pod in here if pod.ended is None}
     empty = d.empty(view.observed)
-    for k in turn.remade:
+    for k in rolling.remade:
         yield DeletePod(pods[k], "its pod is out of date and never ran")
-    for k in turn.leaving:
+    for k in rolling.leaving:
         if k in pods and k in empty:
             yield DeletePod(pods[k], f"it is empty and leaves node {pods[k].node}")
-    if turn.alone is not None:
-        yield NoteAlone(pods[turn.alone])
-    if driver is not None and view.life.running and driver.name not in view.lost:
+    if rolling.without_surge is not None:
+        yield NoteWithoutSurge(pods[rolling.without_surge])
+    if driver is not None and view.lifecycle.running and driver.name not in view.lost:
         old = [k for k, pod in pods.items() if pod.annotations.get(names.REVISION) != view.revisions.worker]
         if view.hangs is not None:
             yield EndDriver(driver, view.hangs)
@@ -183,20 +185,22 @@ def _turnover(view: JobView) -> Iterator[Step]:
 
 def _refusal(view: JobView) -> Refuse | None:
     """What tells that a new spec cannot run, while there is an older one that can."""
-    force, mine, seen = view.force, view.revisions, view.seen
-    if mine is None or force.fallback is None or force.fallback.both == mine.both:
+    effective, mine, seen = view.effective, view.revisions, view.seen
+    if mine is None or effective.fallback is None or effective.fallback.both == mine.both:
         return None
     driver = seen.driver
-    if driver is not None and driver.annotations.get(names.REVISION) == mine.driver != force.fallback.driver:
+    if driver is not None and driver.annotations.get(names.REVISION) == mine.driver != effective.fallback.driver:
         ended = driver.ended
         if ended is not None and names.REPLACE not in driver.annotations:
             crashes = driver.number(names.FAILURES) + 1 if ended.code else 0
             if meaning(ended.code) in ("refused", "halted") or crashes >= CRASHES_MAX:
-                return Refuse(refusal(mine.both, said_by(driver)), said_by(driver))
-    assert force.job is not None
-    deadline = force.job.spec.failure.progress_deadline
+                return Refuse(refusal(mine.both, end_message(driver)), end_message(driver))
+    assert effective.job is not None
+    deadline = effective.job.spec.failure.progress_deadline
     for pod in seen.pods:
-        new, old = (mine.driver, force.fallback.driver) if pod is driver else (mine.worker, force.fallback.worker)
+        new, old = (
+            (mine.driver, effective.fallback.driver) if pod is driver else (mine.worker, effective.fallback.worker)
+        )
         if pod.annotations.get(names.REVISION) == new != old:
             hopeless = held_up(pod, seen.now, deadline.seconds)
             if hopeless is not None:
@@ -210,7 +214,7 @@ def _refusal(view: JobView) -> Refuse | None:
 def held_up(pod: Pod, now: float, deadline: float) -> Problem | None:
     """What has kept a pod from its first start for too long. Room is waited for: nodes join, other pods go."""
     waited = now - (pod.placed or pod.created) if pod.phase == "Pending" else 0.0
-    for one in pod.troubles:
+    for one in pod.problems:
         patience = min(deadline, IMAGE_SECONDS) if one.reason == "ImagePull" else deadline
         if one.reason != "Unschedulable" and waited >= patience:
             return one
@@ -221,13 +225,13 @@ def _where(view: JobView) -> str:
     """What a spec that makes no progress has come to."""
     status, alive = view.seen.status, view.seen.status.alive if view.seen.status is not None else []
     for pod in view.seen.pods:
-        if pod.troubles:
-            return pod.troubles[0].message
+        if pod.problems:
+            return pod.problems[0].message
         if status is not None and pod.worker is not None and f"{pod.worker}.0" not in alive:
             return f"{pod.name} does not join the driver"
     if status is None:
         return "the driver does not answer"
-    return "; ".join(one.text for one in status.troubles) or f"the driver is in phase {status.phase}"
+    return "; ".join(one.text for one in status.problems) or f"the driver is in phase {status.phase}"
 
 
 def proven(view: JobView) -> bool:
@@ -238,7 +242,7 @@ def proven(view: JobView) -> bool:
     worker = [pod.annotations.get(names.REVISION) == mine.worker for pod in seen.workers]
     if driver.annotations.get(names.REVISION) != mine.driver or not all(worker):
         return False
-    if view.force.fallback is not None and view.force.fallback.both == mine.both:
+    if view.effective.fallback is not None and view.effective.fallback.both == mine.both:
         return True
     began = status.began if status.began is not None else driver.number(names.EPOCH, -1)
     return status.epoch > max([began, *(pod.number(names.EPOCH, -1) for pod in seen.workers)])
@@ -271,9 +275,9 @@ def describe(step: Step) -> str:
             )
         case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
-        case Refuse(_, said):
-            return f"refuse the new spec: {said}"
-        case Claim() | KeepSpec() | MakeBudget() | NoteAlone() | WriteSettings():
+        case Refuse(_, message):
+            return f"refuse the new spec: {message}"
+        case TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
             return type(step).__name__
         case _:
             assert_never(step)

@@ -36,7 +36,7 @@ SOON_SECONDS, BUSY_SECONDS, CALM_SECONDS = 0.2, 1.0, 5.0
 """Until the next pass: after something was done, while something is under way, and otherwise."""
 
 FRESH_SECONDS = 5.0
-"""A driver that did not answer once is believed what it said so long ago."""
+"""The last answer of a driver that did not answer once counts for so long."""
 
 REDIS_SECONDS = 5.0
 """Between two questions to Redis, while no driver answers."""
@@ -53,16 +53,16 @@ class Memory:
     """What is kept of a job between two passes: clocks and caches. A new operator begins without."""
 
     uid: str
-    sightings: AbsenceTimers = field(default_factory=AbsenceTimers)
+    timers: AbsenceTimers = field(default_factory=AbsenceTimers)
     errors: tuple[Problem, ...] = ()
     """of the last pass"""
     answer: tuple[str, Status, d.Submitted | None, float] | None = None
-    """of the driver: its pod, what it said, and when"""
+    """of the driver: its pod, its last answer, and when it came"""
     counted_at: float = 0.0
     """when the counters of the status were last written"""
     redis: tuple[float, str | None] = (0.0, None)
-    """when Redis was last asked, and its trouble"""
-    troubles: tuple[Problem, ...] = ()
+    """when Redis was last asked, and its problem"""
+    problems: tuple[Problem, ...] = ()
     """that events were written of"""
     events: dict[str, tuple[float, int]] = field(default_factory=dict)
     """events by name: when last, how often"""
@@ -100,11 +100,11 @@ class Reconciler:
             memory = self._memories.setdefault(name, Memory(job["metadata"]["uid"]))
         view = self._look(job, memory)
         steps = plan(view, self.token)
-        said = report(view, steps, self.token, self.release.image)
-        self._write(view, said, memory)
-        self.metrics.jobs.seen(name, _sample(view, said), said.handover_seconds)
+        written = report(view, steps, self.token, self.release.image)
+        self._write(view, written, memory)
+        self.metrics.jobs.seen(name, _sample(view, written), written.handover_seconds)
         errors = self._act(view, steps, memory)
-        memory.errors = tuple(_trouble(error) for error in errors)
+        memory.errors = tuple(_problem(error) for error in errors)
         for error in errors:
             if isinstance(error, ApiError) and error.is_transient:
                 raise error
@@ -117,19 +117,21 @@ class Reconciler:
     # ---- observe
     def _look(self, job: Doc, memory: Memory) -> JobView:
         name, uid, now = job["metadata"]["name"], memory.uid, self.clock()
-        force = effective_spec.in_force(job, lambda one: effective_spec.revisions(one, uid, self.release))
+        effective = effective_spec.in_force(job, lambda one: effective_spec.revisions(one, uid, self.release))
         try:
-            revisions = effective_spec.revisions(force.job, uid, self.release) if force.job is not None else None
+            revisions = (
+                effective_spec.revisions(effective.job, uid, self.release) if effective.job is not None else None
+            )
         except SpecRefused:
             revisions = None  # the last good spec of another version of the operator
         # Pods of a job of the same name that is gone may still be there: they are not ours.
         pods = tuple(pod for pod in self.store.pods(name) if pod.owner == uid)
         seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
-        status, submitted = self._ask_driver(driver_url(seen, force.job), seen, memory)
+        status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, memory)
         seen = replace(seen, status=status, submitted=submitted)
         if status is None and not seen.deleting and seen.before.phase != "Finished":
-            seen = replace(seen, troubles=(*seen.troubles, *self._ask_redis(memory, now)))
-        return look(seen, force, revisions, memory.sightings)
+            seen = replace(seen, problems=(*seen.problems, *self._ask_redis(memory, now)))
+        return look(seen, effective, revisions, memory.timers)
 
     def _ask_driver(self, url: str | None, seen: Seen, memory: Memory) -> tuple[Status | None, d.Submitted | None]:
         driver = seen.driver
@@ -147,7 +149,7 @@ class Reconciler:
 
     def _ask_redis(self, memory: Memory, now: float) -> Iterable[Problem]:
         if now - memory.redis[0] > REDIS_SECONDS:
-            memory.redis = (now, redis.trouble(self.release.redis))
+            memory.redis = (now, redis.problem(self.release.redis))
         if memory.redis[1] is not None:
             yield Problem(REDIS_REFUSES, memory.redis[1])
 
@@ -157,11 +159,11 @@ class Reconciler:
         if not written.material:
             if not written.changed or view.seen.now - memory.counted_at < COUNTERS_SECONDS:
                 return
-        for notice in (*events.changes(written), *events.news(written.troubles, memory.troubles)):
+        for notice in (*events.changes(written), *events.news(written.problems, memory.problems)):
             self._tell(view, notice, memory)
             if notice.reason == "HandoverFinished" and written.handover_seconds is not None:
                 self.metrics.count_handover(written.handover_seconds)
-        memory.counted_at, memory.troubles = view.seen.now, written.troubles
+        memory.counted_at, memory.problems = view.seen.now, written.problems
         wire = written.status.to_wire()
         try:
             patched = self.api.patch(
@@ -190,7 +192,7 @@ class Reconciler:
             log.log(level, "%s: the event %s was not written: %s", view.seen.name, notice.reason, error)
 
     def _count_up(self, document: Doc, count: int) -> int:
-        """Say an event that was said `count` times, as far as is known; how often it was said now."""
+        """Write an event that was written `count` times, as far as is known; how often it was written now."""
         if count == 0:
             try:
                 self.api.create(EVENTS, document)
@@ -260,27 +262,27 @@ class Reconciler:
         """Let Redis forget the run of a job that is gone, once nothing of it writes there; False: not yet."""
         if self._left_over(name) and self.store.job(name) is None:
             return False
-        trouble = redis.forget(self.release.redis, names.run_name(name, uid))
-        if trouble is not None:
-            log.info("%s: what its run left in Redis stays: %s", name, trouble)
+        problem = redis.forget(self.release.redis, names.run_name(name, uid))
+        if problem is not None:
+            log.info("%s: what its run left in Redis stays: %s", name, problem)
         return True
 
 
 def _expect(step: d.SubmitDesired, memory: Memory) -> None:
-    """From here on the driver may follow this placement: what it said before tells no more which workers are empty."""
+    """From here on the driver may follow this placement: its answer of before no longer says which workers are empty."""
     if memory.answer is not None:
         pod, status, _, at = memory.answer
         mine = d.Submitted(step.number, step.generation, step.basis, step.placements)
         memory.answer = (pod, status, mine, at)
 
 
-def _trouble(error: Fault) -> Problem:
+def _problem(error: Fault) -> Problem:
     return Problem("PlacementRefused" if isinstance(error, PlacementRefused) else "ApiRefused", str(error))
 
 
-def _sample(view: JobView, said: StatusReport) -> JobSample:
+def _sample(view: JobView, written: StatusReport) -> JobSample:
     given_up = view.seen.status.moves_given_up if view.seen.status is not None else 0
-    return JobSample(said.status, view.force.newest, len(view.seen.workers), given_up)
+    return JobSample(written.status, view.effective.newest, len(view.seen.workers), given_up)
 
 
 def again_after(repeats: int) -> float:
@@ -290,14 +292,14 @@ def again_after(repeats: int) -> float:
 
 def _pause(view: JobView) -> float | None:
     """Until the next pass, when nothing was to be done."""
-    if view.life.end is not None or view.seen.paused:
+    if view.lifecycle.end is not None or view.seen.paused:
         return None
-    wait = view.life.retry_at - view.seen.now
-    if view.life.retry_at and wait > 0:
+    wait = view.lifecycle.retry_at - view.seen.now
+    if view.lifecycle.retry_at and wait > 0:
         return min(max(wait, SOON_SECONDS), CALM_SECONDS)
     status = view.seen.status
     settled = status is not None and status.settled and view.observed is not None and not view.observed.missing
-    return CALM_SECONDS if settled and not view.turnover.drains else BUSY_SECONDS
+    return CALM_SECONDS if settled and not view.rolling.drains else BUSY_SECONDS
 
 
 def replacing(before: Doc, now: Doc) -> Doc:

@@ -16,7 +16,7 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import BUDGETS, JOBS, PODS, Kind
 from ferry_operator.kube.observe import facts
 
-GRAVES_MAX = 4096
+TOMBSTONES_MAX = 4096
 """Deleted objects that are remembered."""
 
 
@@ -26,7 +26,7 @@ class Store:
 
     nodes: dict[str, facts.KubeNode] | None = None
     _objects: dict[Kind, dict[str, Doc]] = field(default_factory=lambda: {JOBS: {}, PODS: {}, BUDGETS: {}})
-    _graves: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _tombstones: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, kind: Kind, document: Doc) -> None:
@@ -38,9 +38,9 @@ class Store:
         """An object that is not there any more."""
         with self._lock:
             metadata = document["metadata"]
-            self._graves[metadata["uid"]] = None
-            while len(self._graves) > GRAVES_MAX:
-                self._graves.popitem(last=False)
+            self._tombstones[metadata["uid"]] = None
+            while len(self._tombstones) > TOMBSTONES_MAX:
+                self._tombstones.popitem(last=False)
             known = self._objects[kind].get(metadata["name"])
             if known is not None and known["metadata"]["uid"] == metadata["uid"]:
                 del self._objects[kind][metadata["name"]]
@@ -86,7 +86,7 @@ class Store:
 
     def _put(self, kind: Kind, document: Doc) -> None:
         metadata = document["metadata"]
-        if metadata["uid"] in self._graves:
+        if metadata["uid"] in self._tombstones:
             return
         known = self._objects[kind].get(metadata["name"])
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:

@@ -5,12 +5,11 @@ A driver that does not answer is no error here but None or False: whether that m
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
 
-from ferry.contract.documents import Status
+from ferry.contract.documents import DRIVER, DriverAddress, Status
 from ferry.contract.errors import Fault
 from ferry_operator.control.decide import SubmitDesired
 from ferry_operator.control.driver_client import DriverClient
@@ -20,7 +19,7 @@ class LocalDriver:
     """The driver of one run, whichever process it is at the moment."""
 
     def __init__(self, directory: Path, secret: str) -> None:
-        self._file = directory / "driver.json"
+        self._file = directory / DRIVER
         self._secret = secret
         self._client = DriverClient()
 
@@ -52,8 +51,8 @@ class LocalDriver:
     def _url(self, pid: int) -> str | None:
         """Where the endpoint is, if it is this process that wrote it."""
         try:
-            document = json.loads(self._file.read_text())
-            return str(document["url"]).rstrip("/") if document["pid"] == pid else None
+            one = DriverAddress.load(self._file.read_text())
+            return one.url if one.pid == pid else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -1,11 +1,11 @@
-"""The supervisor's HTTP endpoint on 127.0.0.1: what other terminals and the driver ask of a running job.
+"""The supervisor's HTTP endpoint: what other terminals and the driver ask of a running job.
 
-It translates between HTTP and `Control`, and decides nothing. Every request carries a bearer token, derived from the run's
-secret.
+It translates between HTTP and `SupervisorPort`, and decides nothing. Every request carries a bearer token, which is
+derived from the run's secret.
 
 | request | answer |
 |---|---|
-| GET /job | the job as `Control.job` describes it |
+| GET /job | the job as `SupervisorPort.job` describes it |
 | PATCH /spec {workers?, instancesPerWorker?} | scales |
 | POST /move {vnode, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
 | POST /stage {epoch, stage} | from the driver: runs what is due there, then answers |
@@ -15,19 +15,15 @@ secret.
 
 from __future__ import annotations
 
-import hmac
-import socket
-import ssl
-import threading
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-import uvicorn
-from fastapi import Depends, FastAPI, Header, HTTPException
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from ferry.contract.errors import FerryError, Refusal
+from ferry.system.api_server import Application, guarded
 from ferry_operator.control.commands import Command, parse_command
 
 
@@ -91,14 +87,10 @@ def kill_command(what: str) -> Command:
     return parse_command(f"kill-instance={what}" if "." in what else f"kill-worker={what}")
 
 
-def application(control: SupervisorPort, token: str) -> FastAPI:
+def application(control: SupervisorPort, token: str) -> Application:
     """The routes."""
 
-    def authorized(authorization: Annotated[str, Header()] = "") -> None:
-        if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
-            raise HTTPException(401, "the run's token is needed")
-
-    app = FastAPI(dependencies=[Depends(authorized)], openapi_url=None)
+    app = FastAPI(openapi_url=None)
 
     @app.exception_handler(FerryError)
     def refused(request: Any, error: Exception) -> JSONResponse:
@@ -143,28 +135,4 @@ def application(control: SupervisorPort, token: str) -> FastAPI:
         control.stage(body.epoch, body.stage)
         return JSONResponse({})
 
-    return app
-
-
-class Server:
-    """A server for the application, in a thread, on a port the system chooses."""
-
-    def __init__(self, make: Callable[[], FastAPI], context: ssl.SSLContext | None = None) -> None:
-        """With a context, over TLS."""
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self._socket.listen(64)
-        self.url = f"{'http' if context is None else 'https'}://127.0.0.1:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(
-            make(), log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
-        )
-        config.ssl_context_factory = (lambda *_: context) if context is not None else None
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="endpoint", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the server."""
-        self._server.should_exit = True
-        self._thread.join(timeout=3.0)
-        self._socket.close()
+    return guarded(app, token)

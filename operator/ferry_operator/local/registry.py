@@ -7,13 +7,13 @@ supervisor is gone are removed by whoever sees them.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
 from ferry.contract.errors import SpecRefused
+from ferry.system import files
 
 
 class NoSuchJob(SpecRefused):
@@ -49,10 +49,8 @@ class Registry:
         """Make a run known; readers never see half a file."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = self._directory / f"{entry.run}-{entry.pid}.json"
-        new = file.with_suffix(".new")
-        new.touch(mode=0o600)
-        new.write_text(json.dumps(asdict(entry)))
-        os.replace(new, file)
+        with files.replacing(file, private=True) as new:
+            new.write_text(json.dumps(asdict(entry)))
         return file
 
     def entries(self) -> list[RegisteredRun]:

@@ -1,7 +1,7 @@
 """Runs one job on this machine: observe, decide, act, every 100 ms, until the job has ended and no process is left.
 
-Composition only: what should be done is decided in `decide` and `care`, how it is done is in `cluster.local`. One thread,
-the caller's, owns all state here; requests of the endpoint are closures that it runs between two looks.
+Composition only: what should be done is decided in `decide` and `restarts`, how it is done is in `cluster.local`. One
+thread, the caller's, owns all state here; requests of the endpoint are closures that it runs between two looks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ferry.contract.documents import TIMELINE, RunSettings, Status, append_recor
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.tickets import derived
+from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule, check_command
 from ferry_operator.control.restarts import Outcome, RestartPolicy, how
@@ -27,7 +28,7 @@ from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
 from ferry_operator.local.driver import LocalDriver, StatusWatch
-from ferry_operator.local.endpoint import Server, application
+from ferry_operator.local.endpoint import application
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.mailbox import Mailbox
 from ferry_operator.local.registry import RegisteredRun, Registry, born
@@ -63,16 +64,16 @@ class Supervisor:
         self._pins: dict[int, InstanceId] = {}
         self._submitted: d.Submitted | None = None
         self._missing: dict[InstanceId, float] = {}
-        self._care = RestartPolicy()
+        self._restarts = RestartPolicy()
         self._driver_ends = 0
-        self._told_to_stop = False
+        self._stop_requested = False
         self._worked = False
         """an epoch was finished"""
         self._halt = ""
         self._warnings: list[str] = []
         self._slow = ""
-        self._desk = Mailbox()
-        self._interrupts = Interrupts(self._desk.wake)
+        self._mailbox = Mailbox()
+        self._interrupts = Interrupts(self._mailbox.wake)
         self._tail = TimelineTail(directory.path / TIMELINE, from_end=True)
 
     # ---- the loop
@@ -83,8 +84,8 @@ class Supervisor:
             self._begin(stack)
             while self.outcome is None:
                 show(self._look())
-                self._desk.serve(PAUSE_SECONDS)
-            self._desk.close()
+                self._mailbox.serve(PAUSE_SECONDS)
+            self._mailbox.close()
             show(self._view(None, self._cluster.workers()))
         assert self.outcome is not None
         return self.outcome
@@ -93,7 +94,7 @@ class Supervisor:
         secret, encrypted = self.settings.secret, self.settings.encrypted
         token = derived(secret, "supervisor")
         context = server_context(issue(secret)) if encrypted else None
-        endpoint = Server(lambda: application(self, token), context)
+        endpoint = ApiServer(application(self, token), ("127.0.0.1", 0), context)
         stack.callback(endpoint.close)
         processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs", {})
         stack.callback(processes.close)
@@ -147,13 +148,13 @@ class Supervisor:
         for record in records:
             if record.get("kind") == "epoch":
                 self._worked = True
-                self._care.epoch_finished()
+                self._restarts.epoch_finished()
             elif record.get("kind") == "halt":
                 self._halt = str(record.get("text", ""))
-        said = status.transport.reason if status is not None else self._slow
-        if said not in ("", self._slow):
-            self._warnings.append(f"links are not RDMA although it is expected: {said}")
-        self._slow = said
+        reason = status.transport.reason if status is not None else self._slow
+        if reason not in ("", self._slow):
+            self._warnings.append(f"links are not RDMA although it is expected: {reason}")
+        self._slow = reason
         warnings, self._warnings = self._warnings, []
         return RunView(self.settings, status, workers, self.wanted, records, warnings)
 
@@ -164,7 +165,7 @@ class Supervisor:
             wanted=self.wanted,
             workers=workers,
             driver=driver.running,
-            driver_may_start=self.stopping is None and self._care.may_start(now),
+            driver_may_start=self.stopping is None and self._restarts.may_start(now),
             status=status,
             submitted=self._submitted,
             drains=tuple(self._drains),
@@ -185,7 +186,7 @@ class Supervisor:
             self.outcome = Outcome("stopped")
             return
         expected = self._cluster.driver_was_killed()
-        self.outcome = self._care.ended(seen.code, expected, time.monotonic())
+        self.outcome = self._restarts.ended(seen.code, expected, time.monotonic())
         if self.outcome is None and not expected:
             self._note(f"restart driver ({how(seen.code)})")
         elif self.outcome is not None and not self.outcome.ok:
@@ -236,9 +237,9 @@ class Supervisor:
         elif self._interrupts.count > 1 or time.monotonic() - self.stopping > STOP_SECONDS:
             self._cluster.kill_driver()
             self.outcome = Outcome("stopped")
-        elif not self._told_to_stop:
-            self._told_to_stop = self._client.stop(pid)
-            if not self._told_to_stop and self._watch.latest(pid) is None:
+        elif not self._stop_requested:
+            self._stop_requested = self._client.stop(pid)
+            if not self._stop_requested and self._watch.latest(pid) is None:
                 # It does not serve yet, so no epoch is under way that would be worth waiting for.
                 self._cluster.kill_driver()
                 self.outcome = Outcome("stopped")
@@ -246,22 +247,22 @@ class Supervisor:
     def _note(self, text: str) -> None:
         append_record(self.directory.path, {"kind": "action", "t": time.time(), "text": text})
 
-    # ---- requests (Control): called by the endpoint's threads
+    # ---- requests (SupervisorPort): called by the endpoint's threads
     def job(self) -> Record:
-        """See `endpoint.Control`."""
-        return self._desk.ask(self._job)
+        """See `endpoint.SupervisorPort`."""
+        return self._mailbox.ask(self._job)
 
     def perform(self, commands: Sequence[Command]) -> None:
-        """See `endpoint.Control`."""
-        self._desk.ask(lambda: self._perform_all(commands))
+        """See `endpoint.SupervisorPort`."""
+        self._mailbox.ask(lambda: self._perform_all(commands))
 
     def stage(self, epoch: int, stage: str) -> None:
-        """See `endpoint.Control`."""
-        self._desk.ask(lambda: self._stage(epoch, stage))
+        """See `endpoint.SupervisorPort`."""
+        self._mailbox.ask(lambda: self._stage(epoch, stage))
 
     def stop(self) -> None:
-        """See `endpoint.Control`."""
-        self._desk.ask(self._stop)
+        """See `endpoint.SupervisorPort`."""
+        self._mailbox.ask(self._stop)
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
@@ -304,6 +305,8 @@ class Supervisor:
             case "kill-driver":
                 self._cluster.kill_driver()
                 self._watch.forget()
+            case _:
+                assert_never(command.kind)
 
     def _stage(self, epoch: int, stage: str) -> None:
         for command in self.schedule.due(epoch, stage):

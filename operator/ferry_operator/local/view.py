@@ -1,4 +1,4 @@
-"""What a supervisor shows of a run: to the terminal it runs in (`View`), and to other ones (`describe`). Values only."""
+"""What a supervisor shows of a run: to the terminal it runs in (`RunView`), and to other ones (`describe`). Values only."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Bins:
 
     def prefer(self, near: dict[int, Sequence[int]]) -> None:
         """Moves of an item to these bins cost nothing and are taken first. Says which moves, never whether to move."""
-        assert not self._near, "said twice"
+        assert not self._near, "added twice"
         self._near = near
         for item, bins in near.items():
             for bin_ in bins:

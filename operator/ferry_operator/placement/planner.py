@@ -161,7 +161,7 @@ def _lead(cluster: Slots, rates: list[float], led: list[int], holders: list[list
         if bins.where[vnode] < 0:
             bins.put(vnode, bins.emptiest(vnode, every))
     # Whether to level must not depend on where the copies are, or a second plan, with other copies, might decide anew.
-    trial = levelled(bins, {}, tolerance)
-    if not worth(bins, trial, tolerance):
+    candidate = levelled(bins, {}, tolerance)
+    if not worth(bins, candidate, tolerance):
         return bins.where
     return levelled(bins, dict(enumerate(holders)), tolerance).where

@@ -19,6 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ferry.system import files
 from ferry_operator.cli.remote import logs, redact, tables
 from ferry_operator.cli.remote.logs import LogSource
 from ferry_operator.cli.remote.port import DEFINITIONS, UserApi
@@ -98,14 +99,11 @@ def shown(job: RemoteJob) -> str:
 
 def write(bundle: Bundle, file: Path, directory: str, now: float) -> None:
     """The archive, readable by its owner alone, whole or not at all."""
-    new = file.with_name(f".{file.name}.new")
-    new.touch(mode=0o600)
-    with tarfile.open(new, "w:gz") as archive:
+    with files.replacing(file, private=True) as new, tarfile.open(new, "w:gz") as archive:
         for name, data in sorted(bundle.files.items()):
             entry = tarfile.TarInfo(f"{directory}/{name}")
             entry.size, entry.mtime, entry.mode = len(data), int(now), 0o600
             archive.addfile(entry, io.BytesIO(data))
-    new.replace(file)
 
 
 def _named(job: RemoteJob, pods: Sequence[Doc]) -> Iterator[str]:

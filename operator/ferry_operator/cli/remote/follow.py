@@ -110,7 +110,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Line]:
     """What is new, until the job is at rest or will not be; the last line's look has the state. 0: no timeout."""
-    began, news, said, moved = clock(), _News(job), "", False
+    began, news, printed, moved = clock(), _News(job), "", False
     state, since, heard = FollowState.GOING, began, began
     look = Look(state, "")
     while True:
@@ -122,9 +122,9 @@ def follow(
         except ApiError as error:
             if not error.is_transient or now - heard >= SILENT_SECONDS or (timeout and now - began >= timeout):
                 raise
-            if str(error) != said:
-                said = str(error)
-                yield Line("progress", said, look)
+            if str(error) != printed:
+                printed = str(error)
+                yield Line("progress", printed, look)
             sleep(LOOK_SECONDS)
             continue
         heard = now
@@ -132,9 +132,9 @@ def follow(
         if look.state is not state:
             state, since = look.state, now
         yield from lines
-        if state in WAITING and look.text != said:
-            said = look.text
-            yield Line("progress", said, look)
+        if state in WAITING and look.text != printed:
+            printed = look.text
+            yield Line("progress", printed, look)
         if state is FollowState.REST and now - since >= CALM_SECONDS:
             took = f"; the handover took {look.last_handover}" if moved and look.last_handover else ""
             yield Line("end", look.text + took, look)

@@ -35,23 +35,23 @@ def resized(old: Size, new: Size, nodes: Mapping[int, str]) -> Movement:
 
 
 def rolled(size: Size, nodes: Mapping[int, str]) -> Movement:
-    """Every worker is emptied and made again, one after another, while one more stands in."""
+    """Every worker is emptied and made again, one after another, beside a surge worker."""
     extra = size.workers
     steps = [[j for j in (*size.holding, extra) if j != k] for k in range(size.workers)]
-    crews = [size.holding, *steps, size.holding]
-    return _along([_slots(size, crew, nodes) for crew in crews], [size.replicas] * len(crews), size)
+    stations = [size.holding, *steps, size.holding]
+    return _along([_slots(size, workers, nodes) for workers in stations], [size.replicas] * len(stations), size)
 
 
 def _slots(size: Size, workers: Sequence[int], nodes: Mapping[int, str]) -> list[Slot]:
     return [Slot(f"{k}.{i}", k, nodes.get(k, f"node of {k}")) for k in workers for i in range(size.instances)]
 
 
-def _along(crews: Sequence[list[Slot]], replicas: Sequence[int], size: Size) -> Movement:
-    """All that moves on the way from the first crew to the last one."""
+def _along(stations: Sequence[list[Slot]], replicas: Sequence[int], size: Size) -> Movement:
+    """All that moves on the way from the first set of workers to the last one."""
     loads = [Load(0.0, 1.0)] * size.virtual_nodes
     placements: tuple[Placement | None, ...] = (None,) * size.virtual_nodes
     switchovers = copies = 0
-    for step, (slots, copied) in enumerate(zip(crews, replicas)):
+    for step, (slots, copied) in enumerate(zip(stations, replicas)):
         planned = planner.plan(slots, loads, placements, copied)
         if step:
             one = planner.movement(placements, planned, loads)

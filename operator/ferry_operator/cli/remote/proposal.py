@@ -142,7 +142,7 @@ def _effects(
             move = forecast.rolled(new, nodes)
             moved.leaders = (moved.leaders or 0) + move.switchovers
             moved.copies = (moved.copies or 0) + move.copies
-            yield "meanwhile one more worker stands in; " + _moved(move.switchovers, move.copies, new.virtual_nodes)
+            yield "meanwhile there is a surge worker; " + _moved(move.switchovers, move.copies, new.virtual_nodes)
         else:
             moved.leaders = moved.copies = None
             yield f"every one of the {new.virtual_nodes} virtual nodes moves at least once"

@@ -1,6 +1,7 @@
-"""A job on a cluster, and all jobs of a namespace: `client.Job` and `client.Shown` behind the API server.
+"""A job on a cluster, and all jobs of a namespace: `client.Local` and `client.Shown` behind the API server.
 
-What is read beside the StreamJob itself (events, pods) may be forbidden to the user; then it is left out, and said.
+What is read beside the StreamJob itself (events, pods) may be forbidden to the user; then it is left out, and the
+output says so.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class RemoteJob:
 
     # ---- changes
     def scale(self, workers: int | None, instances: int | None) -> str:
-        """See `client.Job`. Workers alone are a change of the scale subresource, to which a user may have the right."""
+        """See `client.Local`. Workers alone are a change of the scale subresource, to which a user may have the right."""
         if instances is not None:
             wanted = {"workers": workers, "instancesPerWorker": instances}
             self._patch({"spec": {name: value for name, value in wanted.items() if value is not None}})
@@ -108,7 +109,7 @@ class RemoteJob:
         return self._in_words("scaling")
 
     def move(self, vnode: int, instance: str) -> str:
-        """See `client.Job`."""
+        """See `client.Local`."""
         self._edit(lambda job: intents.move(job, vnode, instance))
         return self._in_words(f"virtual node {vnode} moves to {instance}, and is kept there")
 
@@ -118,7 +119,7 @@ class RemoteJob:
         return self._in_words(f"virtual node {vnode} is not kept any more")
 
     def drain(self, worker: int) -> str:
-        """See `client.Job`."""
+        """See `client.Local`."""
         self._edit(lambda job: intents.drain(job, worker))
         return self._in_words(f"worker {worker} is being emptied")
 

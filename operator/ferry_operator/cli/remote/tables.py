@@ -71,7 +71,7 @@ def _pod(pod: facts.Pod) -> Record:
         "node": pod.node,
         "phase": "Terminating" if pod.deleting is not None else pod.phase,
         "ready": pod.ready,
-        "troubles": [asdict(one) for one in pod.troubles],
+        "problems": [asdict(one) for one in pod.problems],
     }
 
 
@@ -117,7 +117,7 @@ def jobs_table(document: Record) -> Table:
             str(status["moving"]),
             *(_or_dash(status.get(key)) for key in ("lag", "state", "replicaLag", "lastHandover")),
             _ago(one["created"]),
-            Text("paused" if one["paused"] else _first_trouble(status), style="yellow"),
+            Text("paused" if one["paused"] else _first_problem(status), style="yellow"),
         )
     if not document["jobs"]:
         table.add_row(Text(f"no StreamJob in namespace {document['namespace']}", style="dim"))
@@ -198,7 +198,7 @@ def _condition_text(one: Mapping[str, Any]) -> Text:
 
 def _pod_text(pod: Record, more: Sequence[str]) -> str:
     words = [pod["phase"] + ("" if pod["ready"] else ", not ready"), f"on {pod['node']}" if pod["node"] else "no node"]
-    return ", ".join([*words, *more, *(one["message"] for one in pod["troubles"])])
+    return ", ".join([*words, *more, *(one["message"] for one in pod["problems"])])
 
 
 def event_text(event: Record) -> Text:
@@ -209,7 +209,7 @@ def event_text(event: Record) -> Text:
     return text.append(f"{event['reason']}: {event['message']}{times}", style=style)
 
 
-def _first_trouble(status: Mapping[str, Any]) -> str:
+def _first_problem(status: Mapping[str, Any]) -> str:
     bad = next((one for one in status["conditions"] if one["type"] == "Degraded" and one["status"] == "True"), None)
     return str(bad["message"]) if bad is not None else ""
 
@@ -231,9 +231,9 @@ def proposal_table(found: Proposal) -> Table:
         text = Text(f"{_short(one.before)} -> {_short(one.after)}  ")
         text.append(str(one.kind), style="red" if one.kind == "refused" else "cyan").append(f": {one.entry.what}")
         _add(table, one.path, text)
-    _add_all(table, "so", list(found.effects))
+    _add_all(table, "effect", list(found.effects))
     _add_all(table, "refused", [Text(text, style="red") for text in found.refusals])
-    _add_all(table, "mind", [Text(text, style="yellow") for text in found.warnings])
+    _add_all(table, "warning", [Text(text, style="yellow") for text in found.warnings])
     return table
 
 

@@ -126,7 +126,7 @@ class KubeApi:
 
 
 class UserClient(KubeApi):
-    """The same with the rights of a user, and with what only people ask for. See `plugin.port.UserApi`."""
+    """The same with the rights of a user, and with what only people ask for. See `cli.remote.port.UserApi`."""
 
     def __init__(self, kubeconfig: str | None, context: str | None, namespace: str | None) -> None:
         """Without a kubeconfig (files, as KUBECONFIG names them): the service account of this pod. Raises Refusal."""
@@ -136,12 +136,12 @@ class UserClient(KubeApi):
         super().__init__(self.namespace, lambda *_: None, USER_TIMEOUT, configuration)
 
     def dry_run(self, kind: Kind, name: str, document: Doc) -> Doc:
-        """See `plugin.port.UserApi`."""
+        """See `cli.remote.port.UserApi`."""
         query = [("dryRun", "All"), ("fieldValidation", "Strict")]
         return self._call("PATCH", kind, name, body=document, query=query)
 
     def events(self, about: str) -> list[Doc]:
-        """See `plugin.port.UserApi`."""
+        """See `cli.remote.port.UserApi`."""
         query = [("fieldSelector", f"involvedObject.name={about}")]
         found: list[Doc] = self._call("GET", EVENTS, verb="list", query=query).get("items") or []
         return found
@@ -149,7 +149,7 @@ class UserClient(KubeApi):
     def log(
         self, pod: str, container: str, follow: bool = False, previous: bool = False, tail: int | None = None
     ) -> Iterator[bytes]:
-        """See `plugin.port.UserApi`."""
+        """See `cli.remote.port.UserApi`."""
         record("get", PODS, "log")
         wanted = {"container": container, "follow": follow or None, "previous": previous or None, "tailLines": tail}
         query = [(key, str(value).lower()) for key, value in wanted.items() if value is not None]
@@ -249,9 +249,9 @@ def record(verb: str, kind: Kind, subresource: str = "") -> None:
 
 
 def _refused(verb: str, kind: Kind, name: str, status: int, data: Any) -> ApiError:
-    said = data if isinstance(data, dict) else {}
-    text = str(said.get("message") or f"{verb} {kind.plural} {name}: answered with {status}")
-    return ApiError(status, str(said.get("reason") or status), text)
+    body = data if isinstance(data, dict) else {}
+    text = str(body.get("message") or f"{verb} {kind.plural} {name}: answered with {status}")
+    return ApiError(status, str(body.get("reason") or status), text)
 
 
 def _parsed(data: bytes) -> Any:

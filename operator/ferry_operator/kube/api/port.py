@@ -1,6 +1,6 @@
 """The port through which the operator sees and changes the cluster: seven verbs on plain documents, and how they fail.
 
-`api` implements it with an API server; tests with one in memory. It retries nothing and decides nothing.
+`client` implements it with an API server; tests with one in memory. It retries nothing and decides nothing.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ferry_operator.kube.api.names import GROUP, PLURAL
 
-RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
+RULES: dict[tuple[str, str], tuple[str, ...]] = {
     (GROUP, PLURAL): ("list", "watch", "patch"),
     (GROUP, f"{PLURAL}/status"): ("patch",),
     (GROUP, f"{PLURAL}/finalizers"): ("update",),
@@ -19,7 +19,7 @@ RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
 }
 """(group, resource) -> verbs, in the namespace. Secrets are written, never read."""
 
-NODE_RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {("", "nodes"): ("list",)}
+NODE_RULES: dict[tuple[str, str], tuple[str, ...]] = {("", "nodes"): ("list",)}
 """The same, of the whole cluster; without it nodes that are cordoned are not seen."""
 
 UNCALLED: tuple[tuple[str, str, str], ...] = (("update", GROUP, f"{PLURAL}/finalizers"),)

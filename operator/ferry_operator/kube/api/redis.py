@@ -16,7 +16,7 @@ SECONDS = 2.0
 ANSWER_MAX = 64 * 1024
 
 
-def trouble(url: str) -> str | None:
+def problem(url: str) -> str | None:
     """Why the server cannot be used, or None."""
     return _talk(url, [["PING"]])
 

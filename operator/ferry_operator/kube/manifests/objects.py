@@ -12,8 +12,8 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import parts
 
 NEVER_BELOW = 100_000
-"""More workers than there can be: no eviction is ever allowed, also while others stand in. A drain of a node waits until
-the workers on it were emptied and have moved."""
+"""More workers than there can be: no eviction is ever allowed, also while there are surge workers. A drain of a node
+waits until the workers on it were emptied and have moved."""
 
 
 def secret(job: Doc, settings: RunSettings) -> Doc:

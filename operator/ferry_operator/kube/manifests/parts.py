@@ -6,10 +6,12 @@ directory of the node. An RDMA device breaks none of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 from zlib import crc32
 
+from ferry.contract import ports, variables
 from ferry_operator.job.models import API_VERSION, KIND, StreamJob
 from ferry_operator.job.models_base import is_below
 from ferry_operator.job.models_kubernetes import Resources, Volume
@@ -23,9 +25,6 @@ INSTANCES_FILE = f"{SETTINGS_DIRECTORY}/pod/instances"
 
 TEMPORARY = PurePosixPath("/", "tmp")
 """Of a container; Java insists on it."""
-
-CONTROL_PORT, METRICS_PORT, MASTER_PORT, CHANNEL_PORT, FLIGHT_PORT = 7070, 7071, 7077, 7100, 7200
-"""On the pod network; sidecars count up from the last two, by instance."""
 
 HOST_PORTS, HOST_JOBS = 21000, 4000
 """On the host's network each job has two ports of its own, which the scheduler keeps from clashing on one node."""
@@ -50,18 +49,18 @@ def on_host(job: StreamJob) -> bool:
 
 def control_port(job: StreamJob, uid: str) -> int:
     """Where the driver serves."""
-    return _host_port(uid) if on_host(job) else CONTROL_PORT
+    return _host_port(uid) if on_host(job) else ports.CONTROL
 
 
 def master_port(job: StreamJob, uid: str) -> int:
     """Where Spark's master listens."""
-    return _host_port(uid) + 1 if on_host(job) else MASTER_PORT
+    return _host_port(uid) + 1 if on_host(job) else ports.SPARK_MASTER
 
 
 def metrics_port(job: StreamJob, uid: str, worker: int | None = None) -> int:
     """Where the driver, or a worker's sidecar, serves its metrics."""
     if not on_host(job):
-        return METRICS_PORT
+        return ports.METRICS
     return HOST_METRICS_PORTS + (crc32(uid.encode()) + (0 if worker is None else 1 + worker)) % HOST_PODS
 
 
@@ -123,14 +122,14 @@ def container(name: str, job: StreamJob, release: Installation, arguments: list[
     }
 
 
-def environment(job: StreamJob, **more: str) -> list[Doc]:
+def environment(job: StreamJob, more: Mapping[str, str]) -> list[Doc]:
     """Variables of every container: where the pod is, and `more`."""
     return [
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-        {"name": "FERRY_HOST", "value": "$(POD_IP)"},
-        *([] if on_host(job) else [{"name": "FERRY_PORTS", "value": "fixed"}]),
+        {"name": variables.HOST, "value": "$(POD_IP)"},
+        *([] if on_host(job) else [{"name": variables.PORTS, "value": variables.FIXED}]),
         *({"name": name, "value": value} for name, value in more.items()),
     ]
 
@@ -146,7 +145,7 @@ def metrics_token(release: Installation) -> list[Doc]:
     if release.metrics_secret is None:
         return []
     reference = {"name": release.metrics_secret, "key": "token", "optional": True}
-    return [{"name": "FERRY_METRICS_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
+    return [{"name": variables.METRICS_TOKEN, "valueFrom": {"secretKeyRef": reference}}]
 
 
 def mount(name: str, path: str, **more: Any) -> Doc:
@@ -187,6 +186,13 @@ def user_mounts(job: StreamJob) -> list[Doc]:
         mount(_name(volume), volume.mount_path, **({"readOnly": True} if volume.read_only else {}))
         for volume in job.spec.kubernetes.volumes
     ]
+
+
+def pipeline_mounts(job: StreamJob) -> list[Doc]:
+    """The volume that the pipeline's file lies on, to read: instances load it when it has a process."""
+    file = job.spec.pipeline.file
+    holders = [v for v in job.spec.kubernetes.volumes if file is not None and is_below(file, v.mount_path)]
+    return [mount(_name(volume), volume.mount_path, readOnly=True) for volume in holders]
 
 
 def checkpoint_mount(job: StreamJob) -> list[Doc]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ferry.contract import ports, variables
+from ferry.contract.documents import WORKERS
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_kubernetes import Resources
 from ferry_operator.kube.api import names
@@ -20,7 +22,7 @@ GRACE_SECONDS = 15
 
 PYTHON = "python3"
 
-FLIGHT: Doc = {"tcpSocket": {"port": parts.FLIGHT_PORT}}
+FLIGHT: Doc = {"tcpSocket": {"port": ports.FLIGHT}}
 """Whether it listens, with TLS or without."""
 
 
@@ -30,16 +32,16 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
     control, master, metrics = (f(spec, uid) for f in (parts.control_port, parts.master_port, parts.metrics_port))
     arguments = [PYTHON, "-m", "ferry.driver", parts.RUN_JSON]
     main = parts.container("driver", spec, release, arguments, spec.spec.kubernetes.driver)
-    main["env"] = parts.environment(
-        spec,
-        FERRY_SPARK="standalone",
-        FERRY_CONTROL_PORT=str(control),
-        FERRY_MASTER_PORT=str(master),
-        FERRY_METRICS_PORT=str(metrics),
-    )
+    given = {
+        variables.SPARK: variables.STANDALONE,
+        variables.CONTROL_PORT: str(control),
+        variables.MASTER_PORT: str(master),
+        variables.METRICS_PORT: str(metrics),
+    }
+    main["env"] = parts.environment(spec, given)
     main["env"] += parts.metrics_token(release)
     main["ports"] = [_port("control", control, spec), _port("master", master, spec), _port("metrics", metrics, spec)]
-    # It says whether its loop comes round; one that is not well for long is replaced (`life.hangs`).
+    # It says whether its loop comes round; one that is not well for long is replaced (`lifecycle.hangs`).
     asked = {"path": "/healthz", "port": control, **({} if spec.spec.security.tls == "off" else {"scheme": "HTTPS"})}
     main["readinessProbe"] = _answers({"httpGet": asked}, failures=3)
     main["volumeMounts"] = [*parts.base_mounts(), *parts.checkpoint_mount(spec), *parts.user_mounts(spec)]
@@ -109,14 +111,15 @@ def _sidecar(job: Doc, spec: StreamJob, release: Installation, index: int) -> Do
     one = parts.container("sidecar", spec, release, arguments, spec.spec.kubernetes.sidecar)
     one["restartPolicy"] = "Always"
     metrics = parts.metrics_port(spec, job["metadata"]["uid"], index)
-    more = {"FERRY_INSTANCES_FILE": parts.INSTANCES_FILE, "FERRY_METRICS_PORT": str(metrics)}
-    one["env"] = [*parts.environment(spec, **more), *parts.metrics_token(release)]
+    given = {variables.INSTANCES_FILE: parts.INSTANCES_FILE, variables.METRICS_PORT: str(metrics)}
+    one["env"] = [*parts.environment(spec, given), *parts.metrics_token(release)]
     # A container that starts again in a pod that was replaced must not take the worker back.
-    one["env"].append({"name": "FERRY_PLACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
-    one["volumeMounts"] = [*parts.base_mounts(), parts.mount("state", str(DIRECTORY / "workers"))]
+    one["env"].append({"name": variables.PLACE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
+    mine = parts.mount("state", str(DIRECTORY / WORKERS))
+    one["volumeMounts"] = [*parts.base_mounts(), mine, *parts.pipeline_mounts(spec)]
     one["ports"] = [_port("metrics", metrics, spec)]
     if not parts.on_host(spec):
-        one["ports"] += [_port("channel", parts.CHANNEL_PORT, spec), _port("flight", parts.FLIGHT_PORT, spec)]
+        one["ports"] += [_port("channel", ports.CHANNEL, spec), _port("flight", ports.FLIGHT, spec)]
         # The executor waits for it; compiling the kernels at a first start takes a while.
         one["startupProbe"] = {**_answers(FLIGHT, failures=300), "periodSeconds": 1}
         one["readinessProbe"] = _answers(FLIGHT, failures=3)
@@ -131,7 +134,7 @@ def _sidecar(job: Doc, spec: StreamJob, release: Installation, index: int) -> Do
 def _executor(spec: StreamJob, release: Installation, index: int) -> Doc:
     arguments = [PYTHON, "-m", "ferry.worker", parts.RUN_JSON, "--worker", str(index)]
     one = parts.container("executor", spec, release, arguments, spec.spec.kubernetes.executor)
-    one["env"] = parts.environment(spec, FERRY_WORKER=str(index))
+    one["env"] = parts.environment(spec, {variables.WORKER: str(index)})
     one["volumeMounts"] = [*parts.base_mounts(), *parts.user_mounts(spec)]
     return one
 
@@ -151,7 +154,7 @@ def _owner_of_state(spec: StreamJob, release: Installation) -> list[Doc]:
     """A directory of the node is made by root; it is given to the user of the sidecar."""
     if spec.spec.kubernetes.state_volume.medium != "hostPath":
         return []
-    path, user = str(DIRECTORY / "workers"), parts.user(spec, release)
+    path, user = str(DIRECTORY / WORKERS), parts.user(spec, release)
     one = parts.container("state-owner", spec, release, ["chown", f"{user}:{user}", path], Resources())
     one["securityContext"] |= {
         "runAsNonRoot": False,

@@ -34,7 +34,7 @@ class EffectiveSpec:
     """it is the one that the user wrote last"""
     good: bool
     """it is recorded as the last good one"""
-    trouble: Problem | None = None
+    problem: Problem | None = None
     fallback: Revisions | None = None
     """of the last good spec, while that is another spec than the one in force"""
 
@@ -71,13 +71,13 @@ def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Effecti
     except SpecRefused as error:
         text = str(error).replace("\n", "; ")
         also = ": the last good spec stays in force" if last is not None else ""
-        return EffectiveSpec(last, newest=False, good=True, trouble=Problem("SpecRefused", text + also))
+        return EffectiveSpec(last, newest=False, good=True, problem=Problem("SpecRefused", text + also))
     if last is None:
         return EffectiveSpec(job, newest=True, good=False)
     no = _refusal(annotations.get(names.REFUSED))
     if no is not None and no[0] == mine.both:
         text = f"{no[1]}: the last good spec stays in force; another spec.restartNonce tries this one again"
-        return EffectiveSpec(last, newest=False, good=True, trouble=Problem("SpecRefused", text))
+        return EffectiveSpec(last, newest=False, good=True, problem=Problem("SpecRefused", text))
     same = not changes.classify(last.spec, job.spec)
     return EffectiveSpec(job, newest=True, good=same, fallback=None if same else revise(last))
 
@@ -87,9 +87,9 @@ def last_good(job: StreamJob) -> str:
     return json.dumps(job.spec.model_dump(mode="json", by_alias=True), separators=(",", ":"))
 
 
-def refusal(revision: str, said: str) -> str:
+def refusal(revision: str, text: str) -> str:
     """The annotation that keeps why the spec with these revisions cannot run."""
-    return json.dumps([revision, said])
+    return json.dumps([revision, text])
 
 
 def revisions(job: StreamJob, uid: str, release: Installation) -> Revisions:
@@ -167,7 +167,7 @@ def _of_today(kept: Doc) -> Doc:
 
 def _refusal(text: str | None) -> tuple[str, str] | None:
     try:
-        revision, said = json.loads(text or "")
-        return str(revision), str(said)
+        revision, reason = json.loads(text or "")
+        return str(revision), str(reason)
     except (ValueError, TypeError):
         return None

@@ -92,7 +92,7 @@ class Pod:
     silent_since: float | None
     """it is not ready although its containers last were: nobody hears of its node"""
     ended: Ended | None
-    troubles: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     """uid of the StreamJob that it belongs to"""
@@ -108,7 +108,7 @@ class Pod:
     @property
     def unschedulable(self) -> bool:
         """No node takes it at present."""
-        return any(one.reason == "Unschedulable" for one in self.troubles)
+        return any(one.reason == "Unschedulable" for one in self.problems)
 
     def number(self, annotation: str, default: int = 0) -> int:
         """A number among the annotations; `default` when there is none."""
@@ -182,7 +182,7 @@ def pod(document: Doc) -> Pod:
         ready=ready.get("status") == "True",
         silent_since=when(ready.get("lastTransitionTime")) if silent else None,
         ended=_ended(metadata, status, main),
-        troubles=tuple(_troubles(metadata["name"], conditions, every)),
+        problems=tuple(_problems(metadata["name"], conditions, every)),
         annotations=metadata.get("annotations") or {},
         owner=owner(metadata),
         scheme=_scheme(document),
@@ -261,7 +261,7 @@ def _ended(metadata: Doc, status: Doc, main: list[_Container]) -> Ended | None:
     return Ended(None, str(status.get("reason") or "PodEnded"), str(status.get("message") or ""), at)
 
 
-def _troubles(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Container]) -> Iterable[Problem]:
+def _problems(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Container]) -> Iterable[Problem]:
     scheduled = conditions.get("PodScheduled") or {}
     if scheduled.get("status") == "False" and scheduled.get("reason") in ("Unschedulable", "SchedulingGated"):
         yield Problem("Unschedulable", f"{name}: {scheduled.get('message', 'no node takes it')}")
@@ -273,6 +273,6 @@ def _troubles(name: str, conditions: Mapping[str, Doc], containers: Iterable[_Co
         if kind is not None:
             text = str(one.waiting.get("message") or one.waiting["reason"])
             if kind == "CrashLoop":
-                said = (why_ended(one.name, str(one.before.get("reason") or "")), one.before.get("message"))
-                text = f"ends with {one.before.get('exitCode', '?')}: {'; '.join(filter(None, said)) or 'no log'}"
+                parts = (why_ended(one.name, str(one.before.get("reason") or "")), one.before.get("message"))
+                text = f"ends with {one.before.get('exitCode', '?')}: {'; '.join(filter(None, parts)) or 'no log'}"
             yield Problem(kind, f"{name}, {one.name}: {text.strip()}")

@@ -40,10 +40,10 @@ class DriverLifecycle:
     """when it may start again"""
     end: Phase | None = None
     """Finished or Failed: nothing is started any more"""
-    trouble: Problem | None = None
+    problem: Problem | None = None
 
 
-def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float) -> DriverLifecycle:
+def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, now: float) -> DriverLifecycle:
     """`revision`: of a driver made now; `epoch`: the last one known; `finished`: the job was seen to be."""
     if finished:
         return DriverLifecycle(False, end="Finished")
@@ -59,10 +59,10 @@ def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, n
     if kind == "finished":
         return DriverLifecycle(False, end="Finished")
     changed = pod.annotations.get(names.REVISION) != revision
-    said = said_by(pod)
+    message = end_message(pod)
     if kind in ("refused", "halted") and not changed:
         reason = "DriverRefused" if kind == "refused" else "DriverHalted"
-        return DriverLifecycle(False, end="Failed", trouble=Problem(reason, f"{said}; {AGAIN}"))
+        return DriverLifecycle(False, end="Failed", problem=Problem(reason, f"{message}; {AGAIN}"))
     began = pod.number(names.EPOCH, -1)
     worked = epoch is not None and epoch > began
     if changed:
@@ -70,9 +70,9 @@ def life_of(pod: Pod | None, revision: str, epoch: int | None, finished: bool, n
     failures = 1 if worked else pod.number(names.FAILURES) + 1
     retry_at = pod.ended.at + back_off(failures, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
     how = f"exit code {pod.ended.code}" if pod.ended.code is not None else "ended from outside"
-    text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {said}"
-    trouble = Problem("DriverCrashes", text) if failures > 1 else None
-    return DriverLifecycle(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, trouble=trouble)
+    text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {message}"
+    problem = Problem("DriverCrashes", text) if failures > 1 else None
+    return DriverLifecycle(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, problem=problem)
 
 
 def hangs(pod: Pod, fine: bool, now: float) -> str | None:
@@ -90,7 +90,7 @@ def hangs(pod: Pod, fine: bool, now: float) -> str | None:
     return f"it hangs: its node has not found it well for {seconds:.0f} s"
 
 
-def said_by(pod: Pod) -> str:
+def end_message(pod: Pod) -> str:
     """What a driver that ended gave as the reason: its refusal if there is one, else the last it said."""
     assert pod.ended is not None
     lines = [line.rstrip() for line in pod.ended.message.splitlines() if line.strip()]

@@ -1,7 +1,7 @@
 """Workers that have to leave their pod: of nodes that are cordoned, of an older revision, or as the user asked. Pure.
 
 A worker is emptied by an ordinary drain of `decide`, and its pod is made again once nothing is on it. Meanwhile as many
-others stand in for those that leave, where there is room; where there is none, it goes without.
+surge workers are added for those that leave, where there is room; where there is none, it goes without.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.facts import KubeNode, Pod
 
 WORKERS_MAX = 512
-"""Wanted ones and those that stand in for others."""
+"""Wanted workers and surge workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +24,20 @@ class RollingReplacement:
     """What `decide` is told beyond the spec."""
 
     workers: int
-    """how many there should be, with those that stand in"""
+    """how many there should be, with surge workers"""
     drains: tuple[int, ...] = ()
     leaving: tuple[int, ...] = ()
     """drained workers whose pods are made again when they are empty"""
     remade: tuple[int, ...] = ()
     """workers whose pods are out of date and never ran: nothing is in them"""
-    alone: int | None = None
-    """a worker for which none can stand in, for there is no room: to be noted on its pod"""
+    without_surge: int | None = None
+    """a worker that leaves without a surge worker, for lack of room: to be noted on its pod"""
     stuck: bool = False
     """a worker should leave, and no other can take its state"""
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class WorkerPods:
     """The workers of a job as they are."""
 
     wanted: int
@@ -54,39 +54,43 @@ class Crew:
 
     def never_ran(self, k: int) -> bool:
         """Whether its pod is held up before its first start."""
-        return self.pods[k].phase == "Pending" and bool(self.pods[k].troubles) and k not in self.alive
+        return self.pods[k].phase == "Pending" and bool(self.pods[k].problems) and k not in self.alive
 
 
-def crew_of(wanted: int, pods: Sequence[Pod], revision: str, status: Status | None) -> Crew:
+def worker_pods(wanted: int, pods: Sequence[Pod], revision: str, status: Status | None) -> WorkerPods:
     """The workers, from their pods and what the driver says."""
     alive = frozenset(int(i.partition(".")[0]) for i in (status.alive if status is not None else []))
-    return Crew(wanted, {p.worker: p for p in pods if p.worker is not None}, alive, revision)
+    return WorkerPods(wanted, {p.worker: p for p in pods if p.worker is not None}, alive, revision)
 
 
-def turnover(crew: Crew, nodes: Mapping[str, KubeNode] | None, asked: Sequence[int] = ()) -> RollingReplacement:
+def plan_replacement(
+    workers: WorkerPods, nodes: Mapping[str, KubeNode] | None, asked: Sequence[int] = ()
+) -> RollingReplacement:
     """`asked`: workers that the user wants emptied, and kept as they are."""
-    kept = [k for k in asked if k < crew.wanted]
-    leaving, alone = cordoned(crew, nodes), None
-    count = _count(crew, leaving)
+    kept = [k for k in asked if k < workers.wanted]
+    leaving, without_surge = cordoned(workers, nodes), None
+    count = _count(workers, leaving)
     if not leaving:
-        leaving = [k for k in sorted(crew.pods) if crew.old(k) and names.ALONE in crew.pods[k].annotations][:1]
-    if not leaving and (old := _next_old(crew)) is not None:
-        count = _count(crew, [old])
-        others = [k for k in range(count) if k != old and k not in crew.alive]
+        leaving = [
+            k for k in sorted(workers.pods) if workers.old(k) and names.WITHOUT_SURGE in workers.pods[k].annotations
+        ][:1]
+    if not leaving and (old := _next_old(workers)) is not None:
+        count = _count(workers, [old])
+        others = [k for k in range(count) if k != old and k not in workers.alive]
         if not others:
             leaving = [old]
-        elif all(k >= crew.wanted and k in crew.pods and crew.pods[k].unschedulable for k in others):
-            alone = old
+        elif all(k >= workers.wanted and k in workers.pods and workers.pods[k].unschedulable for k in others):
+            without_surge = old
     drains = sorted({*kept, *leaving})
     if all(k in drains for k in range(count)):
-        return RollingReplacement(crew.wanted, stuck=bool(leaving))
-    remade = tuple(k for k in sorted(crew.pods) if crew.old(k) and crew.never_ran(k))
+        return RollingReplacement(workers.wanted, stuck=bool(leaving))
+    remade = tuple(k for k in sorted(workers.pods) if workers.old(k) and workers.never_ran(k))
     return RollingReplacement(
-        count, tuple(drains), tuple(k for k in leaving if k < count and k not in kept), remade, alone
+        count, tuple(drains), tuple(k for k in leaving if k < count and k not in kept), remade, without_surge
     )
 
 
-def cordoned(crew: Crew, nodes: Mapping[str, KubeNode] | None) -> list[int]:
+def cordoned(workers: WorkerPods, nodes: Mapping[str, KubeNode] | None) -> list[int]:
     """Workers on nodes that take no new pods, when there is another node that does.
 
     A pod that does not run yet was put there by a scheduler that knows better than a list of nodes made before; and if not,
@@ -95,25 +99,25 @@ def cordoned(crew: Crew, nodes: Mapping[str, KubeNode] | None) -> list[int]:
     if nodes is None or all(node.cordoned or node.silent_since is not None for node in nodes.values()):
         return []
     closed = [node.name for node in nodes.values() if node.cordoned]
-    return [k for k in sorted(crew.pods) if crew.pods[k].node in closed and crew.pods[k].phase == "Running"]
+    return [k for k in sorted(workers.pods) if workers.pods[k].node in closed and workers.pods[k].phase == "Running"]
 
 
-def _next_old(crew: Crew) -> int | None:
+def _next_old(workers: WorkerPods) -> int | None:
     """The worker that is to be replaced next: one at a time, and none while a new one does not come up."""
-    if any(k < crew.wanted and k not in crew.alive and not crew.old(k) for k in crew.pods):
+    if any(k < workers.wanted and k not in workers.alive and not workers.old(k) for k in workers.pods):
         return None
-    return next((k for k in sorted(crew.pods) if crew.old(k) and k in crew.alive), None)
+    return next((k for k in sorted(workers.pods) if workers.old(k) and k in workers.alive), None)
 
 
-def _count(crew: Crew, leaving: Sequence[int]) -> int:
-    """How many workers there should be: the wanted ones, one for each that leaves, and for each that is away one that
-    stands in already."""
-    count, missing = crew.wanted, sum(k in leaving for k in range(crew.wanted))
+def _count(workers: WorkerPods, leaving: Sequence[int]) -> int:
+    """How many workers there should be: the wanted ones, one for each that leaves, and for each that is away one
+    surge worker that is there already."""
+    count, missing = workers.wanted, sum(k in leaving for k in range(workers.wanted))
     while missing > 0 and count < WORKERS_MAX:
         missing -= count not in leaving
         count += 1
-    away = sum(k not in leaving and k not in crew.alive for k in range(crew.wanted))
-    while away > 0 and count in crew.alive and count in crew.pods and count not in leaving:
+    away = sum(k not in leaving and k not in workers.alive for k in range(workers.wanted))
+    while away > 0 and count in workers.alive and count in workers.pods and count not in leaving:
         away -= 1
         count += 1
     return count

@@ -1,4 +1,4 @@
-"""From what was seen in the cluster and at the driver to what `decide` is told. Pure but for `Sightings`, a clock."""
+"""From what was seen in the cluster and at the driver to what `decide` is told. Pure but for `AbsenceTimers`, a clock."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
-from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, life_of
-from ferry_operator.kube.observe.rolling import RollingReplacement, asked_drains, asked_pins, crew_of, turnover
+from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
+from ferry_operator.kube.observe.rolling import (
+    RollingReplacement,
+    asked_drains,
+    asked_pins,
+    plan_replacement,
+    worker_pods,
+)
 
 UNKNOWN_SECONDS = 60.0
 """While no driver answers, a worker on a silent node may be the last to hold something: it is given up after this."""
@@ -45,7 +51,7 @@ class Seen:
     status: Status | None
     submitted: d.Submitted | None
     now: float
-    troubles: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()
     """what went wrong in the last pass, and what Redis says"""
 
     @property
@@ -95,11 +101,11 @@ class JobView:
     """A look with all that follows from it."""
 
     seen: Seen
-    force: EffectiveSpec
+    effective: EffectiveSpec
     revisions: Revisions | None
     """of the spec in force; None when there is no spec that can be followed"""
-    life: DriverLifecycle
-    turnover: RollingReplacement
+    lifecycle: DriverLifecycle
+    rolling: RollingReplacement
     observed: d.Observed | None
     """None when there is no spec that can be followed"""
     lost: Mapping[str, str]
@@ -141,10 +147,10 @@ class AbsenceTimers:
         self.closed = {k: at for k, at in self.closed.items() if seen.now - at < EVICTION_SECONDS}
         return frozenset(self.closed)
 
-    def standing(self, seen: Seen, force: EffectiveSpec, revisions: Revisions) -> float:
+    def standing(self, seen: Seen, effective: EffectiveSpec, revisions: Revisions) -> float:
         """Seconds for which a spec that is not good yet has made no progress; what waits for others is no standstill."""
         status, both = seen.status, revisions.both
-        if force.fallback is None or force.fallback.both == both or _waits(seen, revisions):
+        if effective.fallback is None or effective.fallback.both == both or _waits(seen, revisions):
             both = ""
         heard = {worker_of(InstanceId(i)) for i in status.alive} if status is not None else set()
         new = [
@@ -164,49 +170,59 @@ class AbsenceTimers:
         return now - self.epoch[2]
 
 
-def look(seen: Seen, force: EffectiveSpec, revisions: Revisions | None, sightings: AbsenceTimers) -> JobView:
+def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, timers: AbsenceTimers) -> JobView:
     """The view of a job."""
     lost = {pod.name: why for pod in seen.pods if (why := _lost(pod, seen)) is not None}
     driver = seen.driver if seen.driver is not None and seen.driver.name not in lost else None
     revision = revisions.driver if revisions is not None else ""
     before = seen.before
-    life = life_of(driver, revision, before.epoch, before.phase == "Finished", seen.now)
-    if force.job is None or revisions is None:
-        return JobView(seen, force, None, life, RollingReplacement(0), None, lost)
-    one = force.job.spec
-    workers, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
-    crew = crew_of(one.workers, workers, revisions.worker, status)
-    turn = turnover(crew, seen.nodes, asked_drains(seen.annotations.get(names.DRAIN)))
+    lifecycle = lifecycle_of(driver, revision, before.epoch, before.phase == "Finished", seen.now)
+    if effective.job is None or revisions is None:
+        return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost)
+    one = effective.job.spec
+    running, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
+    workers = worker_pods(one.workers, running, revisions.worker, status)
+    rolling = plan_replacement(workers, seen.nodes, asked_drains(seen.annotations.get(names.DRAIN)))
     observed = d.Observed(
-        wanted=d.Wanted(turn.workers, one.instances_per_worker, one.state.replicas),
+        wanted=d.Wanted(rolling.workers, one.instances_per_worker, one.state.replicas),
         workers=tuple(_worker(pod, lost, seen, one.state.replicas) for pod in seen.workers),
-        driver=life.running,
-        driver_may_start=life.may_start and not seen.deleting,
+        driver=lifecycle.running,
+        driver_may_start=lifecycle.may_start and not seen.deleting,
         status=status,
         submitted=seen.submitted,
-        drains=turn.drains,
+        drains=rolling.drains,
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
     )
-    observed = replace(observed, missing=sightings.missing(observed, seen.now))
-    stalled, resting = sightings.stalled(seen.status, seen.now), sightings.resting(seen)
-    standing = sightings.standing(seen, force, revisions)
-    why = _hangs(seen, life, stalled, one.failure.stall_deadline)
+    observed = replace(observed, missing=timers.missing(observed, seen.now))
+    stalled, resting = timers.stalled(seen.status, seen.now), timers.resting(seen)
+    standing = timers.standing(seen, effective, revisions)
+    why = _hangs(seen, lifecycle, stalled, one.failure.stall_deadline)
     return JobView(
-        seen, force, revisions, life, turn, observed, lost, stalled, hangs=why, resting=resting, standing=standing
+        seen,
+        effective,
+        revisions,
+        lifecycle,
+        rolling,
+        observed,
+        lost,
+        stalled,
+        hangs=why,
+        resting=resting,
+        standing=standing,
     )
 
 
-def _hangs(seen: Seen, life: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:
+def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:
     """Why a driver that runs is to be replaced; one that says what fails, or waits for others, does not hang."""
-    if seen.driver is None or not life.running:
+    if seen.driver is None or not lifecycle.running:
         return None
     status = seen.status
     if status is not None and deadline is not None and stalled >= deadline.seconds:
         alive = frozenset(status.alive)
-        if status.journal_up and not status.troubles and all(i in alive for group, _ in status.groups for i in group):
+        if status.journal_up and not status.problems and all(i in alive for group, _ in status.groups for i in group):
             return f"the epoch after {status.epoch} has stood for {stalled:.0f} s, in phase {status.phase}"
     # One that starts waits for Redis before it serves.
-    waits = status is not None or any(one.reason == REDIS_REFUSES for one in seen.troubles)
+    waits = status is not None or any(one.reason == REDIS_REFUSES for one in seen.problems)
     return hangs(seen.driver, waits, seen.now)
 
 
@@ -247,7 +263,7 @@ def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> d.W
         instances=max(1, pod.number(names.INSTANCES)),
         running=running,
         failures=0 if running or pod.ended is None else pod.number(names.FAILURES) + 1,
-        seconds=NEVER_SECONDS if running and pod.troubles else seconds,
+        seconds=NEVER_SECONDS if running and pod.problems else seconds,
         node=failure_domain(pod, seen, replicas),
     )
 

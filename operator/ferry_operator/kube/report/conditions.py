@@ -12,15 +12,15 @@ from ferry_operator.kube.plan import QUIET, Step, describe, ready
 
 Truth = Literal["True", "False", "Unknown"]
 
-TROUBLES_MAX = 3
-"""Troubles that one message tells of; the others are counted."""
+PROBLEMS_MAX = 3
+"""Problems that one message tells of; the others are counted."""
 
 STUCK_SECONDS = 45.0
 """A pod whose containers are not there so long after it was made waits for something, such as a volume."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class UntimedCondition:
     """A condition without its times."""
 
     type: str
@@ -29,34 +29,34 @@ class Claimed:
     message: str = ""
 
 
-def conditions(view: JobView, steps: Sequence[Step], troubles: Sequence[Problem]) -> list[Claimed]:
-    """All five, in their order. `troubles`: all of them."""
-    return [_ready(view, troubles), _progressing(view, steps), _handover(view), _degraded(troubles), _in_sync(view)]
+def conditions(view: JobView, steps: Sequence[Step], problems: Sequence[Problem]) -> list[UntimedCondition]:
+    """All five, in their order. `problems`: all of them."""
+    return [_ready(view, problems), _progressing(view, steps), _handover(view), _degraded(problems), _in_sync(view)]
 
 
-def all_troubles(view: JobView) -> list[Problem]:
+def all_problems(view: JobView) -> list[Problem]:
     """Everything that keeps the job from what its user wants, the gravest first, each once."""
     found: dict[str, Problem] = {}
-    for one in _troubles(view):
+    for one in _problems(view):
         found.setdefault(one.message, one)
     return list(found.values())
 
 
-def worth_telling(troubles: Iterable[Problem]) -> tuple[Problem, ...]:
+def worth_telling(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """The first few of every reason."""
     found: dict[str, list[Problem]] = {}
-    for one in troubles:
+    for one in problems:
         found.setdefault(one.reason, []).append(one)
-    return tuple(one for same in found.values() for one in same[:TROUBLES_MAX])
+    return tuple(one for same in found.values() for one in same[:PROBLEMS_MAX])
 
 
-def _troubles(view: JobView) -> Iterable[Problem]:
-    if view.life.trouble is not None:
-        yield view.life.trouble
-    if view.force.trouble is not None:
-        yield view.force.trouble
-    yield from view.seen.troubles
-    if view.turnover.stuck:
+def _problems(view: JobView) -> Iterable[Problem]:
+    if view.lifecycle.problem is not None:
+        yield view.lifecycle.problem
+    if view.effective.problem is not None:
+        yield view.effective.problem
+    yield from view.seen.problems
+    if view.rolling.stuck:
         yield Problem("NoRoom", "a worker has to leave its pod, and no other one can take its state")
     status = view.seen.status
     if view.hangs is not None:
@@ -64,99 +64,103 @@ def _troubles(view: JobView) -> Iterable[Problem]:
     if status is not None and view.stalled >= STALLED_SECONDS:
         yield Problem("Stalled", f"the epoch after {status.epoch} does not come to its end")
     if status is not None:
-        yield from (Problem(one.reason, one.text) for one in (*status.troubles, *status.notices))
+        yield from (Problem(one.reason, one.text) for one in (*status.problems, *status.notices))
     if status is not None and not status.journal_up:
         yield Problem("JournalDown", "the driver does not reach Redis: groups cannot change, epochs go on")
     for name, why in view.lost.items():
         yield Problem("PodLost", f"{name}: {why}")
     for pod in view.seen.pods:
-        yield from pod.troubles
-        if pod.phase == "Pending" and pod.node and not pod.troubles and view.seen.now - pod.created > STUCK_SECONDS:
+        yield from pod.problems
+        if pod.phase == "Pending" and pod.node and not pod.problems and view.seen.now - pod.created > STUCK_SECONDS:
             yield Problem("PodStuck", f"{pod.name}: its containers do not start: see the events of the pod")
 
 
-def _ready(view: JobView, troubles: Sequence[Problem]) -> Claimed:
+def _ready(view: JobView, problems: Sequence[Problem]) -> UntimedCondition:
     if view.seen.deleting:
-        return Claimed("Ready", "False", "Deleting")
-    if view.life.end is not None:
-        return Claimed("Ready", "False", view.life.end, view.life.trouble.message if view.life.trouble else "")
+        return UntimedCondition("Ready", "False", "Deleting")
+    if view.lifecycle.end is not None:
+        return UntimedCondition(
+            "Ready", "False", view.lifecycle.end, view.lifecycle.problem.message if view.lifecycle.problem else ""
+        )
     if ready(view):
         status = view.seen.status
         assert status is not None
-        return Claimed("Ready", "True", "Running", f"generation {status.generation} leads all virtual nodes")
-    for one in troubles:
+        return UntimedCondition("Ready", "True", "Running", f"generation {status.generation} leads all virtual nodes")
+    for one in problems:
         if one.reason == NO_TRANSPORT_REASON:
-            return Claimed("Ready", "False", one.reason, one.message)
+            return UntimedCondition("Ready", "False", one.reason, one.message)
     if view.seen.status is not None:
-        return Claimed("Ready", "False", "Recovering", f"the driver is in phase {view.seen.status.phase}")
-    if troubles:
-        return Claimed("Ready", "False", troubles[0].reason, troubles[0].message)
-    return Claimed("Ready", "False", "Starting", "no driver answers yet")
+        return UntimedCondition("Ready", "False", "Recovering", f"the driver is in phase {view.seen.status.phase}")
+    if problems:
+        return UntimedCondition("Ready", "False", problems[0].reason, problems[0].message)
+    return UntimedCondition("Ready", "False", "Starting", "no driver answers yet")
 
 
-def _progressing(view: JobView, steps: Sequence[Step]) -> Claimed:
+def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
     if view.seen.deleting:
-        return Claimed("Progressing", "True", "Deleting")
+        return UntimedCondition("Progressing", "True", "Deleting")
     if view.seen.paused:
-        return Claimed("Progressing", "False", "Paused", "the annotation ferry.dev/paused is 'true'")
-    if view.life.end is not None:
-        return Claimed("Progressing", "False", view.life.end)
+        return UntimedCondition("Progressing", "False", "Paused", "the annotation ferry.dev/paused is 'true'")
+    if view.lifecycle.end is not None:
+        return UntimedCondition("Progressing", "False", view.lifecycle.end)
     if any(not isinstance(step, QUIET) for step in steps):
-        return Claimed("Progressing", "True", "Acting", intended(steps) or "")
-    turn = view.turnover
-    if turn.leaving:
-        which = ", ".join(str(k) for k in turn.leaving)
-        return Claimed("Progressing", "True", "Replacing", f"workers {which} are emptied and made again")
+        return UntimedCondition("Progressing", "True", "Acting", intended(steps) or "")
+    rolling = view.rolling
+    if rolling.leaving:
+        which = ", ".join(str(k) for k in rolling.leaving)
+        return UntimedCondition("Progressing", "True", "Replacing", f"workers {which} are emptied and made again")
     if given_up(view):
-        return Claimed("Progressing", "True", "Waiting", "for moves that were given up to be begun again")
+        return UntimedCondition("Progressing", "True", "Waiting", "for moves that were given up to be begun again")
     if moving(view):
-        return Claimed("Progressing", "True", "Moving", "state is on its way")
+        return UntimedCondition("Progressing", "True", "Moving", "state is on its way")
     observed = view.observed
     if observed is not None and view.seen.status is not None:
         if not any(pod.deleting for pod in view.seen.pods) and not observed.missing:
             if len(view.seen.workers) == observed.wanted.workers:
-                return Claimed("Progressing", "False", "Settled")
-    return Claimed("Progressing", "True", "Waiting", "for pods to come up or to go away")
+                return UntimedCondition("Progressing", "False", "Settled")
+    return UntimedCondition("Progressing", "True", "Waiting", "for pods to come up or to go away")
 
 
-def _handover(view: JobView) -> Claimed:
+def _handover(view: JobView) -> UntimedCondition:
     count = moving(view)
     if view.seen.status is None:
         # What was on its way still is, as far as anybody knows: its end is told once a driver answers again.
         before = view.seen.before.condition("Handover")
-        going = before is not None and before.status == "True" and view.life.end is None and not view.seen.deleting
-        return Claimed("Handover", "True" if going else "False", "NoDriver")
+        going = before is not None and before.status == "True" and view.lifecycle.end is None and not view.seen.deleting
+        return UntimedCondition("Handover", "True" if going else "False", "NoDriver")
     if count == 0:
-        return Claimed("Handover", "False", "Settled")
+        return UntimedCondition("Handover", "False", "Settled")
     total = len(view.seen.status.groups)
     if (left := given_up(view)) > 0:
         text = f"{left} copies were given up, and are begun again after a while; {count} of {total} virtual nodes wait"
-        return Claimed("Handover", "False", "GivenUp", text)
-    return Claimed("Handover", "True", "Moving", f"{count} of {total} virtual nodes are on their way")
+        return UntimedCondition("Handover", "False", "GivenUp", text)
+    return UntimedCondition("Handover", "True", "Moving", f"{count} of {total} virtual nodes are on their way")
 
 
-def _degraded(troubles: Sequence[Problem]) -> Claimed:
-    if not troubles:
-        return Claimed("Degraded", "False", "AllWell")
-    lines = [one.message for one in troubles[:TROUBLES_MAX]]
-    more = [f"and {len(troubles) - TROUBLES_MAX} more"] if len(troubles) > TROUBLES_MAX else []
-    return Claimed("Degraded", "True", troubles[0].reason, "; ".join([*lines, *more]))
+def _degraded(problems: Sequence[Problem]) -> UntimedCondition:
+    if not problems:
+        return UntimedCondition("Degraded", "False", "AllWell")
+    lines = [one.message for one in problems[:PROBLEMS_MAX]]
+    more = [f"and {len(problems) - PROBLEMS_MAX} more"] if len(problems) > PROBLEMS_MAX else []
+    return UntimedCondition("Degraded", "True", problems[0].reason, "; ".join([*lines, *more]))
 
 
-def _in_sync(view: JobView) -> Claimed:
-    status, force = view.seen.status, view.force
-    if status is None or force.job is None:
-        return Claimed("ReplicasInSync", "Unknown", "NoDriver")
-    wanted, workers = force.job.spec.state.replicas, force.job.spec.workers
+def _in_sync(view: JobView) -> UntimedCondition:
+    status, effective = view.seen.status, view.effective
+    if status is None or effective.job is None:
+        return UntimedCondition("ReplicasInSync", "Unknown", "NoDriver")
+    wanted, workers = effective.job.spec.state.replicas, effective.job.spec.workers
     alive = frozenset(status.alive)
     copies = [sum(i in alive for i in in_sync) for in_sync, _ in status.groups]
     short = sum(count < 1 + wanted for count in copies)
     if not short:
-        return Claimed("ReplicasInSync", "True", "InSync", f"{wanted} copies of every virtual node beside the leader")
+        return UntimedCondition(
+            "ReplicasInSync", "True", "InSync", f"{wanted} copies of every virtual node beside the leader"
+        )
     if workers <= wanted:
         text = f"{wanted} copies beside the leader need {wanted + 1} workers, there are {workers}"
-        return Claimed("ReplicasInSync", "False", "TooFewWorkers", text)
-    return Claimed("ReplicasInSync", "False", "Missing", f"{short} of {len(copies)} virtual nodes lack copies")
+        return UntimedCondition("ReplicasInSync", "False", "TooFewWorkers", text)
+    return UntimedCondition("ReplicasInSync", "False", "Missing", f"{short} of {len(copies)} virtual nodes lack copies")
 
 
 def moving(view: JobView) -> int:

@@ -12,20 +12,20 @@ from typing import Literal, assert_never
 
 from ferry_operator.control import decide as d
 from ferry_operator.job.models import API_VERSION, KIND
-from ferry_operator.job.status import Carried
+from ferry_operator.job.status import TransportStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
 from ferry_operator.kube.plan import (
-    Claim,
     DeletePod,
     DropPod,
     EndDriver,
     KeepSpec,
     MakeBudget,
-    NoteAlone,
+    NoteWithoutSurge,
     Refuse,
     Step,
+    TakeOwnership,
     WriteSettings,
     describe,
 )
@@ -67,21 +67,21 @@ def changes(report: StatusReport) -> Iterator[Notice]:
                 yield Notice("Warning", condition.reason, condition.message)
             case "Progressing", "False" if condition.reason == "Paused":
                 yield Notice("Normal", "Paused", condition.message)
-    yield from _carriage(now.transport, before.transport)
+    yield from _transport_changes(now.transport, before.transport)
     if now.phase != before.phase and now.phase == "Finished":
         yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
 
 
-def news(troubles: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Notice]:
-    """Troubles that were not there before, each by itself: one that lasts hides no other one of the same reason."""
-    for one in troubles:
+def news(problems: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Notice]:
+    """Problems that were not there before, each by itself: one that lasts hides no other one of the same reason."""
+    for one in problems:
         if one not in before:
             yield Notice("Warning", one.reason, one.message)
 
 
-def _carriage(now: Carried | None, before: Carried | None) -> Iterator[Notice]:
+def _transport_changes(now: TransportStatus | None, before: TransportStatus | None) -> Iterator[Notice]:
     """Links that are not what is expected are told of once, and again when they are, or when the reason is another."""
-    old = before or Carried(kind="none")
+    old = before or TransportStatus(kind="none")
     if now is None:
         return
     if now.reason is not None and (now.kind, now.reason) != (old.kind, old.reason):
@@ -111,9 +111,9 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Warning", "PodLost", describe(step))
         case DeletePod():
             return Notice("Normal", "PodDeleted", describe(step))
-        case Refuse(_, said):
-            return Notice("Warning", "SpecRefused", said)
-        case Claim() | KeepSpec() | MakeBudget() | NoteAlone() | WriteSettings():
+        case Refuse(_, message):
+            return Notice("Warning", "SpecRefused", message)
+        case TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
             return None
         case _:
             assert_never(step)

@@ -15,8 +15,15 @@ from ferry_operator.kube.observe.effective_spec import version_of
 from ferry_operator.kube.observe.facts import Problem, stamp, when
 from ferry_operator.kube.observe.view import JobView
 from ferry_operator.kube.plan import Step, ready
-from ferry_operator.kube.report.conditions import Claimed, all_troubles, conditions, intended, moving, worth_telling
-from ferry_operator.kube.report.transport import carried
+from ferry_operator.kube.report.conditions import (
+    UntimedCondition,
+    all_problems,
+    conditions,
+    intended,
+    moving,
+    worth_telling,
+)
+from ferry_operator.kube.report.transport import transport_status
 
 COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag")
 """Fields that change with every epoch."""
@@ -33,7 +40,7 @@ class StatusReport:
     before: JobStatus
     handover_seconds: float | None = None
     """how long the handover took that ended with this look"""
-    troubles: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()
     """worth an event each"""
 
     @property
@@ -51,14 +58,14 @@ class StatusReport:
 def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> StatusReport:
     """The status after this look, before its steps are done; `image`: of jobs that name none."""
     seen, before = view.seen, view.seen.before
-    troubles = all_troubles(view)
-    claimed = conditions(view, steps, troubles)
+    problems = all_problems(view)
+    untimed = conditions(view, steps, problems)
     generation = int(seen.job["metadata"].get("generation") or 0)
-    found = tuple(_with_times(one, before, generation, seen.now) for one in claimed)
-    status, job, took = seen.status, view.force.job, _handover_seconds(claimed, before, seen.now)
+    found = tuple(_with_times(one, before, generation, seen.now) for one in untimed)
+    status, job, took = seen.status, view.effective.job, _handover_seconds(untimed, before, seen.now)
     new = JobStatus(
         observed_generation=generation,
-        phase=_phase(view, claimed),
+        phase=_phase(view, untimed),
         desired=job.spec.workers if job is not None else 0,
         workers=_workers(view),
         selector=names.workers_selector(seen.name),
@@ -74,13 +81,15 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         token=token,
         run=names.run_name(seen.name, seen.uid),
         version=version_of(job, image) if job is not None else None,
-        transport=carried(status.transport, job.spec) if status is not None and job is not None else before.transport,
+        transport=transport_status(status.transport, job.spec)
+        if status is not None and job is not None
+        else before.transport,
         conditions=found,
     )
-    return StatusReport(new, before, took, worth_telling(troubles))
+    return StatusReport(new, before, took, worth_telling(problems))
 
 
-def _with_times(one: Claimed, before: JobStatus, generation: int, now: float) -> Condition:
+def _with_times(one: UntimedCondition, before: JobStatus, generation: int, now: float) -> Condition:
     old = before.condition(one.type)
     since = old.last_transition_time if old is not None and old.status == one.status else stamp(now)
     return Condition(
@@ -93,13 +102,13 @@ def _with_times(one: Claimed, before: JobStatus, generation: int, now: float) ->
     )
 
 
-def _phase(view: JobView, claimed: Sequence[Claimed]) -> Phase:
-    truth = {one.type: one.status == "True" for one in claimed}
+def _phase(view: JobView, untimed: Sequence[UntimedCondition]) -> Phase:
+    truth = {one.type: one.status == "True" for one in untimed}
     if view.seen.deleting:
         return "Deleting"
-    if view.life.end is not None:
-        return view.life.end
-    if view.force.job is None:
+    if view.lifecycle.end is not None:
+        return view.lifecycle.end
+    if view.effective.job is None:
         return "Failed"
     if not truth["Ready"]:
         driver = view.seen.driver
@@ -119,10 +128,10 @@ def _workers(view: JobView) -> int:
     return len({worker_of(InstanceId(i)) for in_sync, _ in status.groups for i in in_sync})
 
 
-def _handover_seconds(claimed: Sequence[Claimed], before: JobStatus, now: float) -> float | None:
+def _handover_seconds(untimed: Sequence[UntimedCondition], before: JobStatus, now: float) -> float | None:
     """How long the handover took that was under way before and is not any more."""
     old = before.condition("Handover")
-    new = next(one for one in claimed if one.type == "Handover")
+    new = next(one for one in untimed if one.type == "Handover")
     if old is None or old.status != "True" or new.reason != "Settled":
         return None
     since = when(old.last_transition_time)

@@ -1,4 +1,4 @@
-"""How the links of a job are carried, and what they pin, for its status and its events. Pure.
+"""How the links of a job are transport_status, and what they pin, for its status and its events. Pure.
 
 Whether a link is RDMA is found out by the sidecars; it must never be guessed here.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from ferry.contract import rings
 from ferry.contract.documents import Links
 from ferry_operator.job.models import Spec
-from ferry_operator.job.status import REASON_MAX, Carried
+from ferry_operator.job.status import REASON_MAX, TransportStatus
 
 
-def carried(links: Links, spec: Spec) -> Carried | None:
+def transport_status(links: Links, spec: Spec) -> TransportStatus | None:
     """What status says; None before the first link of a job that needs none of it."""
     memory = pinned(spec)
     if not links.kind and not links.reason and memory is None:
         return None
     kind = links.kind or ("tcp" if links.reason else "none")
-    return Carried.model_validate(
+    return TransportStatus.model_validate(
         {"kind": kind, "reason": links.reason[:REASON_MAX] or None, "memory": memory}, strict=False
     )
 
@@ -25,7 +25,7 @@ def carried(links: Links, spec: Spec) -> Carried | None:
 def pinned(spec: Spec) -> str | None:
     """What is to be done when the links of an instance pin more than it may by default or by the job; None: nothing.
 
-    Links to all other instances, and to those of a worker that stands in for another one.
+    Links to all other instances, and to those of a surge worker.
     """
     rdma = spec.transport.rdma
     if rdma.mode == "off":

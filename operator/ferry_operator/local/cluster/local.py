@@ -1,7 +1,8 @@
 """A cluster of processes on this machine: a worker is a sidecar with its instances, the driver a process beside them.
 
-It implements `base.Cluster` for `ferry run`; it decides nothing. State of worker K is in `workers/K` of the run's
-directory; the number of its instances is in `workers/K/instances`, which the sidecar reads again and again.
+A method that looks has no side effect, and one that acts is idempotent: starting what runs and stopping what is gone is no
+error. It decides nothing. State of worker K is in `workers/K` of the run's directory; the number of its instances is in
+`workers/K/instances`, which the sidecar reads again and again.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import DRIVER, INSTANCES, WORKERS, RunSettings
 from ferry.contract.errors import NO_TRANSPORT, Refusal
 from ferry.contract.exit_codes import ExitCode
+from ferry.system import files
 from ferry_operator.control.decide import Worker
-from ferry_operator.local.cluster.base import DriverSeen
 from ferry_operator.local.cluster.private_redis import PrivateRedis
-from ferry_operator.local.cluster.processes import Process, Processes, last_lines
+from ferry_operator.local.cluster.processes import ChildProcess, Processes, last_lines
 
 YOUNG_SECONDS = 10.0
 """A worker that ends by itself sooner than this after its start has failed; the next start waits longer."""
@@ -38,6 +39,17 @@ class Programs:
     sidecar: tuple[str, ...] = (sys.executable, "-m", "ferry.sidecar")
 
 
+@dataclass(frozen=True, slots=True)
+class DriverSeen:
+    """The driver's process."""
+
+    running: bool
+    code: int | None = None
+    """exit code of the last one that ended (negative: the signal); None when none has ended yet"""
+    starts: int = 0
+    """how many have been started"""
+
+
 class LocalCluster:
     """The processes of one run."""
 
@@ -48,15 +60,15 @@ class LocalCluster:
         self._redis = redis
         self._programs = programs
         self._run_json = str(settings.path / "run.json")
-        self._workers: dict[int, Process] = {}
+        self._workers: dict[int, ChildProcess] = {}
         self._failures: dict[int, int] = {}
-        self._driver: Process | None = None
+        self._driver: ChildProcess | None = None
         self._driver_starts = 0
 
     # ---- observe
     def workers(self) -> tuple[Worker, ...]:
-        """See `base.Cluster`."""
-        found = {int(path.name) for path in self._state().glob("[0-9]*") if path.name.isdigit()}
+        """Workers that run, and ones that do not and still have state; by index."""
+        found = {int(path.name) for path in (self._settings.path / WORKERS).glob("[0-9]*") if path.name.isdigit()}
         return tuple(self._seen(index) for index in sorted(found | set(self._workers)))
 
     def _seen(self, index: int) -> Worker:
@@ -73,7 +85,7 @@ class LocalCluster:
         )
 
     def driver(self) -> DriverSeen:
-        """See `base.Cluster`."""
+        """The driver's process."""
         if self._driver is None:
             return DriverSeen(False)
         code = self._driver.code
@@ -105,7 +117,7 @@ class LocalCluster:
 
     # ---- act
     def start_worker(self, index: int, instances: int) -> None:
-        """See `base.Cluster`."""
+        """Start a worker, with its old state if there is any."""
         seen = self._seen(index)
         if seen.running:
             return
@@ -118,38 +130,38 @@ class LocalCluster:
         self._workers[index] = self._processes.start(_role(index), (*self._programs.sidecar, *arguments))
 
     def set_instances(self, index: int, instances: int) -> None:
-        """See `base.Cluster`."""
+        """Tell a worker how many instances it should have."""
         self._tell(index, instances)
 
     def stop_worker(self, index: int) -> None:
-        """See `base.Cluster`."""
+        """End a worker for good, and remove its state."""
         process = self._workers.pop(index, None)
         if process is not None:
             self._processes.end(process, 4.0)
         self._failures.pop(index, None)
-        shutil.rmtree(self._state() / str(index), ignore_errors=True)
+        shutil.rmtree(self._settings.worker_path(index), ignore_errors=True)
 
     def start_driver(self) -> None:
-        """See `base.Cluster`."""
+        """Start the driver."""
         if self._driver is not None:
             if self._driver.code is None:
                 return
             self._processes.kill(self._driver)
-        (self._settings.path / "driver.json").unlink(missing_ok=True)
+        (self._settings.path / DRIVER).unlink(missing_ok=True)
         self._driver_starts += 1
         self._driver = self._processes.start("driver", (*self._programs.driver, self._run_json))
 
     def kill_worker(self, index: int) -> None:
-        """See `base.Cluster`."""
+        """End all processes of a worker at once, without warning; raises Refusal when it is not running."""
         process = self._workers.get(index)
         if process is None or process.code is not None:
             raise Refusal(f"worker {index} is not running")
         self._processes.kill(process)
 
     def kill_instance(self, index: int, instance: int) -> None:
-        """See `base.Cluster`."""
+        """End one instance without warning; raises Refusal when it is not running."""
         try:
-            pid = int((self._state() / str(index) / str(instance) / "pid").read_text())
+            pid = int((self._settings.worker_path(index) / str(instance) / "pid").read_text())
         except (OSError, ValueError):
             raise Refusal(f"instance {index}.{instance} has written no pid: it is not running") from None
         if not self._processes.belongs(pid, _role(index)):
@@ -158,15 +170,10 @@ class LocalCluster:
             os.kill(pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
-        """See `base.Cluster`."""
+        """End the driver and all that it started, without warning; raises Refusal when it is not running."""
         if self._driver is None or self._driver.code is not None:
             raise Refusal("the driver is not running")
         self._processes.kill(self._driver)
-
-    def end_driver(self, patience: float) -> None:
-        """Ask the driver to end and kill it after `patience` seconds."""
-        if self._driver is not None:
-            self._processes.end(self._driver, patience)
 
     def keep_redis(self) -> bool:
         """Start Redis again if it has died; True when it had."""
@@ -176,7 +183,7 @@ class LocalCluster:
         return True
 
     def close(self) -> None:
-        """See `base.Cluster`: the driver first, for it is the one that talks to all others."""
+        """End everything; return when nothing is left: the driver first, for it is the one that talks to all others."""
         if self._driver is not None:
             self._processes.kill(self._driver)
         for process in self._workers.values():
@@ -188,20 +195,17 @@ class LocalCluster:
         self._redis.close()
         self._processes.close()
 
-    def _state(self) -> Path:
-        return self._settings.path / "workers"
-
     def _wanted_instances(self, index: int) -> int:
         try:
-            return int((self._state() / str(index) / "instances").read_text())
+            return int((self._settings.worker_path(index) / INSTANCES).read_text())
         except (OSError, ValueError):
             return 0
 
     def _tell(self, index: int, instances: int) -> None:
-        directory = self._state() / str(index)
+        directory = self._settings.worker_path(index)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "instances.new").write_text(f"{instances}\n")
-        os.replace(directory / "instances.new", directory / "instances")
+        with files.replacing(directory / INSTANCES) as new:
+            new.write_text(f"{instances}\n")
 
 
 def _role(index: int) -> str:

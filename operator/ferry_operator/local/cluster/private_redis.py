@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ferry.contract.errors import Fault, SpecRefused
 from ferry.contract.tickets import derived
-from ferry_operator.local.cluster.processes import Process, Processes, last_lines
+from ferry_operator.local.cluster.processes import ChildProcess, Processes, last_lines
 
 SOCKET_PATH_MAX = 100
 """Linux takes 107 bytes."""
@@ -36,7 +36,7 @@ class PrivateRedis:
         if len(os.fsencode(self.socket)) > SOCKET_PATH_MAX:
             self._short = Path(tempfile.mkdtemp(prefix="ferry-"))
             self.socket = self._short / "redis.sock"
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
 
     @property
     def url(self) -> str:

@@ -1,7 +1,7 @@
 """Starts processes of a run, each the leader of a session of its own, and ends them with all that they started.
 
-It knows neither workers nor drivers. What it starts writes to a log file, carries the run's mark, and is known to the
-run's keeper (`keeper`), so that nothing is left when the supervisor is killed.
+It knows neither workers nor drivers. What it starts writes to a log file, carries the run's tag, and is known to the
+run's reaper (`reaper`), so that nothing is left when the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ferry_operator.local.cluster import keeper
+from ferry_operator.local.cluster import reaper
 
 
-class Process:
+class ChildProcess:
     """One started process: its Popen, when it started and, once seen, when it ended."""
 
     def __init__(self, popen: subprocess.Popen[bytes], role: str) -> None:
@@ -47,17 +47,17 @@ class Processes:
     """The processes of one run."""
 
     def __init__(self, run: str, logs: Path, environment: Mapping[str, str]) -> None:
-        """`run` has to be unique on this machine: it is the mark."""
+        """`run` has to be unique on this machine: it is the tag."""
         self.run = run
         self.logs = logs
         self.environment = {**os.environ, **environment}
         logs.mkdir(parents=True, exist_ok=True)
-        self._keeper = self._start_keeper()
+        self._reaper = self._start_reaper()
 
-    def start(self, role: str, command: Sequence[str]) -> Process:
+    def start(self, role: str, command: Sequence[str]) -> ChildProcess:
         """Start `command`; its output is appended to the log of `role`. Raises OSError when it cannot start."""
-        if self._keeper.poll() is not None:
-            self._keeper = self._start_keeper()
+        if self._reaper.poll() is not None:
+            self._reaper = self._start_reaper()
         with open(self.log(role), "ab") as log:
             popen = subprocess.Popen(
                 list(command),
@@ -65,28 +65,28 @@ class Processes:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**self.environment, keeper.MARK: self._mark(role)},
+                env={**self.environment, reaper.TAG: self._tag(role)},
             )
-        assert self._keeper.stdin is not None
+        assert self._reaper.stdin is not None
         with contextlib.suppress(OSError):
-            self._keeper.stdin.write(f"{popen.pid}\n".encode())
-            self._keeper.stdin.flush()
-        return Process(popen, role)
+            self._reaper.stdin.write(f"{popen.pid}\n".encode())
+            self._reaper.stdin.flush()
+        return ChildProcess(popen, role)
 
     def log(self, role: str) -> Path:
         """Where `role` prints to."""
         return self.logs / f"{role}.log"
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: ChildProcess) -> None:
         """End a process and all that it started, without warning; returns when they are gone."""
         process.killed = True
         if process.code is None:
-            keeper.end_group(process.pid)  # one system call for most of the tree, then those that left the group
-        keeper.end_marked(self._mark(process.role) + "\0")
+            reaper.end_group(process.pid)  # one system call for most of the tree, then those that left the group
+        reaper.end_tagged(self._tag(process.role) + "\0")
         process.popen.wait()
         assert process.code is not None
 
-    def end(self, process: Process, patience: float) -> None:
+    def end(self, process: ChildProcess, patience: float) -> None:
         """Ask a process to end, and kill what is left after `patience` seconds."""
         process.killed = True
         if process.code is None:
@@ -98,20 +98,20 @@ class Processes:
 
     def belongs(self, pid: int, role: str) -> bool:
         """Whether a process id is one that `role` has started."""
-        return pid in keeper.marked(self._mark(role) + "\0")
+        return pid in reaper.tagged(self._tag(role) + "\0")
 
     def close(self) -> None:
         """Kill all that is left of the run."""
-        keeper.end_marked(f"{self.run}/")
+        reaper.end_tagged(f"{self.run}/")
         with contextlib.suppress(OSError):
-            self._keeper.communicate(timeout=5)
+            self._reaper.communicate(timeout=5)
 
-    def _mark(self, role: str) -> str:
+    def _tag(self, role: str) -> str:
         return f"{self.run}/{role}"
 
-    def _start_keeper(self) -> subprocess.Popen[bytes]:
+    def _start_reaper(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, f"{self.run}/"],
+            [sys.executable, "-I", "-S", reaper.__file__, f"{self.run}/"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -97,7 +97,7 @@ def progress_line(view: RunView) -> str:
         parts.append("moving")
     if not status.journal_up:
         parts.append("journal down")
-    parts += [f"degraded: {one.text}" for one in status.troubles]
+    parts += [f"degraded: {one.text}" for one in status.problems]
     return "  ".join(part for part in parts if part)
 
 
@@ -211,7 +211,7 @@ def _state_text(status: Status) -> str:
     size = sum(load[1] for load in status.loads)
     text += f", {size / 1e6:,.1f} MB" if size else ""
     text += "" if status.journal_up else ", journal down"
-    return text + "".join(f", degraded: {one.text}" for one in status.troubles)
+    return text + "".join(f", degraded: {one.text}" for one in status.problems)
 
 
 def _worker_text(worker: Record, drains: list[int], status: Status | None) -> str:

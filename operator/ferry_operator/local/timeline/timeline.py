@@ -1,6 +1,6 @@
 """What a run's timeline says: epochs, throughput, the pause of each move, the time of each recovery.
 
-The numbers are pure functions of the records; only `read` and `Tail` touch the file. Times are seconds since 1970,
+The numbers are pure functions of the records; only `read` and `TimelineTail` touch the file. Times are seconds since 1970,
 lengths are seconds. A *gap* is the time between the ends of two epochs that follow each other: what a reader of the
 output has to wait for. The *pause* of a move is the longest gap while it was under way. (Megaphone, section 5, measures
 the latency of single records, offered at a fixed rate: a longer epoch makes no backlog here, so the two do not compare.)

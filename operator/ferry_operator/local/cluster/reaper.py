@@ -1,8 +1,8 @@
 """Ends every process of a run, also when the supervisor was killed: no process outlives its supervisor.
 
-Processes carry a mark in their environment (`FERRY_MARK=RUN/ROLE`), which their children inherit, whatever session or
+Processes carry a tag in their environment (`FERRY_PROCESS_TAG=RUN/ROLE`), which their children inherit, whatever session or
 process group they move to. As a program, it waits for the end of its standard input, which the supervisor holds open,
-and then kills all that is marked; standard input may name process ids (one a line) of leaders of sessions that hide
+and then kills all that is tagged; standard input may name process ids (one a line) of leaders of sessions that hide
 their environment. Standard library only, and no import of ours: it runs as a script and has to start at once.
 """
 
@@ -14,12 +14,12 @@ import signal
 import sys
 import time
 
-MARK = "FERRY_MARK"
+TAG = "FERRY_PROCESS_TAG"
 
 
-def marked(prefix: str) -> list[int]:
-    """Process ids whose mark begins with `prefix`; end it with '/' or NUL to mean a whole name. Never this process."""
-    wanted, found = f"\0{MARK}={prefix}".encode(), []
+def tagged(prefix: str) -> list[int]:
+    """Process ids whose tag begins with `prefix`; end it with '/' or NUL to mean a whole name. Never this process."""
+    wanted, found = f"\0{TAG}={prefix}".encode(), []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -46,9 +46,9 @@ def end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def end_marked(prefix: str) -> None:
-    """Kill all that is marked, until a look finds nothing: a killed process cannot fork, so this ends."""
-    while pids := marked(prefix):
+def end_tagged(prefix: str) -> None:
+    """Kill all that is tagged, until a look finds nothing: a killed process cannot fork, so this ends."""
+    while pids := tagged(prefix):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ def main(prefix: str) -> None:
     for pid, birth in leaders.items():
         if birth is not None and born(pid) == birth:
             end_group(pid)
-    end_marked(prefix)
+    end_tagged(prefix)
 
 
 if __name__ == "__main__":
