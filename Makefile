@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long images demo demo-kube crds bench-handover bench-channel bench-throughput clean
+.PHONY: help setup test lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds bench-handover bench-channel bench-throughput clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -18,6 +18,7 @@ help:
 	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root); with FERRY_KUBE_EXISTING=1 on yours, of KUBECONFIG'
 	@echo 'make test-long         further stories on that cluster and over real verbs, which no change waits for'
 	@echo 'make test-rdma         channels and a job over real verbs, in virtual machines (root)'
+	@echo 'make canonical         the canonical runs of the papers'\'' queries, whole, beside their published fingerprints'
 	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
 	@echo 'make bench-handover | bench-throughput | bench-channel'
@@ -43,6 +44,9 @@ test-kube: setup
 
 test-long: setup
 	@scripts/test long
+
+canonical: setup
+	@scripts/test canonical
 
 test-rdma: setup
 	@scripts/test rdma

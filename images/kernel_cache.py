@@ -18,6 +18,8 @@ from numba.core.caching import UserProvidedCacheLocator
 class CopiedCache(UserProvidedCacheLocator):  # type: ignore[misc]
     """Numba's locator of NUMBA_CACHE_DIR, moved to the copy."""
 
+    _cache_path: str
+
     def __init__(self, py_func: Any, py_file: str) -> None:
         super().__init__(py_func, py_file)
         image = Path(self._cache_path)

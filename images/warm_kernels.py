@@ -8,31 +8,46 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
 import ferry.kernels
-from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
+from ferry.contract.descriptors import GLOBAL, Aggregate, KeyType, OperatorDescriptor, Side, Window
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Attempt, CommitId, Step
+from ferry.kernels.aggregates import count
+from ferry.kernels.aggregates import max as greatest
 from ferry.kernels.columns import split_by_vnode, take_vnodes
+from ferry.process.aggregator import Functions
+from ferry.process.running import RunningAggregate
+from ferry.process.shapes import shape_of
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.processes import EACH_TIME
 from ferry.store import slice_table
 from ferry.store.aggregate import AggregateState
 from ferry.store.log import DeltaLog
 from ferry.store.rows import RowState
-from ferry.workloads.nexmark import SCHEMAS, NexmarkGenerator
+from ferry.store.state import open_state
+from ferry.store.unbounded import UnboundedAggregateState
+from ferry.workloads.arrivals import Arrivals
+from ferry.workloads.cm import CmGenerator
+from ferry.workloads.keys import KeysGenerator
+from ferry.workloads.nexmark import NexmarkGenerator
+from ferry.workloads.smq import SmqGenerator
+from ferry.workloads.unimico import UnimicoGenerator
 from ferry.workloads.ysb import YsbGenerator
 
 MANY = 1 << 16
 """So many that tables grow and are sorted by radix."""
 
 VNODES = np.arange(64, dtype=np.int64)
-LABEL = CommitId(Step(0, 0), Attempt(1, 1))
+COMMIT_ID = CommitId(Step(0, 0), Attempt(1, 1))
 ALL = (
     Aggregate("n", "count"),
     Aggregate("s", "sum", "v"),
@@ -41,13 +56,19 @@ ALL = (
     Aggregate("hi", "max", "w", number="float"),
     Aggregate("m", "mean", "v"),
     Aggregate("top", "arg_max", "v", by="w", by_number="float"),
+    Aggregate("a", "first", "v"),
+    Aggregate("z", "last", "w", number="float"),
+    Aggregate("sd", "stddev", "v"),
+    Aggregate("var", "variance", "w", number="float"),
 )
-KEYS = ((("k", "int"),), (("k", "int"), ("t", "string")))
+SKETCHES = tuple(Aggregate(column, "approx_count_distinct", column) for column in ("v", "w", "t"))
+"""Large: one operator has them."""
+KEYS: tuple[tuple[tuple[str, KeyType], ...], ...] = ((("k", "int"),), (("k", "int"), ("t", "string")))
 WINDOWS = (Window(1_000, 1_000), Window(2_000, 500))
 
 
 def descriptors() -> list[OperatorDescriptor]:
-    """One of every kind: counts, all aggregates and joins; integer keys and others; both kinds of windows."""
+    """One of every kind: counts, all aggregates and joins; integer keys and others; both kinds of windows, and none."""
     left, right = Side((("a", "v", "int64"), ("b", "t", "string"))), Side((("c", "w", "double"),))
     found = []
     for key in KEYS:
@@ -55,6 +76,8 @@ def descriptors() -> list[OperatorDescriptor]:
             for aggregates in (ALL[:1], ALL):
                 found.append(OperatorDescriptor("aggregate", 0, "aggregate", key, window, aggregates))
         found.append(OperatorDescriptor("join", 0, "join", key, WINDOWS[0], left=left, right=right))
+    found.append(OperatorDescriptor("distinct", 0, "aggregate", KEYS[0], WINDOWS[1], SKETCHES))
+    found += [OperatorDescriptor("changes", 0, "aggregate", key, GLOBAL, ALL, emit="changes") for key in KEYS]
     return found
 
 
@@ -89,7 +112,8 @@ def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
     def opened(name: str) -> AggregateState | RowState:
         if descriptor.kind == "join":
             return RowState(descriptor, VNODES.size, directory / name)
-        return AggregateState(descriptor, VNODES.size, directory / name, 1 << 24)
+        kind = AggregateState if descriptor.windowed else UnboundedAggregateState
+        return kind(descriptor, VNODES.size, directory / name, 1 << 24)
 
     ways: list[Callable[[pa.RecordBatch], pa.RecordBatch]] = [carried, lambda batch: batch]
     states = [opened("leader"), opened("replica")]
@@ -97,18 +121,19 @@ def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
         for number, rows in enumerate((300, MANY)):
             merged = state.combine([carry(batch) for batch in fragments(descriptor, rows)])
             share = take_vnodes(merged, split_by_vnode(merged, VNODES.size), VNODES)
-            delta, _ = state.delta([carry(share)], 100 if number else WATERMARK_NONE)
+            watermark = 100 if number else WATERMARK_NONE
+            delta, _ = state.delta([carry(share)], EpochTimes(watermark, watermark, number))
             mine = take_vnodes(delta, split_by_vnode(delta, VNODES.size), VNODES[:40])
             log = DeltaLog(directory / f"log-{id(state)}-{number}")
-            log.append(LABEL, "leader", {}, carry(mine))
-            for _, _, logged in log.entries(LABEL):
-                state.put(logged, number, "leader")
-            state.put(carry(delta), number, "rest")
-        state.fired_count(0, 2_000, VNODES)
-        assert sum(batch.num_rows for batch in state.fired(0, 2_000, VNODES, 10_000))
+            log.append(COMMIT_ID, "leader", {}, carry(mine))
+            for _, _, logged in log.entries(COMMIT_ID):
+                state.apply(logged, number, "leader")
+            state.apply(carry(delta), number, "rest")
+        state.fired_count(EpochTimes(0, 2_000), VNODES)
+        assert sum(batch.num_rows for batch in state.fired(EpochTimes(0, 2_000, 1), VNODES, 10_000))
         learner = opened(f"learner-{id(state)}")
         for chunk in state.snapshot(VNODES, 1 << 18):
-            learner.put_absent(carry(chunk))
+            learner.apply_absent(carry(chunk))
         learner.drop(VNODES[5:])
         while learner.work():
             pass
@@ -117,19 +142,43 @@ def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
         with table.open("r+b") as file:  # as a process leaves it that is killed in the middle of a write
             file.seek(8 * slice_table._DIRTY)
             file.write((1).to_bytes(8, "little"))
-    opened("leader").expire(1_500)
+    opened("leader").release(0, 1_500)
 
 
-def generators() -> None:
+def generators() -> list[Arrivals]:
     """The workloads that come with Ferry, in and out of order, with every distribution of keys."""
-    disorder = {"group": 50, "delay_prob": 0.1}
-    keys = ({"keys": name} for name in ("uniform", "zipf", "pareto"))
-    for arguments in ({}, disorder, {**disorder, "rate": 1.0}, *keys):
-        nexmark, ysb = NexmarkGenerator(**arguments), YsbGenerator(**arguments)
-        for stream in SCHEMAS:
-            nexmark.read(stream, 0, 2_000)
-            nexmark.read(stream, 0, 2_000, ["ts"])
-        ysb.read("ysb", 0, 2_000)
+    disorder: dict[str, Any] = {"group": 50, "delay_prob": 0.1}
+    orders: tuple[dict[str, Any], ...] = ({}, disorder, {**disorder, "rate": 1.0})
+    keys: Iterator[dict[str, Any]] = ({"keys": name} for name in ("uniform", "zipf", "pareto"))
+    keyed = (NexmarkGenerator, YsbGenerator, KeysGenerator)
+    found: list[Arrivals] = [kind(**a) for a in (*orders, *keys) for kind in keyed]
+    return [*found, *(CmGenerator(**a) for a in orders), SmqGenerator(), UnimicoGenerator()]
+
+
+def generate() -> None:
+    """A few records of every stream."""
+    for made in generators():
+        for stream in made.schemas:
+            made.read(stream, 0, 2_000)
+            made.read(stream, 0, 2_000, ["ts"])
+
+
+def process(key: tuple[tuple[str, KeyType], ...], directory: Path) -> None:
+    """A process with state and timers, on a leader, and a snapshot to a learner."""
+    columns = records(1).schema
+    made = RunningAggregate(Functions({"n": count(), "top": greatest("t")}), {"at": "ts"}, ["ts"])
+    shape = shape_of("process", made, pa.schema([columns.field(name) for name, _ in key]), [columns], None)
+    descriptor = OperatorDescriptor("process", 0, "process", key, EACH_TIME, process=shape)
+    state, learner = (open_state(descriptor, VNODES.size, directory / name, 1 << 24) for name in ("leader", "learner"))
+    for number, rows in enumerate((300, MANY)):
+        merged = state.combine([carried(batch) for batch in fragments(descriptor, rows)])
+        share = take_vnodes(merged, split_by_vnode(merged, VNODES.size), VNODES)
+        times = EpochTimes(WATERMARK_NONE, WATERMARK_NONE, number)
+        delta, _ = state.delta([carried(share)], times, VNODES)
+        state.apply(carried(delta), number, "leader")
+        assert sum(batch.num_rows for batch in state.fired(times, VNODES))
+    for chunk in state.snapshot(VNODES):
+        learner.apply_absent(carried(chunk))
 
 
 def left() -> list[str]:
@@ -146,10 +195,12 @@ def left() -> list[str]:
 
 def main() -> None:
     """Everything once."""
-    generators()
+    generate()
     with tempfile.TemporaryDirectory() as directory:
         for number, descriptor in enumerate(descriptors()):
             instance(descriptor, Path(directory) / str(number))
+        for key in KEYS:
+            process(key, Path(directory) / f"process-{len(key)}")
     if missing := left():
         raise SystemExit(f"these kernels were not used: {missing}")
 

@@ -1,7 +1,10 @@
 """Ferry: stateful stream jobs on Spark that never stop.
 
 A job is a module with two functions: `sources(spark, args)` returns named streams, `pipeline(streams, args)` turns them
-into sinks; see README.md. Everything else in this package may change.
+into sinks; see docs/jobs.md. Everything else in this package may change.
+
+Examples in docstrings speak of the streams of NEXMark: `bids` (seq, ts, auction, bidder, price), `auctions` (id, ts, seller,
+reserve), `people` (id, ts, name); `per_auction` are the bids of each auction in windows of a minute, `counts` their numbers.
 
 The names below are loaded when they are first used: the operator imports `ferry.contract` on machines that have neither
 Spark nor Arrow.
@@ -17,38 +20,58 @@ if TYPE_CHECKING:
     from ferry.contract.errors import FerryError, Final, SpecRefused
     from ferry.kernels import aggregates
     from ferry.kernels.aggregates import *  # noqa: F403
+    from ferry.process.aggregator import Aggregator
+    from ferry.process.api import Process, Work
+    from ferry.process.harness import ProcessHarness
+    from ferry.process.tables import Entries, StateTable
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
-    from ferry.spark.splits import Malformed, Splits
+    from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
     from ferry.spark.stream import Stream
-    from ferry.spark.words import sliding, tumbling
+    from ferry.spark.words import at_end, changes, records, rows, session, sliding, tumbling
 
-__all__ = [
-    "FerryError",
-    "Final",
-    "Malformed",
-    "Sink",
-    "SpecRefused",
-    "Splits",
-    "Stream",
-    "console",
-    "foreach_epoch",
-    "json_files",
-    "parquet",
-    "parquet_files",
-    "sliding",
-    "tumbling",
-]
-if TYPE_CHECKING:
+    __all__ = [
+        "Aggregator",
+        "Entries",
+        "FerryError",
+        "Final",
+        "Flow",
+        "FlowSplits",
+        "Malformed",
+        "Process",
+        "ProcessHarness",
+        "Sink",
+        "SpecRefused",
+        "Splits",
+        "StateTable",
+        "Stream",
+        "Work",
+        "at_end",
+        "changes",
+        "console",
+        "foreach_epoch",
+        "json_files",
+        "parquet",
+        "parquet_files",
+        "records",
+        "rows",
+        "session",
+        "sliding",
+        "tumbling",
+    ]
     __all__ += aggregates.__all__
 
 _HOMES = {
     "ferry.contract.errors": ("FerryError", "Final", "SpecRefused"),
+    "ferry.process.aggregator": ("Aggregator",),
+    "ferry.process.api": ("Process", "Work"),
+    "ferry.process.harness": ("ProcessHarness",),
+    "ferry.process.tables": ("Entries", "StateTable"),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
-    "ferry.spark.splits": ("Malformed", "Splits"),
+    "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
     "ferry.spark.stream": ("Stream",),
-    "ferry.spark.words": ("sliding", "tumbling"),
+    "ferry.spark.words": ("at_end", "changes", "records", "rows", "session", "sliding", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _AGGREGATES = "ferry.kernels.aggregates"
@@ -56,6 +79,8 @@ _AGGREGATES = "ferry.kernels.aggregates"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # is asked for by `from ferry import *`
+        return sorted([*_HOME_OF, *importlib.import_module(_AGGREGATES).__all__])
     home = _HOME_OF.get(name)
     # `from ferry import environment` asks here first: rooms must not load Arrow.
     if home is None and not name.startswith("_") and find_spec(f"ferry.{name}") is None:

@@ -1,7 +1,7 @@
 """Bytes in motion between the processes of a job: instances, and the driver.
 
-One contract (`base`), several carriers: `memory` for tests in one process, `tcp`, and `rdma` for jobs
-that ask for it (docs/rdma.md). All of them run the same flow control (`flow`) over the same frames (`frames`), and pass the
+One contract (`base`), and one channel (`flow`: credits and lanes, over the frames of `frames`). What moves its bytes is a
+transport: `memory` for tests in one process, `tcp`, or `rdma` for jobs that ask for it (docs/rdma.md). All of them pass the
 same contract tests.
 
 May import the contract. It never looks inside a head or a body, never waits for a handler, never

@@ -1,8 +1,8 @@
-"""The contract of a channel: what every carrier promises, whatever moves the bytes.
+"""The contract of a channel: what it promises, whatever carries its bytes.
 
 It defines types and bounds only. It must never open a socket, start a thread or know a carrier.
 
-What a carrier promises:
+What a channel promises over every carrier:
 
 * messages of one lane of one connection arrive in order, whole, at most once; lanes are independent of each other;
 * a lane without credit never delays another lane, nor the credit that flows back (Slash section 6.2: credits of a channel);
@@ -28,13 +28,13 @@ MESSAGE_BYTES_MAX = 1 << 30
 """Head and body of one message: a peer that announces more is refused before anything is allocated."""
 
 QUEUE_BYTES_MAX = 1 << 30
-"""Bytes waiting in one lane of one channel; the buffers are the sender's own, they are referenced, not copied."""
+"""Bytes waiting in one lane of one channel; the sender's buffers are referenced, not copied."""
 
 QUEUE_MESSAGES_MAX = 1 << 16
 """Messages waiting in one lane of one channel."""
 
-HELD_SLOTS_MAX = limits.SLOTS // 4
-"""Credits that one message can keep from its sender while it is held: four large held messages stop a lane."""
+DEFERRED_SLOTS_MAX = limits.SLOTS // 4
+"""Most credits that the receiver of one message can defer: four large messages stop a lane."""
 
 CREDIT_BATCH = limits.SLOTS // 4
 """Consumed slots that are reported at once, also when no frame goes the other way."""
@@ -43,20 +43,27 @@ HANDSHAKE_SECONDS = 5.0
 """A connection that is not authenticated after this is closed."""
 
 REPLACED = "replaced"
-"""Reason of a close, on both sides, when a newer connection to the same peer took over."""
+"""Reason of a close, on both sides, when a newer connection to the same peer replaced this one."""
 
 NAME_BYTES_MAX = 128
 """Longest name of an endpoint, in UTF-8."""
 
-assert HELD_SLOTS_MAX + CREDIT_BATCH <= limits.SLOTS
+assert DEFERRED_SLOTS_MAX + CREDIT_BATCH <= limits.SLOTS
 
 
 class Lane(IntEnum):
-    """Independent streams of one connection, each with its own credits. Control messages travel on DELTA."""
+    """Independent streams of one connection, each with its own credits. Control messages travel on DELTA.
+
+    A peer of an older release refuses a lane that it does not know, and the connection ends.
+    """
 
     FRAGMENT = 0
     DELTA = 1
     BULK = 2
+
+
+BY_PRIORITY = (Lane.DELTA, Lane.FRAGMENT, Lane.BULK)
+"""Which lane comes first when several have something, sent or arrived: control messages travel on DELTA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +78,10 @@ class Message:
     body: memoryview | bytes
 
 
-class Held:
-    """Credit kept back by a receiver: a handler returns it instead of None and calls `release` when it has room again.
+class DeferredCredit:
+    """The credit of one message, not given back yet: a handler returns it, and calls `release` when it has room again.
 
-    Releasing from any thread, before or after the handler returned, and more than once, is allowed.
+    `release` may be called from any thread, before or after the handler returned, and more than once.
     """
 
     __slots__ = ("_give", "_lock", "_released")
@@ -85,11 +92,11 @@ class Held:
         self._released = False
 
     def bind(self, give: Callable[[], None]) -> None:
-        """Called by the channel, once: what to do on release."""
+        """Called once, by the channel: `give` returns the credit."""
         with self._lock:
             self._give = give
-            now = self._released
-        if now:
+            released = self._released
+        if released:
             give()
 
     def release(self) -> None:
@@ -103,8 +110,8 @@ class Held:
             give()
 
 
-Handler = Callable[[Message], Held | None]
-"""Called on receiver threads. It must not block: it queues the message, and returns a Held when its queue is full."""
+Handler = Callable[[Message], DeferredCredit | None]
+"""Called on receiving threads. It must not block: it queues the message, and returns a DeferredCredit to slow the sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,7 @@ class LaneStatistics:
     credits: int
     """slots that may be sent now"""
     unreturned: int
-    """slots received whose credit was not returned: held, or not yet reported"""
+    """slots received whose credit was not returned: deferred, or not yet reported"""
     stalls: int
     """sends that had to wait for credit"""
 
@@ -138,13 +145,13 @@ class ChannelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What carries the messages of one channel now."""
+    """Which carrier the messages of one channel use now."""
 
     peer: str
     kind: str
     """memory, tcp or rdma"""
     reason: str
-    """why it is not RDMA, where it could have been; else empty"""
+    """why it is not RDMA, where RDMA was expected; else empty"""
 
 
 class Channel(ABC):
@@ -165,7 +172,7 @@ class Channel(ABC):
         body: Sequence[Buffer] = (),
         timeout: float | None = None,
     ) -> None:
-        """Queue a message, waiting only while the lane has no credit.
+        """Queue a message; waits only while the lane has no credit.
 
         Raises Unreachable when the channel is or gets closed, Exhausted after `timeout` seconds without credit,
         Refusal when the message is larger than MESSAGE_BYTES_MAX.
@@ -173,15 +180,15 @@ class Channel(ABC):
 
     @abstractmethod
     def send_nowait(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> bool:
-        """Like send; returns False, without queueing, where send would have to wait or the queue is at its bound."""
+        """Like `send`, but returns False and queues nothing where `send` would have to wait, or the queue is full."""
 
     @abstractmethod
     def post(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> None:
-        """Queue a message whatever the credit; never waits. Raises Exhausted beyond the bounds of the queue."""
+        """Queue a message, also without credit; never waits. Raises Exhausted when the queue is full."""
 
     @abstractmethod
     def flush(self, timeout: float) -> bool:
-        """Wait until everything queued is handed to the carrier; False when `timeout` seconds did not suffice."""
+        """Wait until everything queued is handed to the carrier; False when that took longer than `timeout` seconds."""
 
     @abstractmethod
     def close(self, reason: str = "closed by this side") -> None:
@@ -193,9 +200,9 @@ class Channel(ABC):
 
 
 class Endpoint(ABC):
-    """One process's end of all its channels: at most one channel per peer, a newer one replaces an older one (REPLACED).
+    """All channels of one process: at most one for each peer; a newer one replaces an older one (REPLACED).
 
-    ``on_open(peer, channel)`` comes before the first message, ``on_close(peer, reason)`` after the last one, and for
+    ``on_open(peer, channel)`` is called before the first message, ``on_close(peer, reason)`` after the last one, and for
     one peer they alternate. They are called on the endpoint's threads; they must not block, connect or close it.
     """
 
@@ -207,7 +214,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def connect(self, peer: str, address: tuple[str, int], timeout: float = HANDSHAKE_SECONDS) -> Channel:
-        """Open a channel to the peer of that name. Both sides prove that they know the secret, the job and the names.
+        """Open a channel to the peer of that name. Each side proves that it knows the secret, the job and both names.
 
         Raises Unreachable when nothing answers in time, Refusal when the other side is not who it should be.
         """
@@ -218,7 +225,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def links(self) -> tuple[LinkState, ...]:
-        """What carries the open channels, by peer."""
+        """The carriers of the open channels, sorted by peer."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Which carrier an instance uses: from what the job says and the devices that are here to an endpoint, with the reason.
+"""Makes the endpoint of an instance: over RDMA or TCP, by what the job says and which devices are here, with the reason.
 
-It must never settle for TCP in silence where a device was asked for, nor look for a device where none was.
+It must never fall back to TCP in silence where a device was asked for, nor look for a device where none was asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TCP_ASKED = "the job says tcp"
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """What every endpoint is made of."""
+    """The arguments of every endpoint."""
 
     name: str
     job: str
@@ -43,7 +43,7 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The endpoint, and what is said of it."""
+    """The endpoint, and what logs and metrics say about it."""
 
     endpoint: Endpoint
     expected: bool
@@ -96,7 +96,7 @@ def choose(transport: TransportSettings, own: Collection[str], party: Party) -> 
 
 
 def _addresses(own: Collection[str]) -> list[str]:
-    """Those that are addresses; a process may be known by a name as well."""
+    """Those that are addresses; others are names."""
     found = []
     for one in own:
         with contextlib.suppress(ValueError):
@@ -132,5 +132,5 @@ def _rdma(party: Party, device: Device, transport: TransportSettings, shape: Rin
     )
     port, notify = device.port, "imm" if endpoint.imm else "footer"
     gid = str(port.gid.address.ipv4_mapped or port.gid.address)
-    log.info("%s uses RDMA: %s, address %d %s, %s", party.name, port.device, port.gid.number, gid, notify)
+    log.info("%s uses RDMA: %s, address %d %s, %s", party.name, port.device, port.gid.gid_index, gid, notify)
     return Choice(endpoint, True, port.device, gid, 128 << port.mtu, notify, lend_bytes=transport.lend_bytes)

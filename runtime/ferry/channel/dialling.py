@@ -1,7 +1,7 @@
-"""Opening channels to what is wanted: several at a time, each peer with its own back-off; the caller never waits.
+"""Opens channels: several at a time, each peer with its own back-off; the caller never waits.
 
-It must never decide whom to dial: that is said again and again, by `dial`, as long as a channel is wanted. A peer that
-does not answer holds one thread for a moment, so that it never delays another one.
+It must never decide whom to dial: its caller calls `dial` again and again, as long as a channel is wanted. A peer that
+does not answer blocks only the thread of its own dial, for a moment, and so never delays another peer.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ DIALS_MAX = 32
 """Dials under way at one time."""
 
 REPEATS_MAX = 16
-"""Of these, dials of peers that did not answer before: they never hold up those of new ones."""
+"""Of these, dials of peers that did not answer before: so they never delay those of new peers."""
 
 CONNECT_SECONDS = 1.0
 
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.1, 2.0
 
 STEADY_SECONDS = 2.0
-"""A channel that lasted this long is dialled again at once when it ends; one that was shorter counts as a failure."""
+"""A channel that lasted this long is dialled again at once when it ends; a shorter one counts as a failure."""
 
 HOPEFUL_FAILURES = 5
-"""After as many failures the back-off is at its longest."""
+"""With fewer failures a peer may answer soon; after as many the back-off is near its longest."""
 
 assert REPEATS_MAX < DIALS_MAX
 assert back_off(HOPEFUL_FAILURES, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX) < BACK_OFF_SECONDS_MAX
@@ -41,7 +41,7 @@ assert back_off(HOPEFUL_FAILURES, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX) < BACK
 
 @dataclass(slots=True)
 class _Dial:
-    """How dialling one life of a peer goes."""
+    """The dials of one incarnation of a peer."""
 
     incarnation: str
     failures: int = 0
@@ -61,7 +61,7 @@ class Dialler:
         self._under_way = self._repeats = 0
 
     def dial(self, entry: Registration) -> None:
-        """Begin to dial this life of a peer, unless that is under way, too early, or there are too many dials now."""
+        """Dial this incarnation of a peer, unless it is dialled now, it is too early, or too many dials are under way."""
         with self._lock:
             dial = self._dials.get(entry.instance)
             if dial is not None and dial.under_way:
@@ -85,13 +85,13 @@ class Dialler:
             return None if dial is None else dial.incarnation
 
     def hopeful(self, entry: Registration) -> bool:
-        """Whether this life of a peer is worth a look now: it is new, or has not failed often."""
+        """Whether this incarnation of a peer may answer soon: it is new, or has not failed often."""
         with self._lock:
             dial = self._dials.get(entry.instance)
             return dial is None or dial.incarnation != entry.incarnation or dial.failures < HOPEFUL_FAILURES
 
     def closed(self, peer: str) -> None:
-        """The channel to a peer is gone. One that was replaced as soon as it was open is no reason to hurry."""
+        """The channel to a peer is gone. It is dialled again at once only if the channel lasted."""
         with self._lock:
             dial = self._dials.get(peer)
             if dial is None or not dial.opened_at:

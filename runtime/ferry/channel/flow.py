@@ -1,26 +1,26 @@
-"""Flow control of one connection: queues, credits, sequences. Every carrier is this class plus a way to move bytes.
+"""Flow control of one connection: queues, credits, sequences. One class for every carrier; a transport moves the bytes.
 
-Sending and receiving share one short lock and nothing else: the side that receives never waits for the side that sends,
-and a lane without credit is simply passed over. It must never do I/O or call a handler under the lock.
+Sending and receiving share nothing but one short lock: receiving never waits for sending, and a lane without credit is
+skipped. It must never do I/O or call a handler under the lock.
 
-    send/post -> queue of the lane -> collect() -> the carrier's bytes -> feed() -> handler -> credit -> collect() ...
+    send/post -> queue of the lane -> collect() -> the transport -> feed() -> handler -> credit -> collect() ...
 """
 
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ferry.channel.base import (
+    BY_PRIORITY,
     QUEUE_BYTES_MAX,
     QUEUE_MESSAGES_MAX,
     REPLACED,
     Channel,
     ChannelStatistics,
+    DeferredCredit,
     Handler,
-    Held,
     Lane,
     LaneStatistics,
     LinkState,
@@ -44,44 +44,52 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BATCH_BYTES = 256 * 1024
-"""Payload of one gather: small enough that a control message never waits behind more than this in our own hands."""
+"""Payload of one gather: a control message never waits behind more than this in this process."""
 
 BATCH_FRAMES = 256
 
-_TURN = (Lane.DELTA, Lane.FRAGMENT, Lane.BULK)
-"""Lanes take turns frame by frame; control messages, which travel on DELTA, begin."""
+
+class ChannelTransport(Protocol):
+    """What a carrier does for one FlowChannel: it sends what `collect` returns, and passes what arrives to `feed`.
+
+    The channel calls these methods without its lock, from any thread.
+    """
+
+    name: str
+    """memory, tcp or rdma"""
+
+    @property
+    def link(self) -> LinkState:
+        """See Endpoint.links."""
+
+    def queued(self, size: int) -> None:
+        """A message of `size` bytes was queued; called by its sender. Must not block."""
+
+    def wake(self) -> None:
+        """There may be something to send; called on a receiving thread. Must not block or send."""
+
+    def flush(self, timeout: float) -> bool:
+        """See Channel.flush."""
+
+    def close(self, reason: str) -> None:
+        """The channel was just closed: stop. Called once; must not wait for the peer."""
 
 
 class FlowChannel(Channel):
-    """A channel without a carrier. Subclasses implement `_kick`, `_rouse` and `_cut`."""
+    """A channel over any transport."""
 
-    transport = "none"
-
-    def __init__(self, peer: str, job: str, on_message: Handler, reason: str = "") -> None:
+    def __init__(self, peer: str, job: str, on_message: Handler, transport: ChannelTransport) -> None:
         self.peer = peer
-        self._reason = reason
+        self.transport = transport
         self._job = job_hash(job)
         self._on_message = on_message
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
-        self._idle = threading.Condition(self._lock)
+        self._progress = threading.Condition(self._lock)
         self._room = tuple(threading.Condition(self._lock) for _ in Lane)
         self._out = tuple(SendLane(lane) for lane in Lane)
         self._in = tuple(ReceiveLane(lane) for lane in Lane)
         self._in_hand = False
         self._closed: str | None = None
-
-    @abstractmethod
-    def _kick(self, size: int) -> None:
-        """A message of `size` bytes was queued; called by its sender, without the lock. Must not block."""
-
-    @abstractmethod
-    def _rouse(self) -> None:
-        """Something became sendable, on a receiving thread; called without the lock. Must not block or send."""
-
-    @abstractmethod
-    def _cut(self) -> None:
-        """The channel was just closed; stop the carrier. Called once, without the lock. Must not wait for the peer."""
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -106,7 +114,7 @@ class FlowChannel(Channel):
                         f"{len(out.queue)} messages wait; the peer does not consume what it got"
                     )
             self._queue(out, message)
-        self._kick(message.total)
+        self.transport.queued(message.total)
 
     def send_nowait(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> bool:
         """See Channel.send_nowait."""
@@ -116,7 +124,7 @@ class FlowChannel(Channel):
             if self._closed is None and not (out.room and self._fits(out, message)):
                 return False
             self._queue(out, message)
-        self._kick(message.total)
+        self.transport.queued(message.total)
         return True
 
     def post(self, lane: Lane, kind: int, generation: int, head: bytes, body: Sequence[Buffer] = ()) -> None:
@@ -130,10 +138,10 @@ class FlowChannel(Channel):
                     f"{out.queued_bytes} bytes (QUEUE_BYTES_MAX {QUEUE_BYTES_MAX}); the peer does not consume"
                 )
             self._queue(out, message)
-        self._kick(message.total)
+        self.transport.queued(message.total)
 
     def _fits(self, out: SendLane, message: Outgoing) -> bool:
-        # An empty queue takes any message: a bound must not make one legal message impossible.
+        # An empty queue takes any message: the bound must not make a legal message impossible.
         return not out.queue or (
             out.queued_bytes + message.total <= QUEUE_BYTES_MAX and len(out.queue) < QUEUE_MESSAGES_MAX
         )
@@ -145,31 +153,29 @@ class FlowChannel(Channel):
 
     def flush(self, timeout: float) -> bool:
         """See Channel.flush."""
+        return self.transport.flush(timeout)
+
+    # -- for the transport: what to send ------------------------------------------------------------------------------
+
+    @property
+    def sendable(self) -> bool:
+        """There is something that `collect` would return."""
         with self._lock:
-            done = self._idle.wait_for(
-                lambda: self._closed is not None or not (self._in_hand or any(o.queue for o in self._out)), timeout
-            )
-            return done and self._closed is None
+            return any(o.sendable for o in self._out) or any(i.due for i in self._in)
 
-    # -- for the carrier: what to send --------------------------------------------------------------------------------
-
-    def _sendable(self) -> bool:
-        """With the lock: is there anything that `_collect` would return?"""
-        return any(o.sendable for o in self._out) or any(i.due for i in self._in)
-
-    def _collect(self) -> list[bytes | memoryview]:
-        """The next gather, in wire order; empty when nothing may go. One thread at a time; then `_handed_over`."""
+    def collect(self) -> list[bytes | memoryview]:
+        """The next gather, in wire order; empty when nothing may go. One thread at a time; then `handed_over`."""
         plans: list[tuple[Planned, int]] = []
         size = 0
         with self._lock:
             if self._closed is not None:
                 return []
-            due = [(lane, self._in[lane].tell()) for lane in _TURN if self._in[lane].due]
+            due = [(lane, self._in[lane].report()) for lane in BY_PRIORITY if self._in[lane].due]
             while size < BATCH_BYTES and len(plans) < BATCH_FRAMES:
                 before = len(plans)
-                for lane in _TURN:
+                for lane in BY_PRIORITY:
                     if self._out[lane].sendable:
-                        plans.append((self._out[lane].plan(), self._in[lane].tell()))
+                        plans.append((self._out[lane].plan(), self._in[lane].report()))
                         size += plans[-1][0].size
                 if len(plans) == before:
                     break
@@ -181,23 +187,58 @@ class FlowChannel(Channel):
             gather += plan.encode(self._job, credit)
         return gather
 
-    def _handed_over(self) -> None:
+    @property
+    def in_hand(self) -> bool:
+        """Something was collected, or taken back, and is not handed over."""
+        return self._in_hand
+
+    def handed_over(self) -> None:
         """The last gather has left."""
         with self._lock:
             self._in_hand = False
-            self._idle.notify_all()
+            self._progress.notify_all()
 
-    def _farewell(self, reason: str) -> bytes:
-        """The frame that tells the peer why."""
+    def take_back(self) -> None:
+        """What has left may have to be sent again: it is in hand again, until `handed_over`."""
+        with self._lock:
+            self._in_hand = True
+
+    def drop_queued(self) -> None:
+        """Nothing can be sent any more: forget what waits. The channel is about to close."""
+        with self._lock:
+            self._clear_queues()
+
+    def _clear_queues(self) -> None:
+        for out in self._out:
+            out.queue.clear()
+            out.queued_bytes = out.queued_slots = 0
+
+    def wait_handed_over(self, timeout: float) -> bool:
+        """Wait until everything queued is handed over; False when time is up or the channel is closed."""
+        return self.wait_for(lambda: not (self._in_hand or any(o.queue for o in self._out)), timeout)
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until it is true, looking whenever `notify` is called; False when time is up or the channel is closed."""
+        with self._lock:
+            done = self._progress.wait_for(lambda: self._closed is not None or condition(), timeout)
+            return done and self._closed is None
+
+    def notify(self) -> None:
+        """What `wait_for` waits for may be true now."""
+        with self._lock:
+            self._progress.notify_all()
+
+    def bye(self, reason: str) -> bytes:
+        """The frame that tells the peer why this side closes."""
         text = reason.encode()[:BYE_BYTES_MAX]
         return b"".join(encode((text,), lane=Lane.DELTA, flags=BYE, job=self._job))
 
-    # -- for the carrier: what arrived --------------------------------------------------------------------------------
+    # -- for the transport: what arrived ------------------------------------------------------------------------------
 
-    def _feed(self, data: memoryview) -> int:
+    def feed(self, data: memoryview) -> int:
         """Handle the whole frames at the start of `data`; returns the bytes used.
 
-        One thread at a time. Raises Refusal for bytes that this peer should not have sent, Unreachable for a farewell.
+        One thread at a time. Raises Refusal for bytes that this peer should not have sent, Unreachable for its BYE.
         """
         position, end = 0, len(data)
         while end - position >= HEADER_BYTES and self._closed is None:
@@ -208,8 +249,8 @@ class FlowChannel(Channel):
             verify(data[position:stop], header)
             payload = data[position + HEADER_BYTES : stop]
             if header.flags == BYE:
-                said = bytes(payload[:BYE_BYTES_MAX]).decode(errors="replace")
-                raise Unreachable(said if said == REPLACED else f"closed by the peer: {said}")
+                text = bytes(payload[:BYE_BYTES_MAX]).decode(errors="replace")
+                raise Unreachable(text if text == REPLACED else f"closed by the peer: {text}")
             if header.credit != self._out[header.lane].returned:
                 self._credit(header.lane, header.credit)
             if header.flags != CREDIT:
@@ -230,14 +271,14 @@ class FlowChannel(Channel):
                 self._room[lane].notify_all()
             waiting = bool(out.queue)
         if waiting:
-            self._rouse()
+            self.transport.wake()
 
     def _deliver(self, lane: ReceiveLane, whole: Whole) -> None:
-        held = self._on_message(Message(self.peer, lane.lane, whole.kind, whole.generation, whole.head, whole.body))
-        if isinstance(held, Held):
+        deferred = self._on_message(Message(self.peer, lane.lane, whole.kind, whole.generation, whole.head, whole.body))
+        if isinstance(deferred, DeferredCredit):
             slots = whole.slots
-            held.bind(lambda: self._consumed(lane, slots))
-            # Nothing is consumed, but the sender came nearer to its end of credit: what was consumed before may be due.
+            deferred.bind(lambda: self._consumed(lane, slots))
+            # Nothing is consumed, but the sender has less credit left: reporting what was consumed before may be due.
             self._consumed(lane, 0)
         else:
             self._consumed(lane, whole.slots)
@@ -249,12 +290,7 @@ class FlowChannel(Channel):
             lane.consumed += slots
             due = lane.due
         if due:
-            self._rouse()
-
-    @property
-    def link(self) -> LinkState:
-        """See Endpoint.links."""
-        return LinkState(self.peer, self.transport, self._reason)
+            self.transport.wake()
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
@@ -269,16 +305,10 @@ class FlowChannel(Channel):
             if self._closed is not None:
                 return
             self._closed = reason
-            for out in self._out:
-                out.queue.clear()
-                out.queued_bytes = out.queued_slots = 0
-            for condition in (self._work, self._idle, *self._room):
+            self._clear_queues()
+            for condition in (self._progress, *self._room):
                 condition.notify_all()
-        self._cut()
-
-    def _blame(self, error: Exception) -> str:
-        """The reason of a close that was caused by an error while receiving."""
-        return str(error) if isinstance(error, FerryError) else f"the handler failed: {error!r}"
+        self.transport.close(reason)
 
     def statistics(self) -> ChannelStatistics:
         """See Channel.statistics."""
@@ -297,4 +327,9 @@ class FlowChannel(Channel):
                 )
                 for o, i in zip(self._out, self._in, strict=True)
             )
-            return ChannelStatistics(self.peer, self.transport, lanes, self._closed)
+            return ChannelStatistics(self.peer, self.transport.name, lanes, self._closed)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a channel closes after this error while receiving; an error that is not Ferry's is a handler's."""
+    return str(error) if isinstance(error, FerryError) else f"the handler failed: {error!r}"

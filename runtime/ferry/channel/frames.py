@@ -1,11 +1,11 @@
-"""Frames: how messages look on a wire, one frame per slot, with a header that lets a receiver refuse what is wrong.
+"""Frames: the layout of messages on the wire, one frame for each slot, with a header that lets a receiver refuse errors.
 
 Pure functions on bytes; it must never keep the state of a connection, do I/O or start a thread.
 
 A frame is a header of 64 bytes and up to PAYLOAD_BYTES of payload. The payloads of the frames of one message, one after
 the other, are its head and then its body. Every header carries the whole length, so a receiver can allocate once.
-The checksum covers the header before it and the payload; it shows torn or corrupted frames, it authenticates nothing.
-It is the lower half of XXH3, which costs a tenth of a CRC: with that, both ends would spend more on it than on sending.
+The checksum covers the header before it and the payload; it detects torn or corrupted frames, it authenticates nothing.
+It is the lower half of XXH3, which costs a tenth of a CRC: both ends would spend more on a CRC than on sending.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION = 1
 HEADER = struct.Struct("<4sBBBxIIQQQQQII")
 HEADER_BYTES = HEADER.size
 PAYLOAD_BYTES = limits.SLOT_BYTES
-"""A slot holds this much of a message, so one of exactly that size is one frame; the header comes on top."""
+"""A slot holds this much of a message: one of exactly this size is one frame. The header comes on top."""
 
 FRAME_BYTES = HEADER_BYTES + PAYLOAD_BYTES
 """The largest frame."""
@@ -39,7 +39,7 @@ FIRST, LAST, CREDIT, BYE = 1, 2, 4, 8
 
 BYE_BYTES_MAX = 512
 COPY_BYTES = 4096
-"""Payloads up to this are copied behind their header: cheaper than one more entry in a gather list."""
+"""Payloads up to this size are copied behind their header: cheaper than one more entry in a gather list."""
 
 _CHECKED = HEADER_BYTES - 4
 _CHECKSUM = struct.Struct("<I")
@@ -69,7 +69,7 @@ class Header(NamedTuple):
 
 
 def job_hash(job: str) -> int:
-    """64 bits that name a job in every frame: a stray frame of another job is refused."""
+    """64 bits that identify the job in every frame, so that a stray frame of another job is refused."""
     return int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")
 
 
@@ -79,7 +79,7 @@ def slots_of(total: int) -> int:
 
 
 class Outgoing:
-    """A message on its way out: hands out its payload piece by piece, without copying."""
+    """A message to be sent: gives out its payload piece by piece, without copying."""
 
     __slots__ = ("_at", "_index", "_pieces", "generation", "head", "kind", "lane", "planned", "total")
 
@@ -100,7 +100,7 @@ class Outgoing:
                 f"({MESSAGE_BYTES_MAX}): cut it into several"
             )
         self.planned = 0
-        """bytes already given to frames, kept by the flow control"""
+        """bytes that already have a frame; the lane counts them"""
         self._pieces = pieces
         self._index = 0
         self._at = 0
@@ -144,7 +144,7 @@ def encode(
 
 
 def checksum(header: Buffer, payload: Sequence[bytes | memoryview]) -> int:
-    """Of the header before its checksum and the payload, however it is cut."""
+    """Of the header without its checksum, and of the payload, however it is cut into pieces."""
     seed = xxhash.xxh3_64_intdigest(header)
     if len(payload) == 1:
         whole: int = xxhash.xxh3_64_intdigest(payload[0], seed)
@@ -157,7 +157,7 @@ def checksum(header: Buffer, payload: Sequence[bytes | memoryview]) -> int:
 
 
 def decode_header(data: memoryview, offset: int, job: int) -> Header:
-    """Read and judge the header at `offset`; the checksum is judged by `verify`, when the whole frame is there.
+    """Read and check the header at `offset`; `verify` checks the checksum, when the whole frame is there.
 
     Raises Refusal for anything that this version of this job would not have sent.
     """

@@ -1,18 +1,18 @@
-"""Mutual challenge and response over a fresh socket, before anything else is parsed.
+"""Mutual challenge and response on a new socket, before anything else is parsed.
 
-Fixed-size messages only, one deadline for all of them. It must never say to a stranger why it was refused, nor send any
-name before the stranger has proved that it knows the secret.
+Messages of fixed size only, and one deadline for all of them. It must never tell a stranger why it was refused, nor send
+a name before the stranger has proved that it knows the secret.
 
     connecting side                                    accepting side
       magic, nonce            --------------------->
                               <---------------------   magic, nonce
-      name, life, number, MAC --------------------->     judges the MAC; the endpoint decides
+      name, life, number, MAC --------------------->     checks the MAC; the endpoint decides
                               <---------------------   verdict, life, MAC
 
-Each side says which carriers it has besides TCP; the accepting one says which of them this connection may use.
+Each side names the carriers it has besides TCP; both use those that the two have in common.
 Both MACs are HMAC-SHA256 with the job's secret over the role, the job, both names, both nonces and the message itself.
-A *life* is 16 bytes of one endpoint object, of two with one name the greater is the later one; the *number* counts the
-connections that it opened.
+A *life* is 16 bytes that identify one endpoint object; of two with the same name the greater one is later. The *number*
+counts the connections that the endpoint opened.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RDMA = 1
 
 
 class Verdict(IntEnum):
-    """What the accepting side makes of a caller."""
+    """What the accepting side decides about a caller."""
 
     REFUSED = 0
     """it did not prove itself"""
@@ -57,7 +57,7 @@ MISMATCH = "the secret, the job or the names of the two sides differ"
 
 
 class Caller(NamedTuple):
-    """Who connected, proved."""
+    """Who connected; it has proved that."""
 
     name: str
     life: bytes
@@ -67,7 +67,7 @@ class Caller(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """What the accepting side said, proved."""
+    """The answer of the accepting side, which has proved itself."""
 
     admitted: bool
     """False: it keeps another connection to this side"""
@@ -76,7 +76,7 @@ class Admission(NamedTuple):
     """besides TCP, of those that both sides have"""
 
 
-class _Talk:
+class _TimedSocket:
     """A socket with one deadline for everything."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
@@ -124,13 +124,13 @@ def greet(sock: socket.socket, me: Caller, peer: str, job: str, secret: bytes, s
     Unreachable when it breaks or takes too long.
     """
     try:
-        talk = _Talk(sock, seconds)
+        timed = _TimedSocket(sock, seconds)
         mine = os.urandom(NONCE_BYTES)
-        talk.put(_HELLO.pack(MAGIC, mine))
-        nonces = mine + _hello(talk.get(_HELLO.size))
+        timed.put(_HELLO.pack(MAGIC, mine))
+        nonces = mine + _hello(timed.get(_HELLO.size))
         proof = _PROOF.pack(me.name.encode(), me.life, me.number, me.carriers)
-        talk.put(proof + _mac(secret, b"caller", job, (me.name, peer), nonces, proof))
-        answer = talk.get(_VERDICT.size + _MAC_BYTES)
+        timed.put(proof + _mac(secret, b"caller", job, (me.name, peer), nonces, proof))
+        answer = timed.get(_VERDICT.size + _MAC_BYTES)
     except OSError as error:
         raise Unreachable(f"handshake with {peer} failed: {error}") from error
     verdict, life, carriers = _VERDICT.unpack_from(answer)
@@ -162,23 +162,23 @@ def welcome(
     Raises Refusal when the caller could not prove itself, Unreachable when it breaks or takes too long.
     """
     try:
-        talk = _Talk(sock, seconds)
-        theirs = _hello(talk.get(_HELLO.size))
+        timed = _TimedSocket(sock, seconds)
+        theirs = _hello(timed.get(_HELLO.size))
         mine = os.urandom(NONCE_BYTES)
-        talk.put(_HELLO.pack(MAGIC, mine))
+        timed.put(_HELLO.pack(MAGIC, mine))
         nonces = theirs + mine
-        data = talk.get(_PROOF.size + _MAC_BYTES)
+        data = timed.get(_PROOF.size + _MAC_BYTES)
         proof = data[: _PROOF.size]
         padded, caller_life, number, theirs_too = _PROOF.unpack(proof)
         name = padded.rstrip(b"\0").decode("utf-8", "replace")
         expected = _mac(secret, b"caller", job, (name, me), nonces, proof)
         if not hmac.compare_digest(expected, data[_PROOF.size :]) or not name or name == me:
-            talk.put(_VERDICT.pack(Verdict.REFUSED, bytes(LIFE_BYTES), 0) + bytes(_MAC_BYTES))
+            timed.put(_VERDICT.pack(Verdict.REFUSED, bytes(LIFE_BYTES), 0) + bytes(_MAC_BYTES))
             raise Refusal(f"refused a caller that says it is {name[:NAME_BYTES_MAX]!r}: {MISMATCH}")
 
         def answer(verdict: Verdict) -> None:
-            said = _VERDICT.pack(verdict, life, carriers)
-            talk.put(said + _mac(secret, b"accepter", job, (name, me), nonces, said))
+            answer = _VERDICT.pack(verdict, life, carriers)
+            timed.put(answer + _mac(secret, b"accepter", job, (name, me), nonces, answer))
 
         decide(Caller(name, caller_life, number, theirs_too & carriers), answer)
     except OSError as error:

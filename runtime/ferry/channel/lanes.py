@@ -1,7 +1,7 @@
-"""The two halves of a lane: what a sender may still send, and what a receiver has got and given back.
+"""The two halves of a lane: what the sender may still send, and what the receiver has received and given back.
 
-Plain state without locks, clock or I/O: `flow` holds the lock. It must never guess: a peer that breaks the sequence,
-its credit or the announced lengths is refused, because every later byte of it would be misread.
+Plain state without locks, clock or I/O: `flow` has the lock. It must never guess: a peer that breaks the sequence,
+exceeds its credit or contradicts the announced lengths is refused, because every later byte would be misread.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ferry.channel.base import CREDIT_BATCH, HELD_SLOTS_MAX, Lane
+from ferry.channel.base import CREDIT_BATCH, DEFERRED_SLOTS_MAX, Lane
 from ferry.channel.frames import FIRST, LAST, PAYLOAD_BYTES, Header, Outgoing, encode, slots_of
 from ferry.contract import limits
 from ferry.contract.errors import Refusal
 
-_HELD_BYTES = HELD_SLOTS_MAX * PAYLOAD_BYTES
+_DEFERRED_BYTES = DEFERRED_SLOTS_MAX * PAYLOAD_BYTES
 
 
 class Planned(NamedTuple):
-    """A frame that is to be sent: `size` payload bytes of the message."""
+    """A frame to be sent: `size` payload bytes of the message."""
 
     message: Outgoing
     size: int
@@ -28,7 +28,7 @@ class Planned(NamedTuple):
     sequence: int
 
     def encode(self, job: int, credit: int) -> list[bytes | memoryview]:
-        """The frame, as a gather list; in wire order, once."""
+        """The frame as a gather list. Call it once, in wire order."""
         message = self.message
         return encode(
             message.take(self.size),
@@ -73,12 +73,12 @@ class SendLane:
 
     @property
     def room(self) -> bool:
-        """True when one more message would have credit for its first slot."""
+        """One more message would have credit for its first slot."""
         return self.credits > self.queued_slots
 
     @property
     def sendable(self) -> bool:
-        """True when a frame is waiting and may go."""
+        """A frame is waiting and has credit."""
         return bool(self.queue) and self.credits > 0
 
     def push(self, message: Outgoing) -> None:
@@ -105,7 +105,7 @@ class SendLane:
         return Planned(message, count, flags, self.sequence)
 
     def credit(self, count: int) -> None:
-        """The peer says that it has consumed `count` slots in all. Raises Refusal when that cannot be."""
+        """The peer has consumed `count` slots in all. Raises Refusal when that is impossible."""
         if not self.returned <= count <= self.sequence:
             raise Refusal(
                 f"impossible credit on lane {self.lane.name}: {count} slots consumed, "
@@ -115,7 +115,7 @@ class SendLane:
 
 
 class Whole(NamedTuple):
-    """A message that is complete, and the slots whose credit goes back when it is consumed."""
+    """A complete message; the credit of `slots` goes back when it is consumed."""
 
     kind: int
     generation: int
@@ -152,21 +152,21 @@ class ReceiveLane:
 
     @property
     def due(self) -> bool:
-        """True when credit must be reported now: a batch of it, or any of it once the sender may be running out."""
+        """Credit must be reported now: a whole batch, or less when the sender may be running out."""
         pending = self.consumed - self.reported
         return pending >= CREDIT_BATCH or (pending > 0 and self.sequence - self.reported >= limits.SLOTS // 2)
 
-    def tell(self) -> int:
-        """The cumulative credit to report; from now on the sender may rely on it."""
+    def report(self) -> int:
+        """The cumulative credit, which counts as reported from now on."""
         self.reported = self.consumed
         return self.reported
 
     def accept(self, header: Header, payload: memoryview) -> Whole | int:
         """Take one verified frame; returns the message that it completes, or how many slots are consumed already.
 
-        Parts of a message that are far from its end give their credit back at once, else a message larger than the
-        credit could never arrive; the last HELD_SLOTS_MAX slots wait for the message to be consumed.
-        Needs no lock: only the receiving thread writes what it touches. Raises Refusal for a frame out of order.
+        The credit of the first parts of a long message goes back at once, or a message larger than the credit could
+        never arrive; that of its last DEFERRED_SLOTS_MAX slots goes back when the message is consumed.
+        Needs no lock: only the receiving thread writes these fields. Raises Refusal for a frame out of order.
         """
         if header.sequence != self.sequence + 1:
             raise Refusal(f"frame {header.sequence} of lane {self.lane.name} came after frame {self.sequence}")
@@ -204,7 +204,7 @@ class ReceiveLane:
             at = got + in_head - first.head
             self._body[at : at + size - in_head] = payload[in_head:]
         self._got = got + size
-        early = left >= _HELD_BYTES
+        early = left >= _DEFERRED_BYTES
         self._kept += not early
         if left:
             return int(early)

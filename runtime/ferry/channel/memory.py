@@ -1,4 +1,4 @@
-"""Channels between endpoints of one process: the same frames and flow control, with a queue instead of a network.
+"""Channels between endpoints of one process: the same channel and frames, with a queue instead of a network.
 
 For tests: delivery happens in `MemoryNetwork.pump`, called by the test (deterministic) or by one thread of the network.
 It must never be used between processes, and never deliver inside a sender's call.
@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 
 from ferry.channel.base import HANDSHAKE_SECONDS, REPLACED, Channel, Endpoint, Handler, LinkState, OnClose, OnOpen
-from ferry.channel.flow import FlowChannel
+from ferry.channel.flow import FlowChannel, reason_of
 from ferry.contract.errors import Refusal, Unreachable
 
 
 class MemoryNetwork:
-    """Joins endpoints. Work is done in the order in which it was asked for, one step at a time."""
+    """Connects endpoints. Steps are done in the order in which they were queued, one at a time."""
 
     def __init__(self, threaded: bool = False) -> None:
         self._condition = threading.Condition()
@@ -86,24 +86,28 @@ class MemoryNetwork:
         return self._pumping
 
 
-class MemoryChannel(FlowChannel):
-    """One side of a pair; `partner` is the other."""
+class MemoryTransport:
+    """One side of a pair; `partner` is the other. See ChannelTransport."""
 
-    transport = "memory"
-    partner: MemoryChannel
+    name = "memory"
+    partner: MemoryTransport
 
     def __init__(self, owner: MemoryEndpoint, peer: str, job: str, on_message: Handler, network: MemoryNetwork) -> None:
-        super().__init__(peer, job, on_message)
+        self.channel = FlowChannel(peer, job, on_message, self)
+        self.link = LinkState(peer, "memory", "")
         self._owner = owner
         self._network = network
+        self._lock = threading.Lock()
         self._scheduled = False
 
-    def _kick(self, size: int) -> None:
-        self._rouse()
+    def queued(self, size: int) -> None:
+        """See ChannelTransport.queued."""
+        self.wake()
 
-    def _rouse(self) -> None:
+    def wake(self) -> None:
+        """See ChannelTransport.wake."""
         with self._lock:
-            if self._scheduled or self._closed is not None:
+            if self._scheduled or self.channel.closed is not None:
                 return
             self._scheduled = True
         self._network.soon(self._carry)
@@ -112,40 +116,32 @@ class MemoryChannel(FlowChannel):
         """Move one gather to the partner."""
         with self._lock:
             self._scheduled = False
-        gather = self._collect()
+        gather = self.channel.collect()
         if not gather:
             return
         self.partner.arrive(b"".join(gather))
-        self._handed_over()
-        self._rouse()
+        self.channel.handed_over()
+        self.wake()
 
     def arrive(self, data: bytes) -> None:
         """Bytes from the partner: whole frames, unless a test sends something else."""
-        if self._closed is not None:
+        if self.channel.closed is not None:
             return
         try:
-            self._feed(memoryview(data))
-        except Unreachable as error:
-            self.close(str(error))
+            self.channel.feed(memoryview(data))
         except Exception as error:  # a handler's failure ends its connection, as on a network
-            self.close(self._blame(error))
+            self.channel.close(reason_of(error))
 
     def flush(self, timeout: float) -> bool:
         """See Channel.flush; without a thread of the network the caller delivers."""
         if not self._network.threaded:
             self._network.pump()
-        return super().flush(timeout)
+        return self.channel.wait_handed_over(timeout)
 
-    def close(self, reason: str = "closed by this side") -> None:
-        """See Channel.close."""
-        first = self._closed is None
-        super().close(reason)
-        if first:
-            self._network.soon(lambda: self.partner.arrive(self._farewell(reason)))
-
-    def _cut(self) -> None:
-        reason = self._closed or ""
+    def close(self, reason: str) -> None:
+        """See ChannelTransport.close."""
         self._network.soon(lambda: self._owner.ended(self, reason))
+        self._network.soon(lambda: self.partner.arrive(self.channel.bye(reason)))
 
 
 class MemoryEndpoint(Endpoint):
@@ -168,7 +164,7 @@ class MemoryEndpoint(Endpoint):
         self._on_message = on_message
         self._on_open = on_open
         self._on_close = on_close
-        self._channels: dict[str, MemoryChannel] = {}
+        self._transports: dict[str, MemoryTransport] = {}
         self._closing = False
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
@@ -186,51 +182,53 @@ class MemoryEndpoint(Endpoint):
         if not known or (self._job, peer) != (other._job, other.name):
             raise Refusal(f"{peer} refused the handshake: the secret, the job or the names of the two sides differ")
         with self._network.admission():
-            mine = MemoryChannel(self, peer, self._job, self._on_message, self._network)
-            theirs = MemoryChannel(other, self.name, self._job, other._on_message, self._network)
+            mine = MemoryTransport(self, peer, self._job, self._on_message, self._network)
+            theirs = MemoryTransport(other, self.name, self._job, other._on_message, self._network)
             mine.partner, theirs.partner = theirs, mine
             other.opened(theirs)
             self.opened(mine)
-        return mine
+        return mine.channel
 
-    def opened(self, channel: MemoryChannel) -> None:
-        """Make it the peer's channel; the old one is reported first."""
-        old = self._channels.pop(channel.peer, None)
+    def opened(self, transport: MemoryTransport) -> None:
+        """Make it the peer's connection; the old one is reported first."""
+        peer = transport.channel.peer
+        old = self._transports.pop(peer, None)
         if old is not None:
-            old.close(REPLACED)
-            self._on_close(channel.peer, REPLACED)
-        self._channels[channel.peer] = channel
-        self._on_open(channel.peer, channel)
+            old.channel.close(REPLACED)
+            self._on_close(peer, REPLACED)
+        self._transports[peer] = transport
+        self._on_open(peer, transport.channel)
 
-    def ended(self, channel: MemoryChannel, reason: str) -> None:
+    def ended(self, transport: MemoryTransport, reason: str) -> None:
         """A channel was closed."""
-        if self._channels.get(channel.peer) is channel:
-            del self._channels[channel.peer]
-            self._on_close(channel.peer, reason)
+        peer = transport.channel.peer
+        if self._transports.get(peer) is transport:
+            del self._transports[peer]
+            self._on_close(peer, reason)
 
     def channel(self, peer: str) -> Channel | None:
         """See Endpoint.channel."""
-        channel = self._channels.get(peer)
-        return None if channel is None or channel.closed is not None else channel
+        transport = self._transports.get(peer)
+        return None if transport is None or transport.channel.closed is not None else transport.channel
 
     def links(self) -> tuple[LinkState, ...]:
         """See Endpoint.links."""
-        return tuple(c.link for _, c in sorted(self._channels.items()) if c.closed is None)
+        return tuple(t.link for _, t in sorted(self._transports.items()) if t.channel.closed is None)
 
     def kill(self) -> None:
         """End like a killed process: nothing is reported here, the peers see the connections break."""
         self._closing = True
         self._network.forget(self)
         with self._network.admission():
-            channels, self._channels = list(self._channels.values()), {}
-            for channel in channels:
-                channel.close("killed")
+            transports, self._transports = list(self._transports.values()), {}
+            for transport in transports:
+                transport.channel.close("killed")
 
     def close(self) -> None:
         """See Endpoint.close."""
         self._closing = True
         self._network.forget(self)
         with self._network.admission():
-            for channel in list(self._channels.values()):
-                channel.close("endpoint closed")
-                self.ended(channel, "endpoint closed")
+            for transport in list(self._transports.values()):
+                transport.channel.close("endpoint closed")
+                self.ended(transport, "endpoint closed")

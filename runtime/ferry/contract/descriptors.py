@@ -6,24 +6,38 @@ Windows are kept as panes of gcd(size, slide) milliseconds; a pane is named by i
 Arrow schemas that follow from a descriptor (column order is part of the contract):
 
 * *partials* of an aggregate, one row per (slice, key):
-  ``slice:int64, hash:uint64, key:int64|binary, n:int64, s0, s1, ...`` (int64 or float64: ``ferry.kernels.aggregates``);
+  ``slice:int64, hash:uint64, key:int64|binary, n:int64, s0, s1, ...`` (int64, float64 or, of several words, binary of a
+  fixed size: ``ferry.kernels.aggregates``);
   ``n`` is the number of records; it is part of the state too (as its first column). The last column may be flags: bit c
-  says that column c has seen a value that is not null, bit 31 + c that its sum went beyond 64 bits on the way. A column
-  that has seen none holds what changes no other value.
+  says that column c has seen a value that is not null, bit 31 + c that its sum went beyond its bits on the way. A column
+  that has seen none holds what changes no other value. Where changes are emitted the column before it is the epoch in
+  which the row last changed, 0 in partials.
 * *rows* of a join, one row per record:
   ``slice:int64, hash:uint64, key:int64|binary, side:int8, l_<column>..., r_<column>...``; the other side's columns are null.
+* *records* of a process, one row per record, are its fragments:
+  ``hash:uint64, key:int64|binary, order:int64, time:int64, side:int8, 0_<column>..., 1_<column>...``; its deltas and
+  snapshots are changes of places, whatever it keeps: ``ferry.kernels.changes``.
 
-A single int64 key is stored as itself; every other key as the bytes of `ferry.kernels.hashing`.
+A single integer key is stored as itself; every other key as the bytes of `ferry.kernels.row_codec` (`ferry.kernels.keys`).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
-KeyType = Literal["int", "string"]
+from ferry.contract import limits
+
+KeyType = str
+"""Kind of a key's element; see `ferry.kernels.kinds`."""
 Number = Literal["int", "float"]
+ValueType = str
+"""'int' for integers of every width, 'float' for floats, or another kind such as 'date' or 'decimal128(12, 2)'; see
+`ferry.kernels.values`."""
+Emit = Literal["final", "changes"]
+"""Which rows an aggregate fires: those of windows that have ended, or after each epoch those that changed in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,10 @@ class Window:
         return slice_start // self.slide_ms * self.slide_ms + self.size_ms
 
 
+GLOBAL = Window(limits.WATERMARK_END, limits.WATERMARK_END)
+"""All of time, for operators without a window: its one slice is 0, and it ends when a finite input does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """One output column of an aggregation; what its function keeps and yields says `ferry.kernels.aggregates`."""
@@ -52,9 +70,9 @@ class Aggregate:
     column: str | None = None
     by: str | None = None
     """of `arg_max`: what is maximised, while `column` is what is returned"""
-    number: Number = "int"
+    number: ValueType = "int"
     """type of `column`; int where its values are not looked at"""
-    by_number: Number = "int"
+    by_number: ValueType = "int"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +83,92 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessShape:
+    """A process: what instances make it from, what it reads and what it emits. Schemas are Arrow messages in base64."""
+
+    made_of: str
+    """its class: module:qualified name"""
+    arguments: str
+    """of the class, a JSON map"""
+    columns: tuple[tuple[str, ...], ...]
+    """that each input is read for"""
+    inputs: tuple[str, ...]
+    """schema of each input, as the process sees it"""
+    output: str
+    tables: tuple[tuple[str, str, str | None], ...]
+    """name, schema of the values, and type of the entries (None: at most one row a key)"""
+    order: str | None = None
+    """column by which records of a key are taken; None: event time"""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """All that it is made of: its own class, and those that its arguments name."""
+        return (self.made_of, *re.findall(r'"made_of": "([^"]+)"', self.arguments))
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorDescriptor:
     """One stateful operator: name, key, window, and what it keeps."""
 
     name: str
     index: int
-    kind: Literal["aggregate", "join"]
+    kind: Literal["aggregate", "join", "process"]
     key: tuple[tuple[str, KeyType], ...]
     """(output name, type) of the key's elements, in order"""
     window: Window
+    """of a process, which has none: each millisecond, or GLOBAL when its records have no event times"""
     aggregates: tuple[Aggregate, ...] = ()
     left: Side | None = None
     right: Side | None = None
+    emit: Emit = "final"
+    process: ProcessShape | None = None
+
+    @property
+    def windowed(self) -> bool:
+        """False when records of all times belong together."""
+        return self.window != GLOBAL
 
     @property
     def int_key(self) -> bool:
         """True when the key is one 64-bit integer, stored as itself."""
         return len(self.key) == 1 and self.key[0][1] == "int"
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs it has."""
+        match self.kind:
+            case "aggregate":
+                return 1
+            case "join":
+                return len(self.sides)
+            case "process":
+                return len(self.shape.inputs)
+            case _:
+                assert_never(self.kind)
+
+    def columns(self, side: int) -> tuple[str, ...]:
+        """The columns of an input, by its number, that it looks at besides key and event time."""
+        match self.kind:
+            case "aggregate":
+                return tuple(c for a in self.aggregates for c in (a.column, a.by) if c is not None)
+            case "join":
+                return tuple(source for _, source, _ in self.sides[side].columns)
+            case "process":
+                return self.shape.columns[side]
+            case _:
+                assert_never(self.kind)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Both inputs of a join, the left one first."""
+        assert self.left is not None and self.right is not None, self
+        return self.left, self.right
+
+    @property
+    def shape(self) -> ProcessShape:
+        """What a process is."""
+        assert self.process is not None, self
+        return self.process
 
     def to_wire(self) -> dict[str, Any]:
         """Plain maps and lists."""
@@ -94,6 +181,12 @@ class OperatorDescriptor:
         def side(d: dict[str, Any] | None) -> Side | None:
             return None if d is None else Side(tuple((a, b, c) for a, b, c in d["columns"]))
 
+        def shape(d: dict[str, Any] | None) -> ProcessShape | None:
+            if d is None:
+                return None
+            columns, tables = (tuple(tuple(one) for one in d[name]) for name in ("columns", "tables"))
+            return ProcessShape(**{**d, "columns": columns, "tables": tables, "inputs": tuple(d["inputs"])})
+
         return OperatorDescriptor(
             name=doc["name"],
             index=doc["index"],
@@ -103,4 +196,6 @@ class OperatorDescriptor:
             aggregates=tuple(Aggregate(**a) for a in doc["aggregates"]),
             left=side(doc["left"]),
             right=side(doc["right"]),
+            emit=doc.get("emit", "final"),
+            process=shape(doc.get("process")),
         )

@@ -8,10 +8,11 @@ A run lives in one directory:
 | file | written by | what |
 |---|---|---|
 | `run.json` | supervisor | RunSettings; mode 0600, for it holds the secret |
-| `driver.json` | driver | {"url", "pid", "generation"}: where the control endpoint listens, once it does |
+| `driver.json` | driver | DriverAddress, once its control endpoint listens |
 | `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970. At
 `limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and the one that was that goes |
 | `checkpoint/` | Spark, driver | offsets and commits of the query; what is lost of it is written again from the state |
+| `workers/K/instances` | supervisor | how many instances the worker should have |
 | `workers/K/I/` | instance K.I | its state, log and commit record |
 | `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
 
@@ -25,7 +26,7 @@ Timeline records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
 (seconds), watermark}, `groups` {changes: [[vnode, what, instance], ...]}, `lost` {text}, `ready` {generation, epoch},
 `action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {text}, `degraded` {text}
-(a trouble begins; once, however often it is tried again), `mended` {text}, `warning`
+(a problem begins; once, however often it is tried again), `mended` {text}, `warning`
 {text} (what should be mended, though the job goes on).
 """
 
@@ -44,6 +45,9 @@ from ferry.contract.lenient import known
 
 TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 """The part that is written, and the one before it."""
+
+DRIVER, WORKERS, INSTANCES = "driver.json", "workers", "instances"
+"""Names in a run's directory, as above."""
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 """Stages of an epoch at which a run can be told to stop and let an action happen."""
@@ -121,12 +125,12 @@ class RunSettings:
     """Virtual nodes warming at one time; None = all at once."""
     handover_gap: int = 0
     """Epochs between two steps of a plan."""
-    handover_deadline_ms: int = 600_000
+    handover_deadline_ms: int = limits.WARM_DEADLINE_MS
     bandwidth_bytes: int | None = None
     """Bytes per second that one instance sends for snapshots; None = no limit."""
-    heartbeat_ms: int = 500
-    timeout_ms: int = 2500
-    return_deadline_ms: int = 60_000
+    heartbeat_ms: int = limits.HEARTBEAT_MS
+    timeout_ms: int = limits.HEARTBEAT_TTL_MS
+    return_deadline_ms: int = limits.RETURN_DEADLINE_MS
     sink_patience_ms: int | None = None
     """How long a sink may fail before the job stops; None: for ever."""
     stops: tuple[tuple[int, str], ...] = ()
@@ -149,6 +153,10 @@ class RunSettings:
         """The run's directory."""
         return Path(self.directory)
 
+    def worker_path(self, worker: int) -> Path:
+        """Where a worker's instances keep what they have."""
+        return self.path / WORKERS / str(worker)
+
     def write(self) -> Path:
         """Write run.json (mode 0600) and return its path."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -164,6 +172,26 @@ class RunSettings:
         doc["stops"] = tuple((int(e), str(s)) for e, s in doc.get("stops", ()))
         doc["transport"] = TransportSettings(**known(TransportSettings, doc.get("transport", {})))
         return RunSettings(**doc)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverAddress:
+    """Where the driver of a run of this machine is."""
+
+    url: str
+    """Of its control endpoint."""
+    pid: int
+    generation: int
+
+    def dump(self) -> str:
+        """As the file has it."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def load(text: str) -> DriverAddress:
+        """Inverse of dump. Raises ValueError, TypeError or KeyError for something else."""
+        doc = json.loads(text)
+        return DriverAddress(str(doc["url"]), int(doc["pid"]), int(doc["generation"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +235,7 @@ class Status:
     """Median of the last epochs."""
     journal_up: bool
     finished: bool
-    troubles: tuple[ReportedProblem, ...] = ()
+    problems: tuple[ReportedProblem, ...] = ()
     """What keeps the job from going on at present, the oldest first; it goes on trying."""
     replica_lag: int = 0
     """Epochs since the oldest copy that is not in sync yet was begun."""
@@ -221,19 +249,19 @@ class Status:
     """Copies that were wanted, and are left alone for a while; MovesGivenUp among the notices says why."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain lists and maps. `degraded` is what version 0.1.0 reads of the troubles."""
-        return {**asdict(self), "degraded": "; ".join(one.text for one in self.troubles) or None}
+        """Plain lists and maps. `degraded` is what version 0.1.0 reads of the problems."""
+        return {**asdict(self), "degraded": "; ".join(one.text for one in self.problems) or None}
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Status:
         """Inverse of to_wire; what another version says besides is left out."""
-        told = [{"reason": "DriverDegraded", "text": doc["degraded"], "since": 0.0}] if doc.get("degraded") else []
+        older = [{"reason": "DriverDegraded", "text": doc["degraded"], "since": 0.0}] if doc.get("degraded") else []
         return Status(
             **{
                 **known(Status, doc),
                 "version": tuple(doc["version"]),
                 "groups": [(a, b) for a, b in doc["groups"]],
-                "troubles": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("troubles", told)),
+                "problems": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("problems", older)),
                 "notices": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("notices", ())),
                 "transport": Links(**known(Links, doc.get("transport", {}))),
             }

@@ -15,7 +15,12 @@ FerryError
 
 
 class FerryError(Exception):
-    """Base of every error that Ferry raises on purpose."""
+    """Base of every error that Ferry raises on purpose.
+
+    Example:
+        >>> issubclass(ferry.SpecRefused, ferry.FerryError)
+        True
+    """
 
 
 class Refusal(FerryError):
@@ -23,7 +28,15 @@ class Refusal(FerryError):
 
 
 class SpecRefused(Refusal):
-    """A job file or pipeline that cannot run; the message names the thing and what to do."""
+    """A job file or pipeline that cannot run; the message names the thing and what to do. For your own checks, too.
+
+    Example:
+        >>> try:
+        ...     bids.key_by("actuion")
+        ... except ferry.SpecRefused as refused:
+        ...     print(refused)
+        key_by on source 'bids': no column 'actuion'; there are seq, ts, auction, bidder, price
+    """
 
 
 class Superseded(Refusal):
@@ -31,7 +44,14 @@ class Superseded(Refusal):
 
 
 class Final(Refusal):
-    """A sink cannot take these rows, and never will: the job stops instead of trying again. For users' functions, too."""
+    """A sink cannot take these rows, and never will: the job stops instead of trying again. For users' functions, too.
+
+    Example:
+        >>> def store(epoch, generation, rows):
+        ...     if "num" not in rows.columns:
+        ...         raise ferry.Final("the table of the database has a column num")
+        >>> output = counts.sink(ferry.foreach_epoch(store))
+    """
 
 
 class Fault(FerryError):

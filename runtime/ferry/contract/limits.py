@@ -24,9 +24,14 @@ CHUNK_BYTES = 256 * 1024
 FRAGMENT_MEMORY_BYTES = 256 * 1024 * 1024
 """Staged fragments of one instance kept in memory; beyond this they go to files."""
 
-HEARTBEAT_SECONDS = 0.5
-HEARTBEAT_TTL_SECONDS = 2.5
-"""A member whose key in Redis ran out, and whose connection is silent, is gone."""
+HEARTBEAT_MS = 500
+"""Between two signs of life, unless the job says otherwise."""
+
+HEARTBEAT_TTL_MS = 2500
+"""A member whose key in Redis ran out, and whose connection is silent, is gone; unless the job says otherwise."""
+
+RETURN_DEADLINE_MS = 60_000
+"""How long a driver waits for the only holder of a virtual node, unless the job says otherwise."""
 
 STANDSTILL_TIMEOUTS = 4
 """An instance that says nothing for this many times `failure.timeout` stands still, though its parent beats: more than one,
@@ -41,11 +46,17 @@ A driver whose loop did not is not well either: `GET /healthz` says so, and whoe
 GRACE_SECONDS = 0.2
 """A connection that breaks is dialled again within this; only then the groups close over whoever was at its end."""
 
-WARM_DEADLINE_SECONDS = 600.0
-"""A move to which nothing has come for this long is given up for a while, with a reason."""
+WARM_DEADLINE_MS = 600_000
+"""A move to which nothing has come for this long is given up for a while, with a reason; unless the job says otherwise."""
 
 OFFSETS_BYTES_MAX = 64 * 1024
 """What the notes of an epoch keep of Spark's checkpoint, packed; beyond it only its digest. Commit records hold it twice."""
+
+FLOWS_MAX = 1000
+"""Flows of one input of an operator: the clock of each is committed with every epoch, about 50 bytes."""
+
+FLOW_NAME_MAX = 100
+"""Characters of a flow's name, likewise."""
 
 TIMELINE_BYTES_MAX = 64 * 1024 * 1024
 """Of one part of a timeline, about 150,000 epochs. The part before is kept, the one before that goes."""
@@ -71,4 +82,4 @@ EMIT_DIRECT_BYTES = 256 * 1024 * 1024
 assert VIRTUAL_NODES_MAX == 1 << KEY_GROUP_BITS
 assert WATERMARK_NONE < 0 < WATERMARK_END
 assert CHUNK_BYTES >= SLOT_BYTES
-assert HEARTBEAT_TTL_SECONDS > 2 * HEARTBEAT_SECONDS
+assert HEARTBEAT_TTL_MS > 2 * HEARTBEAT_MS

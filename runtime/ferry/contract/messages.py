@@ -10,9 +10,9 @@
 | Delta | leader -> replica -> ... | after-images of all virtual nodes of one chain; learners get theirs beside the chain |
 | Prepared | tail of chains -> driver | these whole chains have logged their delta |
 | FragmentsGone | helper -> driver | a winning fragment is not here: the ingest has to run again |
-| Commit / Committed | driver <-> instance | put the deltas of that attempt; it is final |
+| Commit / Committed | driver <-> instance | apply the deltas of that attempt; it is final |
 | Fetch / Chunk | learner <-> leader | snapshot of virtual nodes, begun at `base` |
-| Warm | learner -> driver | I hold these virtual nodes whole, as of `label` |
+| Warm | learner -> driver | I hold these virtual nodes whole, as of `commit_id` |
 | Learned | learner -> driver | so much of a leader's snapshots has come |
 | Refused | instance -> driver | you are superseded |
 | Waiting | instance -> driver | an attempt takes long: so far it is here, and these it has not heard from |
@@ -38,6 +38,7 @@ import msgpack
 
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.records import record
+from ferry.contract.results import Results, StepResult
 from ferry.contract.routing import GroupChange, Table, Version
 
 
@@ -66,18 +67,13 @@ class Answer:
     instance: InstanceId
     generation: int
     committed: CommitId | None
-    low: int
-    high: int
-    """Watermarks before and after the committed step."""
+    results: Results
     meta: bytes
     """The driver's own notes that were committed with the step."""
     holds: tuple[int, ...]
     """Virtual nodes held whole as of `committed`."""
     prepared: tuple[CommitId, ...]
-    """Labels whose deltas are in the log, not committed here."""
-    late: int = 0
-    fired: int = 0
-    """Late records and about how many fired rows of the committed step."""
+    """Commit ids whose deltas are in the log, not committed here."""
     released: int = -1
     """The last epoch whose fired rows were given up here: a later one was prepared, so Spark has seen its end."""
 
@@ -99,7 +95,7 @@ class Prepare:
     winners: tuple[tuple[InstanceId, tuple[Fragment, ...]], ...]
     """Per helper the fragments of the task attempts that Spark accepted."""
     low: int
-    """Watermark before the step: what is final there is late."""
+    """Watermark of the operator before the step: what is final there is late."""
     high: int
     """Watermark after the step: windows with low < end <= high fire."""
 
@@ -130,7 +126,7 @@ class Prepared:
     step: Step
     attempt: Attempt
     chains: tuple[int, ...]
-    """Numbers of chains (`View.order`) under the table of the attempt: many end at one instance, which speaks once."""
+    """Numbers of chains (`TableView.order`) under the table of the attempt: many end at one instance, which speaks once."""
     late: tuple[int, ...]
     fired: tuple[int, ...]
     """Of each of them, as their deltas say."""
@@ -145,21 +141,17 @@ class FragmentsGone:
 
 @record
 class Commit:
-    label: CommitId
+    commit_id: CommitId
     generation: int
-    low: int
-    high: int
-    """Watermarks before and after the step; kept with it, so that a new driver goes on from them."""
+    results: Results
+    """Of all operators, this step's with them; kept with it, so that a new driver goes on from them."""
     meta: bytes = b""
-    late: int = 0
-    fired: int = 0
-    """Late records and about how many fired rows of the step, over all chains; kept with it, too."""
 
 
 @record
 class Committed:
     instance: InstanceId
-    label: CommitId
+    commit_id: CommitId
 
 
 @record
@@ -186,7 +178,7 @@ class Chunk:
 @record
 class Warm:
     instance: InstanceId
-    label: CommitId | None
+    commit_id: CommitId | None
     vnodes: tuple[int, ...]
     version: Version = Version(0, 0)
     """The table under which the snapshot was begun: one from a leader that was replaced meanwhile does not count."""
@@ -253,20 +245,25 @@ class Begins:
 
 @record
 class Report:
-    """What an instance holds, once a second, for people and the planner: nothing that is right depends on it."""
+    """What an instance holds, once a second: for people and the planner, and so that timers of the clock are not late.
+
+    No row depends on it.
+    """
 
     instance: InstanceId
     life: str
     vnodes: tuple[int, ...]
     state_bytes: tuple[int, ...]
     """Per one of `vnodes`."""
-    puts: tuple[int, ...]
+    computed: tuple[int, ...]
     """Rows computed for each of `vnodes` as their leader, since this life began."""
     rdma: int = 0
     tcp: int = 0
     """Links to other instances, by what carries them."""
     reason: str = ""
     """Why some are not RDMA although a device was asked for."""
+    timer: int | None = None
+    """When its first timer of the clock is due, in milliseconds since 1970; None: it has none."""
 
 
 @record
@@ -337,7 +334,7 @@ class Parts:
 
 
 def decode(code: int, head: bytes) -> Message:
-    """Inverse of encode. Raises ValueError for an unknown code or a wrong number of fields.
+    """Inverse of encode. Raises ValueError for an unknown code or a wrong number of fields, Refusal for an impossible table.
 
     Fields are only ever added at the end, with a default: what an older peer leaves out has it. What a newer one says
     besides is dropped where nothing that is right depends on the message, else it is refused.
@@ -375,6 +372,8 @@ def _build(hint: Any, value: Any) -> Any:
         return Table.from_wire(value)
     if hint is CommitId:
         return CommitId(Step(*value[0]), Attempt(*value[1]))
+    if hint is StepResult:
+        return StepResult(Attempt(*value[0]), *value[1:])
     if hint is Fragment:
         return Fragment(Step(*value[0]), *value[1:])
     if hint in (Step, Attempt, Term, Version):

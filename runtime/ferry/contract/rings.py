@@ -35,7 +35,7 @@ def fitting_slots(links: int, slots: int, slot_bytes: int, most: int, lend: int 
 
 
 def suggest_ring(links: int, slots: int, slot_bytes: int, most: int, lend: int = 0) -> str:
-    """How to make what so many links pin fit, in words."""
+    """What to change so that this many links pin no more than `most`, as text."""
     fitting = fitting_slots(links, slots, slot_bytes, most, lend)
     if lend and not fitting:
         return f"lend less than {lend} bytes"
@@ -48,7 +48,7 @@ def suggest_ring(links: int, slots: int, slot_bytes: int, most: int, lend: int =
 def pin_error(
     links: int, slots: int, slot_bytes: int, locked_bytes: int, root: bool = False, lend: int = 0
 ) -> str | None:
-    """Why so many links cannot be pinned below this limit, with the three remedies in order of preference; or None."""
+    """Why this many links cannot be pinned below this limit, with the three remedies in order of preference; or None."""
     needed = links * link_bytes(slots, slot_bytes, lend)
     if needed <= locked_bytes:
         return None

@@ -4,14 +4,20 @@ One table is one frozen value. Its version (generation, number) orders all table
 driver, which numbers its tables. Every message of an attempt names the version under which the attempt was begun, so a
 message of an older table is refused as a whole (decision record 0002); the terms name the version of one group in the
 journal, in files and to people.
+
+What is always true of a group and of a table is checked when it is made. One that breaks it is a Bug of whoever made it, or
+a Refusal when it came from the journal or a peer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ferry.contract.errors import Bug, Refusal
+from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, Term
 
 
@@ -31,6 +37,15 @@ class Group:
     """Leader first, then the replicas in chain order; their acknowledgement is awaited."""
     learners: tuple[InstanceId, ...] = ()
     """Members being warmed: they get every delta, nobody waits for them."""
+
+    def __post_init__(self) -> None:
+        # Of each virtual node after each change, so these are few and plain.
+        if not self.in_sync:
+            raise Bug(f"{self} has no member that is in sync: nobody leads it")
+        if len({*self.in_sync, *self.learners}) != len(self.in_sync) + len(self.learners):
+            raise Bug(f"{self} has a member twice")
+        if min(self.term) < 0:
+            raise Bug(f"{self} has a term below 0")
 
     @property
     def leader(self) -> InstanceId:
@@ -57,6 +72,12 @@ class Table:
     """True for the tables of a job before its first commit: members start with empty state instead of proving that they
     hold it. It is journaled as False before the first Commit is sent."""
 
+    def __post_init__(self) -> None:
+        if min(self.version) < 0:
+            raise Bug(f"a routing table of {self.version}: below 0")
+        if not 1 <= len(self.groups) <= VIRTUAL_NODES_MAX:
+            raise Bug(f"a routing table of {len(self.groups)} virtual nodes, 1 to {VIRTUAL_NODES_MAX} are possible")
+
     def __hash__(self) -> int:
         return hash(self.version)
 
@@ -74,6 +95,8 @@ class Table:
 
     def with_groups(self, version: Version, groups: Sequence[Group]) -> Table:
         """The next table."""
+        if version <= self.version or len(groups) != len(self.groups):
+            raise Bug(f"{len(groups)} groups as {version} come after {len(self.groups)} groups as {self.version}")
         return replace(self, version=version, groups=tuple(groups), initial=False)
 
     def since(self, base: Table) -> tuple[GroupChange, ...]:
@@ -82,11 +105,16 @@ class Table:
         return tuple((v, g.term, g.in_sync, g.learners) for v, (b, g) in pairs if b is not g and b != g)
 
     def amended(self, version: Version, initial: bool, changes: Sequence[GroupChange]) -> Table:
-        """Inverse of since."""
-        groups = list(self.groups)
-        for vnode, term, in_sync, learners in changes:
-            groups[vnode] = Group(term, in_sync, learners)
-        return Table(version, tuple(groups), initial)
+        """Inverse of since. Raises Refusal for what cannot be the next table."""
+        with _from_outside():
+            if version < self.version:
+                raise Bug(f"{version} comes after {self.version}")
+            groups = list(self.groups)
+            for vnode, term, in_sync, learners in changes:
+                if not 0 <= vnode < len(groups):
+                    raise Bug(f"virtual node {vnode} of {len(groups)}")
+                groups[vnode] = Group(term, in_sync, learners)
+            return Table(version, tuple(groups), initial)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps (journal, Install)."""
@@ -98,12 +126,22 @@ class Table:
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Table:
-        """Inverse of to_wire."""
-        return Table(
-            version=Version(*doc["version"]),
-            initial=bool(doc["initial"]),
-            groups=tuple(
-                Group(Term(*term), tuple(map(InstanceId, in_sync)), tuple(map(InstanceId, learners)))
-                for term, in_sync, learners in doc["groups"]
-            ),
-        )
+        """Inverse of to_wire. Raises Refusal for what is no routing table."""
+        with _from_outside():
+            return Table(
+                version=Version(*doc["version"]),
+                initial=bool(doc["initial"]),
+                groups=tuple(
+                    Group(Term(*term), tuple(map(InstanceId, in_sync)), tuple(map(InstanceId, learners)))
+                    for term, in_sync, learners in doc["groups"]
+                ),
+            )
+
+
+@contextmanager
+def _from_outside() -> Iterator[None]:
+    """What a peer or the journal says wrongly is not this process's bug."""
+    try:
+        yield
+    except (Bug, KeyError, TypeError, ValueError) as error:
+        raise Refusal(f"no routing table can be like this: {type(error).__name__}: {error}") from error

@@ -82,7 +82,7 @@ class ReadTicket:
     vnodes: tuple[int, ...]
 
     @property
-    def label(self) -> CommitId:
+    def commit_id(self) -> CommitId:
         """Of the committed step."""
         return CommitId(Step(self.epoch, self.operator), Attempt(*self.attempt))
 

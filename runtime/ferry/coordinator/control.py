@@ -5,39 +5,32 @@ Must never change groups itself: it hands the loop events.
 
 from __future__ import annotations
 
-import hmac
-import json
 import os
-import socket
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
 import prometheus_client as prom
-import uvicorn
-from fastapi import APIRouter, Body, Depends, FastAPI, Header, HTTPException, Response
+from fastapi import Body, FastAPI, HTTPException, Response
 
 from ferry.contract import limits
-from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.certificates import issue, server_context
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import DRIVER, DriverAddress, RunSettings
 from ferry.contract.placement import DesiredPlacement
 from ferry.contract.tickets import derived
+from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
 from ferry.coordinator.loop import Loop
-from ferry.coordinator.meters import Load, StateCollector
-from ferry.coordinator.progress import EPOCH_STAGES, Progress
-from ferry.protocol.coordinator import Coordinator, Desired
+from ferry.coordinator.move_metrics import Load, StateCollector
+from ferry.protocol.coordinator.machine import Coordinator, Desired
+from ferry.system import files
+from ferry.system.api_server import ApiServer, Application, guarded
 
 
 def app(
-    loop: Loop, progress: Progress, registry: prom.CollectorRegistry, token: str, stop: Callable[[], None]
-) -> FastAPI:
+    loop: Loop, metrics: DriverMetrics, registry: prom.CollectorRegistry, token: str, stop: Callable[[], None]
+) -> Application:
     """The HTTP application."""
-
-    def authenticate(authorization: Annotated[str, Header()] = "") -> None:
-        if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
-            raise HTTPException(401, "a valid bearer token is needed")
 
     served = FastAPI(title="Ferry coordinator", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -46,15 +39,14 @@ def app(
         stands = loop.stands_for()
         return Response(f"the loop came round {stands:.1f} s ago\n", 200 if stands < limits.HANG_SECONDS else 503)
 
-    api = APIRouter(dependencies=[Depends(authenticate)])
     last: list[DesiredPlacement] = []
     one_at_a_time = threading.Lock()
 
-    @api.get("/status")
+    @served.get("/status")
     def status() -> dict[str, Any]:
-        return progress.status(loop.machine, loop.meters).to_wire()
+        return metrics.status(loop.machine, loop.move_metrics).to_wire()
 
-    @api.put("/desired")
+    @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
         try:
             one = DesiredPlacement.from_wire(document)
@@ -70,56 +62,55 @@ def app(
             loop.post(Desired(one.number, one.placements))
         return {"number": one.number}
 
-    @api.get("/desired")
+    @served.get("/desired")
     def last_desired() -> dict[str, Any]:
         if not last:
             raise HTTPException(404, "no placement was given to this driver")
         return last[0].to_wire()
 
-    @api.post("/stop")
+    @served.post("/stop")
     def stop_job() -> dict[str, str]:
         stop()
         return {"state": "stopping"}
 
-    @api.get("/metrics")
-    def scrape() -> Response:
+    @served.get("/metrics")
+    def metrics_text() -> Response:
         return Response(prom.generate_latest(registry), media_type=prom.CONTENT_TYPE_LATEST)
 
-    served.include_router(api)
-    return served
+    return guarded(served, token, {"/healthz"})
 
 
-def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
+def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
     """Prometheus metrics: those of the loop, and what can be read from the counters when they are scraped."""
-    registry = loop.meters.registry
+    registry = loop.move_metrics.registry
     machine = loop.machine
     gauges: list[tuple[str, str, Callable[[], float]]] = [
-        ("ferry_epoch", "Last finished epoch", lambda: progress.epoch),
-        ("ferry_records", "Records taken into committed epochs", lambda: progress.rows),
-        ("ferry_late_records", "Records dropped because all their windows were final", lambda: progress.late),
-        ("ferry_malformed_records", "Records set aside", lambda: progress.malformed),
-        ("ferry_records_per_second", "Over the last epochs", lambda: progress.rates()[0]),
-        ("ferry_epoch_seconds", "Median of the last epochs", lambda: progress.rates()[1]),
+        ("ferry_epoch", "Last finished epoch", lambda: metrics.epoch),
+        ("ferry_records", "Records taken into committed epochs", lambda: metrics.rows),
+        ("ferry_late_records", "Records dropped because all their windows were final", lambda: metrics.late),
+        ("ferry_malformed_records", "Records set aside", lambda: metrics.malformed),
+        ("ferry_records_per_second", "Over the last epochs", lambda: metrics.rates()[0]),
+        ("ferry_epoch_seconds", "Median of the last epochs", lambda: metrics.rates()[1]),
         ("ferry_generation", "Generation of this driver", lambda: machine.generation),
         ("ferry_instances_alive", "Instances that obey this driver", lambda: len(machine.alive)),
-        ("ferry_journal_up", "1 when group changes are possible", lambda: float(machine.journal_up)),
+        ("ferry_journal_up", "1 when group changes are possible", lambda: float(machine.journaling.up)),
         ("ferry_learners", "Members being warmed", lambda: sum(len(g.learners) for g in machine.table.groups)),
         ("ferry_replicas_missing", "Copies that are wanted and not in sync", lambda: replicas_missing(machine)),
         (
             "ferry_replica_lag_epochs",
             "Epochs since the oldest copy that is not in sync was begun",
-            lambda: loop.meters.replica_lag(progress.epoch),
+            lambda: loop.move_metrics.replica_lag(metrics.epoch),
         ),
-        ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: progress.watermark_lag(machine)),
+        ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: metrics.watermark_lag(machine)),
     ]
     for name, text, read in gauges:
         prom.Gauge(name, text, registry=registry).set_function(read)
     stages = prom.Gauge("ferry_epoch_stage_seconds", "Median of the last epochs", ["stage"], registry=registry)
     for stage in EPOCH_STAGES:
-        stages.labels(stage).set_function(partial(progress.stage_seconds, stage))
+        stages.labels(stage).set_function(partial(metrics.stage_seconds, stage))
 
     def loads() -> list[Load]:
-        return loop.meters.loads(machine.table, progress.rates()[0])
+        return loop.move_metrics.loads(machine.table, metrics.rates()[0])
 
     registry.register(StateCollector(lambda: machine.table, loads))
     return registry
@@ -127,29 +118,22 @@ def metrics(loop: Loop, progress: Progress) -> prom.CollectorRegistry:
 
 def replicas_missing(machine: Coordinator) -> int:
     """Copies that are wanted and not in sync."""
-    wanted = zip(machine.table.groups, machine.placements(), strict=True)
+    wanted = zip(machine.table.groups, machine.moves.placements(), strict=True)
     return sum(max(0, len(placement) - len(group.in_sync)) for group, placement in wanted)
 
 
 def serve(
     loop: Loop,
-    progress: Progress,
+    metrics: DriverMetrics,
     registry: prom.CollectorRegistry,
     settings: RunSettings,
     stop: Callable[[], None],
     address: tuple[str, int],
 ) -> str:
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
-    listener = socket.create_server(address, family=socket.AF_INET6 if is_v6(address[0]) else socket.AF_INET)
-    scheme, context = ("https", server_context(issue(settings.secret))) if settings.encrypted else ("http", None)
-    url = f"{scheme}://{netloc(address[0], listener.getsockname()[1])}"
-    served = app(loop, progress, registry, derived(settings.secret, "control"), stop)
-    config = uvicorn.Config(served, log_level="warning", access_log=False)
-    config.ssl_context_factory = (lambda *_: context) if context is not None else None
-    server = uvicorn.Server(config)
-    threading.Thread(target=lambda: server.run(sockets=[listener]), name="control", daemon=True).start()
-    target = settings.path / "driver.json"
-    hidden = settings.path / ".driver.json"
-    hidden.write_text(json.dumps({"url": url, "pid": os.getpid(), "generation": loop.machine.generation}))
-    hidden.rename(target)
+    context = server_context(issue(settings.secret)) if settings.encrypted else None
+    served = app(loop, metrics, registry, derived(settings.secret, "control"), stop)
+    url = ApiServer(served, address, context).url
+    with files.replacing(settings.path / DRIVER) as new:
+        new.write_text(DriverAddress(url, os.getpid(), loop.machine.generation).dump())
     return url

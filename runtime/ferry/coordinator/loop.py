@@ -21,13 +21,12 @@ from ferry.contract.errors import FerryError
 from ferry.contract.names import InstanceId, Term, driver_name
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.journal import JournalWriter
-from ferry.coordinator.letters import Letters
 from ferry.coordinator.members import Members
-from ferry.coordinator.meters import Meters
-from ferry.protocol import coordinator as core
-from ferry.protocol.groups import Pace
-from ferry.protocol.instance import Tick
-from ferry.protocol.story import Story
+from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.coordinator.multicast import Multicast
+from ferry.protocol.coordinator import machine as core
+from ferry.protocol.coordinator.groups import Pace
+from ferry.protocol.instance.machine import Tick
 from ferry.registry import JobRegistry
 
 log = logging.getLogger("ferry.coordinator")
@@ -66,9 +65,8 @@ class Loop:
         self._endpoint = TcpEndpoint(
             name, settings.run, settings.secret.encode(), self._on_message, self.members.opened, self.members.closed
         )
-        self._letters = Letters()
-        self._story = Story()
-        self.meters = Meters()
+        self._multicast = Multicast()
+        self.move_metrics = MoveMetrics()
         self.stages: dict[str, float] = {}
         """When the step under way reached a stage (monotonic seconds)."""
         self._round_at = time.monotonic()
@@ -106,8 +104,7 @@ class Loop:
                 try:
                     event = self._inbox.get(timeout=TICK_SECONDS)
                     if isinstance(event, core.Lost):
-                        self.meters.lost(event.instance, self.machine.table)
-                    self._story.add(int(time.monotonic() * 1000), event)
+                        self.move_metrics.lost(event.instance, self.machine.table)
                     self._perform(self.machine.step(event))
                 except queue.Empty:
                     pass
@@ -116,7 +113,8 @@ class Loop:
                     tick_at = now + TICK_SECONDS
                     self._perform(self.machine.step(Tick(int(now * 1000))))
         except Exception as error:
-            log.exception("the coordinator stops; the last that it was told and has done:\n%s", self._story)
+            self.machine.story.attach(error)
+            log.exception("the coordinator stops")
             self._give(core.Halt("bug", f"{type(error).__name__}: {error}"))
 
     def _give(self, order: Order) -> None:
@@ -129,7 +127,7 @@ class Loop:
         sent: m.Message | None = None
         now = int(time.monotonic() * 1000)
         for effect in effects:
-            self._story.add(now, effect)
+            self.machine.story.add_effect(now, effect)
             match effect:
                 case core.Send():
                     self._send(effect)
@@ -144,7 +142,7 @@ class Loop:
                 case _:
                     if isinstance(effect, core.Halt):
                         log.error("halt: %s: %s", effect.kind, effect.reason)
-                        log.warning("the last that the coordinator was told and has done:\n%s", self._story)
+                        log.warning("the last that the coordinator was told and has done:\n%s", self.machine.story)
                         append_record(
                             self.settings.directory,
                             {"t": time.time(), "kind": "halt", "text": f"{effect.kind}: {effect.reason}"},
@@ -155,29 +153,29 @@ class Loop:
             self._hook(sent.step.epoch, "prepare")
         elif isinstance(sent, m.Commit):
             self.stages["commit"] = time.monotonic()
-            self._hook(sent.label.step.epoch, "commit")
+            self._hook(sent.commit_id.step.epoch, "commit")
 
     def _send(self, send: core.Send) -> None:
         channel = self._endpoint.channel(send.to)
         if channel is None:
             return
         try:
-            self._letters.post(channel, send.to, self.machine.generation, send.message)
+            self._multicast.post(channel, send.to, self.machine.generation, send.message)
         except FerryError as error:
             log.warning("could not send %s to %s: %s", type(send.message).__name__, send.to, error)
 
     def _on_message(self, message: Message) -> None:
-        said = m.decode(message.kind, message.head)
-        if isinstance(said, m.Report):
-            self.meters.report(said)
+        decoded = m.decode(message.kind, message.head)
+        if isinstance(decoded, m.Report):
+            self.move_metrics.report(decoded)
         else:
-            self.post(said)
+            self.post(decoded)
 
     def _note(self, note: core.Note) -> None:
         record: dict[str, object] = {"t": time.time(), "kind": note.kind}
         if note.changes:
-            committed = self.machine.committed
-            self.meters.changed(note.changes, committed.step.epoch if committed is not None else -1)
+            committed = self.machine.commits.committed
+            self.move_metrics.changed(note.changes, committed.step.epoch if committed is not None else -1)
             record["changes"] = [[c.vnode, c.kind, c.instance] for c in note.changes]
             kinds: dict[str, int] = {}
             for c in note.changes:

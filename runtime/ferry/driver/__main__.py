@@ -18,8 +18,9 @@ from ferry.contract.exit_codes import ExitCode
 from ferry.driver import session
 from ferry.driver.job import Job
 from ferry.driver.orders import Halted
+from ferry.system import api_server
 
-OURS = ("coordinator", "members", "journal", "journal-watch", "control", "tick")
+OURS = ("coordinator", "members", "journal", "journal-watch", "tick", api_server.THREAD)
 """Threads without which nothing goes on; Spark's bridge has others."""
 
 

@@ -18,13 +18,14 @@ import base64
 import hashlib
 import json
 import logging
-import os
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from ferry.contract import limits
 from ferry.contract.errors import StateUnavailable, Unreachable
+from ferry.system import files
 
 log = logging.getLogger("ferry.driver")
 
@@ -54,6 +55,11 @@ class Checkpoint:
         packed = base64.b85encode(zlib.compress(content)).decode()
         return packed if len(packed) <= limits.OFFSETS_BYTES_MAX else f"{_digest(texts[-1] or '')} {len(content)}"
 
+    def planned(self, epoch: int) -> int:
+        """When Spark has planned an epoch that has begun, in milliseconds: the same however often it is begun again."""
+        _, about, *_ = (self._text(f"offsets/{epoch}") or "v1\n{}").split("\n")
+        return int(json.loads(about).get("batchTimestampMs", time.time() * 1000))
+
     def settle(self, epoch: int, final: bool, notes: str | None, foreign: Sequence[str]) -> bool:
         """Make the folder agree with the committed `epoch` (-1: none) and its `notes`; whether Spark begins it again.
 
@@ -80,7 +86,7 @@ class Checkpoint:
         return again
 
     def require_same(self, epoch: int, notes: str | None) -> None:
-        """Before rows are given out: Spark has begun this epoch with the offsets that were committed.
+        """Before a later operator reads, and before rows are given out: Spark has begun the epoch with committed offsets.
 
         The newest offsets may have been lost again after `settle`, before Spark looked: then it has planned the epoch anew.
         Raises Unreachable: another driver puts them right.
@@ -159,18 +165,10 @@ class Checkpoint:
         """Whole or not at all, and still there after a power cut."""
         file = self._folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        hidden = file.with_name(f".{file.name}.ferry")
-        with open(hidden, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        hidden.rename(file)
+        with files.replacing(file, durable=True) as new:
+            new.write_text(text, "utf-8")
         for folder in (file.parent, self._folder, self._folder.parent):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            files.sync(folder)
 
 
 def _digest(text: str) -> str:

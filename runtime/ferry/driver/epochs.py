@@ -2,40 +2,44 @@
 
     EpochBegun -> [StartIngest -> Spark job -> Ingested]* -> Emit -> sink -> EpochEnded
 
-Executes the coordinator's orders with Spark and Flight. It never decides which attempt counts.
+Executes the coordinator's orders with Spark and Flight (docs/design.md, section 2), and computes watermarks
+(docs/design.md, section 3). It never decides which attempt counts.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.contract import limits
+from ferry.contract import limits, watermarks
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug
-from ferry.contract.names import InstanceId, Step
+from ferry.contract.names import InstanceId
+from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
 from ferry.contract.tickets import Right, stage_right
+from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord, is_at_rest
 from ferry.coordinator.loop import Hook, Loop
-from ferry.coordinator.progress import EpochRecord, Progress, is_at_rest
 from ferry.driver.checkpoint import Checkpoint
-from ferry.driver.letters import DeadLetters
+from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
-from ferry.driver.publisher import Publisher, is_passing, refuse_final
+from ferry.driver.publisher import Publisher, has_fired, is_passing, refuse_final
 from ferry.driver.watch import EpochWatch
-from ferry.protocol import coordinator as core
+from ferry.protocol.coordinator import machine as core
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import feeds_of, run_ingest
-from ferry.spark.ingest import Work
+from ferry.spark.ingest import IngestWork
 
 log = logging.getLogger("ferry.driver")
+
+
+TIMER_SECONDS = 1.5
+"""From the end of an epoch to the next one that is made for a timer: instances report once a second."""
 
 
 class Epochs:
@@ -47,7 +51,7 @@ class Epochs:
         spark: SparkSession,
         plan: Plan,
         loop: Loop,
-        progress: Progress,
+        metrics: DriverMetrics,
         checkpoint: Checkpoint,
         hook: Hook,
         apart: bool,
@@ -57,7 +61,7 @@ class Epochs:
         self.spark = spark
         self.plan = plan
         self.loop = loop
-        self.progress = progress
+        self.metrics = metrics
         self.hook = hook
         self._root = Right.root(settings.secret)
         self._checkpoint = checkpoint
@@ -68,10 +72,12 @@ class Epochs:
         loop.members.on_lost = self._watch.lost
         dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
         self._dead_letter_of_tasks = None if apart and settings.dead_letter is None else str(dead_letter)
-        letters = DeadLetters(dead_letter)
-        self.publisher = Publisher(settings, spark, plan, loop, progress, hook, self._watch, letters)
-        self._patience = ReportedPatience(loop, progress, "IngestFailing", QUIET_SECONDS)
+        dead_letters = DeadLetters(dead_letter)
+        self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, dead_letters)
+        self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
         self._last_end: float | None = None
+        self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
+        """when a flow becomes idle, in milliseconds; 0: the notes will tell"""
         self._halting = threading.Event()
 
     def stop_after_epoch(self) -> None:
@@ -79,6 +85,17 @@ class Epochs:
         self._halting.set()
         self.loop.ending.set()
         self.idle.wait(30)
+
+    def wants_tick(self) -> bool:
+        """Whether a flow has become idle since the last epoch: without data, a tick has to make the next one."""
+        return self.idle.is_set() and self._silent_at is not None and time.time() * 1000 >= self._silent_at
+
+    def timer_is_due(self) -> bool:
+        """Whether a timer of the clock waits for an epoch; instances have some time to say that it has gone off."""
+        due, now = self.loop.move_metrics.next_timer(), time.time()
+        return (
+            due is not None and self.idle.is_set() and now - (self._last_end or 0) > TIMER_SECONDS and now * 1000 >= due
+        )
 
     def run(self, batch: DataFrame, epoch: int) -> None:
         """One epoch, to its end."""
@@ -99,12 +116,12 @@ class Epochs:
             if isinstance(order, core.StartIngest):
                 self._ingest(order, batch, record)
             elif isinstance(order, core.Emit):
-                notes = json.loads(order.rows.meta) if order.rows.meta else {}
-                self._checkpoint.require_same(epoch, notes.get("spark"))
-                flush, watermark = bool(notes.get("flush")), order.rows.high
-                record.rows, record.malformed, late = notes.get("epoch", (0, 0, 0))
-                record.late = late + order.rows.late
-                if self.publisher.publish(order.rows, record):
+                notes = EpochNotes.load(order.meta)
+                self._checkpoint.require_same(epoch, notes.spark)
+                flush, watermark = notes.flush, min(rows.high for rows in order.rows)
+                record.rows, record.malformed, late = notes.epoch
+                record.late = late + order.rows[-1].late
+                if self.publisher.publish(order, notes, record, batch):
                     break
             else:
                 raise Bug(f"{order} inside an epoch")
@@ -112,8 +129,8 @@ class Epochs:
         record.end = self._last_end = time.time()
         self._stage_times(record, mark)
         machine = self.loop.machine
-        self.progress.finish_epoch(record, machine.generation, watermark)
-        self.loop.meters.epoch(record.end - record.begin, lambda: is_at_rest(machine))
+        self.metrics.finish_epoch(record, machine.generation, watermark)
+        self.loop.move_metrics.epoch(record.end - record.begin, lambda: is_at_rest(machine))
         self.finished = flush
         self.idle.set()
 
@@ -128,27 +145,29 @@ class Epochs:
     # ---- ingest
     def _ingest(self, order: core.StartIngest, batch: DataFrame, record: EpochRecord) -> None:
         self.hook(order.step.epoch, "ingest")
-        readers = [i for i, _ in order.rows.readers] if order.rows else []
+        if order.step.operator:
+            self._checkpoint.require_same(order.step.epoch, EpochNotes.load(order.meta).spark)
+        readers = {i: True for rows in order.rows for i, _ in rows.readers}
         with self._watch.on([*order.helpers, *readers]):
             receipts = self._receipts(order, batch)
-        errors = [r["error"] for r in receipts if r["error"]]
+        errors = [r.error for r in receipts if r.error]
         if errors:
             self._ingest_failed(order, errors[0])
         else:
             self._patience.succeeded()
-            self._ingested(order, receipts, record)
+            self._ingested(order, receipts)
 
-    def _receipts(self, order: core.StartIngest, batch: DataFrame) -> list[dict[str, Any]]:
+    def _receipts(self, order: core.StartIngest, batch: DataFrame) -> list[Receipt]:
         """Run the ingest job; one receipt a task."""
         operator = self.plan.operators[order.step.operator]
         helpers = tuple(one for i in order.helpers if (one := self.loop.members.registration(i)))
-        rows = self.publisher.splits(order.rows) if order.rows else None
-        feeds = feeds_of(operator, self.plan, rows is not None)
+        read = {side.origin for side in operator.inputs}
+        rows = {i: self.publisher.splits(one) for i, one in enumerate(order.rows) if i in read and has_fired(one)}
         generation = self.loop.machine.generation
         right = stage_right(self._root, order.step, generation, order.run, time.time())
-        work = Work(
+        work = IngestWork(
             operator.descriptor,
-            feeds,
+            feeds_of(operator, self.plan),
             helpers,
             right,
             self.publisher.authority,
@@ -158,11 +177,11 @@ class Epochs:
             self._dead_letter_of_tasks,
         )
         try:
-            return [json.loads(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, rows)]
+            return [Receipt.load(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, rows)]
         except Exception as error:
             if not is_passing(error):
                 raise
-            return [{"error": str(error)}]
+            return [Receipt(error=str(error))]
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
         """Try again a little later: the coordinator may know by then who is gone."""
@@ -170,51 +189,61 @@ class Epochs:
         self._patience.failed(f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:300]}")
         self.loop.post(core.IngestFailed(order.step, order.run))
 
-    def _ingested(self, order: core.StartIngest, receipts: list[dict[str, Any]], record: EpochRecord) -> None:
-        step, generation = order.step, self.loop.machine.generation
+    def _ingested(self, order: core.StartIngest, receipts: list[Receipt]) -> None:
+        """Tell the coordinator where the winning fragments are, and what is committed with them."""
+        step, late = order.step, self.loop.machine.commits.late
+        fragments = [m.Fragment(step, self.loop.machine.generation, order.run, r.task) for r in receipts]
         winners: dict[InstanceId, list[m.Fragment]] = {}
-        for r in receipts:
-            if r["helper"] is not None:
-                fragment = m.Fragment(step, generation, order.run, r["task"])
-                winners.setdefault(InstanceId(r["helper"]), []).append(fragment)
-        rows = sum(r["rows"] for r in receipts) if step.operator == 0 else 0
-        malformed = sum(r["malformed"] for r in receipts)
-        notes = json.loads(order.meta) if order.meta else {}
-        # What the epoch brought is committed with it, for a driver that only emits it again. Late records are counted by
-        # the step's own Commit: here are those of the steps before.
-        late = self.loop.machine.late
-        before = notes.get("epoch", (0, 0, 0)) if step.operator else (0, 0, -late)
-        notes["epoch"] = (before[0] + rows, before[1] + malformed, before[2] + late)
-        notes["late"] = notes.get("late", 0) + late
+        letters: dict[str, tuple[str, ...]] = {}
+        for fragment, r in zip(fragments, receipts, strict=True):
+            if r.helper is not None:
+                winners.setdefault(InstanceId(r.helper), []).append(fragment)
+            if r.malformed:
+                letters[dead_letters_name(fragment)] = r.letters
+        self.publisher.dead_letters.keep(step.epoch, letters)
+        before = EpochNotes.load(order.meta)
         if step.operator == 0:
-            notes["spark"] = self._checkpoint.notes(step.epoch)
-        maxima: dict[str, Any] = notes.setdefault("maxima", {})
-        mine: dict[str, int] = maxima.setdefault(str(step.operator), {})
-        for r in receipts:
-            for side, value in r["maxima"].items():
-                mine[side] = max(mine.get(side, value), value)
-        flush = any(r["flush"] for r in receipts) or (bool(notes.get("flush")) and step.operator > 0)
-        notes.update(rows=notes.get("rows", 0) + rows, malformed=notes.get("malformed", 0) + malformed, flush=flush)
-        letters = {
-            f"{step.epoch}-{step.operator}-{generation}-{order.run}-{r['task']}": r["letters"]
-            for r in receipts
-            if r["malformed"]
-        }
-        self.publisher.letters.keep(step.epoch, letters)
-        notes["letters"] = [*(notes.get("letters", []) if step.operator else []), *letters]
-        high = limits.WATERMARK_END if flush else self._watermark(step, mine, order)
-        meta = json.dumps(notes, separators=(",", ":")).encode()
+            begun = before.next_epoch(late, self._checkpoint.notes(step.epoch))
+        else:
+            begun = before.next_operator(late)
+        now, inputs = self._checkpoint.planned(step.epoch), self.plan.operators[step.operator].inputs
+        idle = {side: source.idle_ms for side, source in enumerate(inputs) if source.idle_ms is not None}
+        notes = begun.add(step.operator, receipts, letters, now, idle)
+        high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
+        self._silent_at = self._next_silence(notes, now)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
-        self.loop.post(core.Ingested(step, order.run, chosen, high, meta))
+        self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
 
-    def _watermark(self, step: Step, maxima: dict[str, int], order: core.StartIngest) -> int:
-        """Minimum over the operator's inputs of (greatest event time seen - delay); rows bring their operator's."""
-        highs = []
-        for side, source in enumerate(self.plan.operators[step.operator].inputs):
-            if isinstance(source.origin, int):
-                highs.append(order.rows.high if order.rows else limits.WATERMARK_NONE)
-            elif str(side) in maxima:
-                highs.append(maxima[str(side)] - source.delay_ms)
-            else:
-                highs.append(limits.WATERMARK_NONE)
-        return min(highs)
+    def _watermark(self, notes: EpochNotes, order: core.StartIngest, now: int) -> int:
+        """The watermark of a step's operator; the coordinator never lets it go back."""
+        operator, number = self.plan.operators[order.step.operator], order.step.operator
+        for clocks in notes.maxima[number].values():
+            watermarks.refuse_too_many(clocks.keys(), operator.descriptor.name)
+        fired = [rows.high for rows in order.rows]
+        return watermarks.operator_watermark(self._highs(notes, fired, now, number)[number])
+
+    def _highs(self, notes: EpochNotes, fired: list[int], now: int, last: int) -> list[list[int | None]]:
+        """How far the inputs of operators up to this one have come. None: idle, as what fires is whose inputs all are."""
+        of: list[list[int | None]] = []
+        for number, operator in enumerate(self.plan.operators[: last + 1]):
+            highs: list[int | None] = []
+            for side, source in enumerate(operator.inputs):
+                if isinstance(source.origin, int):
+                    before = of[source.origin]
+                    idle = bool(before) and set(before) == {None}
+                    highs.append(None if idle else max(fired[source.origin] - source.delay_ms, limits.WATERMARK_NONE))
+                else:
+                    clocks = notes.maxima.get(number, {}).get(side, {})
+                    highs.append(watermarks.input_watermark(clocks, source.delay_ms, source.idle_ms, now))
+            of.append(highs)
+        return of
+
+    def _next_silence(self, notes: EpochNotes, now: int) -> int | None:
+        """When the next flow of any operator becomes idle, unless it brings something."""
+        due = (
+            watermarks.next_idle(notes.maxima.get(number, {}).get(side, {}), source.idle_ms, now)
+            for number, operator in enumerate(self.plan.operators)
+            for side, source in enumerate(operator.inputs)
+            if source.idle_ms is not None
+        )
+        return min((at for at in due if at is not None), default=None)

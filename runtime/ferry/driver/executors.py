@@ -14,12 +14,12 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from ferry.contract import variables
+from ferry.system import files
+
 log = logging.getLogger("ferry.driver")
 
 LOOK_SECONDS = 0.1
-
-WORKER_ATTRIBUTE = "FERRY_WORKER"
-"""What an executor says of itself when it registers: the worker that it runs beside."""
 
 _EXECUTOR_DATA = "org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$executorDataMap"
 
@@ -87,9 +87,8 @@ class Executors:
             self._warming.start()
         slots = len(self._warm) * self._backend.cores
         if slots != self._slots:
-            hidden = self._slots_file.with_name(f".{self._slots_file.name}")
-            hidden.write_text(str(slots))
-            hidden.rename(self._slots_file)
+            with files.replacing(self._slots_file) as new:
+                new.write_text(str(slots))
             log.info("%d task slots", slots)
             self._slots = slots
 
@@ -117,7 +116,7 @@ class Backend:
     def worker_of(self, executor: str) -> int | None:
         """The worker that an executor runs beside; None when it is gone."""
         data = getattr(self._scheduler, _EXECUTOR_DATA)().get(executor)
-        worker = data.get().attributes().get(WORKER_ATTRIBUTE) if data.isDefined() else data
+        worker = data.get().attributes().get(variables.WORKER) if data.isDefined() else data
         return int(worker.get()) if worker.isDefined() else None
 
     def remove(self, executor: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import threading
@@ -12,26 +11,30 @@ import httpx
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ferry import environment, scrape
+from ferry import environment
+from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, Unreachable
+from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import derived
 from ferry.coordinator import control
+from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
-from ferry.coordinator.progress import Progress
 from ferry.driver import session
 from ferry.driver.announcer import Announcer
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.orders import Halted, Stopped, next_order
-from ferry.protocol import coordinator as core
+from ferry.protocol.coordinator import machine as core
 from ferry.registry import JobRegistry
 from ferry.spark import compile
 from ferry.spark.source import SLOTS, splits_source
 from ferry.spark.splits import Splits
 from ferry.spark.warmup import warm_up
+from ferry.system import files
+from ferry.system.monitoring import MonitoringServer
 
 log = logging.getLogger("ferry.driver")
 
@@ -47,7 +50,7 @@ class Job:
         self._failure: BaseException | None = None
         token, trusted = derived(settings.secret, "supervisor"), authority(settings.secret)
         self._client = httpx.Client(
-            headers={"Authorization": f"Bearer {token}"}, verify=client_context(trusted), timeout=None, trust_env=False
+            headers=bearer.headers(token), verify=client_context(trusted), timeout=None, trust_env=False
         )
 
     def run(self) -> int:
@@ -59,33 +62,33 @@ class Job:
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
         self._publish(job_registry, plan)
-        progress = Progress(self.settings.job, self.settings.directory)
+        metrics = DriverMetrics(self.settings.job, self.settings.directory)
         if weakness := job_registry.weakness():
             log.warning("%s", weakness)
-            progress.warn("JournalNotSafe", weakness)
+            metrics.warn("JournalNotSafe", weakness)
         loop = Loop(self.settings, job_registry, len(plan.operators), self._stage, self._checkpoint.ended())
         self._warm_up(spark, plan, loop)
         loop.start()
         where = self._surroundings.address, self._surroundings.control_port
-        registry = control.metrics(loop, progress)
-        url = control.serve(loop, progress, registry, self.settings, self._stop.set, where)
+        registry = control.collect(loop, metrics)
+        url = control.serve(loop, metrics, registry, self.settings, self._stop.set, where)
         if (around := self._surroundings).metrics_token is not None:
-            scrape.serve(registry, (around.address, around.metrics_port), around.metrics_token)
+            MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
         if self._surroundings.standalone:
             announcer.started(loop.machine, url)
         raw = self._raw(spark, plan)  # Takes seconds, during which the members answer.
         ready = self._await_ready(loop)
-        committed, over = self._resume(ready, plan, progress, loop.machine.late)
-        progress.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
-        for output in plan.outputs:
-            output.sink.open(committed)
+        committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)
+        metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
+        for sink in plan.sinks:
+            sink.open(committed)
         if over:
-            progress.note("finished", f"{progress.rows} rows")
+            metrics.note("finished", f"{metrics.rows} rows")
             return 0
         epochs = Epochs(
-            self.settings, spark, plan, loop, progress, self._checkpoint, self._stage, self._surroundings.standalone
+            self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, self._surroundings.standalone
         )
-        return self._run_query(raw, loop, progress, epochs)
+        return self._run_query(raw, loop, metrics, epochs)
 
     # ---- starting
     def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop) -> None:
@@ -121,17 +124,17 @@ class Job:
             raise Bug(f"{order} before the recovery was over")
         return order
 
-    def _resume(self, ready: core.Ready, plan: compile.Plan, progress: Progress, late: int) -> tuple[int, bool]:
+    def _resume(self, ready: core.Ready, plan: compile.Plan, metrics: DriverMetrics, late: int) -> tuple[int, bool]:
         """Go on from what the state has committed: (its last epoch, whether all of the input is behind it).
 
         Spark finds the offsets that belong to the state, else StateUnavailable is raised.
         """
-        notes = json.loads(ready.meta) if ready.meta else {}
+        notes = EpochNotes.load(ready.meta)
         committed = ready.committed.step.epoch if ready.committed else -1
         foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
-        again = self._checkpoint.settle(committed, ready.final, notes.get("spark"), foreign)
-        progress.resume(committed - again, notes, late, again)
-        return committed, bool(notes.get("flush")) and not again
+        again = self._checkpoint.settle(committed, ready.final, notes.spark, foreign)
+        metrics.resume(committed - again, notes, late, again)
+        return committed, notes.flush and not again
 
     def _raw(self, spark: SparkSession, plan: compile.Plan) -> DataFrame:
         """The tagged union of all sources: (source, split, one struct column for each Spark source)."""
@@ -150,7 +153,7 @@ class Job:
         return raw
 
     # ---- running
-    def _run_query(self, raw: DataFrame, loop: Loop, progress: Progress, epochs: Epochs) -> int:
+    def _run_query(self, raw: DataFrame, loop: Loop, metrics: DriverMetrics, epochs: Epochs) -> int:
         def one_epoch(batch: DataFrame, epoch: int) -> None:
             try:
                 epochs.run(batch, epoch)
@@ -168,7 +171,7 @@ class Job:
             .start()
         )
         log.info("query %s (id %s) begins", query.runId, query.id)
-        ticker = threading.Thread(target=self._tick, args=(loop,), name="tick", daemon=True)
+        ticker = threading.Thread(target=self._tick, args=(loop, epochs), name="tick", daemon=True)
         ticker.start()
         while query.isActive and not epochs.finished:
             if self._stop.wait(0.02):
@@ -177,7 +180,7 @@ class Job:
         if epochs.finished:
             # The flush epoch is final only when Spark has it in its commit log.
             deadline = time.monotonic() + 10
-            while self._checkpoint.ended() < progress.epoch and time.monotonic() < deadline and query.isActive:
+            while self._checkpoint.ended() < metrics.epoch and time.monotonic() < deadline and query.isActive:
                 time.sleep(0.005)
         elif self._stop.is_set():
             epochs.stop_after_epoch()
@@ -186,8 +189,8 @@ class Job:
         if not epochs.finished and not self._stop.is_set():
             # Outside of an epoch: a source failed, or the process that plans it. A new driver goes on from there.
             raise RuntimeError(f"Spark ended the query by itself: {query.exception()}")
-        progress.finished = epochs.finished
-        progress.note("finished" if epochs.finished else "stopped", f"{progress.rows} rows")
+        metrics.finished = epochs.finished
+        metrics.note("finished" if epochs.finished else "stopped", f"{metrics.rows} rows")
         return 0
 
     def _check_halt(self, loop: Loop, epochs: Epochs) -> None:
@@ -203,18 +206,17 @@ class Job:
                 raise Halted(order)
             loop.orders.put(order)
 
-    def _tick(self, loop: Loop) -> None:
-        """Ask for an epoch without data when group changes wait for one."""
+    def _tick(self, loop: Loop, epochs: Epochs) -> None:
+        """Ask for an epoch without data when group changes wait for one, or the watermark, or a timer of the clock."""
         file = self.settings.path / "tick"
         # Ticks only count when they grow, and the directory of the driver before may have been on another machine.
         ticks = loop.machine.generation << 32
         while True:
             time.sleep(0.2)
-            if loop.machine.pending():
+            if loop.machine.moves.pending() or epochs.wants_tick() or epochs.timer_is_due():
                 ticks += 1
-                hidden = file.with_name(".tick")
-                hidden.write_text(str(ticks))
-                hidden.rename(file)
+                with files.replacing(file) as new:
+                    new.write_text(str(ticks))
                 time.sleep(0.2)
 
     def _stage(self, epoch: int, stage: str) -> None:

@@ -6,8 +6,8 @@ import logging
 import time
 
 from ferry.contract.errors import Final
+from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
-from ferry.coordinator.progress import Progress
 from ferry.driver.orders import sleep
 
 log = logging.getLogger("ferry.driver")
@@ -16,18 +16,18 @@ RETRY_SECONDS = 0.05
 RETRY_SECONDS_MAX = 30.0
 
 QUIET_SECONDS = 5.0
-"""What fails because an instance is gone works again within this time, as a rule: it is no trouble before."""
+"""What fails because an instance is gone works again within this time, as a rule: it is no problem before."""
 
 
 class ReportedPatience:
-    """Follows one thing that may fail; `reason` is what the trouble is called in the driver's status."""
+    """Follows one thing that may fail; `reason` is what the problem is called in the driver's status."""
 
     def __init__(
-        self, loop: Loop, progress: Progress, reason: str, quiet: float = 0.0, limit: float | None = None
+        self, loop: Loop, metrics: DriverMetrics, reason: str, quiet: float = 0.0, limit: float | None = None
     ) -> None:
         """`quiet`: seconds before it is said; `limit`: seconds after which the job stops, None for never."""
         self._loop = loop
-        self._progress = progress
+        self._metrics = metrics
         self._reason = reason
         self._quiet = quiet
         self._limit = limit
@@ -40,7 +40,7 @@ class ReportedPatience:
         failing = now - self._since
         log.warning("%s", what)
         if failing >= self._quiet:
-            self._progress.troubled(self._reason, what)
+            self._metrics.report_problem(self._reason, what)
         if self._limit is not None and failing >= self._limit:
             raise Final(f"{what} (for {failing:.0f} s); nothing is lost: mend it and start the job again")
         wait = min(RETRY_SECONDS + failing / 10, RETRY_SECONDS_MAX)
@@ -49,4 +49,4 @@ class ReportedPatience:
     def succeeded(self) -> None:
         """It works (again)."""
         self._since = None
-        self._progress.mended(self._reason)
+        self._metrics.mended(self._reason)

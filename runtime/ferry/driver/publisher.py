@@ -6,32 +6,36 @@ does: it is tried again, degraded, for as long as the job may wait. Must never d
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import OVERFLOW, Fault, FerryError, SpecRefused
+from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
+from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
-from ferry.coordinator.progress import EpochRecord, Progress
-from ferry.driver.letters import DeadLetters
+from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
-from ferry.protocol import coordinator as core
+from ferry.protocol.coordinator import machine as core
 from ferry.spark import emit
 from ferry.spark.compile import Plan
-from ferry.spark.feeds import rows_frame
+from ferry.spark.feeds import records_frame, rows_frame
+from ferry.spark.late import late_frame
+from ferry.spark.pipeline import LateOutput, Output
 
 log = logging.getLogger("ferry.driver")
 
@@ -43,6 +47,11 @@ tasks were, with their executors."""
 
 FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused)\b")
 """In the text of a failed Spark job."""
+
+
+def has_fired(rows: core.FiredRows) -> bool:
+    """Whether there may be any."""
+    return rows.fired > 0 or rows.high > rows.low
 
 
 def is_passing(error: Exception) -> bool:
@@ -73,35 +82,39 @@ class Publisher:
         spark: SparkSession,
         plan: Plan,
         loop: Loop,
-        progress: Progress,
+        metrics: DriverMetrics,
         hook: Hook,
         watch: EpochWatch,
-        letters: DeadLetters,
+        dead_letters: DeadLetters,
     ) -> None:
         self.settings = settings
         self.spark = spark
         self.plan = plan
         self.loop = loop
-        self.progress = progress
+        self.metrics = metrics
         self.hook = hook
         self._root = Right.root(settings.secret)
         self.authority = authority(settings.secret).decode() if settings.encrypted else None
         """what tasks check instances against; None: TLS is off"""
         self._watch = watch
-        self.letters = letters
+        self.dead_letters = dead_letters
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
-        self._reading = ReportedPatience(loop, progress, "ReadFailing", QUIET_SECONDS)
+        self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
-        self._sinking = ReportedPatience(loop, progress, "SinkFailing", limit=None if limit is None else limit / 1000)
+        self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
-        self._row_bytes = 0.0
-        """Of the rows that were fetched last; of those that were too many, what they have at least."""
+        self._row_bytes: dict[int, float] = {}
+        """By operator, of the rows that were fetched last; of those that were too many, what they have at least."""
+        self._outputs: dict[int | str, list[Output]] = {}
+        """By the operator or the source that they are behind."""
+        for output in plan.outputs:
+            self._outputs.setdefault(output.input.origin, []).append(output)
 
     def splits(self, rows: core.FiredRows) -> list[dict[str, Any]]:
         """Where the fired rows are: one split an instance."""
-        step, attempt = rows.label
+        step, attempt = rows.commit_id
         made = []
         for i, vnodes in rows.readers:
             one = self.loop.members.registration(i)
@@ -121,25 +134,72 @@ class Publisher:
             )
         return made
 
-    def publish(self, rows: core.FiredRows, record: EpochRecord) -> bool:
+    def publish(self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: DataFrame) -> bool:
         """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
-        epoch = rows.label.step.epoch
+        epoch = order.step.epoch
         self.hook(epoch, "emit")
         self.loop.stages["emit"] = time.monotonic()
-        if rows.high > rows.low:
-            fired = self._publish_rows(rows, epoch)
-            if fired is None:
+        record.fired = 0
+        for operator, rows in enumerate(order.rows):
+            if operator in self._outputs and has_fired(rows):
+                fired = self._publish_rows(rows, epoch)
+                if fired is None:
+                    self.loop.post(core.ReadFailed(order.step))
+                    return False
+                record.fired += fired
+        for late in self.plan.late:
+            if order.rows[late.operator].late and not self._publish_late(late, order.rows, batch):
+                self.loop.post(core.ReadFailed(order.step))
                 return False
-            record.fired = fired
-        self.letters.publish(epoch, json.loads(rows.meta).get("letters", []) if rows.meta else [])
+        self._publish_records(batch, epoch)
+        self.dead_letters.publish(epoch, notes.letters)
         return True
 
+    def _publish_records(self, batch: DataFrame, epoch: int) -> None:
+        """Give the sinks that are straight behind a source its records, again and again."""
+        for output in (output for source in self.plan.sources for output in self._outputs.get(source, ())):
+            while True:
+                try:
+                    made = emit.result(self.spark, output, None, partial(self._records, batch, output))
+                    output.sink.write(epoch, self.loop.machine.generation, made)
+                    self._sinking.succeeded()
+                    break
+                except Exception as error:
+                    if is_final(error):
+                        raise
+                    self._sinking.failed(f"sink of epoch {epoch}: {type(error).__name__}: {error}")
+
+    def _records(self, batch: DataFrame, output: Output) -> DataFrame:
+        return records_frame(self.spark, batch, self.plan, output.input)
+
+    def _publish_late(self, output: LateOutput, rows: Sequence[core.FiredRows], batch: DataFrame) -> bool:
+        """Give a sink the late records of an operator, again and again. False: fired rows among them could not be read."""
+        of = rows[output.operator]
+        epoch = of.commit_id.step.epoch
+        read = {i: rows[i] for one in output.inputs if isinstance(i := one.origin, int) and has_fired(rows[i])}
+        while True:
+            try:
+                with self._watch.on(i for one in read.values() for i, _ in one.readers):
+                    splits = {i: self.splits(one) for i, one in read.items()}
+                    made = late_frame(self.spark, batch, self.plan, output, splits, of.low)
+                    output.sink.write(epoch, of.generation, made)
+                self._sinking.succeeded()
+                return True
+            except Exception as error:
+                if read and is_passing(error):
+                    self._read_failed(of, error)
+                    return False
+                if is_final(error):
+                    raise
+                self._sinking.failed(f"late records of epoch {epoch}: {type(error).__name__}: {error}")
+
     def _publish_rows(self, rows: core.FiredRows, epoch: int) -> int | None:
-        """Give the sinks the rows, again and again; how many there were. None when they could not be read."""
+        """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read."""
         while True:
             table = None
             try:
-                if rows.fired <= self._local_rows and rows.fired * self._row_bytes <= self._local_bytes:
+                bytes_of_a_row = self._row_bytes.get(rows.commit_id.step.operator, 0.0)
+                if rows.fired <= self._local_rows and rows.fired * bytes_of_a_row <= self._local_bytes:
                     table = self._fetch(rows)
             except (fl.FlightError, pa.ArrowException) as error:
                 self._read_failed(rows, error)
@@ -166,27 +226,27 @@ class Publisher:
             splits = self.splits(rows)
             schema, most = self._fired_schema(rows), self._local_bytes
             table = emit.fetch(self._readers, splits, schema, self._watch.gone, self._local_rows, most)
+        operator = rows.commit_id.step.operator
         if table is None:
             # So that epochs like this one do not begin in vain; smaller ones are fetched still.
-            self._row_bytes = max(self._row_bytes, most / rows.fired * 1.01)
+            self._row_bytes[operator] = max(self._row_bytes.get(operator, 0.0), most / rows.fired * 1.01)
         elif table.num_rows:
-            self._row_bytes = table.nbytes / table.num_rows
+            self._row_bytes[operator] = table.nbytes / table.num_rows
         return table
 
     def _fired_schema(self, rows: core.FiredRows) -> pa.Schema:
-        return fired_schema(self.plan.operators[rows.label.step.operator].descriptor)
+        return fired_schema(self.plan.operators[rows.commit_id.step.operator].descriptor)
 
     def _read_failed(self, rows: core.FiredRows, error: Exception) -> None:
-        """Ask for other readers a little later."""
+        """Wait a little, before other readers are asked for."""
         refuse_final(error)
-        self._reading.failed(f"rows of epoch {rows.label.step.epoch} could not be read: {str(error)[:300]}")
-        self.loop.post(core.ReadFailed(rows.label.step))
+        self._reading.failed(f"rows of epoch {rows.commit_id.step.epoch} could not be read: {str(error)[:300]}")
 
     def _write(self, rows: core.FiredRows, table: pa.Table | None, epoch: int) -> None:
         if table is not None and table.num_rows == 0:
             return
         schema = self._fired_schema(rows)
-        for output in self.plan.outputs:
+        for output in self._outputs[rows.commit_id.step.operator]:
             with self._watch.on(i for i, _ in rows.readers if table is None):
                 made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, self.splits(rows), schema))
                 output.sink.write(epoch, rows.generation, made)

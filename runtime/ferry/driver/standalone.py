@@ -11,6 +11,7 @@ import logging
 from pyspark import SparkConf, SparkContext
 
 from ferry import environment
+from ferry.contract import ports
 from ferry.contract.addresses import bracketed
 from ferry.contract.documents import RunSettings
 from ferry.contract.places import SPARK_ENCRYPTED
@@ -73,8 +74,8 @@ def fixed(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
         **(SPARK_ENCRYPTED if settings.encrypted else {}),
     }
     if surroundings.fixed_ports:
-        conf["spark.driver.port"] = str(environment.SPARK_DRIVER_PORT)
-        conf["spark.blockManager.port"] = str(environment.SPARK_BLOCKS_PORT)
+        conf["spark.driver.port"] = str(ports.SPARK_DRIVER)
+        conf["spark.blockManager.port"] = str(ports.SPARK_BLOCKS)
     return conf
 
 

@@ -1,7 +1,7 @@
 """The aggregate functions: for each one what it keeps of a group, what a record contributes, and what is read from it.
 
 One entry below is all that a function is: kernels, schemas, `import ferry` and the checks of a pipeline derive from it. It
-is made of the merges that `ferry.kernels.grouping` has; what cannot be made of these needs a new one there.
+is made of what `ferry.kernels.kept` has; what cannot be made of that needs a new merge in `ferry.kernels.grouping`.
 
 A function may leave out records in which a column of it is null, as in SQL. Then its result is null for a group that has
 none left, which bit c of the state's last column says, c being the first state column of the function.
@@ -12,55 +12,52 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ferry.contract.descriptors import Aggregate, Number, OperatorDescriptor
-from ferry.kernels.grouping import BEST, FLAGS, GREATEST, LEAST, MOMENTS, REST, SUM, Ints
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ValueType
+from ferry.kernels import kept, values
+from ferry.kernels.grouping import FLAGS, GREATEST, OVERFLOWED, SUM_WIDE, Ints
+from ferry.kernels.kept import Keeps, Result, Source, StateColumn
 
-__all__ = ["arg_max", "count", "first", "last", "max", "mean", "min", "stddev", "sum", "variance"]
+__all__ = [
+    "approx_count_distinct", "arg_max", "count", "first", "last", "max", "mean", "min", "stddev", "sum", "variance",
+]  # fmt: skip
 
-INT_MAX = 2**63 - 1
-
-NUMBER_TYPES: dict[Number, pa.DataType] = {"int": pa.int64(), "float": pa.float64()}
+NUMBERS = ("integers", "floats", "decimals")
+ADDED = (*NUMBERS, "durations")
+ORDERED = (*ADDED, "booleans", "dates", "times", "timestamps")
+"""Families of values (`ferry.kernels.values`) that a function may take."""
 
 COLUMNS_MAX = 31
 """State columns of an operator: one word of flags has two bits for each."""
 
-Source = Literal["column", "by", "one", "zero", "time", "-time"]
+STATE_BYTES_MAX = 1024
+"""Of one group: a million new ones in an epoch, the default bound of its records, fit into one message each way."""
+
 Word = TypeVar("Word", bound=Callable[..., Aggregate])
 
-
-@dataclass(frozen=True, slots=True)
-class StateColumn:
-    """One word of a group's state."""
-
-    number: Number
-    merge: int
-    """of `ferry.kernels.grouping`, with its number"""
-    source: Source
-    """what a record contributes"""
-    neutral: float = 0
-    """what it contributes that is left out: it changes no other value"""
-
-    @property
-    def reads(self) -> bool:
-        """True when a value of the record is kept."""
-        return self.source in ("column", "by")
+_TAKEN = """
+    Returns: what `.aggregate("name", ...)` takes, under the name of the output column.
+    Raises: SpecRefused, but by `.aggregate`: if there is no such column, or it is of another type.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
     """One aggregate function."""
 
-    keeps: Callable[[Aggregate], tuple[StateColumn, ...]]
-    result: Callable[[Sequence[pa.Array], pa.Array], pa.Array]
-    """Of its state columns and the numbers of records, for many groups at once; null where it is not defined."""
-    number: Callable[[Aggregate], Number]
-    """Type of the result."""
+    keeps: Keeps
+    result: Result
+    """Of its state columns and the numbers of records, for many groups at once; null where it is not defined. Raises
+    OverflowError when a value does not fit into the type of the result."""
+    type: Callable[[ValueType], pa.DataType]
+    """Of the result, by that of its column."""
+    takes: tuple[str, ...] = ()
+    """Families of values that its column may be of."""
     nullable: bool = True
     """Without a value there is no result; False: there is one always."""
 
@@ -71,13 +68,27 @@ class PlacedAggregate:
 
     aggregate: Aggregate
     function: Function
-    first: int
     columns: tuple[StateColumn, ...]
+    first: int
+    """Number of its first state column; until one has several words it is that of the column's word, too."""
+    word: int
+    """Where its words begin."""
 
     @property
     def state(self) -> slice:
         """Its state columns among those of the operator."""
         return slice(self.first, self.first + len(self.columns))
+
+    def results(self, state: Sequence[pa.Array], records: pa.Array, flags: Ints) -> pa.Array:
+        """Its output column, of its state columns, the numbers of records and the last one. Raises OverflowError."""
+        nullable = self.function.nullable
+        if nullable and (flags & (1 << OVERFLOWED + self.first)).any():
+            wide = self.columns[0].merge == SUM_WIDE
+            raise OverflowError("beyond 128 bits" if wide else "beyond 64-bit integers")
+        found = self.function.result(self.aggregate, state, records)
+        if not nullable:
+            return found
+        return pc.if_else(pa.array(flags & (1 << self.first) != 0), found, pa.scalar(None, found.type))
 
 
 FUNCTIONS: dict[str, Function] = {}
@@ -85,13 +96,20 @@ FUNCTIONS: dict[str, Function] = {}
 
 @lru_cache(256)
 def places(descriptor: OperatorDescriptor) -> tuple[PlacedAggregate, ...]:
-    """The aggregates of an operator, in order."""
-    found, at = list[PlacedAggregate](), 0
-    for aggregate in descriptor.aggregates:
-        function = FUNCTIONS[aggregate.function]
-        found.append(PlacedAggregate(aggregate, function, at, function.keeps(aggregate)))
-        at += len(found[-1].columns)
-    return tuple(found)
+    """The aggregates of an operator, in order. State columns of several words come after those of one: these have flags."""
+    each = [FUNCTIONS[a.function].keeps(a) for a in descriptor.aggregates]
+    found = dict[int, PlacedAggregate]()
+    first = word = 0
+    for i in sorted(range(len(each)), key=lambda i: any(column.words > 1 for column in each[i])):
+        aggregate = descriptor.aggregates[i]
+        found[i] = PlacedAggregate(aggregate, FUNCTIONS[aggregate.function], each[i], first, word)
+        first, word = first + len(each[i]), word + words_of(each[i])
+    return tuple(found[i] for i in range(len(each)))
+
+
+def words_of(columns: Sequence[StateColumn]) -> int:
+    """How many words state columns have together."""
+    return int(np.sum([column.words for column in columns], dtype=np.int64))
 
 
 def flagged(descriptor: OperatorDescriptor) -> bool:
@@ -99,175 +117,188 @@ def flagged(descriptor: OperatorDescriptor) -> bool:
     return any(place.function.nullable for place in places(descriptor))
 
 
-def state_types(descriptor: OperatorDescriptor) -> tuple[Number, ...]:
-    """Types of the state columns s0, s1, ... of an operator."""
-    values: tuple[Number, ...] = tuple(column.number for place in places(descriptor) for column in place.columns)
-    return (*values, "int") if flagged(descriptor) else values
+@lru_cache(256)
+def value_columns(descriptor: OperatorDescriptor) -> tuple[StateColumn, ...]:
+    """The state columns of an operator's aggregates: its first ones."""
+    placed = sorted(places(descriptor), key=lambda place: place.first)
+    return tuple(column for place in placed for column in place.columns)
+
+
+@lru_cache(256)
+def state_columns(descriptor: OperatorDescriptor) -> tuple[StateColumn, ...]:
+    """The state columns s0, s1, ... of an operator: values, the epoch of the last change if these are emitted, flags."""
+    columns = value_columns(descriptor)
+    if descriptor.emit == "changes":
+        columns = (*columns, StateColumn("int", GREATEST["int"], "zero"))
+    return (*columns, StateColumn("int", FLAGS, "zero")) if flagged(descriptor) else columns
 
 
 def merge_codes(descriptor: OperatorDescriptor) -> Ints:
-    """How each state column is merged, int64[k]; see `ferry.kernels.grouping`."""
-    codes = [column.merge for place in places(descriptor) for column in place.columns]
-    return np.array([*codes, FLAGS] if flagged(descriptor) else codes, np.int64)
+    """How each word of state is merged, int64[k]; see `ferry.kernels.grouping`."""
+    return np.array([column.merge for column in state_columns(descriptor) for _ in range(column.words)], np.int64)
 
 
 def result_type(aggregate: Aggregate) -> pa.DataType:
     """Type of an aggregate's output column."""
-    return NUMBER_TYPES[FUNCTIONS[aggregate.function].number(aggregate)]
+    return FUNCTIONS[aggregate.function].type(aggregate.number)
+
+
+def reads_times(aggregate: Aggregate) -> bool:
+    """True when its result depends on the event time of records."""
+    return _takes(aggregate, "time", "-time")
 
 
 def reads_values(aggregate: Aggregate) -> bool:
-    """True when values of its columns are kept: they must be numbers then."""
-    return any(column.reads for column in FUNCTIONS[aggregate.function].keeps(aggregate))
+    """True when values of its columns are kept: they must be of a type that it takes then."""
+    return _takes(aggregate, "column", "-column", "by")
 
 
-def _own(aggregate: Aggregate) -> Number:
-    return aggregate.number
+def hashes_values(aggregate: Aggregate) -> bool:
+    """True when values of its column are told from each other by their hashes (`ferry.kernels.columns.value_hashes`)."""
+    return _takes(aggregate, "sketch")
 
 
-def _int(_: Aggregate) -> Number:
-    return "int"
-
-
-def _float(_: Aggregate) -> Number:
-    return "float"
-
-
-def _at(column: int) -> Callable[[Sequence[pa.Array], pa.Array], pa.Array]:
-    return lambda state, _: state[column]
+def _takes(aggregate: Aggregate, *sources: Source) -> bool:
+    return any(column.source in sources for column in FUNCTIONS[aggregate.function].keeps(aggregate))
 
 
 def _keeps(
-    keeps: Callable[[Aggregate], tuple[StateColumn, ...]],
-    result: Callable[[Sequence[pa.Array], pa.Array], pa.Array],
-    number: Callable[[Aggregate], Number],
+    keeps: Keeps,
+    result: Result,
+    kind: Callable[[ValueType], pa.DataType],
+    takes: tuple[str, ...] = (),
     **more: Any,
 ) -> Callable[[Word], Word]:
     """Enter the function that a word of pipelines means."""
 
     def enter(word: Word) -> Word:
-        FUNCTIONS[word.__name__] = Function(keeps, result, number, **more)
+        FUNCTIONS[word.__name__] = Function(keeps, result, kind, takes, **more)
+        word.__doc__ = f"{word.__doc__}{_TAKEN}"
         return word
 
     return enter
 
 
-def _greatest(number: Number) -> float:
-    """Of all values the one that every other one is greater than, or as great as."""
-    return -INT_MAX - 1 if number == "int" else float("-inf")
-
-
-def _sum(a: Aggregate) -> StateColumn:
-    return StateColumn(a.number, SUM[a.number], "column")
-
-
-def _count() -> StateColumn:
-    return StateColumn("int", SUM["int"], "one")
-
-
-def _value_at(source: Source, number: Number, a: Aggregate) -> tuple[StateColumn, ...]:
-    """The value of the record whose `source` is the greatest."""
-    return (
-        StateColumn(number, BEST[number, a.number], source, _greatest(number)),
-        StateColumn(a.number, REST, "column", _greatest(a.number)),
-    )
-
-
-def _moments(_: Aggregate) -> tuple[StateColumn, ...]:
-    """Number of values, their mean, and the sum of squared differences from it."""
-    return (
-        StateColumn("int", MOMENTS, "one"),
-        StateColumn("float", REST, "column"),
-        StateColumn("float", REST, "zero"),
-    )
-
-
-def _mean(state: Sequence[pa.Array], _: pa.Array) -> pa.Array:
-    sums, values = (column.cast(pa.float64(), safe=False) for column in state)
-    return pc.divide(sums, values)
-
-
-def _variance(state: Sequence[pa.Array], _: pa.Array) -> pa.Array:
-    values, _, squares = state
-    several = pc.greater(values, 1)
-    others = pc.if_else(several, pc.subtract(values, 1), 1).cast(pa.float64())
-    return pc.if_else(several, pc.divide(squares, others), pa.scalar(None, pa.float64()))
-
-
-def _stddev(state: Sequence[pa.Array], records: pa.Array) -> pa.Array:
-    return pc.sqrt(_variance(state, records))
-
-
 @_keeps(
-    lambda a: () if a.column is None else (_count(),),
-    lambda state, records: state[0] if state else records,
-    _int,
+    lambda a: () if a.column is None else (kept.counted(),),
+    lambda a, state, records: state[0] if state else records,
+    kept.int_type,
     nullable=False,
 )
 def count(column: str | None = None) -> Aggregate:
-    """Number of records, or of those in which `column` is not null."""
+    """Number of records, or of those in which `column` is not null.
+
+    Parameters: `column` of any type; None: all records.
+    >>> counts = per_auction.aggregate("counts", num=ferry.count())
+    """
     return Aggregate("", "count", column)
 
 
-@_keeps(lambda a: (_sum(a),), _at(0), _own)
+@_keeps(kept.summed, kept.sum_of, kept.sum_type, ADDED)
 def sum(column: str) -> Aggregate:
-    """Sum of an integer or float column; null when it has no value.
+    """Sum of integers, floats, decimals or durations; null when there is no value.
 
-    A sum of integers beyond 64 bits stops the job. Floats are added in no certain order: their last digits may differ.
+    Of decimal(p, s) it is exact, and a decimal(p + 10, s) as in Spark, of 38 digits at most; of integers it has 64 bits. A
+    sum beyond that stops the job. Floats are added in no certain order: their last digits may differ.
+
+    Parameters: `column` of integers, floats, decimals or durations.
+    >>> turnover = per_auction.aggregate("turnover", cents=ferry.sum("price"))
     """
     return Aggregate("", "sum", column)
 
 
-@_keeps(
-    lambda a: (StateColumn(a.number, LEAST[a.number], "column", INT_MAX if a.number == "int" else float("nan")),),
-    _at(0),
-    _own,
-)
+@_keeps(kept.least, kept.least_of, values.arrow_type, ORDERED)
 def min(column: str) -> Aggregate:
-    """Least value."""
+    """Least value.
+
+    Parameters: `column` of numbers, booleans or times; the result has its type, with 64 bits of integers and floats.
+    >>> lowest = per_auction.aggregate("lowest", price=ferry.min("price"))
+    """
     return Aggregate("", "min", column)
 
 
-@_keeps(lambda a: (StateColumn(a.number, GREATEST[a.number], "column", _greatest(a.number)),), _at(0), _own)
+@_keeps(kept.greatest, kept.value_of, values.arrow_type, ORDERED)
 def max(column: str) -> Aggregate:
-    """Greatest value."""
+    """Greatest value.
+
+    Parameters: `column` as of `min`.
+    >>> highest = per_auction.aggregate("highest", price=ferry.max("price"))
+    """
     return Aggregate("", "max", column)
 
 
-@_keeps(lambda a: (_sum(a), _count()), _mean, _float)
+@_keeps(lambda a: (*kept.summed(a), kept.counted()), kept.mean_of, kept.mean_type, NUMBERS)
 def mean(column: str) -> Aggregate:
-    """Mean in double precision of the exact sum and count."""
+    """Mean in double precision of the exact sum and count; of decimal(p, s) a decimal(p + 4, s + 4) as in Spark.
+
+    That is rounded once, half away from zero; a mean that does not fit into 38 digits stops the job.
+
+    Parameters: `column` of integers, floats or decimals.
+    >>> usual = per_auction.aggregate("usual", price=ferry.mean("price"))
+    """
     return Aggregate("", "mean", column)
 
 
-@_keeps(lambda a: _value_at("by", a.by_number, a), _at(1), _own)
+@_keeps(kept.where_greatest("by"), kept.value_of, values.arrow_type, ORDERED)
 def arg_max(column: str, by: str) -> Aggregate:
-    """The value of `column` where `by` is greatest, of the records that have both; ties go to the greater value."""
+    """The value of `column` where `by` is kept.greatest, of the records that have both; ties go to the greater value.
+
+    Parameters: `column` and `by`, each as of `min`.
+    >>> winners = per_auction.aggregate("winners", bidder=ferry.arg_max("bidder", by="price"))
+    """
     return Aggregate("", "arg_max", column, by)
 
 
-@_keeps(lambda a: _value_at("-time", "int", a), _at(1), _own)
+@_keeps(kept.where_greatest("-time"), kept.value_of, values.arrow_type, ORDERED)
 def first(column: str) -> Aggregate:
-    """The value of the earliest record by event time that has one; of records of one time the greatest value."""
+    """The value of the earliest record by event time that has one; of records of one time the greatest value.
+
+    Parameters: `column` as of `min`.
+    >>> opening = per_auction.aggregate("opening", price=ferry.first("price"))
+    """
     return Aggregate("", "first", column)
 
 
-@_keeps(lambda a: _value_at("time", "int", a), _at(1), _own)
+@_keeps(kept.where_greatest("time"), kept.value_of, values.arrow_type, ORDERED)
 def last(column: str) -> Aggregate:
-    """The value of the latest record by event time that has one; of records of one time the greatest value."""
+    """The value of the latest record by event time that has one; of records of one time the greatest value.
+
+    Parameters: `column` as of `min`.
+    >>> closing = per_auction.aggregate("closing", price=ferry.last("price"))
+    """
     return Aggregate("", "last", column)
 
 
-@_keeps(_moments, _variance, _float)
+@_keeps(kept.moments, kept.variance_of, kept.float_type, NUMBERS)
 def variance(column: str) -> Aggregate:
     """Variance of a sample (n - 1), in double precision; null of less than two values.
 
     Values are taken in no certain order: the last digits may differ, as of `sum`.
+
+    Parameters: `column` of integers, floats or decimals.
+    >>> spread = per_auction.aggregate("spread", price=ferry.variance("price"))
     """
     return Aggregate("", "variance", column)
 
 
-@_keeps(_moments, _stddev, _float)
+@_keeps(kept.moments, kept.stddev_of, kept.float_type, NUMBERS)
 def stddev(column: str) -> Aggregate:
-    """Standard deviation of a sample: the square root of `variance`."""
+    """Standard deviation of a sample: the square root of `variance`.
+
+    Parameters: `column` of integers, floats or decimals.
+    >>> spread = per_auction.aggregate("spread", price=ferry.stddev("price"))
+    """
     return Aggregate("", "stddev", column)
+
+
+@_keeps(lambda _: (kept.SKETCH,), kept.distinct_of, kept.int_type, nullable=False)
+def approx_count_distinct(column: str) -> Aggregate:
+    """About how many distinct values `column` has: numbers, booleans, strings, bytes, dates, times and timestamps.
+
+    The standard error is 4.6 %, less for small counts; the same values give the same number, in whatever order. -0.0 is
+    0.0, and NaN one value. It keeps 344 bytes for each key and slice (`ferry.kernels.sketch`), where `count` keeps 8.
+
+    Parameters: `column` of these types.
+    >>> audience = per_auction.aggregate("audience", bidders=ferry.approx_count_distinct("bidder"))
+    """
+    return Aggregate("", "approx_count_distinct", column)

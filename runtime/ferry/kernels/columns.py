@@ -10,16 +10,34 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ferry.contract import names
-from ferry.contract.descriptors import KeyType, OperatorDescriptor
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Exhausted
-from ferry.kernels import hashing, schemas
-from ferry.kernels.aggregates import state_types
-from ferry.kernels.grouping import CELLS, COUNT, HASH, KEY, NO_BYTES, NO_INTS, SLICE, Bytes, Hashes, Ints, heap_keys
+from ferry.kernels import hashing, schemas, values
+from ferry.kernels.aggregates import state_columns, words_of
+from ferry.kernels.grouping import (
+    CELLS,
+    COUNT,
+    HASH,
+    KEY,
+    NO_BYTES,
+    NO_INTS,
+    SLICE,
+    Bytes,
+    Hashes,
+    Ints,
+    heap_keys,
+    order_by_hash,
+)
 
 BINARY_BYTES_MAX = 2**31 - 1
 """Arrow's `binary` has 32-bit offsets, so the keys of one batch together stay below this."""
+
+
+VALUE_SEED = np.uint64(0x9E3779B97F4A7C15)
+"""Without it the hash of 0 would be 0, and that of an empty string as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,59 +74,65 @@ def binary(column: pa.Array) -> tuple[Ints, Bytes]:
     return offsets, np.frombuffer(data_buffer, np.uint8, end - begin, begin).copy()
 
 
-def binary_array(offsets: Ints, data: Bytes, kind: pa.DataType) -> pa.Array:
-    """Inverse of `binary`; raises Exhausted above 2 GiB."""
+def binary_array(offsets: Ints, data: Bytes, kind: pa.DataType, valid: pa.Buffer | None = None) -> pa.Array:
+    """Inverse of `binary`, where `valid` is Arrow's bitmap of what is not null; raises Exhausted above 2 GiB."""
     if data.size > BINARY_BYTES_MAX:
         raise Exhausted(f"{data.size} bytes of keys in one batch, {BINARY_BYTES_MAX} are possible: use smaller batches")
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
+    buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
     return pa.Array.from_buffers(kind, offsets.size - 1, buffers)
 
 
-def encode_keys(columns: Sequence[pa.Array], kinds: Sequence[KeyType]) -> tuple[Ints, Bytes]:
-    """Encoded keys of the rows (see ferry.kernels.hashing): (offsets int64[n + 1], data). No nulls, int64 or string."""
-    rows = len(columns[0])
-    lengths = np.zeros(rows, np.int64)
-    parts: list[tuple[Ints, Bytes] | Ints] = []
-    for column, kind in zip(columns, kinds, strict=True):
-        if kind == "int":
-            parts.append(integers(column))
-            lengths += 9
-        else:
-            part = binary(column)
-            parts.append(part)
-            lengths += 5 + np.diff(part[0])
-    offsets = np.zeros(rows + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    position, out = offsets[:-1].copy(), np.empty(offsets[-1], np.uint8)
-    for element in parts:
-        if isinstance(element, tuple):
-            hashing.encode_string(element[0], element[1], position, out)
-        else:
-            hashing.encode_int(element, position, out)
-    return offsets, out
+def value_hashes(column: pa.Array) -> Hashes:
+    """64-bit hashes of values: equal ones have equal hashes, whatever the column's width (decimals of one scale); a null
+    has any. See `hashable`.
+
+    Fixed for ever, as those of keys are: state that is kept was made of them.
+    """
+    kind = column.type
+    assert hashable(kind), kind
+    if pa.types.is_dictionary(kind):
+        return value_hashes(column.dictionary_decode())
+    if pa.types.is_floating(kind):
+        floats = same_floats(column.cast(pa.float64())).fill_null(0.0)
+        words = floats.to_numpy(zero_copy_only=False).view(np.uint64)
+    elif pa.types.is_date32(kind):
+        return value_hashes(column.cast(pa.int32()))
+    elif pa.types.is_decimal(kind):
+        column = column.cast(pa.decimal128(values.DIGITS_MAX, kind.scale))
+        high, low = (values.cells(column, word).to_numpy(zero_copy_only=False) for word in (0, 1))
+        words = hashing.hash_ints(high) ^ low.view(np.uint64)
+    elif _is_bytes(kind):
+        words = hashing.hash_bytes(*binary(column if is_text(kind) else column.cast(pa.binary())))
+    else:
+        words = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64)
+    return hashing.hash_ints((words ^ VALUE_SEED).view(np.int64))
 
 
-def decode_keys(offsets: Ints, data: Bytes, kinds: Sequence[KeyType]) -> list[pa.Array]:
-    """Inverse of `encode_keys`: one int64 or string column per element."""
-    position = np.ascontiguousarray(offsets[:-1]).copy()
-    columns = []
-    for kind in kinds:
-        if kind == "int":
-            columns.append(pa.array(hashing.decode_int(data, position)))
-        else:
-            text_offsets, text = hashing.decode_string(data, position)
-            columns.append(binary_array(text_offsets, text, pa.string()))
-    assert np.array_equal(position, offsets[1:]), "an encoded key has bytes left over: it was written for another key"
-    return columns
+def same_floats(column: pa.Array) -> pa.Array:
+    """Floats of which equal ones have equal bits: -0.0 is 0.0, and NaN one value."""
+    zero, nan = (pa.scalar(value, column.type) for value in (0.0, np.nan))
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+
+
+def hashable(kind: pa.DataType) -> bool:
+    """Whether `value_hashes` takes a column of this type."""
+    if pa.types.is_dictionary(kind):
+        return hashable(kind.value_type)
+    return values.value_type(kind) is not None or pa.types.is_date(kind) or _is_bytes(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    views = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return views or is_text(kind) or pa.types.is_fixed_size_binary(kind)
 
 
 def to_partials(descriptor: OperatorDescriptor, batch: pa.RecordBatch) -> PartialArrays:
     """The arrays of one batch of partials."""
-    types = state_types(descriptor)
-    cells = np.empty((batch.num_rows, len(types)), np.int64)
-    for i, number in enumerate(types):
-        column = batch.column(4 + i).to_numpy(zero_copy_only=True)
-        cells[:, i] = column.view(np.int64) if number == "float" else column
+    state, at = state_columns(descriptor), 0
+    cells = np.empty((batch.num_rows, words_of(state)), np.int64)
+    for number, column in enumerate(state, 4):
+        cells[:, at : at + column.words] = column.cells(batch.column(number))
+        at += column.words
     keys, (offsets, data) = NO_INTS, (NO_INTS, NO_BYTES)
     if descriptor.int_key:
         keys = integers(batch.column(2))
@@ -120,10 +144,10 @@ def to_partials(descriptor: OperatorDescriptor, batch: pa.RecordBatch) -> Partia
 
 def cell_arrays(descriptor: OperatorDescriptor, cells: Ints) -> list[pa.Array]:
     """State columns int64[rows, k] as Arrow arrays of their types."""
-    columns = []
-    for i, number in enumerate(state_types(descriptor)):
-        column = np.ascontiguousarray(cells[:, i])
-        columns.append(pa.array(column.view(np.float64) if number == "float" else column))
+    columns, at = [], 0
+    for column in state_columns(descriptor):
+        columns.append(column.array(cells[:, at : at + column.words]))
+        at += column.words
     return columns
 
 
@@ -168,6 +192,13 @@ def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         schema = pa.schema([f.with_type(_LARGE.get(f.type, f.type)) for f in batches[0].schema])
         batches = [b.cast(schema) for b in batches]
     return pa.concat_batches(batches)
+
+
+def sorted_by_hash(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows as one batch in the order of their hashes; equal ones stay in the order in which they came."""
+    whole = concatenated(batches)
+    hashes = np.require(whole.column("hash").to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
+    return whole if bool(np.all(hashes[:-1] <= hashes[1:])) else whole.take(pa.array(order_by_hash(hashes)))
 
 
 def narrowed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

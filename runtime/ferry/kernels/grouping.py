@@ -4,7 +4,7 @@ Used by the task (one record = one row with n = 1), by the helper (merging fragm
 and when panes are combined into a window. Slash (paper 003) calls this the helper's partial state and its late merge.
 
 A state cell is 8 bytes; floats are kept as their bit pattern. How the cells of a column become one is said by its merge
-code, below. NaN is greater than every number, as in Spark. An integer sum that leaves 64 bits sets its flag, for good.
+code, below. NaN is greater than every number, as in Spark. A sum of integers that leaves its bits sets its flag, for good.
 """
 
 from __future__ import annotations
@@ -26,21 +26,31 @@ SLICE, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
 SUM: dict[Number, int] = {"int": 0, "float": 1}
 LEAST: dict[Number, int] = {"int": 2, "float": 3}
 GREATEST: dict[Number, int] = {"int": 4, "float": 5}
-BEST: dict[tuple[Number, Number], int] = {
-    ("int", "int"): 6, ("int", "float"): 7, ("float", "int"): 8, ("float", "float"): 9,
-}  # fmt: skip
-"""Of two columns, the values of whichever row has the greater first one, or of equal ones the greater second one."""
+BEST: dict[Number, int] = {"int": 6, "float": 7}
+"""Of this column and the `THEN` ones behind it, the values of whichever row has the greater first one, or of equal ones the
+greater second one, and so on. FLAGS are somewhere behind them."""
 
-MOMENTS = 10
+MOMENTS = 8
 """Of three columns: how many values, their mean, and the sum of their squared differences from it (Chan, Golub, LeVeque)."""
+
+RANKS = 9
+"""Twelve numbers of 5 bits, the greatest of each; see `ferry.kernels.sketch`."""
+
+SUM_WIDE = 10
+"""Of two columns: the sum of integers of 128 bits (`ferry.kernels.values`)."""
 
 REST = -1
 """Merged with the column before it."""
 
 FLAGS = -2
-"""The last column: bit c says that column c has seen a value, bit OVERFLOWED + c that its sum left 64 bits."""
+"""The last column: bit c says that column c has seen a value, bit OVERFLOWED + c that its sum left its bits."""
+
+THEN: dict[Number, int] = {"int": -3, "float": -4}
 
 OVERFLOWED = 31
+
+SIGN = np.int64(-(2**63))
+"""The bit by which the low word of 128 bits is turned, so that it is ordered as a word with a sign is."""
 
 DONE, ROWS_FULL, HEAP_FULL = 0, 1, 2
 NO_BYTES: Bytes = np.empty(0, np.uint8)
@@ -53,8 +63,22 @@ def _above(x, y):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _greater_ranks(x, y):  # type: ignore[no-untyped-def]
+    # Every second number leaves room for a bit above each, from which the subtraction borrows where y's is greater.
+    numbers, above = 0x7C1F07C1F07C1F, 0x80200802008020
+    out = np.int64(0)
+    for shift in (0, 5):
+        a, b = x >> shift & numbers, y >> shift & numbers
+        kept = ((a | above) - b) & above
+        kept -= kept >> 5
+        out |= (a & kept | b & ~kept) << shift
+    return out
+
+
+@njit(cache=True, nogil=True, forceinline=True)
 def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-untyped-def]
-    # Row i of groups takes in row j of the source, whose cells begin after `skip` words.
+    # Row i of groups takes in row j of the source, whose cells begin after `skip` words. Inlined, for a call with four
+    # arrays costs a record more than what it does.
     for c in range(codes.size):
         code = codes[c]
         d = CELLS + c
@@ -65,6 +89,8 @@ def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-
             if (before ^ total) & (added ^ total) < 0 and codes[codes.size - 1] == FLAGS:
                 into[i, CELLS + codes.size - 1] |= np.int64(1) << (OVERFLOWED + c)
             into[i, d] = total
+        elif code == FLAGS:
+            into[i, d] |= source[j, e]
         elif code == 1:
             finto[i, d] += fsource[j, e]
         elif code == 2:
@@ -77,22 +103,23 @@ def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-
         elif code == 5:
             if _above(fsource[j, e], finto[i, d]):
                 finto[i, d] = fsource[j, e]
-        elif 6 <= code <= 9:
-            if code >= 8:
-                more = _above(fsource[j, e], finto[i, d])
-                less = _above(finto[i, d], fsource[j, e])
-            else:
-                more = source[j, e] > into[i, d]
-                less = source[j, e] < into[i, d]
-            if not more and not less:
-                if code & 1:
-                    more = _above(fsource[j, e + 1], finto[i, d + 1])
+        elif code == 6 or code == 7:
+            q, more, less = 0, False, False
+            while not more and not less and (q == 0 or codes[c + q] < FLAGS):
+                if codes[c + q] == 7 or codes[c + q] == -4:
+                    more = _above(fsource[j, e + q], finto[i, d + q])
+                    less = _above(finto[i, d + q], fsource[j, e + q])
                 else:
-                    more = source[j, e + 1] > into[i, d + 1]
+                    more = source[j, e + q] > into[i, d + q]
+                    less = source[j, e + q] < into[i, d + q]
+                q += 1
             if more:
                 into[i, d] = source[j, e]
-                into[i, d + 1] = source[j, e + 1]
-        elif code == 10:
+                q = 1
+                while codes[c + q] < FLAGS:
+                    into[i, d + q] = source[j, e + q]
+                    q += 1
+        elif code == 8:
             here, there = into[i, d], source[j, e]
             if here == 0:
                 for q in range(3):
@@ -104,8 +131,18 @@ def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-
                 finto[i, d + 1] += apart * share
                 finto[i, d + 2] += fsource[j, e + 2] + apart * apart * here * share
                 into[i, d] = total
-        elif code == FLAGS:
-            into[i, d] |= source[j, e]
+        elif code == 9:
+            if source[j, e] != 0:
+                into[i, d] = _greater_ranks(into[i, d], source[j, e])
+        elif code == 10:
+            low = np.uint64(into[i, d + 1] ^ SIGN)
+            total_low = low + np.uint64(source[j, e + 1] ^ SIGN)
+            before, added = into[i, d], source[j, e]
+            total = before + added + np.int64(total_low < low)
+            if (before ^ total) & (added ^ total) < 0:
+                into[i, CELLS + codes.size - 1] |= np.int64(1) << (OVERFLOWED + c)
+            into[i, d] = total
+            into[i, d + 1] = np.int64(total_low) ^ SIGN
 
 
 @njit(cache=True, nogil=True)
@@ -175,14 +212,17 @@ def fold(  # type: ignore[no-untyped-def]
             if (
                 rows[g, HASH] == h
                 and rows[g, SLICE] == s
-                and (not by_bytes or _same(heap, rows[g, KEY], data, offsets[r], offsets[r + 1]))
+                and (
+                    _same(heap, rows[g, KEY], data, offsets[r], offsets[r + 1]) if by_bytes else rows[g, KEY] == keys[r]
+                )
             ):
                 break
             p = (p + 1) & mask
         count = 1 if one_each else n[r]
         if g >= 0:
             rows[g, COUNT] += count
-            _merge(rows, frows, g, cells, fcells, r, 0, codes)
+            if codes.size:
+                _merge(rows, frows, g, cells, fcells, r, 0, codes)
             continue
         if groups >= rows.shape[0]:
             return r, groups, heap_end, ROWS_FULL

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from numba import njit
 
 from ferry.contract.descriptors import Window
+from ferry.contract.epoch_times import EpochTimes
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,6 +31,12 @@ def slices_of(times: Ints, pane_ms: int) -> tuple[Ints, int]:
 def last_ends(window: Window, slices: Ints) -> Ints:
     """`Window.last_end` of every slice."""
     return slices // window.slide_ms * window.slide_ms + window.size_ms
+
+
+def ends_of_a_row(window: Window, times: EpochTimes) -> int:
+    """In how many windows that end within (low, high] one row may be, at most."""
+    size, slide, high = window.size_ms, window.slide_ms, times.high
+    return min(-(-size // slide), high // slide - max(times.low, high - size - slide) // slide)
 
 
 def windows_between(window: Window, slices: Ints, low: int, high: int) -> list[tuple[int, Ints]]:

@@ -5,12 +5,17 @@ Pure: values in, schemas out.
 
 from __future__ import annotations
 
+import base64
+from functools import lru_cache
 from typing import assert_never
 
 import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.kernels.aggregates import NUMBER_TYPES, result_type, state_types
+from ferry.kernels.aggregates import result_type, state_columns
+from ferry.kernels.changes import CHANGES
+from ferry.kernels.kinds import type_of
+from ferry.kernels.values import named_type
 
 
 def key_type(descriptor: OperatorDescriptor) -> pa.DataType:
@@ -22,37 +27,72 @@ def partials_schema(descriptor: OperatorDescriptor) -> pa.Schema:
     """Partials and after-images of an aggregate: one row per (slice, key)."""
     assert descriptor.kind == "aggregate", descriptor
     fields = [("slice", pa.int64()), ("hash", pa.uint64()), ("key", key_type(descriptor)), ("n", pa.int64())]
-    fields += [(f"s{i}", NUMBER_TYPES[number]) for i, number in enumerate(state_types(descriptor))]
+    fields += [(f"s{i}", column.type) for i, column in enumerate(state_columns(descriptor))]
     return pa.schema(fields)
 
 
 def rows_schema(descriptor: OperatorDescriptor) -> pa.Schema:
     """Rows of a join: one row per record; the columns of the other side are null."""
-    assert descriptor.kind == "join" and descriptor.left is not None and descriptor.right is not None, descriptor
+    assert descriptor.kind == "join", descriptor
+    left, right = descriptor.sides
     fields = [("slice", pa.int64()), ("hash", pa.uint64()), ("key", key_type(descriptor)), ("side", pa.int8())]
-    fields += [(f"l_{name}", pa.type_for_alias(kind)) for name, _, kind in descriptor.left.columns]
-    fields += [(f"r_{name}", pa.type_for_alias(kind)) for name, _, kind in descriptor.right.columns]
+    fields += [(f"l_{name}", named_type(kind)) for name, _, kind in left.columns]
+    fields += [(f"r_{name}", named_type(kind)) for name, _, kind in right.columns]
     return pa.schema(fields)
 
 
+def process_inputs(descriptor: OperatorDescriptor) -> list[pa.Schema]:
+    """What a process sees of each input."""
+    return [from_text(text) for text in descriptor.shape.inputs]
+
+
+def records_schema(descriptor: OperatorDescriptor) -> pa.Schema:
+    """Records of a process; the columns of the other side are null."""
+    fields = [("hash", pa.uint64()), ("key", key_type(descriptor)), ("order", pa.int64()), ("time", pa.int64())]
+    fields.append(("side", pa.int8()))
+    sides = enumerate(process_inputs(descriptor))
+    return pa.schema(fields + [(f"{side}_{field.name}", field.type) for side, schema in sides for field in schema])
+
+
+def to_text(schema: pa.Schema) -> str:
+    """A schema as it travels in descriptors."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+@lru_cache(256)
+def from_text(text: str) -> pa.Schema:
+    """Inverse of `to_text`."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def fragment_schema(descriptor: OperatorDescriptor) -> pa.Schema:
+    """Schema of what tasks contribute to this operator."""
+    return records_schema(descriptor) if descriptor.kind == "process" else state_schema(descriptor)
+
+
 def state_schema(descriptor: OperatorDescriptor) -> pa.Schema:
-    """Schema of fragments, deltas and snapshots of this operator."""
+    """Schema of deltas and snapshots of this operator."""
     match descriptor.kind:
         case "aggregate":
             return partials_schema(descriptor)
         case "join":
             return rows_schema(descriptor)
+        case "process":
+            return CHANGES
         case _:
             assert_never(descriptor.kind)
 
 
 def fired_schema(descriptor: OperatorDescriptor) -> pa.Schema:
-    """Rows of a finished window: what the SQL after the operator sees."""
-    window = [("window_start", pa.int64()), ("window_end", pa.int64())]
-    if descriptor.kind == "aggregate":
-        keys = [(name, pa.int64() if kind == "int" else pa.string()) for name, kind in descriptor.key]
-        return pa.schema(keys + window + [(a.name, result_type(a)) for a in descriptor.aggregates])
-    assert descriptor.left is not None and descriptor.right is not None
-    return pa.schema(
-        window + [(n, pa.type_for_alias(t)) for n, _, t in (*descriptor.left.columns, *descriptor.right.columns)]
-    )
+    """Rows of a finished window, or those that a process emits: what the SQL after the operator sees."""
+    window = [("window_start", pa.int64()), ("window_end", pa.int64())] if descriptor.windowed else []
+    match descriptor.kind:
+        case "aggregate":
+            keys = [(name, type_of(kind)) for name, kind in descriptor.key]
+            return pa.schema(keys + window + [(a.name, result_type(a)) for a in descriptor.aggregates])
+        case "join":
+            return pa.schema(window + [(n, named_type(t)) for s in descriptor.sides for n, _, t in s.columns])
+        case "process":
+            return from_text(descriptor.shape.output)
+        case _:
+            assert_never(descriptor.kind)

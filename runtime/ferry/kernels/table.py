@@ -47,7 +47,7 @@ def _length(heap, at):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _find(slots, heap, base, bits, home, hash_, by_bytes, offsets, data, r):  # type: ignore[no-untyped-def]
+def _find(slots, heap, base, bits, home, hash_, key, by_bytes, offsets, data, r):  # type: ignore[no-untyped-def]
     # The row's place, or -1 - (the free place where it belongs). A region is never full, see `put`.
     mask = (np.int64(1) << bits) - 1
     p = home
@@ -56,9 +56,12 @@ def _find(slots, heap, base, bits, home, hash_, by_bytes, offsets, data, r):  # 
         if slots[i, USED] == 0:
             return -1 - i
         if slots[i, HASH] == hash_:
-            if not by_bytes:
-                return i
             at = slots[i, KEY]
+            if not by_bytes:
+                if at == key:
+                    return i
+                p = (p + 1) & mask
+                continue
             length = offsets[r + 1] - offsets[r]
             if _length(heap, at) == length:
                 q = 0
@@ -117,6 +120,7 @@ def put(  # type: ignore[no-untyped-def]
     for o in range(start, order.size):
         r = order[o]
         h = np.int64(hashes[r])
+        key = np.int64(0) if by_bytes else keys[r]
         v = _vnode(h, vnode_bits)
         if places[v] == 0:
             need = np.int64(1) << first_bits
@@ -124,7 +128,7 @@ def put(  # type: ignore[no-untyped-def]
                 return o, need
             _move(slots, places, end, v, np.int64(first_bits))
         base, bits = places[v] >> PLACE_BITS, places[v] & 63
-        found = _find(slots, heap, base, bits, _home(h, bits), h, by_bytes, offsets, data, r)
+        found = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
         if found >= 0:
             if not absent:
                 slots[found, COUNT] = n[r]
@@ -140,9 +144,8 @@ def put(  # type: ignore[no-untyped-def]
             bits += 1
             _move(slots, places, end, v, bits)
             base = places[v] >> PLACE_BITS
-            found = _find(slots, heap, base, bits, _home(h, bits), h, by_bytes, offsets, data, r)
+            found = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
         i = -1 - found
-        key = np.int64(0)
         if by_bytes:
             key = heap_end[0]
             begin = offsets[r]
@@ -153,8 +156,6 @@ def put(  # type: ignore[no-untyped-def]
                 heap[key + 4 + q] = data[begin + q]
             heap_end[0] = key + 4 + length
             key_bytes[v] += 4 + length
-        else:
-            key = keys[r]
         for c in range(cells.shape[1]):
             slots[i, CELLS + c] = cells[r, c]
         slots[i, COUNT] = n[r]
@@ -167,15 +168,15 @@ def put(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find(slots, heap, places, vnode_bits, by_bytes, order, rows, offsets, data):  # type: ignore[no-untyped-def]
-    """Where the table holds the groups rows[order], int64; -1: nowhere. Word 1 of a group is its hash (kernels.grouping)."""
+    """Where the table holds the groups rows[order], int64; -1: nowhere. A group has hash and key where a row has them."""
     out = np.full(order.size, np.int64(-1))
     for o in range(order.size):
-        h = rows[order[o], HASH]
+        h, key = rows[order[o], HASH], rows[order[o], KEY]
         place = places[_vnode(h, vnode_bits)]
         if place != 0:
             bits = place & 63
             base = place >> PLACE_BITS
-            out[o] = max(-1, _find(slots, heap, base, bits, _home(h, bits), h, by_bytes, offsets, data, order[o]))
+            out[o] = max(-1, _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, order[o]))
     return out
 
 

@@ -1,7 +1,7 @@
 """The rules of the protocol by name, each a guard in the code that can be removed in a test.
 
-They come from an exhaustive search of a small model; the simulation removes each one and has to find
-the damage. Production code never passes anything but ``Rules()``.
+They come from an exhaustive search of a small model; the simulation removes each one and has to find the damage. Which
+invariant each one keeps is in docs/design.md, section 4. Production code never passes anything but ``Rules()``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rules:
     """Staged fragments are named by generation, ingest run and task attempt."""
     between_epochs: bool = True
     """In sync and switchover are granted only after Spark has begun the next epoch and before its first Prepare."""
-    warm_label: bool = True
+    warm_commit_id: bool = True
     """A learner becomes in sync only when what it holds is as of the last committed step."""
     warm_version: bool = True
     """A learner is warm only by a snapshot that was begun since it learns from its present leader."""
@@ -42,22 +42,22 @@ class Rules:
     """Only an in-sync member becomes leader."""
     whole_flag: bool = True
     """Files of an unfinished snapshot are no copy."""
-    compare_label: bool = True
+    compare_commit_id: bool = True
     """A returning member is compared by step and attempt with its group; its files may be of an older day."""
     once: bool = True
-    """What a learner puts comes by its snapshot or by a delta, never by both."""
+    """What a learner applies comes by its snapshot or by a delta, never by both."""
     missed_delta: bool = True
     """A learner that missed a delta after its snapshot's base begins again."""
     rows_kept: bool = True
     """Fired rows of an epoch are kept until the first Prepare of the next one."""
-    final_told: bool = True
+    final_announced: bool = True
     """A new driver hears from the members whether the rows of the last epoch were given up: it does not emit them again."""
     logs_kept: bool = True
     """Deltas of all attempts of a step are kept until the step is committed."""
-    redo_put: bool = True
-    """A put that a crash cut short is done again from the log before anything else."""
+    redo_apply: bool = True
+    """An Apply that a crash cut short is done again from the log before anything else."""
     redo_whole: bool = True
-    """What cannot be put as a whole again, because the log lacks a part of it, is no copy any more."""
+    """What cannot be applied as a whole again, because the log lacks a part of it, is no copy any more."""
     low_attempt: bool = True
     """A Prepare or Delta of a lower attempt than one already logged is refused."""
     watermark_adopt: bool = True

@@ -10,11 +10,6 @@ def successor(step: Step, operators: int) -> Step:
     return Step(step.epoch, step.operator + 1) if step.operator + 1 < operators else Step(step.epoch + 1, 0)
 
 
-def predecessor(step: Step, operators: int) -> Step:
-    """The step before this one."""
-    return Step(step.epoch, step.operator - 1) if step.operator else Step(step.epoch - 1, operators - 1)
-
-
-def step_of(label: CommitId | None, operators: int) -> Step:
-    """The step of a label; for None the one before the first."""
-    return label.step if label is not None else Step(-1, operators - 1)
+def step_of(commit_id: CommitId | None, operators: int) -> Step:
+    """The step of a commit id; for None the one before the first."""
+    return commit_id.step if commit_id is not None else Step(-1, operators - 1)

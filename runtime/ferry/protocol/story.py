@@ -1,4 +1,7 @@
-"""The last things that a state machine was told and has done, for whoever has to find out why it stopped."""
+"""The last things that a state machine was told and has done, for whoever has to find out why it stopped.
+
+The machine adds what it is told, and whoever executes its effects what is done; an error that leaves one of them carries it.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,41 @@ from collections import deque
 from typing import Any
 
 from ferry.contract import messages as m
-from ferry.protocol.instance_io import Tick
+from ferry.protocol.io import Send, Tick
 
 LENGTH = 64
 LINE_MAX = 400
 """Characters of one line: the tables and lists of large jobs are cut."""
 
-_NOISE = (Tick, m.Pulse, m.Report, m.Begins)
+HEAD = "the last that it was told and has done:"
+
+_NOISE = frozenset((Tick, m.Pulse, m.Report, m.Begins))
 
 
 class Story:
     """A ring of events and effects. Adding is cheap, for it is done for every one; words are made when they are read."""
 
     def __init__(self) -> None:
-        self._last: deque[tuple[int, Any, list[str]]] = deque(maxlen=LENGTH)
+        self._last: deque[tuple[int, Any, list[str] | None]] = deque(maxlen=LENGTH)
 
-    def add(self, now: int, what: Any) -> None:
-        """Remember it; what is sent to many counts once."""
-        if isinstance(what, _NOISE):
-            return
-        to: list[str] = []
-        message = getattr(what, "message", None)
-        if message is not None:
-            if self._last and self._last[-1][1] is message:
-                self._last[-1][2].append(what.to)
-                return
-            what, to = message, [what.to]
-        self._last.append((now, what, to))
+    def add_event(self, now: int, event: Any) -> None:
+        """Remember what the machine was told."""
+        if type(event) not in _NOISE:
+            self._last.append((now, event, None))
+
+    def add_effect(self, now: int, effect: Any) -> None:
+        """Remember what was done; what is sent to many counts once."""
+        if not isinstance(effect, Send):
+            self._last.append((now, effect, None))
+        elif self._last and self._last[-1][1] is effect.message and (to := self._last[-1][2]) is not None:
+            to.append(effect.to)
+        elif type(effect.message) not in _NOISE:
+            self._last.append((now, effect.message, [effect.to]))
+
+    def attach(self, error: Exception) -> None:
+        """Have the error carry this story, once: a traceback ends with it."""
+        if not any(note.startswith(HEAD) for note in getattr(error, "__notes__", ())):
+            error.add_note(f"{HEAD}\n{self}")
 
     def __str__(self) -> str:
         lines = []

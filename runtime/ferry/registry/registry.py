@@ -92,8 +92,8 @@ class JobRegistry:
         text = json.dumps({"operators": [descriptor.to_wire() for descriptor in descriptors]})
         with _reaching("publishing the pipeline"):
             before = self._text(self._redis.get(places.pipeline(self._run)))
-            if before is not None and json.loads(before) != json.loads(text):
-                names = [[one["name"] for one in json.loads(said)["operators"]] for said in (before, text)]
+            if before is not None and _descriptors(before) != descriptors:
+                names = [[one["name"] for one in json.loads(document)["operators"]] for document in (before, text)]
                 raise SpecRefused(
                     f"the pipeline's operators are not those of the running job (they were {', '.join(names[0])}, now they "
                     f"are {', '.join(names[1])}; keys, windows and aggregates count as well), and their state cannot be "
@@ -105,7 +105,7 @@ class JobRegistry:
         """The stateful operators, None as long as the driver has not said."""
         with _reaching("looking for the pipeline"):
             text = self._text(self._redis.get(places.pipeline(self._run)))
-        return None if text is None else [OperatorDescriptor.from_wire(doc) for doc in json.loads(text)["operators"]]
+        return None if text is None else _descriptors(text)
 
     # ---- who is there
     def register(self, entry: places.Registration) -> places.Registration:
@@ -197,3 +197,7 @@ class JobRegistry:
     @staticmethod
     def _text(value: Any) -> str | None:
         return None if value is None else str(value)
+
+
+def _descriptors(text: str) -> list[OperatorDescriptor]:
+    return [OperatorDescriptor.from_wire(doc) for doc in json.loads(text)["operators"]]

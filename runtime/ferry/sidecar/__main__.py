@@ -6,7 +6,6 @@ It ends with an `ExitCode`.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import faulthandler
 import logging
 import os
@@ -18,6 +17,7 @@ from ferry import environment
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
+from ferry.system.parent import die_with_parent
 
 
 def main() -> int:
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--worker", type=int, required=True)
     parser.add_argument("--instance", type=int)
     parser.add_argument("--life", type=bytes.fromhex, default=b"", help="of an instance, given by its parent")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="of an instance: the number of its parent")
     parser.add_argument("--instances", type=int, default=1)
     args = parser.parse_args()
     settings, surroundings = RunSettings.read(args.run_json), environment.read()
@@ -41,7 +42,7 @@ def main() -> int:
         from ferry.sidecar.parent import Parent
 
         return Parent(settings, args.run_json, args.worker, args.instances, surroundings).run()
-    die_with_parent()
+    die_with_parent(args.parent)
     threading.excepthook = end_with_thread
     from ferry.channel.rdma.verbs import DeviceUnusable
     from ferry.sidecar.node import Node
@@ -59,14 +60,6 @@ def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     name = failed.thread.name if failed.thread is not None else "?"
     logging.getLogger("ferry.sidecar").critical("thread %s failed", name, exc_info=failed.exc_value)
     os._exit(ExitCode.THREAD_FAILED)
-
-
-def die_with_parent() -> None:
-    """An instance never outlives its sidecar's parent (Linux: parent death signal)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == 1:
-            raise SystemExit("the sidecar's parent is already gone")
 
 
 if __name__ == "__main__":

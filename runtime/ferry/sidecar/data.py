@@ -21,23 +21,25 @@ from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, RowsGone
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
-from ferry.kernels.schemas import fired_schema, state_schema
-from ferry.protocol import instance as core
-from ferry.sidecar.counts import Tally
+from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
+from ferry.protocol.instance import machine as core
+from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.saved import saved_from_wire, saved_to_wire
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
 from ferry.sidecar.staging import Staging
 from ferry.store.commit_record import CommitRecord
 from ferry.store.log import DeltaLog
+from ferry.store.process import ProcessState
 from ferry.store.state import State, open_state
 
 log = logging.getLogger("ferry.sidecar")
 
-FORMAT = 3
+FORMAT = 4
 """Of what is in an instance's directory: files of another one are no copy."""
 
 PAUSE_SECONDS = 0.0001
@@ -84,8 +86,10 @@ class Data:
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
+        self._whole: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        """virtual nodes that are held, and learned, whole: as states of processes were told"""
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
-        self.tally = Tally(self.virtual_nodes)
+        self.tally = LoadCounter(self.virtual_nodes)
 
     def _load_saved(self, directory: Path) -> core.Saved:
         """The commit record, if it is of this run and this boot of the machine: without fsync its files are no copy."""
@@ -105,8 +109,8 @@ class Data:
         stale = np.setdiff1d(np.arange(self.virtual_nodes), whole)
         for state in self.states:
             state.drop(stale)
-            # Not stored with the state: what was final before the committed step is over.
-            state.expire(self._saved.low)
+        # Not stored with the state: what was final, and released, is over.
+        self._release_states(self._saved.released, self._saved.floors())
         self._write_record(self._saved)
         return self._saved
 
@@ -114,16 +118,16 @@ class Data:
         """Deltas in the log of an earlier life."""
         return tuple(
             m.decode(m.CODES[m.Delta], meta["delta"])  # type: ignore[misc]
-            for label in self._log.labels()
-            for _, meta, _ in self._log.entries(label)
+            for commit_id in self._log.commit_ids()
+            for _, meta, _ in self._log.entries(commit_id)
         )
 
     def warm_up(self) -> None:
         """Compile (or load) the kernels before the first epoch needs them."""
         for descriptor, state in zip(self.descriptors, self.states, strict=True):
-            empty = pa.RecordBatch.from_pylist([], schema=state_schema(descriptor))
+            empty = pa.RecordBatch.from_pylist([], schema=fragment_schema(descriptor))
             merged = state.combine([empty])
-            delta, _ = state.delta([merged], limits.WATERMARK_NONE)
+            delta, _ = state.delta([merged], EpochTimes(limits.WATERMARK_NONE, limits.WATERMARK_NONE))
             split_by_vnode(delta, self.virtual_nodes)
 
     # ---- effects
@@ -151,8 +155,8 @@ class Data:
                 self._send_delta(effect)
             case core.LogDelta():
                 self._log_delta(effect.delta)
-            case core.Put():
-                self._put(effect.label)
+            case core.Apply():
+                self._apply(effect.commit_id)
             case core.Save():
                 self._write_record(effect.saved)
             case core.ForgetLog():
@@ -160,7 +164,7 @@ class Data:
             case core.ForgetAttempt():
                 raise Bug("the rule logs_kept cannot be off outside of the simulation")
             case core.Forget():
-                self._release(effect.epoch, effect.watermark)
+                self._release(effect.epoch, effect.watermarks)
             case core.Drop():
                 with self._lock:
                     for state in self.states:
@@ -179,7 +183,7 @@ class Data:
     def _contribute(self, effect: core.Contribute) -> None:
         prepare = effect.prepare
         state = self.states[prepare.step.operator]
-        schema = state_schema(self.descriptors[prepare.step.operator])
+        schema = fragment_schema(self.descriptors[prepare.step.operator])
         batches = [b for f in effect.fragments for b in self.staging.take(f)]
         merged = state.combine(batches)
         offsets = split_by_vnode(merged, self.virtual_nodes)
@@ -192,11 +196,13 @@ class Data:
     def _compute(self, effect: core.Compute) -> core.Computed:
         prepare = effect.prepare
         state = self.states[prepare.step.operator]
-        schema = state_schema(self.descriptors[prepare.step.operator])
+        schema = fragment_schema(self.descriptors[prepare.step.operator])
         heard = self._partials.pop((prepare.step, prepare.attempt), {})
         parts = [_batch(heard[helper], schema) for helper in effect.helpers]
         self._partials = {k: v for k, v in self._partials.items() if k > (prepare.step, prepare.attempt)}
-        delta, late = state.delta(parts, prepare.low)
+        times = EpochTimes(prepare.low, prepare.high, prepare.step.epoch, int(time.time() * 1000))
+        led = [vnode for _, vnodes in effect.chains for vnode in vnodes]
+        delta, late = state.delta(parts, times, np.array(led, dtype=np.int64))
         offsets = split_by_vnode(delta, self.virtual_nodes)
         self.tally.computed(offsets)
         self._computed = {CommitId(prepare.step, prepare.attempt): (delta, offsets)}
@@ -204,17 +210,9 @@ class Data:
         for i, (chain, vnodes) in enumerate(effect.chains):
             self._alive()
             mine = np.array(vnodes, dtype=np.int64)
-            rows = int((offsets[mine + 1] - offsets[mine]).sum())
-            ends = self._ends(prepare.step.operator, prepare.low, prepare.high)
-            fired = state.fired_count(prepare.low, prepare.high, mine) + rows * ends
+            fired = state.will_fire(take_vnodes(delta, offsets, mine), times, mine)
             chains.append((chain, vnodes, late if i == 0 else 0, fired))
         return core.Computed(prepare.step, prepare.attempt, tuple(chains))
-
-    def _ends(self, operator: int, low: int, high: int) -> int:
-        """In how many windows that end within (low, high] one row may be, at most."""
-        window = self.descriptors[operator].window
-        most = -(-window.size_ms // window.slide_ms)
-        return min(most, high // window.slide_ms - max(low, high - window.size_ms - window.slide_ms) // window.slide_ms)
 
     def _delta_batch(self, delta: m.Delta) -> pa.RecordBatch:
         schema = state_schema(self.descriptors[delta.step.operator])
@@ -230,33 +228,47 @@ class Data:
 
     def _log_delta(self, delta: m.Delta) -> None:
         source = f"{delta.leader}-{'-'.join(delta.chain) or 'learner'}"
-        label, meta = CommitId(delta.step, delta.attempt), {"delta": m.encode(delta)}
-        body = self._log.append(label, source, meta, self._delta_batch(delta))
+        commit_id, meta = CommitId(delta.step, delta.attempt), {"delta": m.encode(delta)}
+        body = self._log.append(commit_id, source, meta, self._delta_batch(delta))
         if delta.leader == self.me and len(delta.chain) > 1:
             self._bodies[delta] = body
 
-    def _put(self, label: CommitId) -> None:
+    def _apply(self, commit_id: CommitId) -> None:
         with self._lock:
-            for source, _, batch in self._log.entries(label):
+            for source, _, batch in self._log.entries(commit_id):
                 self._alive()
-                (generation, number), state = label.attempt, self.states[label.step.operator]
-                state.put(batch, label.step.epoch, f"{generation}-{number}-{source}")
-        self._computed.pop(label, None)
+                (generation, number), state = commit_id.attempt, self.states[commit_id.step.operator]
+                state.apply(batch, commit_id.step.epoch, f"{generation}-{number}-{source}")
+        self._computed.pop(commit_id, None)
 
     def _forget(self, step: Step) -> None:
         self._log.forget(step)
         self._partials = {k: v for k, v in self._partials.items() if k[0] > step}
         self._bodies = {d: b for d, b in self._bodies.items() if d.step > step}
 
-    def _release(self, epoch: int, watermark: int) -> None:
+    def _release(self, epoch: int, watermarks: tuple[int, ...]) -> None:
         self.staging.release(epoch)
         with self._lock:
-            for state in self.states:
-                state.expire(watermark)
+            self._release_states(epoch, watermarks)
+
+    def _release_states(self, epoch: int, watermarks: tuple[int, ...]) -> None:
+        for state, watermark in zip(self.states, watermarks, strict=False):
+            state.release(epoch, watermark)
 
     def _write_record(self, saved: core.Saved) -> None:
+        whole = (saved.holds, saved.learned)
+        if whole != self._whole:
+            self._whole = whole
+            for state in self.states:
+                if isinstance(state, ProcessState):
+                    state.whole(np.array((*saved.holds, *saved.learned), dtype=np.int64))
         self._saved = saved
         self._record.write({"boot": self._boot, "saved": saved_to_wire(saved)})
+
+    def next_timer(self) -> int | None:
+        """When the first timer of the clock is due; None: there is none."""
+        found = [state.next_timer() for state in self.states if isinstance(state, ProcessState)]
+        return min((time for time in found if time is not None), default=None)
 
     def work(self) -> bool:
         """A little upkeep of the files, for a loop that has nothing better to do; False when there was none to do."""
@@ -275,13 +287,14 @@ class Data:
         batch = _batch(body, state_schema(self.descriptors[chunk.operator]))
         self.tally.received_bytes += batch.nbytes
         with self._lock:
-            self.states[chunk.operator].put_absent(batch)
+            self.states[chunk.operator].apply_absent(batch)
 
     # ---- reads
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Fired rows of a committed step; every batch is made under the lock, after asking whether it is still allowed."""
         descriptor = self.descriptors[ticket.operator]
         state = self.states[ticket.operator]
+        times = EpochTimes(ticket.low, ticket.high, ticket.epoch)
 
         def check() -> None:
             if not allowed():
@@ -290,7 +303,7 @@ class Data:
         def batches() -> Iterator[pa.RecordBatch]:
             with self._lock:
                 check()
-                made = iter(state.fired(ticket.low, ticket.high, np.array(ticket.vnodes, dtype=np.int64)))
+                made = iter(state.fired(times, np.array(ticket.vnodes, dtype=np.int64)))
             while True:
                 with self._lock:
                     check()

@@ -34,15 +34,15 @@ class Drivers:
         self._tables.pop(peer, None)
         return known
 
-    def installs(self, peer: str, said: m.Install | m.Amend) -> m.Install:
+    def installs(self, peer: str, message: m.Install | m.Amend) -> m.Install:
         """The whole table that a driver means. Raises Refusal when it amends another one than it has sent before."""
-        if isinstance(said, m.Amend):
+        if isinstance(message, m.Amend):
             base = self._tables.get(peer)
-            if base is None or base.version != said.base:
-                raise Refusal(f"{peer} amends table {said.base}, here is {base.version if base else 'none'}")
-            said = m.Install(base.amended(said.version, said.initial, said.groups))
-        self._tables[peer] = said.table
-        return said
+            if base is None or base.version != message.base:
+                raise Refusal(f"{peer} amends table {message.base}, here is {base.version if base else 'none'}")
+            message = m.Install(base.amended(message.version, message.initial, message.groups))
+        self._tables[peer] = message.table
+        return message
 
     @property
     def any(self) -> bool:

@@ -11,10 +11,8 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from ferry.channel.base import Held, Lane
-from ferry.protocol import instance as core
-
-_TURN = (Lane.DELTA, Lane.FRAGMENT, Lane.BULK)
+from ferry.channel.base import BY_PRIORITY, DeferredCredit, Lane
+from ferry.protocol.instance import machine as core
 
 STARVED_SECONDS = 0.1
 """A lane that waited so long gets a turn, else an instance that is always busy would never learn anything."""
@@ -25,13 +23,13 @@ class Item(NamedTuple):
 
     event: core.Event
     body: Any = None
-    held: Held | None = None
+    credit: DeferredCredit | None = None
     since: float = 0.0
 
     def done(self) -> None:
         """The loop has done with it: its sender may send more."""
-        if self.held is not None:
-            self.held.release()
+        if self.credit is not None:
+            self.credit.release()
 
 
 class Inbox:
@@ -39,19 +37,19 @@ class Inbox:
 
     def __init__(self) -> None:
         self._some = threading.Condition(threading.Lock())
-        self._lanes: dict[Lane, deque[Item]] = {lane: deque() for lane in _TURN}
-        self._taken = dict.fromkeys(_TURN, 0.0)
+        self._lanes: dict[Lane, deque[Item]] = {lane: deque() for lane in BY_PRIORITY}
+        self._taken = dict.fromkeys(BY_PRIORITY, 0.0)
         """when each had its last turn"""
 
     def put(self, event: core.Event, body: Any = None) -> None:
         """Of this process itself: it waits with control, and keeps nobody's credit."""
         self._add(Lane.DELTA, Item(event, body, None, time.monotonic()))
 
-    def arrived(self, lane: Lane, event: core.Event, body: Any) -> Held:
+    def arrived(self, lane: Lane, event: core.Event, body: Any) -> DeferredCredit:
         """A message of a peer; its credit goes back when the loop has done with it."""
-        held = Held()
-        self._add(lane, Item(event, body, held, time.monotonic()))
-        return held
+        credit = DeferredCredit()
+        self._add(lane, Item(event, body, credit, time.monotonic()))
+        return credit
 
     def _add(self, lane: Lane, item: Item) -> None:
         with self._some:
@@ -64,7 +62,7 @@ class Inbox:
             if not self._some.wait_for(self._any, timeout):
                 return None
             now = time.monotonic()
-            waiting = [lane for lane in _TURN if self._lanes[lane]]
+            waiting = [lane for lane in BY_PRIORITY if self._lanes[lane]]
             starved = [lane for lane in waiting if self._waits_since(lane) < now - STARVED_SECONDS]
             lane = min(starved or waiting[:1], key=self._waits_since)
             self._taken[lane] = now

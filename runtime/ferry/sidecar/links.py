@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ferry.channel.choice import Choice
 from ferry.contract.documents import Links
 from ferry.contract.names import driver_generation
-from ferry.sidecar.counts import Row
+from ferry.sidecar.metrics import LinkCount
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -24,9 +24,9 @@ class LinkWatch:
         self._chosen = chosen
         self._before: dict[str, str] = {}
         """at the last look: why the link to a peer was not RDMA"""
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self.links = Links(reason=chosen.reason if chosen.expected else "")
-        self.rows: tuple[Row, ...] = (Row(self._labels(chosen.kind, chosen.reason), 0),)
+        self.rows: tuple[LinkCount, ...] = (LinkCount(self._labels(chosen.kind, chosen.reason), 0),)
         """The first is what this side offers, also when no link is of that kind."""
         self.lent_bytes = 0
 
@@ -36,7 +36,7 @@ class LinkWatch:
         found = [one for one in self._chosen.endpoint.links() if driver_generation(one.peer) is None]
         counts = Counter({self.rows[0].labels: 0})
         counts.update(self._labels(one.kind, one.reason) for one in found)
-        self.rows = tuple(Row(labels, count) for labels, count in counts.items())
+        self.rows = tuple(LinkCount(labels, count) for labels, count in counts.items())
         slow = {one.peer: one.reason or self._chosen.reason for one in found if one.kind != "rdma"}
         # A link begins on TCP: it counts when it still is at the next look.
         lasting = {peer: reason for peer, reason in slow.items() if peer in self._before}
@@ -49,12 +49,12 @@ class LinkWatch:
 
     def _tell(self, lasting: dict[str, str], fast: set[str]) -> None:
         for peer, reason in lasting.items():
-            if self._said.get(peer) != reason:
+            if self._reported.get(peer) != reason:
                 log.warning("the link to %s is TCP although RDMA is expected: %s", peer, reason)
-        for peer in self._said:
+        for peer in self._reported:
             if peer in fast:
                 log.info("the link to %s is RDMA again", peer)
-        self._said = lasting
+        self._reported = lasting
 
     def _labels(self, kind: str, reason: str) -> tuple[str, ...]:
         one = self._chosen

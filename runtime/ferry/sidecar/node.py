@@ -23,30 +23,30 @@ from typing import Any
 import numpy as np
 
 from ferry.channel import choice
-from ferry.channel.base import Channel, Held, Lane, Message
+from ferry.channel.base import Channel, DeferredCredit, Lane, Message
 from ferry.contract import messages as m
 from ferry.contract import places
 from ferry.contract.addresses import netloc
 from ferry.contract.certificates import issue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, InstanceId
 from ferry.contract.tickets import Judge, ReadTicket, Right
 from ferry.environment import Environment
-from ferry.protocol import instance as core
-from ferry.protocol.story import Story
+from ferry.protocol.instance import machine as core
 from ferry.registry import JobRegistry
 from ferry.sidecar import ALIVE
-from ferry.sidecar.counts import Counts
 from ferry.sidecar.data import Data
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
 from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
+from ferry.sidecar.metrics import InstanceMetrics
 from ferry.sidecar.peers import Peers
 from ferry.store.lock import DirectoryLock
+from ferry.system import user_module
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -54,7 +54,7 @@ YIELD_SECONDS = 0.5
 """From the begin of an epoch to its Commit snapshots wait, for an epoch waits for every instance; not longer than this."""
 
 AFTER_COMMIT_SECONDS = 0.05
-"""And this much longer, for instances that share the processors and still put."""
+"""And this much longer, for instances that share the processors and still apply."""
 
 STARVED_SECONDS = 0.25
 """A snapshot that had to wait this long sends what its bandwidth allows at once, however busy the epochs are."""
@@ -81,13 +81,12 @@ class Node:
         self._index = index
         self._surroundings = surroundings
         self.me = InstanceId(f"{worker}.{index}")
-        self.dir = settings.path / "workers" / str(worker) / str(index)
+        self.dir = settings.worker_path(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(self.dir)
         self._yield_until = 0.0
         self._life = life.hex()
         self._inbox = Inbox()
-        self._story = Story()
         self._registry = JobRegistry(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
         self._begun = 0
@@ -115,6 +114,7 @@ class Node:
         descriptors = self._wait_for_shapes()
         if descriptors is None:
             return 0
+        self._load_processes(descriptors)
         lend = self._chosen.lend_bytes
         data = self._data = Data(
             self.settings, self.me, self.dir, descriptors, self._send, self._send_nowait, lend, self._say_alive
@@ -126,7 +126,9 @@ class Node:
         self._perform(self._machine.start())
         if saved.committing is not None and saved.holds and not self._machine.saved.holds:
             log.error(
-                "%s holds nothing any more: its log lacks what was being put: %s", self.me, saved.committing.label
+                "%s holds nothing any more: its log lacks what was being applied: %s",
+                self.me,
+                saved.committing.commit_id,
             )
         data.warm_up()
         # What was loaded until now stays: to look through all of it takes the collector longer than any step of the loop.
@@ -145,12 +147,22 @@ class Node:
         log.info("instance %s is up: %s", self.me, self._machine.saved)
         return self._live()
 
+    def _load_processes(self, descriptors: list[OperatorDescriptor]) -> None:
+        """Have the user's module here if it has a process; what is missing then is said when an epoch needs it."""
+        own = (name for d in descriptors if d.kind == "process" for name in d.shape.classes)
+        if any(not name.startswith("ferry.process.") for name in own):
+            try:
+                user_module.load(self.settings.pipeline_module, self.settings.pipeline_file)
+            except SpecRefused as error:
+                log.error("%s", error)
+
     def _live(self) -> int:
         """Serve until SIGTERM; whatever ends it before, the driver is told: this instance is as good as gone."""
         try:
             self._loop()
         except Exception as error:
-            log.exception("instance %s stops; the last that it was told and has done:\n%s", self.me, self._story)
+            self._machine.story.attach(error)
+            log.exception("instance %s stops", self.me)
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
             time.sleep(LAST_WORDS_SECONDS)
             return ExitCode.HALTED
@@ -234,7 +246,6 @@ class Node:
     def _handle(self, event: core.Event, body: Any) -> None:
         if isinstance(event, m.Prepare) and self._is_outdone(event.attempt):
             return
-        self._story.add(int(time.monotonic() * 1000), event)
         self._data.receive(event, body)
         self._perform(self._machine.step(event))
         if isinstance(event, m.Commit):
@@ -269,32 +280,32 @@ class Node:
         data, watch = self._data, self._link_watch
         watch.look()
         sizes = np.sum([state.statistics()["bytes"] for state in data.states], axis=0)
-        report = data.tally.report(self.me, self._life, sizes, watch.links)
+        report = data.tally.report(self.me, self._life, sizes, watch.links, data.next_timer())
         sent, received = data.scans.sent_bytes, data.tally.received_bytes
-        Counts(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes).write(self.dir)
+        InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes).write(self.dir)
         self._send(core.Send(core.DRIVER, report), None)
 
     def _perform(self, effects: list[core.Effect]) -> None:
         """Execute effects in order; what they find out goes back into the machine."""
         now = int(time.monotonic() * 1000)
         for effect in effects:
-            self._story.add(now, effect)
+            self._machine.story.add_effect(now, effect)
             event = self._data.perform(effect)
             if event is not None:
                 self._perform(self._machine.step(event))
 
     # ---- in
-    def _on_message(self, message: Message) -> Held | None:
-        said = m.decode(message.kind, message.head)
-        if isinstance(said, m.Begins):
+    def _on_message(self, message: Message) -> DeferredCredit | None:
+        decoded = m.decode(message.kind, message.head)
+        if isinstance(decoded, m.Begins):
             self._yield_until = time.monotonic() + YIELD_SECONDS
             self._begun += 1
             return None
-        if isinstance(said, m.Prepare):
-            self._newest = max(self._newest, said.attempt)
-        elif isinstance(said, m.Install | m.Amend):
-            said = self._drivers.installs(message.peer, said)
-        return self._inbox.arrived(message.lane, said, message.body)
+        if isinstance(decoded, m.Prepare):
+            self._newest = max(self._newest, decoded.attempt)
+        elif isinstance(decoded, m.Install | m.Amend):
+            decoded = self._drivers.installs(message.peer, decoded)
+        return self._inbox.arrived(message.lane, decoded, message.body)
 
     def _on_refused(self, peer: str, reason: str) -> None:
         self._inbox.put(core.TooLarge(peer, reason))
@@ -313,7 +324,9 @@ class Node:
         self._inbox.put(core.Staged(fragment))
 
     def _read(self, ticket: ReadTicket) -> Any:
-        return self._data.read(ticket, lambda: self._machine.may_read(ticket.generation, ticket.label, ticket.vnodes))
+        return self._data.read(
+            ticket, lambda: self._machine.may_read(ticket.generation, ticket.commit_id, ticket.vnodes)
+        )
 
     # ---- out
     def _send(self, send: core.Send, body: Any) -> None:

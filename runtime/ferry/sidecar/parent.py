@@ -20,17 +20,17 @@ from pathlib import Path
 
 import prometheus_client as prom
 
-from ferry import scrape
 from ferry.contract import limits
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import INSTANCES, RunSettings
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import JobRegistry
 from ferry.sidecar import ALIVE, STARTED
-from ferry.sidecar.counts import InstanceLife, InstancesCollector
+from ferry.sidecar.metrics import InstanceLife, InstancesCollector
+from ferry.system.monitoring import MonitoringServer
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -56,8 +56,8 @@ class Parent:
         self._run_json = run_json
         self._worker = worker
         self._wanted = instances
-        self._dir = settings.path / "workers" / str(worker)
-        self._wanted_file = surroundings.instances_file or self._dir / "instances"
+        self._dir = settings.worker_path(worker)
+        self._wanted_file = surroundings.instances_file or self._dir / INSTANCES
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._failures: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
@@ -110,7 +110,7 @@ class Parent:
             registry = prom.CollectorRegistry()
             # A copy, made in one step: the scrape is on another thread.
             registry.register(InstancesCollector(self._worker, self._dir, lambda: dict(self._lives)))
-            scrape.serve(registry, (around.address, around.metrics_port), around.metrics_token)
+            MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
 
     def _on_term(self, *_: object) -> None:
         self._stop = True
@@ -168,7 +168,8 @@ class Parent:
         command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
         assert self._life is not None
         self._starts += 1
-        return [*command, "--instance", str(index), "--life", life_of(self._life, self._starts).hex()]
+        command += ["--instance", str(index), "--parent", str(os.getpid())]
+        return [*command, "--life", life_of(self._life, self._starts).hex()]
 
     def _claim(self) -> None:
         self._life = self._job_registry.claim(self._worker, self._place)

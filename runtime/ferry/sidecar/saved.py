@@ -6,7 +6,8 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, CommitId, Step
-from ferry.protocol import instance as core
+from ferry.contract.results import StepResult
+from ferry.protocol.instance import machine as core
 
 
 def saved_to_wire(saved: core.Saved) -> dict[str, Any]:
@@ -19,12 +20,13 @@ def saved_to_wire(saved: core.Saved) -> dict[str, Any]:
 
 def saved_from_wire(doc: dict[str, Any]) -> core.Saved:
     """Inverse of saved_to_wire."""
-    label = doc["committed"]
+    commit_id = doc["committed"]
     committing = m.decode(m.CODES[m.Commit], doc["committing"]) if doc["committing"] else None
     return core.Saved(
         **{
             **doc,
-            "committed": CommitId(Step(*label[0]), Attempt(*label[1])) if label else None,
+            "committed": CommitId(Step(*commit_id[0]), Attempt(*commit_id[1])) if commit_id else None,
+            "results": tuple(StepResult(Attempt(*attempt), *counts) for attempt, *counts in doc["results"]),
             "holds": tuple(doc["holds"]),
             "learned": tuple(doc.get("learned", ())),
             "committing": committing,

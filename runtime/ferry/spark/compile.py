@@ -6,27 +6,27 @@ The module declares `sources(spark, args) -> {name: Splits | streaming DataFrame
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ferry.contract.errors import SpecRefused
 from ferry.spark import graph, sinks
 from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.files import JsonSplits
-from ferry.spark.splits import Splits
-from ferry.spark.stream import Build, Frames, Input, Operator, Output, Stream, Transform, name_of
+from ferry.spark.frames import arrow_schema
+from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of
+from ferry.spark.splits import Splits, has_flows
+from ferry.spark.stream import Stream
+from ferry.system import user_module
 
 STATEFUL = (
     "Aggregate", "CoGroup", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "FlatMapCoGroupsInArrow",
@@ -53,32 +53,20 @@ class Plan:
     sources: dict[str, Splits | DataFrame]
     operators: tuple[Operator, ...]
     outputs: tuple[Output, ...]
+    late: tuple[LateOutput, ...] = ()
+
+    @property
+    def sinks(self) -> list[sinks.Sink]:
+        """All that rows or records go to."""
+        return [*(one.sink for one in self.outputs), *(one.sink for one in self.late)]
 
 
 def load(module: str | None, file: str | None) -> ModuleType:
-    """Import the user's module; a file is loaded under a name that contains its content's hash."""
-    try:
-        if module is not None:
-            return importlib.import_module(module)
-        assert file is not None
-        path = Path(file)
-        if not path.is_file():
-            raise SpecRefused(f"spec.pipeline.file: no file {file}")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-        name = f"ferry_pipeline_{path.stem}_{digest}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        made = importlib.util.module_from_spec(spec)
-        sys.modules[name] = made
-        spec.loader.exec_module(made)
+    """The user's module; functions of a file go to tasks by their value."""
+    made = user_module.load(module, file)
+    if module is None:
         cloudpickle.register_pickle_by_value(made)
-        return made
-    except SpecRefused:
-        raise
-    except Exception as error:
-        raise SpecRefused(
-            f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+    return made
 
 
 def build(
@@ -92,31 +80,50 @@ def build(
     sources = _call(module, "sources", spark, args)
     if not isinstance(sources, dict) or not sources:
         raise SpecRefused(f"{module.__name__}.sources must return a dict of named sources, it returned {sources!r}")
+    _refuse_names(sources)
     refuse_unbounded(args, sources)
     schemas = {name: _source_schema(name, source) for name, source in sources.items()}
     building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where))
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
     made = _call(module, "pipeline", _Streams(streams), args)
-    graph.refuse_but_chains(sources, building.operators)
-    _refuse_uncounted(sources, building.operators)
     outputs = tuple(made) if isinstance(made, list | tuple) else (made,)
     for one in outputs:
         if not isinstance(one, Output):
             raise SpecRefused(
                 f"{module.__name__}.pipeline must return what .sink(...) returns (or a list of them), not {one!r}"
             )
-        if one.input.origin != len(building.operators) - 1:
-            name = building.operators[one.input.origin].descriptor.name  # type: ignore[index]
-            raise SpecRefused(f"a sink reads operator {name!r}; only the last operator of a pipeline can have sinks")
-    sinks.place((one.sink for one in outputs), output)
-    return Plan(sources, tuple(building.operators), outputs)
+    graph.refuse_unread(sources, building.operators, outputs)
+    _refuse_unheeded(sources, building.operators, outputs)
+    plan = Plan(sources, tuple(building.operators or [graph.offsets_only()]), outputs, tuple(building.late))
+    sinks.place(plan.sinks, output)
+    return plan
 
 
-def _refuse_uncounted(sources: dict[str, Any], operators: list[Operator]) -> None:
-    """Malformed records are set aside by the ingest task; behind Spark's SQL nobody would see them."""
+def _refuse_names(sources: Iterable[Any]) -> None:
+    """A source's name stands in names of columns and feeds."""
+    for name in sources:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,62}", str(name)):
+            raise SpecRefused(f"source {name!r}: use letters, digits, _ and - in its name, starting with a letter")
+
+
+def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs: Sequence[Output]) -> None:
+    """Ingest tasks set malformed records aside and know their flows; behind Spark's SQL, or before a sink, nobody does."""
+    for name in (output.input.origin for output in outputs):
+        if isinstance(name, str) and isinstance(sources[name], JsonSplits):
+            raise SpecRefused(
+                f"sink on source {name!r}: malformed records of json_files could not be set aside on the way to it; "
+                "read the files with spark.readStream.json, which has modes for them"
+            )
     for source in (i for operator in operators for i in operator.inputs):
         made = sources.get(source.origin) if isinstance(source.origin, str) else None
-        if isinstance(made, JsonSplits) and any(isinstance(step, Transform) for step in source.steps):
+        if not any(isinstance(step, Transform) for step in source.steps):
+            continue
+        if has_flows(made):
+            raise SpecRefused(
+                f"transform on source {source.origin!r}: of which flow a record is would not be known behind it; use "
+                ".map_batches(...), or make the source one flow"
+            )
+        if isinstance(made, JsonSplits):
             raise SpecRefused(
                 f"transform on source {source.origin!r}: malformed records of json_files could not be set aside behind it; "
                 "use .map_batches(...), or read the files with spark.readStream"
@@ -151,7 +158,7 @@ def _source_schema(name: str, source: Any) -> pa.Schema:
         if not source.isStreaming:
             raise SpecRefused(f"source {name!r}: a batch DataFrame; use spark.readStream, or one of Ferry's splits")
         refuse_stateful(source, f"source {name!r}")
-        return to_arrow_schema(source.schema)
+        return arrow_schema(source.schema)
     if isinstance(source, Splits):
         return source.schema()
     raise SpecRefused(f"source {name!r}: {type(source).__name__} is neither a streaming DataFrame nor Ferry's splits")
@@ -169,7 +176,7 @@ def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, wher
         raise SpecRefused(f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {made!r}")
     if where.startswith("source"):
         refuse_stateful(made, f"transform on {where}")
-    return to_arrow_schema(made.schema)
+    return arrow_schema(made.schema)
 
 
 def refuse_stateful(frame: DataFrame, where: str) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from ferry.spark.ingest import batches_of, read_rows
-from ferry.spark.stream import MapBatches, Output, Transform
+from ferry.spark import flight
+from ferry.spark.frames import arrow_schema, for_spark, frame_of
+from ferry.spark.ingest import batches_of
+from ferry.spark.pipeline import MapBatches, Output, Transform
 
 LOOK_SECONDS = 0.05
 
@@ -33,7 +36,7 @@ def fetch(
 
     def read(split: dict[str, Any]) -> list[pa.RecordBatch]:
         found = []
-        for batch in read_rows(split):
+        for batch in flight.read_rows(split):
             with lock:
                 room["rows"] -= batch.num_rows
                 room["bytes"] -= batch.nbytes
@@ -67,7 +70,7 @@ def result(
         for step in steps:
             table = pa.Table.from_batches([made for b in table.to_batches() for made in batches_of(step.function(b))])
         return table
-    made = spark.createDataFrame(table) if table is not None else frame()
+    made = frame_of(spark, table) if table is not None else frame()
     for step in steps:
         if isinstance(step, Transform):
             made = step.function(made)
@@ -78,13 +81,11 @@ def result(
 
 def map_frame(frame: DataFrame, step: MapBatches) -> DataFrame:
     """A batch function on a DataFrame."""
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-
-    empty = pa.RecordBatch.from_pylist([], schema=to_arrow_schema(frame.schema))
+    empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(frame.schema))
     function = step.function
 
     def task(batches: Any) -> Any:
         for batch in batches:
-            yield from batches_of(function(batch))
+            yield from map(for_spark, batches_of(function(batch)))
 
     return frame.mapInArrow(task, from_arrow_schema(function(empty).schema))

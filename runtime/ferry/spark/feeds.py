@@ -7,6 +7,7 @@ is expanded, transformed by Spark, and fed to the same task function as struct c
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,66 +16,100 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from ferry.contract.errors import SpecRefused
+from ferry.kernels.schemas import fired_schema
+from ferry.spark import flight
 from ferry.spark.compile import Plan
 from ferry.spark.emit import map_frame
-from ferry.spark.ingest import RECEIPT, Feed, Work, ingest, ingest_shares, read_rows
+from ferry.spark.frames import for_spark
+from ferry.spark.graph import first_readers
+from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, Shares, ingest, ingest_shares
+from ferry.spark.pipeline import Input, MapBatches, Operator, Transform
 from ferry.spark.source import planned
-from ferry.spark.splits import Malformed, Splits
-from ferry.spark.stream import Input, MapBatches, Operator, Transform
+from ferry.spark.splits import Flow, Malformed, Splits
 
-ROWS = "@rows"
-"""Name of the input that reads what the operator before has fired."""
+_CONTROL = ("",)
+"""Ticks and the flush have no source."""
+
+Rows = dict[int, list[dict[str, Any]]]
+"""By operator, where its fired rows of an epoch are: one split an instance."""
 
 
-def feeds_of(operator: Operator, plan: Plan, rows: bool) -> dict[str, tuple[Feed, ...]]:
-    """Inputs by the source they read, as the tasks see them."""
+def feeds_of(operator: Operator, plan: Plan) -> dict[str, tuple[Feed, ...]]:
+    """Inputs by what they read, as the tasks see them."""
     feeds: dict[str, list[Feed]] = {}
-    for side, source in enumerate(operator.inputs):
-        name = source.origin if isinstance(source.origin, str) else ROWS
+    readers = first_readers(plan.sources, plan.operators)
+    uncounted = [name for name, reader in readers.items() if reader == operator.descriptor.index]
+    for number, source in enumerate(operator.inputs):
+        name = name_of(source)
         origin = plan.sources.get(name)
         splits = origin if isinstance(origin, Splits) else None
         maps = tuple(s.function for s in source.steps if isinstance(s, MapBatches))
         key = name
-        if _in_spark(source):
-            key, maps, splits = f"{name}#{side}", (), None
+        if in_spark(source):
+            key, maps, splits = f"{name}#{number}", (), None
         # What an operator has fired was judged as records; generators do not follow the clock.
-        free = name == ROWS or getattr(origin, "own_clock", False)
-        columns = None if source.steps else _columns(operator, side)
+        free = origin is None or getattr(origin, "own_clock", False)
+        columns = None if source.steps else _columns(operator, source)
         feeds.setdefault(key, []).append(
-            Feed(side, maps, source.key, source.time, splits, columns, None if free else source.ahead_ms)
+            Feed(
+                source.side,
+                maps,
+                source.key,
+                source.time,
+                splits,
+                columns,
+                None if free else source.ahead_ms,
+                name in uncounted,
+                number,
+            )
         )
+        if name in uncounted:
+            uncounted.remove(name)
+    for name in uncounted:
+        feeds[name] = [_counts_only(plan.sources[name])]
     return {n: tuple(f) for n, f in feeds.items()}
 
 
-def _in_spark(source: Input) -> bool:
+def name_of(source: Input) -> str:
+    """How tasks know what an input reads: the name of a source, or the number of an operator."""
+    return source.origin if isinstance(source.origin, str) else f"@{source.origin}"
+
+
+def _counts_only(origin: Splits | DataFrame) -> Feed:
+    """Of a source that the operator does not read as it is, but whose records it counts."""
+    splits = origin if isinstance(origin, Splits) else None
+    columns = tuple(splits.schema().names[:1]) if splits else None
+    return Feed(NO_SIDE, (), (), None, splits, columns, None, True)
+
+
+def in_spark(source: Input) -> bool:
+    """Whether its records pass through Spark's SQL."""
     return any(isinstance(s, Transform) for s in source.steps)
 
 
-def _columns(operator: Operator, side: int) -> tuple[str, ...]:
+def _columns(operator: Operator, source: Input) -> tuple[str, ...]:
     """The columns an input needs, when nothing but the operator looks at them."""
-    source, descriptor = operator.inputs[side], operator.descriptor
-    wanted = [*source.key, source.time or "window_end"]
-    if descriptor.kind == "aggregate":
-        wanted += [c for a in descriptor.aggregates for c in (a.column, a.by) if c]
-    else:
-        kept = descriptor.left if side == 0 else descriptor.right
-        wanted += [column for _, column, _ in kept.columns] if kept else []
+    time = source.time or ("window_end" if operator.descriptor.windowed else None)
+    wanted = [*source.key, *(() if time is None else (time,)), *operator.descriptor.columns(source.side)]
     return tuple(dict.fromkeys(wanted))
 
 
 def run_ingest(
-    spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: Work, rows: list[dict[str, Any]] | None
+    spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: IngestWork, rows: Rows
 ) -> list[str]:
     """Run the ingest job: the receipt of every task."""
-    fired = None if rows is None else [[(ROWS, json.dumps(split))] for split in rows]
-    if any(_in_spark(source) for source in operator.inputs):
-        if fired is not None:
-            shown = [share for shares in fired for share in shares]
-            batch = spark.createDataFrame(shown, "source string, split string").repartition(len(shown))
-        return [r[0] for r in _frame(spark, batch, operator, plan, work).collect()]
-    if fired is None and any(isinstance(source, DataFrame) for source in plan.sources.values()):
-        return [r[0] for r in batch.mapInArrow(ingest(work), RECEIPT).collect()]
-    shares = planned(batch) if fired is None else fired
+    fired = _shown(rows)
+    read = [name for name in plan.sources if any(key.split("#")[0] == name for key in work.feeds)]
+    first = operator.descriptor.index == 0
+    foreign = any(isinstance(source, DataFrame) for source in plan.sources.values())
+    if any(in_spark(source) for source in operator.inputs) or (foreign and (read or first)):
+        batch = batch.filter(F.col("source").isin(*read, *_CONTROL))
+        return [r[0] for r in _frame(spark, with_fired(spark, batch, rows), operator, plan, work).collect()]
+    shares = _shares(batch, {*read, *_CONTROL}) if read or first else []
+    shares += [[share] for share in fired]
+    if not shares:
+        return []
     # No record passes through Spark, so there is nothing to plan, and no Python worker is needed to hand out the splits.
     receipts: list[str] = (
         spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(ingest_shares(work)).collect()
@@ -82,24 +117,59 @@ def run_ingest(
     return receipts
 
 
-def _frame(spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: Work) -> DataFrame:
+def _shown(rows: Rows) -> list[tuple[str, str]]:
+    """Fired rows as tasks are told of them: (what an input calls them, split as JSON)."""
+    return [(f"@{origin}", json.dumps(split)) for origin, splits in rows.items() for split in splits]
+
+
+def with_fired(spark: SparkSession, batch: DataFrame, rows: Rows) -> DataFrame:
+    """What the driver's query hands out, and these fired rows."""
+    if not (fired := _shown(rows)):
+        return batch
+    shown = spark.createDataFrame(fired, "source string, split string").repartition(len(fired))
+    return batch.unionByName(shown, allowMissingColumns=True)
+
+
+def _shares(batch: DataFrame, names: Collection[str]) -> list[Shares]:
+    """What the tasks of an epoch read of these sources."""
+    mine = ([share for share in shares if share[0] in names] for shares in planned(batch))
+    return [shares for shares in mine if shares]
+
+
+def _frame(spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: IngestWork) -> DataFrame:
     """The frame of an ingest job through Spark's own operators: one receipt a task."""
     control = batch.filter("source = ''").select("source", "split")
     receipts = control.mapInArrow(ingest(work), RECEIPT)
-    for side, source in enumerate(operator.inputs):
-        name = source.origin if isinstance(source.origin, str) else ROWS
-        mine = batch.filter(F.col("source") == name)
-        if not _in_spark(source):
-            one = replace(work, feeds={name: tuple(f for f in work.feeds[name] if f.side == side)})
+    for name, feeds in work.feeds.items():
+        if alone := tuple(f for f in feeds if f.side == NO_SIDE):
+            counts = replace(work, feeds={name: alone})
+            receipts = receipts.unionByName(raw_of(batch, name, plan).mapInArrow(ingest(counts), RECEIPT))
+    for number, source in enumerate(operator.inputs):
+        name = name_of(source)
+        mine = raw_of(batch, name, plan)
+        if not in_spark(source):
+            one = replace(work, feeds={name: tuple(f for f in work.feeds[name] if f.number == number)})
             receipts = receipts.unionByName(mine.mapInArrow(ingest(one), RECEIPT))
             continue
         frame = _records(spark, mine, name, plan, source)
         for step in source.steps:
             frame = step.function(frame) if isinstance(step, Transform) else map_frame(frame, step)
-        key = f"{name}#{side}"
+        key = f"{name}#{number}"
         tagged = frame.select(F.lit(key).alias("source"), F.struct("*").alias(f"s_{key}"))
         receipts = receipts.unionByName(tagged.mapInArrow(ingest(work), RECEIPT))
     return receipts
+
+
+def raw_of(batch: DataFrame, name: str, plan: Plan) -> DataFrame:
+    """What an epoch has of a source, or of fired rows, as the driver's query hands it out."""
+    column = f"s_{name}" if isinstance(plan.sources.get(name), DataFrame) else "split"
+    return batch.filter(F.col("source") == name).select("source", column)
+
+
+def records_frame(spark: SparkSession, batch: DataFrame, plan: Plan, source: Input) -> DataFrame:
+    """The records of an input in an epoch, as a DataFrame."""
+    name = name_of(source)
+    return _records(spark, raw_of(batch, name, plan), name, plan, source)
 
 
 def _records(spark: SparkSession, mine: DataFrame, name: str, plan: Plan, source: Input) -> DataFrame:
@@ -111,23 +181,26 @@ def _records(spark: SparkSession, mine: DataFrame, name: str, plan: Plan, source
     splits = origin if isinstance(origin, Splits) else None
 
     def expand(batches: Any) -> Any:
-        for batch in batches:
-            for split in batch.column("split").to_pylist():
-                doc = json.loads(split)
-                for records in splits.read(doc, None) if splits else read_rows(doc):
-                    if isinstance(records, Malformed):
-                        # Rows alone go through Spark: nobody would count these, so they must not vanish.
-                        raise ValueError(
-                            f"source {name!r} before a transform: {records.count} malformed: {records.reason}"
-                        )
-                    yield records
+        for records in read_shares(splits, batches):
+            if isinstance(records, Malformed):
+                # Rows alone go through Spark: nobody would count these, so they must not vanish.
+                raise SpecRefused(f"source {name!r} before Spark's steps: {records.count} malformed: {records.reason}")
+            yield for_spark(records)
 
     return mine.mapInArrow(expand, from_arrow_schema(schema))
 
 
-def _fired(plan: Plan, source: Input) -> pa.Schema:
-    from ferry.kernels.schemas import fired_schema
+def read_shares(splits: Splits | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | Malformed]:
+    """What splits hold, in a task; `splits` is their source, None: they are of fired rows."""
+    for batch in batches:
+        for split in batch.column("split").to_pylist():
+            doc = json.loads(split)
+            for records in splits.read(doc, None) if splits else flight.read_rows(doc):
+                if not isinstance(records, Flow):
+                    yield records
 
+
+def _fired(plan: Plan, source: Input) -> pa.Schema:
     assert isinstance(source.origin, int)
     return fired_schema(plan.operators[source.origin].descriptor)
 
@@ -139,7 +212,7 @@ def rows_frame(spark: SparkSession, splits: list[dict[str, Any]], schema: pa.Sch
     def read(batches: Any) -> Any:
         for batch in batches:
             for i in batch.column(0).to_pylist():
-                yield from read_rows(json.loads(texts[i]))
+                yield from map(for_spark, flight.read_rows(json.loads(texts[i])))
 
     frame = spark.range(0, len(texts), 1, len(texts))
     return frame.mapInArrow(read, from_arrow_schema(schema))

@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
+from ferry.spark.flow_pattern import FlowPattern
 from ferry.spark.json_lines import parse
-from ferry.spark.splits import BATCH_ROWS, Malformed, Position, Split
+from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
 from ferry.spark.taken import File, Taken, digest, files_of, origin
 
 EPOCH_FILES = 500
@@ -40,9 +41,10 @@ JSON_SHARE_BYTES = 4 << 20
 class DirectorySplits(ABC):
     """What both formats share: listing, positions, and dividing files among tasks."""
 
-    def __init__(self, directory: str | os.PathLike[str], finite: bool = False) -> None:
+    def __init__(self, directory: str | os.PathLike[str], finite: bool = False, flow: str | None = None) -> None:
         self.directory = os.fspath(directory)
         self.finite = finite
+        self._pattern = None if flow is None else FlowPattern(flow)
         self._shares: dict[File, list[tuple[int, int, int]]] = {}
         self._taken = Taken(self.directory)
 
@@ -67,19 +69,41 @@ class DirectorySplits(ABC):
         return os.path.join(self.directory, name)
 
     def _listed(self) -> list[File]:
-        files = []
+        return self._scanned()[0]
+
+    def _scanned(self) -> tuple[list[File], list[str]]:
+        """The files, and the folders that may hold some."""
         try:
-            with os.scandir(self.directory) as entries:
-                for entry in entries:
-                    if entry.name[0] in "_." or not entry.is_file():
-                        continue
-                    status = entry.stat()
-                    files.append(File(status.st_mtime_ns, entry.name, status.st_size))
+            files, folders = self._walk("", self._pattern.depth if self._pattern else 0)
         except (FileNotFoundError, NotADirectoryError) as gone:
             if os.path.isdir(self.directory):
-                return self._listed()  # A file went away between listing and looking at it.
+                return self._scanned()  # A file went away between listing and looking at it.
             raise SpecRefused(f"no directory {self.directory!r}; a file source needs one") from gone
-        return sorted(set(files))  # Where listings are not atomic, one may show a file twice.
+        for file in files if self._pattern else ():
+            self._flow(file)
+        return sorted(set(files)), folders  # Where listings are not atomic, one may show a file twice.
+
+    def _flow(self, file: File) -> str:
+        assert self._pattern is not None
+        return self._pattern.flow_of(file.name)
+
+    def _walk(self, folder: str, depth: int) -> tuple[list[File], list[str]]:
+        """The files of a folder that are so many folders deeper, and the folders that may hold such."""
+        files: list[File] = []
+        folders = [] if depth else [folder]
+        with os.scandir(self._path(folder)) as entries:
+            for entry in entries:
+                name = os.path.join(folder, entry.name)
+                if entry.name[0] in "_.":
+                    continue
+                if entry.is_file():
+                    status = entry.stat()
+                    files.append(File(status.st_mtime_ns, name, status.st_size))
+                elif depth and entry.is_dir():
+                    deeper = self._walk(name, depth - 1)
+                    files += deeper[0]
+                    folders += deeper[1]
+        return files, folders
 
     def _pieces(self, file: File) -> list[tuple[int, int, int]]:
         if file not in self._shares:
@@ -138,6 +162,22 @@ class DirectorySplits(ABC):
                 f"{now[0]} as old as those, or some were written again. Make it as it was"
             )
 
+    @property
+    def has_flows(self) -> bool:
+        """Whether `flow` was given."""
+        return self._pattern is not None
+
+    def flows(self, position: Position) -> dict[str, bool]:
+        """Flows of which there is a folder or a file, and whether one of their files is not taken at this position."""
+        assert self._pattern is not None
+        files, folders = self._scanned()
+        found = {flow: False for folder in folders if (flow := self._pattern.flow_of_folder(folder)) is not None}
+        found |= {self._flow(file): False for file in files}
+        for file in self._taken.new(position, files, forget=not self.finite):
+            if not self.finite or list(file[:2]) <= position["end"]:
+                found[self._flow(file)] = True
+        return found
+
     def ended(self, position: Position) -> bool:
         """True when a finite input's last file is behind this position."""
         return self.finite and position["taken"] == position["whole"][0]
@@ -171,7 +211,7 @@ class DirectorySplits(ABC):
             before += rows
         return [{"pieces": share} for share in shares.values()]
 
-    def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed]:
+    def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
         """The records of a split, file by file. Raises RowsGone when a file is not there any more, or was written again."""
         unknown = [] if columns is None else [c for c in columns if c not in self.schema().names]
         if unknown:
@@ -179,6 +219,8 @@ class DirectorySplits(ABC):
         for about, low, high in split["pieces"]:
             file = File(*about)
             self._check_same(file)
+            if self._pattern is not None:
+                yield Flow(self._flow(file))
             try:
                 yield from self._read_piece(file.name, low, high, columns)
             except FileNotFoundError:
@@ -200,9 +242,13 @@ class ParquetSplits(DirectorySplits):
     """See `parquet_files`."""
 
     def __init__(
-        self, directory: str | os.PathLike[str], schema: pa.Schema | None = None, finite: bool = False
+        self,
+        directory: str | os.PathLike[str],
+        schema: pa.Schema | None = None,
+        finite: bool = False,
+        flow: str | None = None,
     ) -> None:
-        super().__init__(directory, finite)
+        super().__init__(directory, finite, flow)
         self._schema = schema
 
     def schema(self) -> pa.Schema:
@@ -243,8 +289,10 @@ class ParquetSplits(DirectorySplits):
 class JsonSplits(DirectorySplits):
     """See `json_files`."""
 
-    def __init__(self, directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False) -> None:
-        super().__init__(directory, finite)
+    def __init__(
+        self, directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, flow: str | None = None
+    ) -> None:
+        super().__init__(directory, finite, flow)
         self._schema = schema
 
     def schema(self) -> pa.Schema:
@@ -279,20 +327,50 @@ class JsonSplits(DirectorySplits):
 
 
 def parquet_files(
-    directory: str | os.PathLike[str], schema: pa.Schema | None = None, finite: bool = False
+    directory: str | os.PathLike[str], schema: pa.Schema | None = None, finite: bool = False, flow: str | None = None
 ) -> ParquetSplits:
-    """A directory of Parquet files; new files are new records. Columns: `schema`, else those of the first file.
+    """A directory of Parquet files; new files are new records.
 
-    Give `schema` when old files may be removed: every task looks at the first file for itself.
     A file is read whole in one epoch, also when it holds more rows than an epoch should.
-    ``finite=True``: the input is what the directory held when the job began, and then it ends.
+
+    Parameters:
+        directory: where every worker sees the files under the same path.
+        schema: the columns; else those of the first file. Give it when old files may go: every task looks for itself.
+        finite: the input is what the directory held when the job began, and then it ends.
+        flow: a pattern for the paths of files, which says what comes in order for itself: "{flow}/*" makes every folder in
+            the directory a flow, from when the folder is there; "{flow}-*.parquet" every beginning of a name, from its first
+            file on. The watermark waits for the slowest flow (see `Stream.event_time`), and a file that fits no flow ends
+            the job. None: all files are one flow.
+    Returns: a source, for what `sources(spark, args)` returns.
+    Raises: SpecRefused, if the directory is not there, or holds no file to take the columns from, when the job begins; or if
+        `flow` is no pattern.
+    Example:
+        >>> import pyarrow as pa
+        >>> columns = pa.schema([("shop", pa.string()), ("ts", pa.int64())])
+        >>> ferry.parquet_files("/data/sales", columns, flow="{flow}/*.parquet").has_flows  # a folder for each shop
+        True
     """
-    return ParquetSplits(directory, schema, finite)
+    return ParquetSplits(directory, schema, finite, flow)
 
 
-def json_files(directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False) -> JsonSplits:
-    """A directory of files with one JSON object per line; fields that the schema does not name are ignored.
+def json_files(
+    directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, flow: str | None = None
+) -> JsonSplits:
+    """A directory of files with one JSON object per line; new files are new records.
 
     A line that is no object, or does not fit the schema, is reported as Malformed; a missing field is null.
+
+    Parameters:
+        directory: where every worker sees the files under the same path.
+        schema: the columns; fields that it does not name are ignored.
+        finite: the input is what the directory held when the job began, and then it ends.
+        flow: what comes in order for itself, as for `parquet_files`.
+    Returns: a source, for what `sources(spark, args)` returns.
+    Raises: SpecRefused, if the directory is not there, when the job begins; or if `flow` is no pattern.
+    Example:
+        >>> import pyarrow as pa
+        >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])
+        >>> ferry.json_files("/data/clicks", columns, flow="{flow}-*.json").has_flows  # eu-0001.json, us-0001.json, ...
+        True
     """
-    return JsonSplits(directory, schema, finite)
+    return JsonSplits(directory, schema, finite, flow)

@@ -1,36 +1,47 @@
-"""Which graphs of operators run today: a chain. What would give other rows than it says is refused, by name.
+"""Which graphs of operators are pipelines: acyclic ones, in which every source and every operator is read by somebody.
 
-An epoch is run operator after operator, and each later one reads what the one before it has fired, nothing else.
+A cycle cannot be written down, for a stream is there before anybody reads it; what nobody reads is refused by name. A
+pipeline of sources and sinks alone gets one operator that keeps nothing: what an epoch has read is committed with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
-from ferry.spark.stream import Operator
+from ferry.spark.pipeline import Input, Operator, Output
 
-TODAY = (
-    "Today a pipeline is a chain: its first operator reads every source, and each further operator reads the one before it "
-    "and nothing else. Run the rest as a job of its own, which may read what this one's sink has written"
-)
+OFFSETS = "offsets"
+"""Name of the operator that keeps nothing."""
 
 
-def refuse_but_chains(sources: Iterable[str], operators: Sequence[Operator]) -> None:
-    """Refuse branches, operators beside each other, later operators that read a source, and sources that nobody reads."""
-    for operator in operators:
-        index, name = operator.descriptor.index, operator.descriptor.name
-        for side in operator.inputs:
-            if index and isinstance(side.origin, str):
-                raise SpecRefused(
-                    f"operator {name!r} reads source {side.origin!r}, but it is not the first operator. {TODAY}"
-                )
-            if index and side.origin != index - 1:
-                read, before = operators[int(side.origin)].descriptor.name, operators[index - 1].descriptor.name
-                raise SpecRefused(
-                    f"operator {name!r} reads operator {read!r}, but the one before it is {before!r}. {TODAY}"
-                )
-    used = {side.origin for operator in operators for side in operator.inputs}
-    unread = [source for source in sources if source not in used]
-    if operators and unread:
-        raise SpecRefused(f"source {unread[0]!r} is read by no operator: use it, or leave it out of sources(). {TODAY}")
+def refuse_unread(sources: Iterable[str], operators: Sequence[Operator], outputs: Sequence[Output]) -> None:
+    """Refuse sources and operators that neither an operator nor a sink reads."""
+    inputs: list[Input] = [one for operator in operators for one in operator.inputs]
+    read = {one.origin for one in inputs} | {output.input.origin for output in outputs}
+    for name in sources:
+        if name not in read:
+            raise SpecRefused(
+                f"source {name!r} is read by no operator and no sink: use it, or leave it out of sources()"
+            )
+    for index, operator in enumerate(operators):
+        if index not in read:
+            raise SpecRefused(
+                f"operator {operator.descriptor.name!r} is read by no operator and no sink: "
+                "end it with .sink(...) and return that, or leave it out"
+            )
+
+
+def offsets_only() -> Operator:
+    """An operator that reads nothing."""
+    none = Aggregate("records", "count")
+    return Operator(OperatorDescriptor(OFFSETS, 0, "aggregate", (("none", "int"),), Window(1, 1), (none,)), ())
+
+
+def first_readers(sources: Iterable[str], operators: Sequence[Operator]) -> dict[str, int]:
+    """The operator that counts the records of each source: the first that reads it, or the first of all."""
+    return {
+        name: next((i for i, one in enumerate(operators) if any(side.origin == name for side in one.inputs)), 0)
+        for name in sources
+    }

@@ -17,39 +17,41 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as fl
+from pyspark import TaskContext
 
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.limits import WATERMARK_NONE
-from ferry.contract.names import InstanceId, worker_of
-from ferry.contract.places import TLS_NAME, Registration
+from ferry.contract.messages import Fragment
+from ferry.contract.names import InstanceId, Step, worker_of
+from ferry.contract.notes import Receipt, dead_letters_name
+from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, stage_ticket
-from ferry.kernels.schemas import state_schema
-from ferry.spark.fragment import EVENT_TIME_MAX, Fragmenter
-from ferry.spark.source import FLUSH
-from ferry.spark.splits import Malformed, Splits
-from ferry.spark.stream import Batches
+from ferry.kernels.schemas import fragment_schema
+from ferry.spark import flight
+from ferry.spark.fragment import Fragmenter
+from ferry.spark.pipeline import Batches
+from ferry.spark.records import EVENT_TIME_MAX
+from ferry.spark.source import FLOWS, FLUSH
+from ferry.spark.splits import Flow, Malformed, Splits
 
 RECEIPT = "receipt string"
 
-LETTERS_MAX = 100
+DEAD_LETTERS_MAX = 100
 """Malformed records that go with one receipt; more are counted only."""
 
 PIECE_BYTES = 256 * 1024 * 1024
 """Records are taken into fragments in pieces of at most this size."""
 
-REACH_SECONDS = 5.0
-"""An instance that does not answer within this time is passed over: the next helper is tried, or other readers."""
-
-CALL_SECONDS = 3600.0
-"""No stream of rows lasts longer, whatever has become of its other end."""
-
-SILENCE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms", 20_000)]
-"""A connection whose bytes nobody acknowledges for 20 s is gone: TCP alone would wait for a quarter of an hour. The pings
-come seldom, for a server of gRPC refuses more than one in 300 s."""
-
 Shares = list[tuple[str, str]]
 """What one task reads: (source, split as JSON)."""
+
+
+EVENT_TIME = "_event_time"
+"""Column for the event time of fired rows, while they are judged."""
+
+NO_SIDE = -1
+"""In place of an input: records are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,20 @@ class Feed:
     maps: tuple[Batches, ...]
     key: tuple[str, ...]
     time: str | None
-    """None: rows that an operator fired; their event time is window_end - 1."""
+    """None: rows that an operator fired, with window_end - 1 as their event time, or records that need none."""
     splits: Splits | None
     columns: tuple[str, ...] | None
     """Columns to read; None = all."""
     ahead_ms: int | None = None
     """How far ahead of this worker's clock an event time may be; None: as far as it likes."""
+    counted: bool = True
+    """Whether records are counted here: each source's once, however many read it."""
+    number: int = 0
+    """Of the input, where several are united on one side."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class IngestWork:
     """Everything a task of one ingest run needs."""
 
     descriptor: OperatorDescriptor
@@ -87,40 +93,7 @@ class Work:
     """Directory for malformed records, for tasks and driver alike; None: there is none, some go with the receipt."""
 
 
-def connect(uri: str, authority: str | None) -> fl.FlightClient:
-    """A client of an instance that belongs to the run.
-
-    With TLS, whoever else has put its own address where that of an instance should be gets no ticket and no record.
-    """
-    if authority is None or uri.startswith("grpc+unix:"):
-        return fl.connect(uri, generic_options=SILENCE)
-    if uri and not uri.startswith("grpc+tls:"):
-        raise fl.FlightUnavailableError(f"{uri} is no address of an instance of this run: TLS is on")
-    return fl.connect(uri, tls_root_certs=authority, override_hostname=TLS_NAME, generic_options=SILENCE)
-
-
-def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-    """Rows that an operator fired, from the instance that leads them. Raises a Flight error when they are not there."""
-    with reached(split["flight"], split["authority"]) as client:
-        for chunk in client.do_get(fl.Ticket(split["ticket"]), fl.FlightCallOptions(timeout=CALL_SECONDS)):
-            yield chunk.data
-
-
-def reached(uri: str, authority: str | None) -> fl.FlightClient:
-    """A connection to an instance that answers. Raises a Flight error when it does not within REACH_SECONDS."""
-    client = connect(uri, authority)
-    try:
-        # It serves no list and says so; but it says it at once, unlike a call with data, which would only wait.
-        list(client.list_flights(options=fl.FlightCallOptions(timeout=REACH_SECONDS)))
-    except NotImplementedError:
-        return client
-    except BaseException:
-        client.close()
-        raise
-    return client
-
-
-def ingest(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def ingest(work: IngestWork) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -129,7 +102,7 @@ def ingest(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
     return task
 
 
-def ingest_shares(work: Work) -> Callable[[Iterable[Shares]], Iterator[str]]:
+def ingest_shares(work: IngestWork) -> Callable[[Iterable[Shares]], Iterator[str]]:
     """The same for mapPartitions, where no records pass through Spark: lists of (source, split) in, one receipt out."""
 
     def task(partition: Iterable[Shares]) -> Iterator[str]:
@@ -141,21 +114,22 @@ def ingest_shares(work: Work) -> Callable[[Iterable[Shares]], Iterator[str]]:
 class _Task:
     """One task attempt."""
 
-    def __init__(self, work: Work) -> None:
-        from pyspark import TaskContext
-
+    def __init__(self, work: IngestWork) -> None:
         context = TaskContext.get()
         assert context is not None
         self.work = work
         self.attempt = int(context.taskAttemptId())
         self.partition = int(context.partitionId())
-        sides = sorted({feed.side for feeds in work.feeds.values() for feed in feeds})
+        sides = sorted({feed.side for feeds in work.feeds.values() for feed in feeds} - {NO_SIDE})
         self.fragmenters = {side: Fragmenter(work.descriptor, side) for side in sides}
+        self.maxima: dict[int, dict[str, int]] = {}
+        """greatest event time, by input and flow"""
+        self.flows: dict[int, dict[str, bool]] = {}
         self.flush = False
         self.rows = 0
         """records read, before `maps` drop or add any"""
         self.malformed = 0
-        self.letters: list[str] = []
+        self.dead_letters: list[str] = []
         self.sender = _Sender(work, self.attempt, self.partition)
 
     def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
@@ -169,19 +143,17 @@ class _Task:
             self.sender.finish()
         except (fl.FlightError, pa.ArrowIOError, OSError) as failed:
             error = f"{type(failed).__name__}: {failed}"
-        receipt = {
-            "task": self.attempt,
-            "helper": self.sender.helper,
-            "rows": self.rows,
-            "maxima": {
-                side: f.event_time_max for side, f in self.fragmenters.items() if f.event_time_max > WATERMARK_NONE
-            },
-            "malformed": self.malformed,
-            "letters": self.letters,
-            "flush": self.flush,
-            "error": error,
-        }
-        return json.dumps(receipt)
+        return Receipt(
+            task=self.attempt,
+            helper=self.sender.helper,
+            rows=self.rows,
+            malformed=self.malformed,
+            maxima=self.maxima,
+            letters=tuple(self.dead_letters),
+            flush=self.flush,
+            error=error,
+            flows=self.flows,
+        ).dump()
 
     def _take(self, one: pa.RecordBatch | Shares) -> None:
         if isinstance(one, list):
@@ -197,44 +169,58 @@ class _Task:
     def _read(self, shares: Iterable[tuple[str, str]]) -> None:
         for name, split in shares:
             if name == "":
-                self.flush |= split == FLUSH
+                self._heed(split)
                 continue
-            for feed in self.work.feeds[name]:
-                for records in self._expand(feed, json.loads(split)):
-                    self._add(name, feed, records)
+            for feed in self.work.feeds.get(name, ()):
+                for flow, records in self._expand(feed, json.loads(split)):
+                    self._add(name, feed, records, flow)
 
-    def _expand(self, feed: Feed, split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def _heed(self, control: str) -> None:
+        """What no source, but the one that plans the epoch has to say."""
+        self.flush |= control == FLUSH
+        if control.startswith(FLOWS):
+            name, flows = json.loads(control.removeprefix(FLOWS))
+            self.flows |= {feed.number: flows for feed in self.work.feeds.get(name, ()) if feed.side != NO_SIDE}
+
+    def _expand(self, feed: Feed, split: dict[str, Any]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Records of a split, each batch with its flow."""
         if feed.splits is None:
-            yield from read_rows(split)
+            yield from (("", rows) for rows in flight.read_rows(split))
             return
+        flow = ""
         for records in feed.splits.read(split, feed.columns):
             if isinstance(records, Malformed):
-                self._set_aside(records.count, records.records, records.reason)
+                if feed.counted:
+                    self._set_aside(records.count, records.records, records.reason)
+            elif isinstance(records, Flow):
+                flow = records.name
             else:
-                yield records
+                yield flow, records
 
     def _feed(self, name: str, records: pa.RecordBatch) -> None:
         for feed in self.work.feeds[name]:
             self._add(name, feed, records)
 
-    def _add(self, name: str, feed: Feed, records: pa.RecordBatch) -> None:
-        self.rows += records.num_rows
+    def _add(self, name: str, feed: Feed, records: pa.RecordBatch, flow: str = "") -> None:
+        if feed.counted:
+            self.rows += records.num_rows
+        if feed.side == NO_SIDE:
+            return
         batches = [records]
         for function in feed.maps:
             batches = [made for batch in batches for made in batches_of(function(batch))]
         for batch in batches:
             for piece in in_pieces(batch):
-                self._contribute(name, feed, piece)
+                self._contribute(name, feed, piece, flow)
 
-    def _contribute(self, name: str, feed: Feed, records: pa.RecordBatch) -> None:
-        time = feed.time
-        if time is None:
-            time = "_event_time"
-            ends = pc.subtract(records.column("window_end"), 1)
-            records = pa.RecordBatch.from_arrays([*records.columns, ends], names=[*records.schema.names, time])
+    def _contribute(self, name: str, feed: Feed, records: pa.RecordBatch, flow: str = "") -> None:
+        records, time = timed(records, feed.time, self.work.descriptor)
         fragmenter = self.fragmenters[feed.side]
         latest = EVENT_TIME_MAX if feed.ahead_ms is None else int(clock.time() * 1000) + feed.ahead_ms
-        fragmenter.add(records, list(feed.key), time, latest)
+        greatest = fragmenter.add(records, list(feed.key), time, latest)
+        if greatest > WATERMARK_NONE:
+            mine = self.maxima.setdefault(feed.number, {})
+            mine[flow] = max(mine.get(flow, greatest), greatest)
         self.sender.send(fragmenter.take_full())
         refused = fragmenter.malformed()
         if refused is not None:
@@ -249,16 +235,16 @@ class _Task:
         lines = [json.dumps({"reason": reason, "record": record}) for record in records]
         w = self.work
         if w.dead_letter is None:
-            self.letters += lines[: LETTERS_MAX - len(self.letters)]
+            self.dead_letters += lines[: DEAD_LETTERS_MAX - len(self.dead_letters)]
             return
-        folder = hidden_letters(Path(w.dead_letter), w.epoch)
+        folder = hidden_dead_letters(Path(w.dead_letter), w.epoch)
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{w.epoch}-{w.descriptor.index}-{w.generation}-{w.run}-{self.attempt}.jsonl"
-        with open(folder / name, "a", encoding="utf-8") as file:
+        mine = Fragment(Step(w.epoch, w.descriptor.index), w.generation, w.run, self.attempt)
+        with open(folder / f"{dead_letters_name(mine)}.jsonl", "a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 
 
-def hidden_letters(directory: Path, epoch: int) -> Path:
+def hidden_dead_letters(directory: Path, epoch: int) -> Path:
     """Where the tasks of an epoch write what they set aside."""
     return directory / f".epoch={epoch}"
 
@@ -268,6 +254,16 @@ def batches_of(made: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
     if isinstance(made, pa.RecordBatch):
         return [made]
     return made.to_batches() or [pa.RecordBatch.from_pylist([], schema=made.schema)]
+
+
+def timed(
+    records: pa.RecordBatch, time: str | None, descriptor: OperatorDescriptor
+) -> tuple[pa.RecordBatch, str | None]:
+    """Records with their event time, and its column: of fired rows without one it is just before their window's end."""
+    if time is not None or not descriptor.windowed:
+        return records, time
+    ends = pc.subtract(records.column("window_end"), 1)
+    return pa.RecordBatch.from_arrays([*records.columns, ends], names=[*records.schema.names, EVENT_TIME]), EVENT_TIME
 
 
 def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -290,7 +286,7 @@ def in_turn(helpers: tuple[Registration, ...], turn: int, worker: int | None) ->
 class _Sender:
     """Streams one fragment to one helper; opened with the first batch."""
 
-    def __init__(self, work: Work, attempt: int, partition: int) -> None:
+    def __init__(self, work: IngestWork, attempt: int, partition: int) -> None:
         self._work = work
         self._attempt = attempt
         self._partition = partition
@@ -312,11 +308,11 @@ class _Sender:
         failed = []
         for one in in_turn(w.helpers, self._partition + w.epoch, environment.read().worker):
             try:
-                client = reached(one.flight, w.authority)
+                client = flight.reached(one.flight, w.authority)
                 ticket = stage_ticket(w.right, self._attempt, one.instance, one.incarnation)
                 descriptor = fl.FlightDescriptor.for_command(ticket)
-                options = fl.FlightCallOptions(timeout=CALL_SECONDS)
-                self._writer, _ = client.do_put(descriptor, state_schema(w.descriptor), options)
+                options = fl.FlightCallOptions(timeout=flight.CALL_SECONDS)
+                self._writer, _ = client.do_put(descriptor, fragment_schema(w.descriptor), options)
                 self._client, self.helper = client, one.instance
                 return
             except (fl.FlightError, pa.ArrowException, OSError) as error:

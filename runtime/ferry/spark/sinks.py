@@ -1,4 +1,4 @@
-"""Where fired rows go. An epoch's output appears in one atomic step, or not at all.
+"""Where fired rows go (docs/design.md, section 8). An epoch's output appears in one atomic step, or not at all.
 
 `place(base)` and `open(committed)` are called once by every driver before its first epoch; `write` once for every epoch that
 fired rows, and again with the same rows when an epoch is run again. Must never delete what an epoch published.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
 import uuid
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, SpecRefused
+from ferry.system import files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +32,14 @@ MANIFEST = "_ferry.json"
 
 
 class Sink(ABC):
-    """One end of a pipeline."""
+    """One end of a pipeline; one of yours needs `write` only.
+
+    Example:
+        >>> class Counting(ferry.Sink):
+        ...     def write(self, epoch, generation, rows):
+        ...         print(f"epoch {epoch}: {rows.num_rows} rows")
+        >>> output = counts.sink(Counting())
+    """
 
     def place(self, base: str | None) -> Path | None:
         """The directory that is written to, if there is one; `base` takes the place of its parent."""
@@ -101,7 +108,7 @@ class Parquet(Sink):
         hidden.mkdir(parents=True)
         if isinstance(rows, pa.Table):
             pq.write_table(rows, hidden / "part-0.parquet", compression="zstd")
-            parts = {"part-0.parquet": [rows.num_rows, _synced(hidden / "part-0.parquet")]}
+            parts = {"part-0.parquet": [rows.num_rows, files.sync(hidden / "part-0.parquet")]}
         else:
             parts = {part: [n, size] for part, n, size in rows.mapInArrow(_write_part(str(hidden)), PART).collect()}
             unseen = parts.keys() - {part.name for part in hidden.iterdir()}
@@ -111,18 +118,20 @@ class Parquet(Sink):
             for part in hidden.iterdir():
                 if part.name not in parts:
                     part.unlink()
+            if not parts:
+                return hidden.rmdir()
         (hidden / MANIFEST).write_text(json.dumps({"sink": self.declared, "epoch": epoch, "parts": parts}))
         for made in (hidden / MANIFEST, hidden):
-            _synced(made)
+            files.sync(made)
         hidden.rename(final)
-        _synced(self.directory)
+        files.sync(self.directory)
 
     def _damage(self, folder: Path, epoch: int) -> str | None:
         """What is wrong with a published folder: a machine that lost its power may keep a name and lose what it named."""
         try:
-            said = json.loads((folder / MANIFEST).read_bytes())
-            whose = said["sink"], said["epoch"]
-            for name, (rows, size) in said["parts"].items():
+            manifest = json.loads((folder / MANIFEST).read_bytes())
+            whose = manifest["sink"], manifest["epoch"]
+            for name, (rows, size) in manifest["parts"].items():
                 found = pq.read_metadata(folder / name).num_rows, (folder / name).stat().st_size
                 if found != (rows, size):
                     return f"{name} has (rows, bytes) {found}, {(rows, size)} were written"
@@ -142,16 +151,6 @@ def _local(directory: str) -> Path:
     return Path(directory)
 
 
-def _synced(path: Path) -> int:
-    """Have a file or a folder on the disk before anything says that it is there; its size."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-        return os.fstat(handle).st_size
-    finally:
-        os.close(handle)
-
-
 PART = "part string, rows long, bytes long"
 
 
@@ -168,7 +167,7 @@ def _write_part(folder: str) -> Callable[[Any], Any]:
                 rows += batch.num_rows
         if writer is not None:
             writer.close()
-            size = _synced(Path(folder, name))
+            size = files.sync(Path(folder, name))
             yield pa.RecordBatch.from_pydict({"part": [name], "rows": [rows], "bytes": [size]})
 
     return task
@@ -202,18 +201,46 @@ class ForeachEpoch(Sink):
 
 
 def parquet(directory: str) -> Parquet:
-    """One folder an epoch below `directory`; `ferry run --output DIR` puts it below DIR instead."""
+    """Parquet files, in one folder an epoch, which appears at once when it is whole.
+
+    Parameters:
+        directory: holds the folders `epoch=E`; `ferry run --output DIR` puts its last name below DIR instead.
+    Returns: a sink.
+    Raises: SpecRefused, if it is a URL.
+    Example:
+        >>> output = counts.sink(ferry.parquet("/data/counts"))
+    """
     return Parquet(directory)
 
 
 def console(limit: int = 20) -> Console:
-    """Print the rows of each epoch."""
+    """Print the rows of each epoch, in the log of the driver.
+
+    Parameters:
+        limit: how many rows of an epoch are printed at most.
+    Returns: a sink.
+    Raises: SpecRefused, if the limit is negative.
+    Example:
+        >>> output = counts.sink(ferry.console(limit=5))
+    """
+    if limit < 0:
+        raise SpecRefused(f"console: limit {limit} is negative; it is how many rows of an epoch are printed")
     return Console(limit)
 
 
 def foreach_epoch(function: Callable[[int, int, Any], None]) -> ForeachEpoch:
-    """Call `function(epoch, generation, DataFrame)` once for every epoch that fired rows, at least once on failures.
+    """Call a function once for every epoch that fired rows, and again after failures: at least once.
 
-    It is called again until it returns; one that raises `ferry.Final` stops the job.
+    Parameters:
+        function: gets the epoch's number, the driver's generation, and a DataFrame. It is called again until it returns,
+            so it must do nothing the second time; one that raises `ferry.Final` stops the job.
+    Returns: a sink.
+    Raises: SpecRefused, if it cannot be called.
+    Example:
+        >>> def store(epoch, generation, rows):
+        ...     rows.write.mode("overwrite").json(f"/data/counts/{epoch}")
+        >>> output = counts.sink(ferry.foreach_epoch(store))
     """
+    if not callable(function):
+        raise SpecRefused(f"foreach_epoch: {function!r} is no function of (epoch, generation, rows)")
     return ForeachEpoch(function)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
@@ -18,10 +18,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ferry.spark.files import DirectorySplits
-from ferry.spark.splits import Splits
+from ferry.spark.splits import FlowSplits, Splits, has_flows
 
 SCHEMA = "source string, split string"
-TICK, FLUSH = "tick", "flush"
+TICK, FLUSH, FLOWS = "tick", "flush", "flows "
+"""What rows without a source say; the last one goes on with (source, its flows) as JSON."""
 
 SLOTS = "slots"
 """File beside that of the ticks: how many task slots there are, where executors come and go."""
@@ -32,7 +33,7 @@ TAKEN = "files"
 
 
 class Share(InputPartition):
-    """What one task reads: (source, split as JSON) rows; an empty source name carries a tick or the flush."""
+    """What one task reads: (source, split as JSON) rows; an empty source name carries a tick, the flush or flows."""
 
     def __init__(self, rows: list[tuple[str, str]]) -> None:
         super().__init__(rows)
@@ -101,6 +102,9 @@ class SplitsReader(DataSourceStreamReader):
             if a != b:
                 for i, split in enumerate(source.plan(a, b, tasks)):
                     shares[i % tasks].append((name, json.dumps(split)))
+            if has_flows(source):
+                flows = cast(FlowSplits, source).flows(b)
+                shares[0].append(("", FLOWS + json.dumps([name, flows], sort_keys=True)))
         if end["flushed"] and not start["flushed"]:
             shares[0].append(("", FLUSH))
         if not any(shares):

@@ -7,7 +7,7 @@ another process would lack: caches only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -25,13 +25,38 @@ BATCH_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Records that a source could not parse; they are counted and set aside, and the job goes on."""
+    """Records that a source could not parse; they are counted and set aside, and the job goes on.
+
+    Parameters:
+        count: how many they are.
+        records: as text, undecodable bytes replaced; at most `count` of them.
+        reason: what was wrong with the first of them, and where it is.
+    Example:
+        >>> ferry.Malformed(1, ["{oops"], "clicks.json, bytes 0 to 6: no object").count
+        1
+    """
 
     count: int
     records: list[str] = field(default_factory=list)
-    """The records as text, undecodable bytes replaced; at most `count` of them."""
     reason: str = ""
-    """What was wrong with the first of them, and where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a source reads from here on, to the end of the split or the next of these, is of the flow of this name.
+
+    A flow is what comes in order for itself, as a partition does: the watermark waits for the slowest one, so none makes
+    the records of another late. Of a source that is no `FlowSplits` it is not heeded.
+
+    Parameters:
+        name: of the flow, at most 100 characters.
+    Example:
+        >>> def read(self, split, columns):
+        ...     yield ferry.Flow(f"partition {split['partition']}")
+        ...     yield from self.records(split, columns)
+    """
+
+    name: str
 
 
 @runtime_checkable
@@ -41,6 +66,28 @@ class Splits(Protocol):
     Reading the same split again gives the same records in the same order, in any process. One that makes up its event times
     says so by an attribute `own_clock` that is true: they are not compared with the worker's clock. Sources whose attributes
     `counted_with` are equal count each other's rows, and so get one share of an epoch's rows together.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> class Numbers:  # 0, 1, 2, ... up to `end`; a position is the next number
+        ...     def __init__(self, end):
+        ...         self.end = end
+        ...     def schema(self):
+        ...         return pa.schema([("number", pa.int64())])
+        ...     def start(self):
+        ...         return 0
+        ...     def latest(self, start, max_rows):
+        ...         return min(start + max_rows, self.end)
+        ...     def ended(self, position):
+        ...         return position == self.end
+        ...     def plan(self, start, stop, tasks):
+        ...         return [{"numbers": [*range(start + task, stop, tasks)]} for task in range(tasks)]
+        ...     def read(self, split, columns):
+        ...         yield pa.RecordBatch.from_pydict({"number": split["numbers"]})
+        >>> isinstance(Numbers(10), ferry.Splits)
+        True
+        >>> [split["numbers"] for split in Numbers(10).plan(0, Numbers(10).latest(0, 5), 2)]
+        [[0, 2, 4], [1, 3]]
     """
 
     def schema(self) -> pa.Schema:
@@ -63,6 +110,41 @@ class Splits(Protocol):
         """At most `tasks` splits that hold every record after `start` up to `stop` exactly once."""
         ...
 
-    def read(self, split: Split, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch | Malformed]:
+    def read(self, split: Split, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
         """The records of a split, with these columns in this order (None: all)."""
         ...
+
+
+class FlowSplits(Splits, Protocol):
+    """A source whose records are of several flows: `read` says of which one what follows is.
+
+    The watermark of an input that reads it is the minimum over its flows, of which 1000 are possible at most. Which flow a
+    record is of is not known behind `transform`, so that is refused; `map_batches` may change the records.
+
+    Example:
+        >>> class Partitions:  # a position is how far each partition was read
+        ...     has_flows = True
+        ...     def flows(self, position):
+        ...         return {name: read < self.ends[name] for name, read in position.items()}
+        ...     def read(self, split, columns):
+        ...         yield ferry.Flow(split["partition"])
+        ...         yield from self.records(split, columns)
+    """
+
+    @property
+    def has_flows(self) -> bool:
+        """False: it is one flow after all, and nobody asks for `flows`."""
+        ...
+
+    def flows(self, position: Position) -> Mapping[str, bool]:
+        """The flows that there are, and for each whether records of it wait to be read after this position.
+
+        One that has brought nothing yet holds the watermark back; one whose records wait is not idle. One that is not named
+        any more counts until it is idle.
+        """
+        ...
+
+
+def has_flows(source: object) -> bool:
+    """Whether the records of a source are of several flows."""
+    return isinstance(source, Splits) and bool(getattr(source, "has_flows", False))

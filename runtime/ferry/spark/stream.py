@@ -6,110 +6,155 @@ thing and what to do. Must never import pyspark at run time: schemas of DataFram
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ferry.contract.descriptors import Aggregate, KeyType, Number, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
-from ferry.kernels.aggregates import COLUMNS_MAX, places, reads_values, state_types
-from ferry.kernels.schemas import fired_schema
+from ferry.spark.keyed import KeyedStream
+from ferry.spark.pipeline import (
+    Batches,
+    Build,
+    Frames,
+    Input,
+    MapBatches,
+    Output,
+    Transform,
+    key_type,
+    name_of,
+)
+from ferry.spark.processes import is_time
 from ferry.spark.words import milliseconds
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from ferry.spark.sinks import Sink
-
-Batches = Callable[[pa.RecordBatch], "pa.RecordBatch | pa.Table"]
-Frames = Callable[["DataFrame"], "DataFrame"]
-
-
-@dataclass(frozen=True, slots=True)
-class Transform:
-    """A step in Spark: DataFrame in, DataFrame out."""
-
-    function: Frames
-
-
-@dataclass(frozen=True, slots=True)
-class MapBatches:
-    """A step inside the ingest task: record batch in, record batch (or table) out."""
-
-    function: Batches
-
-
-@dataclass(slots=True)
-class Build:
-    """Operators of one pipeline in the order in which they were declared, and how to find out schemas of transforms."""
-
-    schema_after: Callable[[Frames, pa.Schema, str], pa.Schema]
-    operators: list[Operator] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """How one input of an operator (or a sink) comes about: records of `origin`, then `steps`."""
-
-    origin: str | int
-    """Name of a source, or index of the operator whose fired rows these are."""
-    steps: tuple[Transform | MapBatches, ...]
-    schema: pa.Schema
-    time: str | None
-    delay_ms: int
-    key: tuple[str, ...] = ()
-    ahead_ms: int | None = None
-    """How far ahead of the clock an event time may be; None: as far as it likes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A stateful operator with its inputs: one for an aggregate, two for a join."""
-
-    descriptor: OperatorDescriptor
-    inputs: tuple[Input, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Rows that go to a sink."""
-
-    input: Input
-    sink: Sink
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Records of a source, or rows that an operator fired."""
+    """Records of a source, or rows that an operator fired: what `pipeline(streams, args)` gets, and each step returns.
+
+    Example:
+        >>> def pipeline(streams, args):
+        ...     bids = streams["bids"].event_time("ts", delay="3s")
+        ...     counts = bids.key_by("auction").window(ferry.tumbling("60s")).aggregate("counts", num=ferry.count())
+        ...     return counts.sink(ferry.parquet("counts"))
+    """
 
     build: Build
     input: Input
+    more: tuple[Input, ...] = ()
+    """What is united with it: the same columns."""
 
-    def event_time(self, column: str, delay: int | str = 0, ahead: int | str | None = "1d") -> Stream:
-        """`column` (int64 milliseconds or a timestamp) is the event time; records come at most `delay` late.
+    def union(self, *others: Stream) -> Stream:
+        """The records of several streams in one, before an operator. Each keeps its event time; the slowest holds it back.
 
-        `delay`: milliseconds, or text such as "3s". The watermark is the greatest event time seen minus this.
-        `ahead`: records whose time is more than this ahead of the worker's clock are malformed, for the watermark never goes
-        back. None: the times are of another clock. Ferry's generators have their own, so it does not hold for them.
+        Parameters:
+            others: streams of sources or operators, with columns of the same names and types in the same order.
+        Returns: a stream of the records of all of them.
+        Raises: SpecRefused, if columns differ.
+        Example:
+            >>> ids = [s.map_batches(lambda rows: rows.select(["id", "ts"])) for s in (people, auctions)]
+            >>> seen = ids[0].union(ids[1]).event_time("ts").key_by("id")
+        """
+        for other in others:
+            if not other.input.schema.equals(self.input.schema):
+                theirs, mine = other.input.schema.remove_metadata(), self.input.schema.remove_metadata()
+                raise SpecRefused(
+                    f"union of {self._where()} and {other._where()}: the columns differ: {mine} and {theirs}"
+                )
+        more = (one for other in others for one in other._inputs)
+        return replace(self, more=(*self.more, *more))
+
+    @property
+    def _inputs(self) -> tuple[Input, ...]:
+        """What it comes from."""
+        return (self.input, *self.more)
+
+    def _each(self, change: Callable[[Input], Input]) -> Stream:
+        return replace(self, input=change(self.input), more=tuple(map(change, self.more)))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns.
+
+        Example:
+            >>> bids.columns
+            ['seq', 'ts', 'auction', 'bidder', 'price']
+        """
+        return list(self.input.schema.names)
+
+    def event_time(
+        self,
+        column: str,
+        delay: int | str = 0,
+        ahead: int | str | None = "1d",
+        idle: int | str | None = None,
+    ) -> Stream:
+        """`column` is the event time; the watermark is the greatest one seen minus `delay`, of the slowest flow.
+
+        A source is one flow unless it names several: `parquet_files(..., flow=...)`, `json_files`, or a `FlowSplits`.
+
+        Parameters:
+            column: int64 milliseconds or a timestamp.
+            delay: how late records come at most; milliseconds, or text such as "3s".
+            ahead: records whose time is more than this ahead of the worker's clock are malformed, for the watermark never
+                goes back. None: the times are of another clock. Ferry's generators have one of their own.
+            idle: a flow that has brought no record for so long, by the driver's clock, is idle: it does not hold the
+                watermark back. Time in which the job was down counts; a flow whose records wait to be read is not idle.
+                When it brings records again, they are judged by the watermark as it is then. None: it is waited for, for
+                ever. If all flows of all inputs of an operator are idle, its watermark stays where it is.
+        Returns: the same records, with an event time.
+        Raises: SpecRefused, if there is no such column, it holds no times, or a duration is none; or if `idle` is given for
+            rows that an operator fired, which bring its watermark.
+        Example:
+            >>> timed = bids.event_time("ts", delay="3s", idle="30s")
         """
         self._column(column, "event_time")
         kind = self.input.schema.field(column).type
-        if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+        if not is_time(kind):
             raise SpecRefused(f"event_time: column {column!r} is {kind}; int64 milliseconds or a timestamp is needed")
         ahead_ms = None if ahead is None else milliseconds(ahead, "ahead")
-        timed = replace(self.input, time=column, delay_ms=milliseconds(delay, "delay"), ahead_ms=ahead_ms)
-        return replace(self, input=timed)
+        delay_ms, idle_ms = milliseconds(delay, "delay"), self._idle(idle)
+        return self._each(lambda one: replace(one, time=column, delay_ms=delay_ms, ahead_ms=ahead_ms, idle_ms=idle_ms))
+
+    def _idle(self, idle: int | str | None) -> int | None:
+        if idle is None:
+            return None
+        if any(isinstance(one.origin, int) for one in self._inputs):
+            raise SpecRefused(
+                f"event_time on {self._where()}: rows that it fires bring its watermark; give idle= to its inputs"
+            )
+        if (idle_ms := milliseconds(idle, "idle")) == 0:
+            raise SpecRefused(f"event_time on {self._where()}: idle={idle!r} is no time at all; a flow needs some")
+        return idle_ms
 
     def transform(self, function: Frames) -> Stream:
-        """Stateless Spark SQL before an operator; after one, `function` sees all rows that the epoch fired."""
+        """Stateless Spark SQL before an operator; after one, `function` sees all rows that the epoch fired.
+
+        Parameters:
+            function: DataFrame in, DataFrame out. It is tried once on an empty one, for its columns.
+        Returns: the stream of what it returns.
+        Raises: SpecRefused, if the function fails, returns no DataFrame, or needs state of Spark's before an operator.
+        Example:
+            >>> dear = bids.transform(lambda rows: rows.where("price > 10000"))
+        """
         schema = self.build.schema_after(function, self.input.schema, self._where())
-        return replace(self, input=replace(self.input, steps=(*self.input.steps, Transform(function)), schema=schema))
+        return self._each(lambda one: replace(one, steps=(*one.steps, Transform(function)), schema=schema))
 
     def map_batches(self, function: Batches) -> Stream:
-        """Arrow batches in and out, inside the task; keeps the records out of the JVM."""
+        """Arrow batches in and out, inside the task; keeps the records out of the JVM.
+
+        Parameters:
+            function: RecordBatch in, RecordBatch or Table out. It is tried once on an empty one, for its columns.
+        Returns: the stream of what it returns.
+        Raises: SpecRefused, if the function fails on an empty batch.
+        Example:
+            >>> bids.map_batches(lambda batch: batch.select(["ts", "auction"])).columns
+            ['ts', 'auction']
+        """
         empty = pa.RecordBatch.from_pylist([], schema=self.input.schema)
         try:
             schema = function(empty).schema
@@ -118,24 +163,44 @@ class Stream:
                 f"map_batches on {self._where()}: {name_of(function)} fails on an empty batch with columns "
                 f"{self.input.schema.names}: {type(error).__name__}: {error}"
             ) from error
-        return replace(self, input=replace(self.input, steps=(*self.input.steps, MapBatches(function)), schema=schema))
+        return self._each(lambda one: replace(one, steps=(*one.steps, MapBatches(function)), schema=schema))
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """Partition by one or more columns: integers or strings."""
+        """Partition by one or more columns. Keys are told from each other as SQL groups them.
+
+        A null is a value of its own, and -0.0 is 0.0, and NaN one value; but in a join a null equals nothing, and its
+        records have no pairs.
+
+        Parameters:
+            columns: integers, strings, booleans, dates, timestamps, bytes, decimals of up to 38 digits, or floats. Rows that
+                are fired have the columns with their types (timestamps also with their unit and time zone), but for these:
+                integers of every width become 64 bits, and an unsigned one beyond that makes its record malformed; texts
+                and bytes of every layout become `string` and `binary`.
+        Returns: a keyed stream, which takes a window.
+        Raises: SpecRefused, if none is named, one is not there, or its type cannot be a key (lists, structs and maps).
+        Example:
+            >>> per_auction = bids.event_time("ts").key_by("auction")
+        """
         if not columns:
             raise SpecRefused(f"key_by on {self._where()}: name at least one column")
         for column in columns:
             self._column(column, "key_by")
             key_type(self.input.schema.field(column), "key_by")
-        return KeyedStream(self.build, replace(self.input, key=columns))
+        return KeyedStream(self._each(lambda one: replace(one, key=columns)))
 
     def sink(self, sink: Sink) -> Output:
-        """End of the pipeline."""
-        if not isinstance(self.input.origin, int):
-            raise SpecRefused(
-                f"sink on {self._where()}: a pipeline without a stateful operator is an ordinary Spark query; "
-                "add .key_by(...).window(...).aggregate(...) or use Spark alone"
-            )
+        """End of the pipeline, behind an operator or straight behind a source. A stream may have several.
+
+        Parameters:
+            sink: where the rows go: `ferry.parquet(...)`, `ferry.console()`, `ferry.foreach_epoch(...)` or one of yours.
+        Returns: what `pipeline(streams, args)` returns, alone or in a list.
+        Raises: SpecRefused, if streams were united before it, and no operator is between.
+        Example:
+            >>> counts = per_auction.aggregate("counts", num=ferry.count())
+            >>> output = counts.sink(ferry.parquet("counts"))
+        """
+        if self.more:
+            raise SpecRefused(f"sink on {self._where()}, which is united with others: give each a sink of its own")
         return Output(self.input, sink)
 
     def _where(self) -> str:
@@ -146,141 +211,30 @@ class Stream:
             else f"operator {self.build.operators[origin].descriptor.name!r}"
         )
 
+    def _require_time(self, what: str) -> None:
+        for one in self._inputs:
+            if not one.timed:
+                where = replace(self, input=one)._where()
+                raise SpecRefused(
+                    f"{what} on {where}: no event time; call .event_time(column, delay=...) before key_by"
+                )
+            self._require_watermark(one, what)
+
+    def _require_watermark(self, one: Input, what: str) -> None:
+        """Refuse rows of operators that never know how far event time has come."""
+        if isinstance(one.origin, str):
+            return
+        operator = self.build.operators[one.origin]
+        for source in operator.inputs:
+            if not source.timed:
+                raise SpecRefused(
+                    f"{what} on {self._where()}: operator {operator.descriptor.name!r} reads records without an event time: "
+                    "there is no watermark behind it; call .event_time(column, ...) on its inputs"
+                )
+            self._require_watermark(source, what)
+
     def _column(self, column: str, what: str) -> None:
         if column not in self.input.schema.names:
             raise SpecRefused(
                 f"{what} on {self._where()}: no column {column!r}; there are {', '.join(self.input.schema.names)}"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedStream:
-    """A stream with a key."""
-
-    build: Build
-    input: Input
-
-    def window(self, window: Window) -> WindowedStream:
-        """`tumbling("60s")` or `sliding("60s", "10s")`."""
-        if not isinstance(window, Window):
-            raise SpecRefused(f"window: {window!r} is not a window; use tumbling(size) or sliding(size, slide)")
-        fired = isinstance(self.input.origin, int) and "window_end" in self.input.schema.names
-        if self.input.time is None and not fired:
-            where = Stream(self.build, self.input)._where()
-            raise SpecRefused(f"window on {where}: no event time; call .event_time(column, delay=...) before key_by")
-        return WindowedStream(self.build, self.input, window)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowedStream:
-    """A keyed stream with a window."""
-
-    build: Build
-    input: Input
-    window: Window
-
-    def aggregate(self, name: str, **aggregates: Aggregate) -> Stream:
-        """A windowed aggregate. Output: the key columns, window_start, window_end, then the aggregates by name."""
-        if not aggregates:
-            raise SpecRefused(f"aggregate {name!r}: name at least one, e.g. n=count()")
-        made = tuple(self._aggregate(name, out, a) for out, a in aggregates.items())
-        descriptor = OperatorDescriptor(
-            name, len(self.build.operators), "aggregate", self._key(name), self.window, made
-        )
-        needed = len(state_types(descriptor))
-        if needed > COLUMNS_MAX:
-            each = ", ".join(f"{place.aggregate.name} {len(place.columns)}" for place in places(descriptor))
-            raise SpecRefused(
-                f"aggregate {name!r}: {len(made)} aggregates need {needed} columns of state, {COLUMNS_MAX} are "
-                f"possible; declare less ({each})"
-            )
-        return self._declare(Operator(descriptor, (self.input,)))
-
-    def join(
-        self,
-        name: str,
-        other: KeyedStream,
-        left: dict[str, str] | Sequence[str],
-        right: dict[str, str] | Sequence[str],
-    ) -> Stream:
-        """Pairs of records of both streams with the same key in the same window.
-
-        `left` and `right` say which columns are kept: names, or {output name: column}. Output: window_start,
-        window_end, the left columns, the right columns.
-        """
-        if not isinstance(other, KeyedStream):
-            raise SpecRefused(f"join {name!r}: the other stream needs .key_by(...) and nothing after it")
-        other.window(self.window)
-        key, theirs = self._key(name), WindowedStream(other.build, other.input, self.window)._key(name)
-        if [t for _, t in key] != [t for _, t in theirs]:
-            raise SpecRefused(f"join {name!r}: keys differ in type: {dict(key)} and {dict(theirs)}")
-        sides = self._side(name, self.input, left), self._side(name, other.input, right)
-        names = ["window_start", "window_end", *(n for s in sides for n, _, _ in s.columns)]
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise SpecRefused(
-                f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}"
-            )
-        descriptor = OperatorDescriptor(name, len(self.build.operators), "join", key, self.window, (), *sides)
-        return self._declare(Operator(descriptor, (self.input, other.input)))
-
-    def _declare(self, operator: Operator) -> Stream:
-        name = operator.descriptor.name
-        if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
-            raise SpecRefused(f"operator name {name!r}: use lower-case letters, digits and _, starting with a letter")
-        if any(o.descriptor.name == name for o in self.build.operators):
-            raise SpecRefused(f"two operators are named {name!r}; names identify state and must differ")
-        self.build.operators.append(operator)
-        schema = fired_schema(operator.descriptor)
-        return Stream(self.build, Input(operator.descriptor.index, (), schema, None, 0))
-
-    def _key(self, name: str) -> tuple[tuple[str, KeyType], ...]:
-        return tuple((c, key_type(self.input.schema.field(c), f"operator {name!r}")) for c in self.input.key)
-
-    def _side(self, name: str, source: Input, columns: dict[str, str] | Sequence[str]) -> Side:
-        pairs = list(columns.items()) if isinstance(columns, dict) else [(c, c) for c in columns]
-        out = []
-        for output, column in pairs:
-            if column not in source.schema.names:
-                raise SpecRefused(f"join {name!r}: no column {column!r}; there are {', '.join(source.schema.names)}")
-            out.append((output, column, str(source.schema.field(column).type)))
-        return Side(tuple(out))
-
-    def _aggregate(self, name: str, out: str, aggregate: Aggregate) -> Aggregate:
-        if not isinstance(aggregate, Aggregate):
-            raise SpecRefused(
-                f"aggregate {name!r}: {out}={aggregate!r} is not an aggregate; use count(), sum(column), ..."
-            )
-        if out in ("window_start", "window_end", *self.input.key):
-            raise SpecRefused(f"aggregate {name!r}: {out!r} is already an output column; choose another name")
-        numbers: list[Number] = ["int", "int"]
-        for i, column in enumerate((aggregate.column, aggregate.by)):
-            if column is not None:
-                numbers[i] = self._number(name, out, column, not reads_values(aggregate))
-        return replace(aggregate, name=out, number=numbers[0], by_number=numbers[1])
-
-    def _number(self, name: str, out: str, column: str, any_type: bool) -> Number:
-        if column not in self.input.schema.names:
-            raise SpecRefused(
-                f"aggregate {name!r}: {out} needs column {column!r}; there are {', '.join(self.input.schema.names)}"
-            )
-        kind = self.input.schema.field(column).type
-        if any_type or pa.types.is_integer(kind):
-            return "int"
-        if pa.types.is_floating(kind):
-            return "float"
-        raise SpecRefused(f"aggregate {name!r}: column {column!r} is {kind}; an integer or a float is needed")
-
-
-def key_type(column: pa.Field, what: str) -> KeyType:
-    """Type of a key element."""
-    if pa.types.is_integer(column.type):
-        return "int"
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return "string"
-    raise SpecRefused(f"{what}: key column {column.name!r} is {column.type}; integers and strings can be keys")
-
-
-def name_of(function: Any) -> str:
-    """How to call a user's function in a message."""
-    return str(getattr(function, "__qualname__", function))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ferry.contract.errors import Fault
 from ferry.spark.splits import Position
+from ferry.system.files import replacing
 
 FORGET_SECONDS = 3600.0
 """A name is forgotten, and may come again with other rows, when one process has missed it for so long: a listing may lack
@@ -194,16 +195,9 @@ class Taken:
             files = [list(file) for file in _folded(old).values()]
             kept.insert(0, {"id": old[-1]["id"], "after": "", "files": files, "gone": []})
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        hidden = self._log.with_name(f".{self._log.name}")
-        with open(hidden, "wb") as file:
-            for line in kept:
-                file.write(
-                    json.dumps({key: line[key] for key in ("id", "after", "files", "gone") if key in line}).encode()
-                    + b"\n"
-                )
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.rename(self._log)
+        lines = [{key: line[key] for key in ("id", "after", "files", "gone") if key in line} for line in kept]
+        with replacing(self._log, durable=True) as new:
+            new.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         self._names = sum(len(line["files"]) + 1 for line in kept)
 
 

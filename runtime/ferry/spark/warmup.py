@@ -7,12 +7,16 @@ never touch state or a helper.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import assert_never
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.kernels.aggregates import NUMBER_TYPES
+from ferry.kernels import values
+from ferry.kernels.aggregates import reads_values
+from ferry.kernels.kinds import type_of
+from ferry.kernels.schemas import process_inputs
 from ferry.spark.fragment import Fragmenter
 
 TIME = "_event_time"
@@ -35,22 +39,29 @@ def _task(descriptors: list[OperatorDescriptor]) -> Callable[[Iterable[int]], It
 def load(descriptors: list[OperatorDescriptor]) -> None:
     """Have this process compile the kernels that these operators need, or read them."""
     for descriptor in descriptors:
-        for side in (0, 1) if descriptor.kind == "join" else (0,):
+        for side in range(descriptor.inputs):
             fragmenter = Fragmenter(descriptor, side)
             fragmenter.add(example(descriptor, side), [name for name, _ in descriptor.key], TIME)
             fragmenter.drain()
 
 
 def example(descriptor: OperatorDescriptor, side: int) -> pa.RecordBatch:
-    """Two records that fit the operator."""
-    kinds: dict[str, pa.DataType] = {n: pa.int64() if t == "int" else pa.string() for n, t in descriptor.key}
-    for a in descriptor.aggregates:
-        for column, number in ((a.column, a.number), (a.by, a.by_number)):
-            if column is not None:
-                kinds.setdefault(column, NUMBER_TYPES[number])
-    kept = descriptor.left if side == 0 else descriptor.right
-    for _, column, kind in kept.columns if kept else ():
-        kinds.setdefault(column, pa.type_for_alias(kind))
-    kinds[TIME] = pa.int64()
-    filled = {n: pa.array([str(i) if pa.types.is_string(k) else i for i in (1, 2)]).cast(k) for n, k in kinds.items()}
-    return pa.RecordBatch.from_pydict(filled)
+    """Two records that fit the operator; all but their times is null, as that of any type may be."""
+    kinds = {**_types(descriptor, side), **{name: type_of(kind) for name, kind in descriptor.key}}
+    return pa.RecordBatch.from_pydict({**{name: pa.nulls(2, kind) for name, kind in kinds.items()}, TIME: [1, 2]})
+
+
+def _types(descriptor: OperatorDescriptor, side: int) -> dict[str, pa.DataType]:
+    match descriptor.kind:
+        case "aggregate":
+            # Of a column that one only counts and another one reads, the other one knows the type.
+            read_last = sorted(descriptor.aggregates, key=reads_values)
+            columns = [c for a in read_last for c in ((a.column, a.number), (a.by, a.by_number))]
+            return {name: values.arrow_type(value) for name, value in columns if name is not None}
+        case "join":
+            return {source: values.named_type(kind) for _, source, kind in descriptor.sides[side].columns}
+        case "process":
+            order = {} if descriptor.shape.order is None else {descriptor.shape.order: pa.int64()}
+            return {**order, **{field.name: field.type for field in process_inputs(descriptor)[side]}}
+        case _:
+            assert_never(descriptor.kind)

@@ -1,26 +1,151 @@
-"""Windows and durations as a pipeline names them. Values only."""
+"""Windows, durations and what is emitted when, as a pipeline names them. Values only."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from ferry.contract.descriptors import Window
+from ferry.contract.descriptors import Emit, Window
 from ferry.contract.errors import SpecRefused
 
 
 def tumbling(size: int | str) -> Window:
-    """Windows [k * size, (k + 1) * size). Milliseconds, or text such as "60s"."""
+    """Windows [k * size, (k + 1) * size).
+
+    Parameters:
+        size: milliseconds, or text such as "60s".
+    Returns: a window, for `.window(...)`.
+    Raises: SpecRefused, if the size is no duration, or 0.
+    Example:
+        >>> ferry.tumbling("60s") == ferry.tumbling(60_000)
+        True
+    """
     return sliding(size, size)
 
 
 def sliding(size: int | str, slide: int | str) -> Window:
-    """Windows of `size` that start at every multiple of `slide`. The slide must divide the size."""
+    """Windows of `size` that start at every multiple of `slide`.
+
+    Parameters:
+        size: milliseconds, or text such as "60s".
+        slide: the same; it must divide the size.
+    Returns: a window, for `.window(...)`.
+    Raises: SpecRefused, if one of them is no duration, or 0, or the slide does not divide the size.
+    Example:
+        >>> ferry.sliding("60s", "7s")
+        Traceback (most recent call last):
+        ferry.contract.errors.SpecRefused: window: slide '7s' does not divide size '60s'; choose a slide that does
+    """
     size_ms, slide_ms = milliseconds(size, "size"), milliseconds(slide, "slide")
     if slide_ms <= 0 or size_ms <= 0:
         raise SpecRefused(f"window: size {size!r} and slide {slide!r} must be positive")
     if size_ms % slide_ms:
         raise SpecRefused(f"window: slide {slide!r} does not divide size {size!r}; choose a slide that does")
     return Window(size_ms, slide_ms)
+
+
+class SessionGap(NamedTuple):
+    """Sessions: records of a key that are at most so far apart."""
+
+    gap_ms: int
+
+    @property
+    def alone(self) -> Window:
+        """The session of a record that nothing else belongs to."""
+        return Window(self.gap_ms, 1)
+
+
+class LastRows(NamedTuple):
+    """Windows of rows: the last ones of each key."""
+
+    size: int
+    slide: int
+
+
+class EachRecord(NamedTuple):
+    """A row for each record, with these columns of its own, in this order within an epoch."""
+
+    columns: dict[str, str]
+    order: list[str]
+
+
+def session(gap: int | str) -> SessionGap:
+    """Sessions: a record that is at most `gap` after the one before it, of the same key, is of the same session.
+
+    A session ends `gap` after its last record, and is final when the watermark has reached that.
+
+    Parameters:
+        gap: milliseconds, or text such as "10s".
+    Returns: a window, for `.window(...)`.
+    Raises: SpecRefused, if the gap is no duration, or 0.
+    Example:
+        >>> visits = bids.event_time("ts", delay="3s").key_by("bidder").window(ferry.session("10s"))
+        >>> visits.aggregate("visits", num=ferry.count()).columns
+        ['bidder', 'window_start', 'window_end', 'num']
+    """
+    gap_ms = milliseconds(gap, "gap")
+    if not gap_ms:
+        raise SpecRefused(f"window: a session's gap of {gap!r} is no time at all")
+    return SessionGap(gap_ms)
+
+
+def rows(size: int, slide: int = 1) -> LastRows:
+    """Windows of the last rows of each key: each record ends one, or every `slide`-th.
+
+    Parameters:
+        size: how many rows; the first windows of a key have less.
+        slide: how many rows lie between the ends of two windows.
+    Returns: a window, for `.window(...)`.
+    Raises: SpecRefused, if one of them is not a positive number.
+    Example:
+        >>> last5 = bids.event_time("ts").key_by("auction").window(ferry.rows(5))
+        >>> last5.aggregate("last5", ["seq"], total=ferry.sum("price")).columns
+        ['seq', 'total']
+    """
+    if not all(isinstance(n, int) and n >= 1 for n in (size, slide)):
+        raise SpecRefused(f"window: rows({size!r}, {slide!r}) needs numbers of rows, 1 at least")
+    return LastRows(size, slide)
+
+
+def records(*columns: str, order: str | Sequence[str] = ()) -> EachRecord:
+    """Emit a row for each record, with the aggregates of its key until then, itself among them.
+
+    Parameters:
+        columns: those of the record itself that are there, too.
+        order: columns that say in which order an epoch's records of a key are taken; none: that of event time.
+    Returns: what `emit` of an aggregate without a window takes.
+    Raises: nothing.
+    Example:
+        >>> counts = bids.event_time("ts").key_by("auction")
+        >>> counts.aggregate("counts", num=ferry.count(), emit=ferry.records("seq", "auction", order="seq")).columns
+        ['seq', 'auction', 'num']
+    """
+    return EachRecord({column: column for column in columns}, [order] if isinstance(order, str) else list(order))
+
+
+def at_end() -> Emit:
+    """Emit the rows of all keys once, when a finite input has ended.
+
+    Returns: what `emit` of an aggregate without a window takes; it is the default.
+    Raises: nothing.
+    Example:
+        >>> totals = bids.key_by("auction").aggregate("totals", num=ferry.count(), emit=ferry.at_end())
+    """
+    return "final"
+
+
+def changes() -> Emit:
+    """Emit after each epoch one row for every key that has changed in it, with its new values: Spark's update mode.
+
+    How records fall into epochs decides which rows there are on the way; the last row of a key has its final values.
+
+    Returns: what `emit` of an aggregate without a window takes.
+    Raises: nothing.
+    Example:
+        >>> totals = bids.key_by("auction").aggregate("totals", num=ferry.count(), emit=ferry.changes())
+    """
+    return "changes"
 
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}

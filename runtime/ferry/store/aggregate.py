@@ -1,9 +1,9 @@
 """State of one windowed aggregate in one instance, for all its virtual nodes.
 
-One `SliceTable` per slice, of which some are open: slices may be more than a process may open files. State changes by `put`
-(and `put_absent`, `expire`, `drop`); `delta` only computes what a put would change. What was forgotten is left out at once,
-and leaves the disk later, in pieces (`work`). Iterators look at the state anew at every step, so puts may happen between two
-`next()`.
+One `SliceTable` per slice, of which some are open: slices may be more than a process may open files. State changes by
+`apply` (and `apply_absent`, `release`, `drop`); `delta` only computes what applying it would change. What was forgotten is
+left out at once, and leaves the disk later, in pieces (`work`). Iterators look at the state anew at every step, so deltas
+may be applied between two `next()`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import OVERFLOW, RowsGone, SpecRefused
-from ferry.kernels import aggregates, columns, grouping, panes, schemas
-from ferry.kernels.aggregates import PlacedAggregate
-from ferry.kernels.columns import split_by_vnode, take_vnodes
+from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
 from ferry.store import mapped
 from ferry.store.drops import Drops
 from ferry.store.slice_table import BEGIN, CUT_BYTES, RowArrays, SliceTable
-
-__all__ = ["AggregateState", "split_by_vnode", "take_vnodes"]
 
 FIRED_ROWS_MAX = 65536
 FIRED_BYTES_MAX = 64 * 1024 * 1024
@@ -154,10 +150,12 @@ class AggregateState:
     def _batch(self, groups: tuple[Ints, grouping.Bytes]) -> pa.RecordBatch:
         return columns.from_groups(self.descriptor, *groups)
 
-    def delta(self, parts: list[pa.RecordBatch], watermark: int) -> tuple[pa.RecordBatch, int]:
+    def delta(
+        self, parts: list[pa.RecordBatch], times: EpochTimes, vnodes: Ints | None = None
+    ) -> tuple[pa.RecordBatch, int]:
         """After-images of these partials, sorted by hash, and the number of late records, which are dropped.
 
-        `watermark` is that of the epoch before: a slice is late when its last window had ended by then. The state is
+        A slice is late when its last window had ended at the watermark before the epoch. The state is
         not touched; the partials must be those of virtual nodes that this instance leads.
         """
         late, timely = 0, []
@@ -165,7 +163,7 @@ class AggregateState:
             if batch.num_rows == 0:
                 continue
             slices = batch.column("slice").to_numpy(zero_copy_only=True)
-            is_late = panes.last_ends(self.descriptor.window, slices) <= watermark
+            is_late = panes.last_ends(self.descriptor.window, slices) <= times.low
             if is_late.any():
                 late += int(batch.column("n").to_numpy()[is_late].sum())
                 batch = batch.filter(pa.array(~is_late))
@@ -184,21 +182,21 @@ class AggregateState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
+    def apply(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
         """Set these entries; idempotent. Raises Exhausted before a write for which there is no room."""
-        self._put(delta, absent=False)
+        self._apply(delta, absent=False)
 
-    def put_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set those of these entries that are not there: a snapshot never overwrites a delta that was put before it."""
-        self._put(chunk, absent=True)
+    def apply_absent(self, chunk: pa.RecordBatch) -> None:
+        """Set those of these entries that are not there: a snapshot never overwrites a delta that was applied before it."""
+        self._apply(chunk, absent=True)
 
-    def _put(self, batch: pa.RecordBatch, absent: bool) -> None:
+    def _apply(self, batch: pa.RecordBatch, absent: bool) -> None:
         if batch.num_rows == 0:
             return
         p = columns.to_partials(self.descriptor, batch)
         distinct, bounds, order = columns.slice_groups(p.slices, self.descriptor.window.pane_ms)
         rows = RowArrays(p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
-        # Slices that are over stay over, also when an old put is done again.
+        # Slices that are over stay over, also when an old delta is applied again.
         live = [
             (s, order[bounds[i] : bounds[i + 1]])
             for i, s in enumerate(distinct.tolist())
@@ -225,7 +223,7 @@ class AggregateState:
             table.page_out()
             excess -= table.mapped_bytes
 
-    def expire(self, watermark: int) -> None:
+    def release(self, epoch: int, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
         self.expired = max(self.expired, watermark)
         count = bisect_left(self._slices, True, key=lambda s: self.descriptor.window.last_end(s) > self.expired)
@@ -270,19 +268,19 @@ class AggregateState:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def fired(self, low: int, high: int, vnodes: Ints, max_rows: int = FIRED_ROWS_MAX) -> Iterator[pa.RecordBatch]:
+    def fired(self, times: EpochTimes, vnodes: Ints, max_rows: int = FIRED_ROWS_MAX) -> Iterator[pa.RecordBatch]:
         """Results of the windows with low < window_end <= high for these virtual nodes (schemas.fired_schema), lazily.
 
         Raises RowsGone when slices of these windows were expired, before or between two batches.
         """
         vnodes = np.unique(np.asarray(vnodes, np.int64))
-        self._require_not_expired(low)
+        self._require_not_expired(times.low)
         slices = np.array(self._slices, np.int64)
-        for start, members in panes.windows_between(self.descriptor.window, slices, low, high):
+        for start, members in panes.windows_between(self.descriptor.window, slices, times.low, times.high):
             pane_starts = slices[members].tolist()
             begin = 0
             while begin < vnodes.size:
-                self._require_not_expired(low)
+                self._require_not_expired(times.low)
                 totals = np.sum([self._table(s).totals() for s in pane_starts], axis=0)[:, vnodes[begin:]]
                 counts, size = np.cumsum(totals, axis=1)
                 end = int(
@@ -322,39 +320,31 @@ class AggregateState:
         return groups.rows(), groups.heap
 
     def _results(self, rows: Ints, heap: grouping.Bytes, start: int) -> pa.RecordBatch:
-        key = columns.key_array(self.descriptor, rows[:, KEY], heap)
-        if self.descriptor.int_key:
-            out = [key]
-        else:
-            out = columns.decode_keys(*columns.binary(key), [kind for _, kind in self.descriptor.key])
-        out.append(pa.array(np.full(rows.shape[0], start)))
-        out.append(pa.array(np.full(rows.shape[0], start + self.descriptor.window.size_ms)))
+        hashes = np.ascontiguousarray(rows[:, grouping.HASH]).view(np.uint64)
+        out = keys.fired(self.descriptor, hashes, rows[:, KEY], heap)
+        bounds = (start, start + self.descriptor.window.size_ms) if self.descriptor.windowed else ()
+        out += [pa.array(np.full(rows.shape[0], bound)) for bound in bounds]
         cells = columns.cell_arrays(self.descriptor, rows[:, CELLS:])
         records = pa.array(np.ascontiguousarray(rows[:, COUNT]))
         for place in aggregates.places(self.descriptor):
-            result = place.function.result(cells[place.state], records)
-            if place.function.nullable:
-                self._refuse_overflow(place, rows[:, -1], start)
-                seen = pa.array(rows[:, -1] & (1 << place.first) != 0)
-                result = pc.if_else(seen, result, pa.scalar(None, result.type))
-            out.append(result)
+            try:
+                out.append(place.results(cells[place.state], records, rows[:, -1]))
+            except OverflowError as beyond:
+                a, window = place.aggregate, f" in the window from {start}" if self.descriptor.windowed else ""
+                raise SpecRefused(
+                    f"{OVERFLOW}operator {self.descriptor.name}, {a.name}={a.function}({a.column!r}): the sum of a key"
+                    f"{window} is {beyond}; make the column a double before the operator"
+                ) from beyond
         return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.descriptor))
 
-    def _refuse_overflow(self, place: PlacedAggregate, flags: Ints, start: int) -> None:
-        if (flags & (1 << grouping.OVERFLOWED + place.first)).any():
-            a = place.aggregate
-            raise SpecRefused(
-                f"{OVERFLOW}operator {self.descriptor.name}, {a.name}={a.function}({a.column!r}): the sum of a key in the "
-                f"window from {start} is beyond 64-bit integers; make the column a double before the operator"
-            )
+    def will_fire(self, delta: pa.RecordBatch, times: EpochTimes, vnodes: Ints) -> int:
+        """About how many rows `fired` will yield once this delta of these virtual nodes is applied."""
+        return self.fired_count(times, vnodes) + delta.num_rows * panes.ends_of_a_row(self.descriptor.window, times)
 
-    def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
-        """Upper bound of the rows that `fired` yields; exact for tumbling windows.
-
-        About so many, and never 0, where it has many slices to look at (COUNT_SLICES_MAX).
-        """
+    def fired_count(self, times: EpochTimes, vnodes: Ints) -> int:
+        """Upper bound of what `fired` yields, exact for tumbling windows; of many slices about so, and never 0."""
         slices = np.array(self._slices, np.int64)
-        windows = panes.windows_between(self.descriptor.window, slices, low, high)
+        windows = panes.windows_between(self.descriptor.window, slices, times.low, times.high)
         fires = np.unique(np.concatenate([members for _, members in windows] or [NO_INTS]))
         sample = fires[:: max(1, -(-fires.size // COUNT_SLICES_MAX))]
         rows = np.zeros(slices.size, np.int64)

@@ -1,4 +1,4 @@
-"""A small document that is replaced as a whole: the committed label and watermark of an instance.
+"""A small document that is replaced as a whole: the commit id and the watermark of an instance.
 
 Written last (rule `whole_flag` of the protocol): what it does not name is not there. Two slots of one preallocated file are
 written in turn, so that a torn write leaves the document before it, and no write creates or renames a file: an epoch

@@ -1,12 +1,11 @@
 """Which virtual nodes were dropped when: a drop is one small file, however much state there is.
 
 Files of state are numbered; what a file with a number up to `at[v]` holds of virtual node v is not there any more. Files
-are cleaned of it later, in pieces. Must be written before anything of what was dropped is put anew.
+are cleaned of it later, in pieces. Must be written before anything of what was dropped comes back.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from ferry.contract.errors import Exhausted, StateUnavailable
 from ferry.kernels.grouping import Ints
+from ferry.system import files
 
 
 class Drops:
@@ -40,12 +40,11 @@ class Drops:
         """Whatever is in files numbered up to `number` of these virtual nodes is gone."""
         at = self.at.copy()
         at[vnodes] = number
-        unfinished = self._path.with_suffix(".new")
         try:
-            unfinished.write_bytes(msgpack.packb({"at": at.tobytes(), "notes": notes}))
+            with files.replacing(self._path) as new:
+                new.write_bytes(msgpack.packb({"at": at.tobytes(), "notes": notes}))
         except OSError as e:
             raise Exhausted(f"{self._path}: could not be written: {e}") from e
-        os.replace(unfinished, self._path)
         self.at, self.notes, self.last = at, notes, int(at.max())
 
     def gone(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:

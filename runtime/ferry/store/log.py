@@ -1,4 +1,4 @@
-"""The log of prepared deltas of one instance: one file per (label, source), and an arena that deltas may be sent from.
+"""The log of prepared deltas of one instance: one file per (commit id, source), and an arena that deltas may be sent from.
 
 What was prepared must survive the process, so that a commit can be finished after a restart: a delta is logged before it
 is acknowledged, and forgotten when a later step proves that it is final. Files are written under
@@ -14,7 +14,6 @@ anything else before the file is gone and nobody looks at them any more (see `ar
 from __future__ import annotations
 
 import mmap
-import os
 import re
 import struct
 import zlib
@@ -29,6 +28,7 @@ from ferry.contract.errors import Exhausted
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.store import mapped
 from ferry.store.arena import Arena, Block
+from ferry.system import files
 
 _HEADER = struct.Struct("<8sII")
 """magic, checksum of all that follows it, bytes of the meta document"""
@@ -74,9 +74,9 @@ class DeltaLog:
                 path.unlink()
             elif found := _NAME.match(path.name):
                 epoch, operator, generation, number = (int(g) for g in found.groups()[:4])
-                label = CommitId(Step(epoch, operator), Attempt(generation, number))
+                commit_id = CommitId(Step(epoch, operator), Attempt(generation, number))
                 if self._find(path):
-                    self._sources.setdefault(label, {})[unquote(found[5])] = path
+                    self._sources.setdefault(commit_id, {})[unquote(found[5])] = path
                 else:
                     path.unlink()
 
@@ -112,12 +112,12 @@ class DeltaLog:
             self._fresh[path] = _Entry(*_decoded(found.about, block.buffer), block.buffer)
         return True
 
-    def append(self, label: CommitId, source: str, meta: dict[str, Any], batch: pa.RecordBatch) -> pa.Buffer:
-        """Keep one delta; the same label and source again replaces it. Raises Exhausted when there is no room.
+    def append(self, commit_id: CommitId, source: str, meta: dict[str, Any], batch: pa.RecordBatch) -> pa.Buffer:
+        """Keep one delta; the same commit id and source again replaces it. Raises Exhausted when there is no room.
 
         Returns the batch as `RecordBatch.serialize` makes it, where it lies: in the arena as long as anybody holds this.
         """
-        (epoch, operator), (generation, number) = label
+        (epoch, operator), (generation, number) = commit_id
         name = f"{epoch:020d}-{operator:06d}-{generation:010d}-{number:010d}-{quote(source, safe='')}.delta"
         path = self.directory / name
         block = self._block(batch)
@@ -126,7 +126,7 @@ class DeltaLog:
             writer.write_batch(batch)
         stream = sink.getvalue() if block is None else block.buffer
         self._write(path, msgpack.packb(meta), stream, None if block is None else block.offset)
-        self._sources.setdefault(label, {})[source] = path
+        self._sources.setdefault(commit_id, {})[source] = path
         self._fresh[path] = _Entry(meta, batch, None if block is None else stream)
         schema_bytes = 8 + int.from_bytes(stream.slice(4, 4), "little")
         return stream.slice(schema_bytes, stream.size - schema_bytes - _END_BYTES)
@@ -139,24 +139,21 @@ class DeltaLog:
 
     def _write(self, path: Path, about: bytes | pa.Buffer, stream: pa.Buffer, offset: int | None) -> None:
         """`offset`: where in the arena the stream is already; None: it goes into the file."""
-        unfinished = path.with_name(f"{path.name}.tmp")
         place = b"" if offset is None else _PLACE.pack(offset, stream.size)
         checksum = _checksum(len(about).to_bytes(4, "little"), about, place, stream)
         parts = [about, stream] if offset is None else [about, place]
         mapped.require_room(self.directory, sum(map(len, parts)))
         try:
-            with unfinished.open("wb") as f:
+            with files.replacing(path) as new, new.open("wb") as f:
                 f.write(_HEADER.pack(_MAGIC if offset is None else _MAGIC_PLACED, checksum, len(about)))
                 f.writelines(parts)
         except OSError as e:
-            unfinished.unlink(missing_ok=True)
             raise Exhausted(f"{path}: delta of {stream.size} bytes could not be written: {e}") from e
-        os.replace(unfinished, path)
 
-    def entries(self, label: CommitId) -> list[tuple[str, dict[str, Any], pa.RecordBatch]]:
-        """(source, meta, batch) of every delta of this label, by source; torn ones are left out."""
+    def entries(self, commit_id: CommitId) -> list[tuple[str, dict[str, Any], pa.RecordBatch]]:
+        """(source, meta, batch) of every delta of this commit id, by source; torn ones are left out."""
         out = []
-        for source, path in sorted(self._sources.get(label, {}).items()):
+        for source, path in sorted(self._sources.get(commit_id, {}).items()):
             entry = self._fresh.get(path)
             if entry is not None:
                 out.append((source, entry.meta, entry.batch))
@@ -164,14 +161,14 @@ class DeltaLog:
                 out.append((source, *_decoded(found.about, found.stream)))
         return out
 
-    def labels(self, step: Step | None = None) -> list[CommitId]:
-        """Labels (of this step) of which a delta is here, in order of steps and attempts."""
-        return sorted(label for label in self._sources if step is None or label.step == step)
+    def commit_ids(self, step: Step | None = None) -> list[CommitId]:
+        """Commit ids (of this step) of which a delta is here, in order of steps and attempts."""
+        return sorted(commit_id for commit_id in self._sources if step is None or commit_id.step == step)
 
     def forget(self, upto: Step) -> None:
         """Remove the deltas of all steps up to and including `upto`."""
-        for label in [label for label in self._sources if label.step <= upto]:
-            for path in self._sources.pop(label).values():
+        for commit_id in [commit_id for commit_id in self._sources if commit_id.step <= upto]:
+            for path in self._sources.pop(commit_id).values():
                 path.unlink(missing_ok=True)
                 self._fresh.pop(path, None)  # not before: then its block may be another delta's
 

@@ -1,8 +1,8 @@
 """State of one windowed join in one instance, for all its virtual nodes.
 
-Rows are only added (`put`, once per source of an epoch) and forgotten (`expire`, `drop`), so the state is a set of immutable
-segments, merged in tiers. What was forgotten is left out at once, and leaves the disk later: `work` merges, cleans and
-removes in pieces, so that no step takes longer when there is more state. How rows are joined: `joining`.
+Rows are only added (`apply`, once per source of an epoch) and forgotten (`release`, `drop`), so the state is a set of
+immutable segments, merged in tiers. What was forgotten is left out at once, and leaves the disk later: `work` merges,
+cleans and removes in pieces, so that no step takes longer when there is more state. How rows are joined: `joining`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import pyarrow as pa
 
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug
 from ferry.kernels import columns, panes, schemas
-from ferry.kernels.grouping import Ints, order_by_hash
+from ferry.kernels.grouping import Ints
 from ferry.store import mapped, removals, segments
 from ferry.store.drops import Drops
 from ferry.store.joining import FIRED_ROWS_MAX, Join
 from ferry.store.merging import Merge
 from ferry.store.removals import Removals
-from ferry.store.segments import About, Segment, hashes_of
+from ferry.store.segments import About, Segment
 
 TIER = 16
 """Segments of one level that are merged into one of the next."""
@@ -37,10 +38,10 @@ MERGE_MIN = 4
 """Fewer segments that are so large stay as they are."""
 
 _FUEL = 4
-"""Bytes that a put merges for each of its own: every row is merged once a level, and levels are sixteen times larger."""
+"""Bytes merged for each byte that is applied: every row is merged once a level, and levels are sixteen times larger."""
 
-_PARTS_A_PUT = 2
-"""A put merges no more parts than this, unless it is larger itself; what is left to do is done by `work`."""
+_PARTS_A_DELTA = 2
+"""`apply` merges no more parts than this, unless its delta is larger; what is left to do is done by `work`."""
 
 _CLEAN_AT_ONCE = 64
 """Segments that one step asks how much of them is left."""
@@ -71,9 +72,9 @@ class RowState:
         self._sequence = max([self._drops.last, 0, *(s.sequence for s in self._segments)])
         noted = self._drops.notes
         self._epoch = max([noted.get("epoch", -1), *(s.about.epoch for s in self._segments)])
-        """of the newest put; those before it are over"""
+        """of the delta applied last; epochs before it are over"""
         self._sources = set(noted["sources"]) if noted.get("epoch") == self._epoch else set()
-        """put already of that epoch"""
+        """of which the delta of that epoch was applied"""
         self._sources.update(x for s in self._segments if s.about.epoch == self._epoch for x in s.about.sources)
         self._merges: dict[int, Merge] = {}
         """under way, by level"""
@@ -91,19 +92,15 @@ class RowState:
     def combine(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """All rows, sorted by hash, hence by virtual node. Reads no state."""
         batches = [b for b in batches if b.num_rows]
-        if not batches:
-            return columns.empty(self._schema)
-        whole = columns.concatenated(batches)
-        hashes = hashes_of(whole)
-        if bool(np.all(hashes[:-1] <= hashes[1:])):
-            return whole
-        return whole.take(pa.array(order_by_hash(hashes)))
+        return columns.sorted_by_hash(batches) if batches else columns.empty(self._schema)
 
-    def delta(self, parts: list[pa.RecordBatch], watermark: int) -> tuple[pa.RecordBatch, int]:
+    def delta(
+        self, parts: list[pa.RecordBatch], times: EpochTimes, vnodes: Ints | None = None
+    ) -> tuple[pa.RecordBatch, int]:
         """The rows to append, sorted by hash, and the number of late ones, which are dropped (see AggregateState.delta)."""
         late, timely = 0, []
         for batch in parts:
-            kept = self._living(batch, watermark)
+            kept = self._living(batch, times.low)
             late += batch.num_rows - kept.num_rows
             timely.append(kept)
         return self.combine(timely), late
@@ -115,21 +112,21 @@ class RowState:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def put(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
+    def apply(self, delta: pa.RecordBatch, epoch: int, source: str) -> None:
         """Append rows, once per source of an epoch. Raises Exhausted when the disk is full.
 
-        Epochs are put in order, so only the sources of the last one have to be known: an instance that comes back does its
-        last put again, and a learner's delta may come after the others.
+        Epochs are applied in order, so only the sources of the last one have to be known: an instance that comes back does
+        its last one again, and a learner's delta may come after the others.
         """
         if epoch < self._epoch:
-            raise Bug(f"{self.directory}: rows of epoch {epoch} are put after those of epoch {self._epoch}")
+            raise Bug(f"{self.directory}: rows of epoch {epoch} are applied after those of epoch {self._epoch}")
         if epoch == self._epoch and source in self._sources:
             return
         if self._append(delta, epoch, (source,)):
             self._sources = {*self._sources, source} if epoch == self._epoch else {source}
             self._epoch = epoch
 
-    def put_absent(self, chunk: pa.RecordBatch) -> None:
+    def apply_absent(self, chunk: pa.RecordBatch) -> None:
         """Append a chunk of a snapshot, which comes once. A snapshot holds no row of a later delta, so none is there yet."""
         self._append(chunk, -1, ())
 
@@ -143,7 +140,7 @@ class RowState:
         )
         writer.add(rows)
         self._add(writer.finish())
-        most = max(rows.nbytes, _PARTS_A_PUT * segments.PART_BYTES)
+        most = max(rows.nbytes, _PARTS_A_DELTA * segments.PART_BYTES)
         self._fuel = min(self._fuel, 0) + min(_FUEL * rows.nbytes, most)
         while self._fuel > 0 and self._merge():
             pass
@@ -178,16 +175,16 @@ class RowState:
             counts[gone] = 0
         return counts
 
-    def expire(self, watermark: int) -> None:
+    def release(self, epoch: int, watermark: int) -> None:
         """Forget the slices whose last window has ended at this watermark; they never come back."""
         self.expired = max(self.expired, watermark)
-        # Also what they say was put: putting it again would add rows of expired slices only, which `put` leaves out.
+        # Also what they say was applied: applying it again would add rows of expired slices only, which `apply` leaves out.
         self._remove([s for s in self._segments if self.descriptor.window.last_end(s.about.last_slice) <= self.expired])
 
     def drop(self, vnodes: Ints) -> None:
         """Forget these virtual nodes: their rows leave the disk later. When interrupted, do it again.
 
-        What was put stays known, so that putting it again brings nothing back.
+        What was applied stays known, so that applying it again brings nothing back.
         """
         vnodes = np.asarray(vnodes, np.int64)
         if not self._entries[vnodes].any():
@@ -267,27 +264,31 @@ class RowState:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def fired(self, low: int, high: int, vnodes: Ints, max_rows: int = FIRED_ROWS_MAX) -> Iterator[pa.RecordBatch]:
+    def fired(self, times: EpochTimes, vnodes: Ints, max_rows: int = FIRED_ROWS_MAX) -> Iterator[pa.RecordBatch]:
         """Inner join by key of the windows with low < window_end <= high (schemas.fired_schema), lazily, in pieces.
 
         A piece in which nothing is joined gives a batch of no rows: whoever waits for the state need not wait for the next.
         Raises RowsGone when slices of these windows were expired, before or between two batches.
         """
-        return self._join.fired(low, high, np.unique(np.asarray(vnodes, np.int64)), max_rows)
+        return self._join.fired(times.low, times.high, np.unique(np.asarray(vnodes, np.int64)), max_rows)
 
-    def fired_count(self, low: int, high: int, vnodes: Ints) -> int:
+    def will_fire(self, delta: pa.RecordBatch, times: EpochTimes, vnodes: Ints) -> int:
+        """About how many rows `fired` will yield once this delta of these virtual nodes is applied."""
+        return self.fired_count(times, vnodes) + delta.num_rows * panes.ends_of_a_row(self.descriptor.window, times)
+
+    def fired_count(self, times: EpochTimes, vnodes: Ints) -> int:
         """About how many rows `fired` yields, from a sample where it reads much (joining.COUNT_BYTES_MAX), and never 0 then.
 
         Else exactly so many (more when byte keys collide). Sorts keys, but reads no other column.
         """
-        return self._join.count(low, high, np.unique(np.asarray(vnodes, np.int64)))
+        return self._join.count(times.low, times.high, np.unique(np.asarray(vnodes, np.int64)))
 
     def _held(self, vnodes: Ints) -> list[tuple[Segment, Ints]]:
         """The segments, and those of these virtual nodes that they hold and that were not dropped since."""
         return [(s, vnodes[self._drops.at[vnodes] < s.sequence]) for s in self._segments]
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
-        """All rows that are there now and not forgotten meanwhile, exactly once, in chunks; rows put later are not in it.
+        """All rows that are there now and not forgotten meanwhile, exactly once, in chunks; rows applied later are not.
 
         Some chunks have no rows: after so much was read in vain, for whoever asks has other things to do.
         """

@@ -1,6 +1,6 @@
 """Immutable segments of rows: Arrow files sorted by hash, in parts of bounded size, mapped when read.
 
-Named `SEQUENCE.LEVEL.arrow`; written under another name, then renamed. The schema's metadata says which put a segment
+Named `SEQUENCE.LEVEL.arrow`; written under another name, then renamed. The schema's metadata says which delta a segment
 comes from and which older segments it replaces, so that a crash between the rename and their removal is harmless.
 """
 
@@ -35,7 +35,7 @@ class About:
     """What a segment says of itself."""
 
     epoch: int
-    """of the newest put that it has rows of; -1: rows of a snapshot only"""
+    """of the newest delta that it has rows of; -1: rows of a snapshot only"""
     sources: tuple[str, ...]
     """of that epoch"""
     replaces: tuple[str, ...]
@@ -108,10 +108,15 @@ class Writer:
         self._slices: set[int] = set()
         self._bytes = self._rows = 0
         self._schema = schema
-        told = {"epoch": about.epoch, "sources": about.sources, "replaces": about.replaces, "last": about.last_slice}
+        described = {
+            "epoch": about.epoch,
+            "sources": about.sources,
+            "replaces": about.replaces,
+            "last": about.last_slice,
+        }
         with self._full_disk():
             self._sink = pa.OSFile(str(self._unfinished), "wb")
-            self._writer = pa.ipc.new_file(self._sink, schema.with_metadata({_METADATA: json.dumps(told)}))
+            self._writer = pa.ipc.new_file(self._sink, schema.with_metadata({_METADATA: json.dumps(described)}))
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Rows sorted by hash, none before those that were added before. Raises Exhausted before the disk is full."""
@@ -190,8 +195,8 @@ def read(path: Path, virtual_nodes: int) -> Segment:
     sequence, level, _ = path.name.split(".")
     try:
         batches = list(_batches(path))
-        told = json.loads(batches[0].schema.metadata[_METADATA])
-        about = About(told["epoch"], tuple(told["sources"]), tuple(told["replaces"]), told["last"])
+        described = json.loads(batches[0].schema.metadata[_METADATA])
+        about = About(described["epoch"], tuple(described["sources"]), tuple(described["replaces"]), described["last"])
     except (pa.ArrowInvalid, IndexError, KeyError, TypeError, ValueError) as e:
         raise StateUnavailable(f"{path}: not a segment that can be read ({e}); warm this instance again") from e
     counts = np.zeros(virtual_nodes, np.int32)

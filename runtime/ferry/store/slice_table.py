@@ -142,8 +142,8 @@ class SliceTable:
         self.mapped_bytes = self._header_bytes + int((1 << used).sum()) * self.row_bytes + heap
 
     def room_for(self, rows: int) -> int:
-        """Upper bound of the disk that this many new rows take in the regions there are: each on a page of its own."""
-        return min(rows * mapped.PAGE_BYTES, int(self._end[0]) * self.row_bytes)
+        """Upper bound of the disk that this many new rows take in the regions there are: each on pages of its own."""
+        return min(rows * (mapped.PAGE_BYTES + self.row_bytes), int(self._end[0]) * self.row_bytes)
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
@@ -313,11 +313,16 @@ class SliceTable:
 
     def merge_stored(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes, codes: Ints) -> None:
         """Add the stored values to the groups `rows[order]` in place (layout of kernels.grouping)."""
+        found = self.find(rows, order, offsets, data)
+        grouping.merge_found(rows, rows.view(np.float64), order, found, self.slots, self.fslots, codes)
+
+    def find(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes) -> Ints:
+        """Where in `slots` the keys of `rows[order]` are, of which words 1 and 2 are hash and key; -1: nowhere."""
         self.cold = False
-        found = table.find(
+        found: Ints = table.find(
             self.slots, self.heap, self.places, self._vnode_bits, self.by_bytes, order, rows, offsets, data
         )
-        grouping.merge_found(rows, rows.view(np.float64), order, found, self.slots, self.fslots, codes)
+        return found
 
     def scan(self, vnodes: Ints, at: Place, rows_max: int, bytes_max: int) -> tuple[Ints, Place]:
         """Rows (copied) of these virtual nodes from `at` on, at most so many; and where to go on from."""

@@ -5,7 +5,6 @@ Must never decide which driver is the right one, nor hold anything that a succes
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import shutil
@@ -14,20 +13,23 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 from ferry import environment
+from ferry.contract.backoff import back_off
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
 from ferry.environment import Environment
 from ferry.registry import JobRegistry
+from ferry.system.parent import die_with_parent
 from ferry.worker.launch import LOGGING, Files, command, configuration, variables
 from ferry.worker.tail import LogTail
 
 log = logging.getLogger("ferry.worker")
 
 LOOK_SECONDS = 0.2
-RESTART_SECONDS_MAX = 5.0
+RESTART_SECONDS, RESTART_SECONDS_MAX = 0.2, 5.0
 
 STEADY_SECONDS = 30.0
 """One that ran this long is started again at once."""
@@ -84,7 +86,7 @@ class Follower:
     def _ended(self, now: float, code: int) -> None:
         self._kill()
         self._failures = 1 if now - self._started > STEADY_SECONDS else self._failures + 1
-        delay = min(0.1 * 2**self._failures, RESTART_SECONDS_MAX)
+        delay = back_off(self._failures, RESTART_SECONDS, RESTART_SECONDS_MAX)
         self._not_before = now + delay
         log.warning("Spark's worker ended with %s, again in %.1f s", code, delay)
 
@@ -102,7 +104,7 @@ class Follower:
             stdin=subprocess.DEVNULL,
             env=environment.with_variables(more),
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
         self._started = now
 
@@ -119,9 +121,3 @@ class Follower:
 def say(line: str) -> None:
     """To the log of this container, where the lines of this process are."""
     print(line, file=sys.stderr, flush=True)
-
-
-def die_with_parent() -> None:
-    """Spark's worker never outlives this process (Linux: parent death signal), nor its executors it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

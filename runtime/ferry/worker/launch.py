@@ -6,12 +6,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ferry.contract import ports
+from ferry.contract import variables as names
 from ferry.contract.addresses import bracketed
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry.contract.places import SPARK_ENCRYPTED, DriverPlace
 from ferry.contract.tickets import derived
-from ferry.environment import SPARK_WORKER_PORT, Environment
+from ferry.environment import Environment
 
 CONFIGURATION = """\
 spark.authenticate true
@@ -92,7 +94,7 @@ def command(surroundings: Environment, files: Files, java: str, home: Path, driv
         "--host",
         bracketed(surroundings.address),
         "--port",
-        str(SPARK_WORKER_PORT if surroundings.fixed_ports else 0),
+        str(ports.SPARK_WORKER if surroundings.fixed_ports else 0),
         "--webui-port",
         "0",
         "--cores",
@@ -117,8 +119,8 @@ def variables(settings: RunSettings, worker: int, files: Files, home: Path) -> d
         "SPARK_LOCAL_DIRS": str(files.local),
         "_SPARK_AUTH_SECRET": derived(settings.secret, "spark"),
         "PYSPARK_PYTHON": sys.executable,
-        "FERRY_WORKER": str(worker),
-        "SPARK_EXECUTOR_ATTRIBUTE_FERRY_WORKER": str(worker),
+        names.WORKER: str(worker),
+        f"SPARK_EXECUTOR_ATTRIBUTE_{names.WORKER}": str(worker),
     }
 
 

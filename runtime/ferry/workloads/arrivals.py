@@ -7,10 +7,11 @@ tests/oracle, but any range of arrivals is made alone. Must never keep state bey
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ from ferry.contract.errors import Exhausted, RowsGone, SpecRefused
 from ferry.kernels import draws
 
 Ints = NDArray[np.int64]
+Values: TypeAlias = "NDArray[Any] | pa.Array"
+"""What a column is made as."""
 
 BASE_MS = 1_436_918_400_000
 """2015-07-15T00:00:00Z: the event time of event 0."""
@@ -31,23 +34,19 @@ _UNIT_STEPS = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrivals:
-    """Arguments that all generators have. Names and meaning are those of the reference generator's options."""
+class Arrivals(ABC):
+    """A workload whose events arrive in order of event time, and the arguments that all generators have.
+
+    Names and meaning of the arguments are those of the reference generator's options.
+    """
+
+    title: ClassVar[str]
+    schemas: ClassVar[dict[str, pa.Schema]]
+    """columns of every stream"""
 
     seed: int = 7
     rate: float = 1000.0
     """events per second of event time, all streams of the workload together"""
-    group: int = 1
-    """arrivals are shuffled inside groups of this many events (1: in order)"""
-    delay_prob: float = 0.0
-    """this share of the events arrives delay_ms late"""
-    delay_ms: int = 3000
-    keys: str = "nexmark"
-    """distribution of the keys: nexmark | uniform | zipf | pareto"""
-    domain: int = 100_000
-    """number of keys of the uniform, zipf and pareto draws"""
-    zipf_s: float = 1.0
-    pareto_alpha: float = 1.16
     events: int | None = None
     """length of the whole input, all streams of the workload together; None: endless"""
 
@@ -56,15 +55,6 @@ class Arrivals:
         self._number("rate", 1e-6, 2e6, "a number of events per second from 0.000001 to below 2,000,000")
         if self.spacing_us == 0:
             raise self._refused("rate", "below 2,000,000: events are whole microseconds apart in event time")
-        self._whole("group", 1)
-        self._number("delay_prob", 0.0, 1.0, "a share from 0.0 to 1.0")
-        self._whole("delay_ms", 0)
-        self._one_of("keys", KEYS)
-        self._whole("domain", 1, 2**53)
-        self._number("zipf_s", 0.0, 100.0, "a number from 0 to 100")
-        self._number("pareto_alpha", 1e-3, 1e3, "a number from 0.001 to 1000")
-        if self.keys == "zipf" and self.domain > 10**8:
-            raise self._refused("domain", "at most 100,000,000 for zipf keys: their weights are kept in memory")
         if self.events is not None:
             self._whole("events", 0)
             if self.events * self.spacing_us >= 2**62:
@@ -100,12 +90,91 @@ class Arrivals:
     @property
     def in_order(self) -> bool:
         """True when arrival number and event id are the same."""
-        return self.group == 1 and self.delay_prob == 0
+        return True
 
     def check(self, start: int, stop: int) -> None:
         """Raise RowsGone unless the input has arrivals start .. stop - 1."""
         if not 0 <= start <= stop or (self.events is not None and stop > self.events):
             raise RowsGone(f"{type(self).__name__} has no arrivals {start} to {stop} with events={self.events}")
+
+    def ids(self, start: int, stop: int) -> Ints:
+        """Ids of the events that arrive as numbers start .. stop - 1, in order of arrival."""
+        self.check(start, stop)
+        return np.arange(start, stop, dtype=np.int64)
+
+    def disorder_bound_ms(self) -> int:
+        """How far an event time may lie below the greatest one that arrived before it, at most; 0 when in order."""
+        return 0
+
+    def schema(self, stream: str) -> pa.Schema:
+        """Columns of one stream."""
+        if stream not in self.schemas:
+            raise SpecRefused(f"{self.title} has no stream {stream!r}; it must be one of {', '.join(self.schemas)}")
+        return self.schemas[stream]
+
+    def read(self, stream: str, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The stream's records among arrivals start .. stop - 1 of all streams, in order of arrival."""
+        return self.records(stream, start, self.ids(start, stop), columns)
+
+    def records(self, stream: str, first: int, ids: Ints, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The stream's records among the events `ids`, which arrive as numbers first, first + 1, ..."""
+        self.schema(stream)
+        return self._batch(stream, *self._share(stream, first, ids), columns)
+
+    def _share(self, stream: str, first: int, ids: Ints) -> tuple[Ints, Ints]:
+        """(arrival numbers, ids) of the stream's events among `ids`; here all of them are of the one stream."""
+        return np.arange(first, first + len(ids), dtype=np.int64), ids
+
+    def _batch(self, stream: str, seq: Ints, n: Ints, columns: Sequence[str] | None) -> pa.RecordBatch:
+        """Records of the events n, which arrive as numbers seq."""
+        schema = self.schema(stream)
+
+        def made(name: str) -> Values:
+            return seq if name == "seq" else self._column(stream, name, n)
+
+        return to_batch(schema, schema.names if columns is None else columns, made, len(n))
+
+    @abstractmethod
+    def _column(self, stream: str, name: str, n: Ints) -> Values:
+        """Values of one column, but for seq, of the stream's events n."""
+
+    def times(self, n: Ints) -> Ints:
+        """Event times, in milliseconds since the epoch, of these events."""
+        return draws.event_times(n, BASE_MS, self.spacing_us)
+
+    def below(self, n: Ints, field: int, bound: int) -> Ints:
+        """Uniform integers in [0, bound) for these events."""
+        return draws.below(n, np.uint64(self.seed), field, bound)
+
+    def zipf(self, n: Ints, field: int, domain: int, s: float) -> Ints:
+        """Integers in [0, domain) for these events, P(k) ~ 1 / (k + 1)^s."""
+        return draws.ranked(n, np.uint64(self.seed), field, *_zipf(domain, s))
+
+    def weighted(self, n: Ints, field: int, weights: tuple[int, ...]) -> Ints:
+        """Integers in [0, len(weights)) for these events, P(k) ~ weights[k]."""
+        return draws.ranked(n, np.uint64(self.seed), field, *_weighted(weights))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisorderedArrivals(Arrivals):
+    """A workload whose events may arrive out of order."""
+
+    group: int = 1
+    """arrivals are shuffled inside groups of this many events (1: in order)"""
+    delay_prob: float = 0.0
+    """this share of the events arrives delay_ms late"""
+    delay_ms: int = 3000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._whole("group", 1)
+        self._number("delay_prob", 0.0, 1.0, "a share from 0.0 to 1.0")
+        self._whole("delay_ms", 0)
+
+    @property
+    def in_order(self) -> bool:
+        """True when arrival number and event id are the same."""
+        return self.group == 1 and self.delay_prob == 0
 
     def ids(self, start: int, stop: int) -> Ints:
         """Ids of the events that arrive as numbers start .. stop - 1, in order of arrival.
@@ -152,18 +221,31 @@ class Arrivals:
             return 0
         return -(-_step_back(self.group) * self.spacing_us // 1000)
 
-    def times(self, n: Ints) -> Ints:
-        """Event times, in milliseconds since the epoch, of these events."""
-        return draws.event_times(n, BASE_MS, self.spacing_us)
 
-    def below(self, n: Ints, field: int, bound: int) -> Ints:
-        """Uniform integers in [0, bound) for these events."""
-        return draws.below(n, np.uint64(self.seed), field, bound)
+@dataclass(frozen=True, kw_only=True)
+class KeyedArrivals(DisorderedArrivals):
+    """A workload whose keys have a distribution that is chosen."""
+
+    keys: str = "nexmark"
+    """distribution of the keys: nexmark | uniform | zipf | pareto"""
+    domain: int = 100_000
+    """number of keys of the uniform, zipf and pareto draws"""
+    zipf_s: float = 1.0
+    pareto_alpha: float = 1.16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._one_of("keys", KEYS)
+        self._whole("domain", 1, 2**53)
+        self._number("zipf_s", 0.0, 100.0, "a number from 0 to 100")
+        self._number("pareto_alpha", 1e-3, 1e3, "a number from 0.001 to 1000")
+        if self.keys == "zipf" and self.domain > 10**8:
+            raise self._refused("domain", "at most 100,000,000 for zipf keys: their weights are kept in memory")
 
     def skewed_keys(self, n: Ints, field: int, domain: int) -> Ints:
         """Keys in [0, domain) for these events, distributed as `keys` says (nexmark means uniform here)."""
         if self.keys == "zipf":
-            return draws.ranked(n, np.uint64(self.seed), field, *_zipf(domain, float(self.zipf_s)))
+            return self.zipf(n, field, domain, float(self.zipf_s))
         if self.keys == "pareto":
             rank = np.floor((1.0 - draws.unit(n, np.uint64(self.seed), field)) ** (-1.0 / self.pareto_alpha)) - 1
             return np.minimum(rank, domain - 1).astype(np.int64)
@@ -177,10 +259,21 @@ def _step_back(group: int) -> int:
     return int((np.maximum.accumulate(ids) - ids).max())
 
 
+_Ranks: TypeAlias = "tuple[NDArray[np.float64], Ints, int]"
+"""(cumulative weights, guide, bits of the guide), as draws.ranked takes them."""
+
+
 @lru_cache(maxsize=4)
-def _zipf(domain: int, s: float) -> tuple[NDArray[np.float64], Ints, int]:
-    """(cumulative weights, guide, bits of the guide) of a bounded Zipf distribution, P(k) ~ 1 / (k + 1)^s."""
-    cdf = np.cumsum(1.0 / np.arange(1, domain + 1) ** s)
+def _zipf(domain: int, s: float) -> _Ranks:
+    return _guided(np.cumsum(1.0 / np.arange(1, domain + 1) ** s))
+
+
+@lru_cache(maxsize=16)
+def _weighted(weights: tuple[int, ...]) -> _Ranks:
+    return _guided(np.cumsum(weights) / sum(weights))
+
+
+def _guided(cdf: NDArray[np.float64]) -> _Ranks:
     bits = 14
     starts = np.arange(2**bits + 1) * 2.0**-bits * cdf[-1]
     return cdf, np.searchsorted(cdf, starts, side="right").astype(np.int64), bits
@@ -198,7 +291,7 @@ def text(offsets: Ints, data: NDArray[np.uint8]) -> pa.Array:
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data))
 
 
-def to_batch(schema: pa.Schema, columns: Sequence[str], made: Callable[[str], Any], rows: int) -> pa.RecordBatch:
+def to_batch(schema: pa.Schema, columns: Sequence[str], made: Callable[[str], Values], rows: int) -> pa.RecordBatch:
     """A batch of `rows` rows with these columns of the schema; made(name) gives the values of one."""
     unknown = [c for c in columns if c not in schema.names]
     if unknown:

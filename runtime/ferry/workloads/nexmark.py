@@ -13,9 +13,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from ferry.contract.errors import SpecRefused
 from ferry.kernels import draws
-from ferry.workloads.arrivals import Arrivals, Ints, picked, text, to_batch
+from ferry.workloads.arrivals import Ints, KeyedArrivals, Values, picked, text
 from ferry.workloads.ranges import ArrivalSplits
 
 FIRST_PERSON = FIRST_AUCTION = 1000
@@ -47,8 +46,11 @@ SCHEMAS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NexmarkGenerator(Arrivals):
+class NexmarkGenerator(KeyedArrivals):
     """Streams ``person``, ``auction`` and ``bid``; all arguments are those of the reference generator."""
+
+    title = "NEXMark"
+    schemas = SCHEMAS
 
     proportions: str = "1,3,46"
     """persons, auctions and bids in every round of events"""
@@ -84,39 +86,25 @@ class NexmarkGenerator(Arrivals):
         p, a, b = (int(v) for v in self.proportions.split(","))
         return p, a, b
 
-    def schema(self, stream: str) -> pa.Schema:
-        """Columns of ``person``, ``auction`` or ``bid``."""
-        if stream not in SCHEMAS:
-            raise SpecRefused(f"NEXMark has no stream {stream!r}; it must be one of {', '.join(SCHEMAS)}")
-        return SCHEMAS[stream]
-
     def read(self, stream: str, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The stream's records among arrivals start .. stop - 1 of all three streams, in order of arrival."""
-        self.check(start, stop)
         if not self.in_order:
-            return self.records(stream, start, self.ids(start, stop), columns)
-        schema = self.schema(stream)
+            return super().read(stream, start, stop, columns)
+        self.check(start, stop)
+        self.schema(stream)
         n = draws.of_kind_in_order(start, stop, sum(self.mix), *self._kinds(stream))
-        return self._made(stream, schema, n, n, columns)
+        return self._batch(stream, n, n, columns)
 
-    def records(self, stream: str, first: int, ids: Ints, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The stream's records among the events `ids`, which arrive as numbers first, first + 1, ..."""
-        schema = self.schema(stream)
-        seq, n = draws.of_kind(ids, first, sum(self.mix), *self._kinds(stream))
-        return self._made(stream, schema, seq, n, columns)
+    def _share(self, stream: str, first: int, ids: Ints) -> tuple[Ints, Ints]:
+        return draws.of_kind(ids, first, sum(self.mix), *self._kinds(stream))
+
+    def _column(self, stream: str, name: str, n: Ints) -> Values:
+        return _COLUMNS[stream][name](self, n)
 
     def _kinds(self, stream: str) -> tuple[int, int]:
         """Positions [low, high) of a stream's events in a round."""
         p, a, b = self.mix
         return {"person": (0, p), "auction": (p, p + a), "bid": (p + a, p + a + b)}[stream]
-
-    def _made(
-        self, stream: str, schema: pa.Schema, seq: Ints, n: Ints, columns: Sequence[str] | None
-    ) -> pa.RecordBatch:
-        def column(name: str) -> Ints | pa.Array:
-            return seq if name == "seq" else _COLUMNS[stream][name](self, n)
-
-        return to_batch(schema, schema.names if columns is None else columns, column, len(n))
 
     # ------------------------------------------------------------------------------------------- values of columns
 
@@ -194,8 +182,7 @@ class NexmarkGenerator(Arrivals):
         return FIRST_AUCTION + ref
 
 
-_Column = Callable[[NexmarkGenerator, Ints], "Ints | pa.Array"]
-_COLUMNS: dict[str, dict[str, _Column]] = {
+_COLUMNS: dict[str, dict[str, Callable[[NexmarkGenerator, Ints], Values]]] = {
     "person": {
         "ts": lambda g, n: g.times(n),
         "id": NexmarkGenerator._person_id,

@@ -5,53 +5,22 @@ Positions are counts of arrivals, so the source can go on from anywhere. Must ne
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Self
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from ferry.spark.splits import Split
-
-Ints = NDArray[np.int64]
+from ferry.contract.errors import SpecRefused
+from ferry.spark.splits import Flow, Split
+from ferry.workloads.arrivals import Arrivals
 
 BATCH_ARRIVALS = 262_144
 """Arrivals per batch of a generated split: large enough that the Python around the kernels does not show."""
 
 _ORDER_BLOCK = 4 * 1024 * 1024
 """Most arrivals whose order is worked out at once (32 MiB of ids)."""
-
-
-class Generator(Protocol):
-    """What ArrivalSplits needs of a generator: NexmarkGenerator and YsbGenerator."""
-
-    @property
-    def events(self) -> int | None:
-        """Length of the whole input; None: endless."""
-        ...
-
-    @property
-    def in_order(self) -> bool:
-        """True when arrival number and event id are the same."""
-        ...
-
-    def schema(self, stream: str) -> pa.Schema:
-        """Columns of one stream."""
-        ...
-
-    def ids(self, start: int, stop: int) -> Ints:
-        """Event ids in order of arrival."""
-        ...
-
-    def read(self, stream: str, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The records of one stream among arrivals start .. stop - 1."""
-        ...
-
-    def records(self, stream: str, first: int, ids: Ints, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The records of one stream among the events `ids`, which arrive as numbers first, first + 1, ..."""
-        ...
 
 
 class ArrivalSplits:
@@ -64,14 +33,34 @@ class ArrivalSplits:
     own_clock = True
 
     @property
-    def counted_with(self) -> Generator:
+    def counted_with(self) -> Arrivals:
         """Streams of the same generator."""
         return self.generator
 
-    def __init__(self, generator: Generator, stream: str) -> None:
+    def __init__(self, generator: Arrivals, stream: str) -> None:
         self.generator = generator
         self.stream = stream
+        self.parts = 1
         generator.schema(stream)
+
+    def in_flows(self, parts: int) -> Self:
+        """The same records in another order: so many consecutive parts of the input, read side by side, each a flow."""
+        if parts < 1 or (parts > 1 and self.generator.events is None):
+            raise SpecRefused(
+                f"{self!r} in {parts} flows: a positive number is needed, and a finite input (events=...)"
+            )
+        made = copy.copy(self)
+        made.parts = parts
+        return made
+
+    @property
+    def has_flows(self) -> bool:
+        """Whether it is read in several parts."""
+        return self.parts > 1
+
+    def flows(self, position: int) -> dict[str, bool]:
+        """Numbers of the parts; they end together."""
+        return {str(part): not self.ended(position) for part in range(self.parts)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.generator!r}, {self.stream!r})"
@@ -101,12 +90,28 @@ class ArrivalSplits:
         edges = [start + count * i // parts for i in range(parts + 1)] if parts else [start]
         return [{"start": low, "stop": high} for low, high in pairwise(edges)]
 
-    def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Flow]:
+        """The records among the arrivals of a split, in order of arrival; of each part its share when there are flows."""
+        start, stop = int(split["start"]), int(split["stop"])
+        if not self.has_flows:
+            yield from self._range(start, stop, columns)
+            return
+        for part in range(self.parts):
+            yield Flow(str(part))
+            yield from self._range(self._arrival(part, start), self._arrival(part, stop), columns)
+
+    def _arrival(self, part: int, position: int) -> int:
+        """How far a part has come when all of them together are at this position."""
+        events = self.generator.events
+        assert events is not None
+        low, high = events * part // self.parts, events * (part + 1) // self.parts
+        return low + (high - low) * position // max(events, 1)
+
+    def _range(self, start: int, stop: int, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         """Batches of the records among BATCH_ARRIVALS arrivals each, in order of arrival; empty ones are left out.
 
         The order is worked out for many batches at once, because its cost has a part that does not depend on size.
         """
-        start, stop = int(split["start"]), int(split["stop"])
         for block in range(start, stop, _ORDER_BLOCK):
             block_stop = min(block + _ORDER_BLOCK, stop)
             ids = None if self.generator.in_order else self.generator.ids(block, block_stop)

@@ -6,14 +6,14 @@ Only the columns that are asked for are made. Must never make a record by Python
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
-from ferry.workloads.arrivals import Arrivals, Ints, picked, to_batch
+from ferry.workloads.arrivals import Ints, KeyedArrivals, Values, picked
 from ferry.workloads.ranges import ArrivalSplits
 
 AD_TYPES = ("banner", "modal", "sponsored-search", "mail", "mobile")
@@ -26,16 +26,19 @@ SCHEMAS = {
         [("seq", _INT), ("ts", _INT), ("user_id", _INT), ("page_id", _INT), ("ad_id", _INT)]
         + [("ad_type", _TEXT), ("event_type", _TEXT), ("ip", pa.int32())]
     ),
-    "ysb_ads": pa.schema([("ad_id", _INT), ("campaign_id", _INT)]),
 }
+ADS_SCHEMA = pa.schema([("ad_id", _INT), ("campaign_id", _INT)])
 
 
 @dataclass(frozen=True, kw_only=True)
-class YsbGenerator(Arrivals):
+class YsbGenerator(KeyedArrivals):
     """Stream ``ysb`` and the table of advertisements; all arguments are those of the reference generator.
 
     The keys' domain is always campaigns * ads_per_campaign; `domain` is accepted and has no effect.
     """
+
+    title = "YSB"
+    schemas = SCHEMAS
 
     campaigns: int = 100
     ads_per_campaign: int = 10
@@ -57,43 +60,26 @@ class YsbGenerator(Arrivals):
     def ads(self) -> pa.Table:
         """All advertisements and their campaigns (the reference's ``ysb_ads``)."""
         ad = np.arange(self.count_ads, dtype=np.int64)
-        return pa.table([pa.array(ad), pa.array(ad // self.ads_per_campaign)], schema=SCHEMAS["ysb_ads"])
+        return pa.table([pa.array(ad), pa.array(ad // self.ads_per_campaign)], schema=ADS_SCHEMA)
 
-    def schema(self, stream: str = "ysb") -> pa.Schema:
-        """Columns of ``ysb``, or of the table ``ysb_ads``."""
-        if stream not in SCHEMAS:
-            raise SpecRefused(f"YSB has no stream {stream!r}; it must be one of {', '.join(SCHEMAS)}")
-        return SCHEMAS[stream]
+    def schema(self, stream: str) -> pa.Schema:
+        """Columns of ``ysb``."""
+        if stream == "ysb_ads":
+            raise SpecRefused("YSB has no stream of records 'ysb_ads': advertisements are in ads()")
+        return super().schema(stream)
 
-    def read(self, stream: str, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The records that arrive as numbers start .. stop - 1."""
-        return self.records(stream, start, self.ids(start, stop), columns)
-
-    def records(self, stream: str, first: int, ids: Ints, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The events `ids`, which arrive as numbers first, first + 1, ..."""
-        if stream != "ysb":
-            raise SpecRefused(
-                f"YSB has no stream of records {stream!r}; it must be 'ysb' (advertisements are in ads())"
-            )
-        schema = SCHEMAS["ysb"]
-
-        def column(name: str) -> Ints | pa.Array:
-            if name == "seq":
-                return np.arange(first, first + len(ids), dtype=np.int64)
-            return _COLUMNS[name](self, ids)
-
-        return to_batch(schema, schema.names if columns is None else columns, column, len(ids))
+    def _column(self, stream: str, name: str, n: Ints) -> Values:
+        return _COLUMNS[name](self, n)
 
 
-_Column = Callable[[YsbGenerator, Ints], "Ints | pa.Array"]
-_COLUMNS: dict[str, _Column] = {
+_COLUMNS: dict[str, Callable[[YsbGenerator, Ints], Values]] = {
     "ts": lambda g, n: g.times(n),
     "user_id": lambda g, n: g.below(n, 101, 100),
     "page_id": lambda g, n: g.below(n, 102, 100),
     "ad_id": lambda g, n: g.skewed_keys(n, 103, g.count_ads),
     "ad_type": lambda g, n: picked(AD_TYPES, g.below(n, 104, len(AD_TYPES))),
     "event_type": lambda g, n: picked(EVENT_TYPES, g.below(n, 105, len(EVENT_TYPES))),
-    "ip": lambda g, n: pa.array(np.full(len(n), IP, np.int32)),
+    "ip": lambda g, n: np.full(len(n), IP, np.int32),
 }
 
 
@@ -101,6 +87,4 @@ class YsbSplits(ArrivalSplits):
     """The YSB events, made inside the ingest tasks: ``YsbSplits(YsbGenerator(rate=1e6))``."""
 
     def __init__(self, generator: YsbGenerator, stream: str = "ysb") -> None:
-        if stream != "ysb":
-            raise SpecRefused(f"YSB has no stream of records {stream!r}; it must be 'ysb'")
         super().__init__(generator, stream)

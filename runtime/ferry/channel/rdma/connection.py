@@ -1,6 +1,6 @@
-"""Both directions of one link: a queue pair, a ring each way, and what the peer has to know of them.
+"""Both directions of one link: a queue pair, a ring each way, and their description for the peer.
 
-It must never outlive its connection: closing it revokes every right of the peer first.
+It must never outlive its TCP connection: closing it revokes every right of the peer first.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from ferry.channel.frames import FRAME_BYTES
 from ferry.channel.rdma.control_stream import Hello
-from ferry.channel.rdma.memory import Budget, Lent, RingShape
+from ferry.channel.rdma.memory import Budget, LentMemory, RingShape
 from ferry.channel.rdma.ring import Inbound, Outbound
 from ferry.channel.rdma.verbs import DeviceUnusable
 from ferry.channel.rdma.work_requests import WorkRequests
-from ferry.channel.tcp.channel import RECEIVE_BYTES
+from ferry.channel.tcp.transport import RECEIVE_BYTES
 from ferry.contract.errors import Exhausted, Unreachable
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class LinkLost(Unreachable):
-    """The link cannot be used, or not any more; the TCP connection may well be alive."""
+    """The link cannot be set up, or broke; the TCP connection may well be alive."""
 
 
 @contextlib.contextmanager
-def about_the_link() -> Iterator[None]:
-    """What a device or a queue pair says is about the link, not about the connection: it becomes LinkLost."""
+def link_errors() -> Iterator[None]:
+    """Errors of a device or a queue pair concern the link, not the TCP connection: they become LinkLost."""
     try:
         yield
     except (Unreachable, DeviceUnusable, Exhausted) as error:
@@ -39,19 +39,19 @@ def about_the_link() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFactory:
-    """What the links of one endpoint are made of."""
+    """Makes the links of one endpoint."""
 
     device: Device
     shape: RingShape
     imm: bool
-    """slots that arrive come with a notice; False: their footers are polled"""
+    """slots arrive with immediate data; False: their footers are polled"""
     budget: Budget
-    lent: Lent = field(default_factory=Lent)
+    lent: LentMemory = field(default_factory=LentMemory)
     fallback: bool = False
-    """a link that cannot be had, or breaks, leaves its connection on TCP; False: it ends its connection"""
+    """a link that cannot be set up, or breaks, leaves its channel on TCP; False: it ends the channel"""
 
     def open(self, peer: str) -> RdmaConnection:
-        """A pipe within the budget. Raises DeviceUnusable or Exhausted."""
+        """A connection within the budget. Raises DeviceUnusable or Exhausted."""
         pinned = self.shape.pinned_bytes + self.lent.size
         self.budget.take(pinned, f"the link to {peer}")
         try:
@@ -62,83 +62,83 @@ class ConnectionFactory:
 
 
 class RdmaConnection:
-    """Ready to be described to the peer; `attach` makes it usable."""
+    """One link: `hello` describes it to the peer, `attach` makes it usable."""
 
-    def __init__(self, means: ConnectionFactory, on_close: Callable[[], None]) -> None:
-        shape = means.shape
+    def __init__(self, factory: ConnectionFactory, on_close: Callable[[], None]) -> None:
+        shape = factory.shape
         self._on_close = on_close
-        self.link = link = means.device.link(shape.send_depth, shape.receives)
+        self.queue_pair = queue_pair = factory.device.queue_pair(shape.send_depth, shape.receives)
         try:
-            number = random.SystemRandom().getrandbits(32)
-            self.posts = WorkRequests(link, shape)
-            self.outbound = Outbound(link, self.posts, shape, means.lent)
-            self.inbound = Inbound(link, self.posts, shape, means.imm, number)
+            ring_id = random.SystemRandom().getrandbits(32)
+            self.requests = WorkRequests(queue_pair, shape)
+            self.outbound = Outbound(queue_pair, self.requests, shape, factory.lent)
+            self.inbound = Inbound(queue_pair, self.requests, shape, factory.imm, ring_id)
         except BaseException:
-            link.close()
+            queue_pair.close()
             raise
         ring, credit = self.inbound.ring, self.outbound.credit
         self.hello = Hello(
-            link.here,
+            queue_pair.address,
             ring.address,
-            ring.remote_key,
+            ring.rkey,
             shape.slots,
             shape.slot_bytes,
-            number,
+            ring_id,
             credit.address,
-            credit.remote_key,
-            means.imm,
+            credit.rkey,
+            factory.imm,
         )
 
     def attach(self, peer: Hello) -> None:
-        """Connect to the peer's side; what it posts before costs it a retry. Raises DeviceUnusable, LinkLost."""
+        """Connect to the peer's queue pair; what the peer posts before is retried. Raises DeviceUnusable, LinkLost."""
         mine = self.hello
         if (peer.slots, peer.slot_bytes) != (mine.slots, mine.slot_bytes):
             raise LinkLost(
                 f"the peer's ring has {peer.slots} x {peer.slot_bytes} bytes, this side's {mine.slots} x "
                 f"{mine.slot_bytes}: use the same setting everywhere"
             )
-        self.link.connect(peer.remote)
+        self.queue_pair.connect(peer.remote)
         self.inbound.attach(peer)
         self.outbound.attach(peer)
 
     @property
-    def answered(self) -> bool:
-        """Everything that asked for a completion has got it."""
-        return self.posts.done >= self.posts.asked
+    def all_completed(self) -> bool:
+        """Every request that asked for a completion has got it."""
+        return self.requests.completed >= self.requests.signaled
 
     @property
-    def calm(self) -> bool:
-        """Nothing is under way in either direction: only the peer or this process can begin something."""
-        return self.outbound.settled and self.answered and not self.outbound.keeps
+    def idle(self) -> bool:
+        """Nothing is under way in either direction, so that this side may sleep."""
+        return self.outbound.settled and self.all_completed and not self.outbound.keeps_lent
 
-    def fall_asleep(self) -> bool:
-        """Arm the doorbell and tell the peer; False when it could not be told."""
-        self.link.arm()
-        self.inbound.notices()
-        return self.inbound.report(sleeping=True) or self.inbound.told_sleeping
+    def arm(self) -> bool:
+        """Arm the doorbell and tell the peer to ring it; False when that could not be sent."""
+        self.queue_pair.request_notify()
+        self.inbound.poll_receives()
+        return self.inbound.post_credit(sleeping=True) or self.inbound.reported_sleeping
 
-    def wake_up(self) -> None:
-        """Take the doorbell's events."""
-        self.link.disarm()
-        self.inbound.notices()
+    def disarm(self) -> None:
+        """Take the events of the doorbell."""
+        self.queue_pair.ack_events()
+        self.inbound.poll_receives()
 
-    def settle(self) -> int:
-        """The number of a request whose completion proves that all until now are done."""
-        if self.posts.asked < self.posts.posted:
+    def last_request(self) -> int:
+        """The wr_id of a signaled request: its completion proves that all requests until now are completed."""
+        if self.requests.signaled < self.requests.posted:
             return self.outbound.probe()
-        return self.posts.asked
+        return self.requests.signaled
 
     def close(self) -> None:
-        """The fence, then the end of everything; once."""
+        """Revoke the peer's rights, then destroy everything; once."""
         try:
-            self.link.close()
+            self.queue_pair.close()
         finally:
-            self.outbound.let_go()
+            self.outbound.release_lent()
             self._on_close()
 
 
 class ReassemblyBuffer:
-    """The bytes that came, whichever way, and are not a whole frame yet."""
+    """The bytes that came, through the ring or over TCP, and are not a whole frame yet."""
 
     def __init__(self, shape: RingShape) -> None:
         self._shape = shape
@@ -146,7 +146,7 @@ class ReassemblyBuffer:
         self._start = self._end = 0
 
     def fill(self, inbound: Inbound) -> bool:
-        """Copy some slots, not all, so that their credit goes back early; True when there were any. Raises Refusal."""
+        """Copy some slots, not all, so that their credit goes back early; True when there were some. Raises Refusal."""
         before = self._end
         for _ in range(max(1, self._shape.slots // 4)):
             if len(self._bytes) - self._end < self._shape.payload_bytes:
@@ -158,7 +158,7 @@ class ReassemblyBuffer:
         return self._end != before
 
     def empty(self, feed: Callable[[memoryview], int]) -> None:
-        """Hand the whole frames over; `feed` returns how many bytes they were."""
+        """Pass the whole frames on; `feed` returns how many bytes they were."""
         self._start += feed(self._bytes[self._start : self._end])
         left = self._end - self._start
         if not left:
@@ -168,7 +168,7 @@ class ReassemblyBuffer:
             self._start, self._end = 0, left
 
     def add(self, data: memoryview, feed: Callable[[memoryview], int]) -> None:
-        """Bytes that did not come through the ring; see `empty`."""
+        """Add bytes that came over TCP, and pass whole frames on as `empty` does."""
         while data and (room := min(len(self._bytes) - self._end, len(data))):
             self._bytes[self._end : self._end + room] = data[:room]
             self._end += room

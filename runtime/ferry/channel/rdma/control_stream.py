@@ -1,125 +1,140 @@
-"""What the two sides of an RDMA link say to each other over their authenticated TCP connection.
+"""The messages with which both ends of a link agree on it, over their authenticated TCP connection.
 
-    hello   where the ring and the credit word are, and how to reach the queue pair
-    ready   from now on this side can be written to
-    turn    this side's stream goes on in the ring
-    fall    this side has closed its ring after so many slots; the stream goes on here
-    data    bytes of the stream
-    ping    nothing: the peer's kernel acknowledges it, however busy the peer is
-    bye     why this side ends, and how many slots have reached the peer for certain
+    hello      where the ring and the credit word are, and how to reach the queue pair
+    ready      from now on this side can be written to
+    switch     this side's stream goes on in the ring
+    fall back  this side has left its ring after so many slots; the stream goes on here
+    data       bytes of the stream
+    ping       nothing: the peer's kernel acknowledges it, however busy the peer is
+    bye        why this side ends, and how many slots have reached the peer for certain
 
-Fixed layouts with bounds only; nothing that a peer says is used before it was judged. It must never know whose turn it is.
+Fixed layouts with bounds only; nothing that a peer says is used before it was checked. It must never know which message
+may come when: `link_control` does.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+from enum import Enum
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
 from ferry.channel.base import REPLACED
 from ferry.channel.frames import BYE_BYTES_MAX
 from ferry.channel.rdma.verbs import QueuePairAddress
-from ferry.contract.errors import Refusal, Unreachable
+from ferry.channel.tcp.connection import receive
+from ferry.contract.errors import Refusal
 
 MAGIC = b"FERRYRC1"
 _HELLO = struct.Struct("<8sIIB16sQIIIIQIB")
-_TOLD = struct.Struct("<QH")
+_COUNTED = struct.Struct("<QH")
 _DATA = struct.Struct("<I")
 _MTUS = range(1, 6)
-_NUMBERS = 1 << 24
+_24_BITS = 1 << 24
 _BUFFER_BYTES = 128 * 1024
 
-READY, TURN, PING = b"R", b"T", b"P"
+
+class Signal(bytes, Enum):
+    """A message of one byte."""
+
+    READY = b"R"
+    SWITCH = b"T"
+    PING = b"P"
+
+
+_SIGNALS = {bytes(signal): signal for signal in Signal}
 
 
 class Hello(NamedTuple):
-    """One side of a link, as its peer has to know it."""
+    """One side of a link, described for its peer."""
 
     remote: QueuePairAddress
     ring: int
-    ring_key: int
+    ring_rkey: int
     slots: int
     slot_bytes: int
-    link: int
-    """drawn by the owner of the ring for this one connection: what was meant for another one is refused"""
-    word: int
-    word_key: int
+    ring_id: int
+    """drawn at random for this one ring: slots that were meant for another one are refused"""
+    credit: int
+    credit_rkey: int
     imm: bool
-    """the owner of the ring wants a notice with every slot: its device guarantees no order of bytes"""
+    """the owner of the ring wants immediate data with every slot: its device guarantees no order of bytes"""
 
     def encode(self) -> bytes:
         """As a message."""
         remote = self.remote
         return b"H" + _HELLO.pack(
             MAGIC,
-            remote.number,
-            remote.first,
+            remote.qp_num,
+            remote.psn,
             remote.mtu,
             remote.gid.packed,
             self.ring,
-            self.ring_key,
+            self.ring_rkey,
             self.slots,
             self.slot_bytes,
-            self.link,
-            self.word,
-            self.word_key,
+            self.ring_id,
+            self.credit,
+            self.credit_rkey,
             self.imm,
         )
 
 
 def decode(data: bytes) -> Hello:
-    """Read and judge a peer's hello; whether its ring is like this side's is another question. Raises Refusal."""
-    magic, number, first, mtu, gid, ring, ring_key, slots, slot_bytes, link, word, word_key, imm = _HELLO.unpack(data)
+    """Read and check a peer's hello, but not whether its ring is like this side's. Raises Refusal."""
+    magic, qp_num, psn, mtu, gid, *ring_fields, imm = _HELLO.unpack(data)
+    ring, ring_rkey, slots, slot_bytes, ring_id, credit, credit_rkey = ring_fields
     if magic != MAGIC:
         raise Refusal(f"the peer's RDMA hello begins with {magic!r}: run the same release everywhere")
-    if mtu not in _MTUS or number >= _NUMBERS or first >= _NUMBERS or imm > 1:
-        raise Refusal(f"impossible RDMA hello: queue pair {number}, first {first}, mtu {mtu}, notice {imm}")
-    if ring + slots * slot_bytes >= 1 << 64 or word % 8 or word + 8 >= 1 << 64:
-        raise Refusal(f"impossible RDMA hello: ring at {ring:#x}, word at {word:#x}")
-    remote = QueuePairAddress(number, first, IPv6Address(gid), mtu)
-    return Hello(remote, ring, ring_key, slots, slot_bytes, link, word, word_key, bool(imm))
+    if mtu not in _MTUS or qp_num >= _24_BITS or psn >= _24_BITS or imm > 1:
+        raise Refusal(f"impossible RDMA hello: queue pair {qp_num}, psn {psn}, mtu {mtu}, imm {imm}")
+    if ring + slots * slot_bytes >= 1 << 64 or credit % 8 or credit + 8 >= 1 << 64:
+        raise Refusal(f"impossible RDMA hello: ring at {ring:#x}, credit word at {credit:#x}")
+    remote = QueuePairAddress(qp_num, psn, IPv6Address(gid), mtu)
+    return Hello(remote, ring, ring_rkey, slots, slot_bytes, ring_id, credit, credit_rkey, bool(imm))
 
 
-class Fall(NamedTuple):
-    """The peer has closed its ring."""
+class FallBack(NamedTuple):
+    """The sender has left its ring."""
 
     consumed: int
-    """slots that it has read; what came after them has to be said again"""
+    """slots that it has read; what came after them has to be sent again"""
     reason: str
+
+    def encode(self) -> bytes:
+        """As a message."""
+        return b"L" + _counted(self.consumed, self.reason)
 
 
 class Bye(NamedTuple):
-    """The peer's farewell."""
+    """The sender's farewell."""
 
     landed: int
     text: str
 
     @property
     def reason(self) -> str:
-        """Why this side closes."""
+        """Why the receiver closes, too."""
         return self.text if self.text == REPLACED else f"closed by the peer: {self.text}"
 
-
-def bye(landed: int, text: str) -> bytes:
-    """As a message."""
-    return b"B" + _counted(landed, text)
-
-
-def fall(consumed: int, reason: str) -> bytes:
-    """As a message."""
-    return b"L" + _counted(consumed, reason)
+    def encode(self) -> bytes:
+        """As a message."""
+        return b"B" + _counted(self.landed, self.text)
 
 
-def data(size: int) -> bytes:
+def stream_header(size: int) -> bytes:
     """What comes before so many bytes of the stream."""
     return b"D" + _DATA.pack(size)
 
 
 def _counted(count: int, text: str) -> bytes:
-    said = text.encode()[:BYE_BYTES_MAX]
-    return _TOLD.pack(count, len(said)) + said
+    encoded = text.encode()[:BYE_BYTES_MAX]
+    return _COUNTED.pack(count, len(encoded)) + encoded
+
+
+ControlMessage = Hello | FallBack | Bye | Signal | memoryview
+"""A view is a piece of the stream, valid until the next one is read."""
 
 
 class ControlStream:
@@ -131,28 +146,21 @@ class ControlStream:
         self._start = self._end = 0
         self._stream = 0
 
-    def read(self) -> Hello | Fall | Bye | bytes | memoryview | None:
-        """The next message: READY, TURN or PING as they are, a piece of the stream as a view (until the next call), or None.
-
-        Raises Unreachable when the peer is gone, Refusal for what is no message.
-        """
+    def read(self) -> ControlMessage | None:
+        """The next message, or None. Raises Unreachable when the peer is gone, Refusal for what is no message."""
         while (message := self._next()) is None:
             if self._start:
                 left = self._end - self._start
                 self._buffer[:left] = self._buffer[self._start : self._end]
                 self._start, self._end = 0, left
             try:
-                count = self._socket.recv_into(self._buffer[self._end :], 0, socket.MSG_DONTWAIT)
+                count = receive(self._socket, self._buffer[self._end :], socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return None
-            except OSError as error:
-                raise Unreachable(f"connection lost: {error}") from error
-            if not count:
-                raise Unreachable("closed by the peer")
             self._end += count
         return message
 
-    def _next(self) -> Hello | Fall | Bye | bytes | memoryview | None:
+    def _next(self) -> ControlMessage | None:
         there = self._end - self._start
         if self._stream and there:
             piece = self._take(min(self._stream, there))
@@ -162,16 +170,16 @@ class ControlStream:
             return None
         message = bytes(self._take(size))
         kind, rest = message[:1], message[1:]
+        if kind in _SIGNALS:
+            return _SIGNALS[kind]
         if kind == b"D":
             self._stream = int(_DATA.unpack(rest)[0])
             return self._next()
         if kind == b"H":
             return decode(rest)
-        if kind in (b"B", b"L"):
-            count, length = _TOLD.unpack_from(rest)
-            text = rest[_TOLD.size : _TOLD.size + length].decode(errors="replace")
-            return Bye(count, text) if kind == b"B" else Fall(count, text)
-        return message
+        count, length = _COUNTED.unpack_from(rest)
+        text = rest[_COUNTED.size : _COUNTED.size + length].decode(errors="replace")
+        return Bye(count, text) if kind == b"B" else FallBack(count, text)
 
     def _take(self, size: int) -> memoryview:
         start = self._start
@@ -180,18 +188,18 @@ class ControlStream:
 
     def _size(self, there: int) -> int | None:
         kind = bytes(self._buffer[self._start : self._start + 1])
-        if kind in (READY, TURN, PING):
+        if kind in _SIGNALS:
             return 1
         if kind == b"H":
             return 1 + _HELLO.size
         if kind == b"D":
             return 1 + _DATA.size
         if kind not in (b"B", b"L"):
-            said = bytes(self._buffer[self._start : self._start + min(4, there)])
-            raise Refusal(f"the peer's connection carries no RDMA link: it says {said!r}")
-        if there < 1 + _TOLD.size:
+            begin = bytes(self._buffer[self._start : self._start + min(4, there)])
+            raise Refusal(f"the peer's connection carries no RDMA link: it says {begin!r}")
+        if there < 1 + _COUNTED.size:
             return None
-        length = int(_TOLD.unpack_from(self._buffer, self._start + 1)[1])
+        length = int(_COUNTED.unpack_from(self._buffer, self._start + 1)[1])
         if length > BYE_BYTES_MAX:
             raise Refusal(f"a reason of {length} bytes, {BYE_BYTES_MAX} are allowed")
-        return 1 + _TOLD.size + length
+        return 1 + _COUNTED.size + length

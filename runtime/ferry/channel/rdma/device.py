@@ -1,4 +1,4 @@
-"""Which device and which of its addresses to use; a device counts only when it has carried bytes.
+"""Which device and which of its addresses to use; a device is used only when it has carried bytes in a self-test.
 
 It must never settle for a device in silence: whoever asks is told why each of the others was passed over.
 """
@@ -14,9 +14,9 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from ferry.channel.rdma import fork
-from ferry.channel.rdma.link import Link
 from ferry.channel.rdma.memory import PAGE_BYTES, RingShape
-from ferry.channel.rdma.verbs import PORT, DeviceUnusable, Gid, Piece, Port, device_names, library
+from ferry.channel.rdma.queue_pair import QueuePair
+from ferry.channel.rdma.verbs import PORT, DeviceUnusable, Gid, Port, ScatterGatherEntry, device_names, library
 from ferry.contract.errors import Fault
 
 GIDS_MAX = 256
@@ -26,16 +26,16 @@ _PATTERN = b"ferry self-test!"
 
 
 class Device:
-    """An open device. It closes when it was told to and its last link is gone. Raises DeviceUnusable."""
+    """An open device. It closes when `close` was called and its last queue pair is gone. Raises DeviceUnusable."""
 
     def __init__(self, name: str, own: Collection[str] = (), gid_index: int | None = None) -> None:
         self._lib = lib = library()
         self._lock = threading.Lock()
-        self._links = 0
+        self._queue_pairs = 0
         self._closing = False
         self._context: Any = None
         self.in_order = False
-        """bytes of a write are seen in order, so that a footer can be trusted; known after the self-test"""
+        """bytes of a write become visible in order, so that a footer can be trusted; known after the self-test"""
         fork.hold()
         try:
             self._context = lib.Context(name=name)
@@ -62,32 +62,32 @@ class Device:
                 found.append(Gid(entry.gid_index, address, 2 if int(entry.gid_type) == v2 else 0, netdev))
         return found
 
-    def link(self, depth: int, receives: int) -> Link:
-        """A queue pair with everything that belongs to it. Raises DeviceUnusable."""
+    def queue_pair(self, depth: int, receives: int) -> QueuePair:
+        """A new queue pair. Raises DeviceUnusable."""
         with self._lock:
             if self._closing:
                 raise DeviceUnusable(f"{self.port.device} is closed")
-            self._links += 1
+            self._queue_pairs += 1
         try:
-            return Link(self._lib, self._context, self.port, depth, receives, self._left)
+            return QueuePair(self._lib, self._context, self.port, depth, receives, self._one_closed)
         except BaseException:
-            self._left()
+            self._one_closed()
             raise
 
-    def _left(self) -> None:
+    def _one_closed(self) -> None:
         with self._lock:
-            self._links -= 1
+            self._queue_pairs -= 1
             self._end()
 
     def close(self) -> None:
-        """Close, now or with the last link; harmless when closed."""
+        """Close, now or with the last queue pair; harmless when closed."""
         with self._lock:
             if not self._closing:
                 self._closing = True
                 self._end()
 
     def _end(self) -> None:
-        if self._closing and not self._links:
+        if self._closing and not self._queue_pairs:
             if self._context is not None:
                 self._context.close()
             fork.drop()
@@ -96,21 +96,21 @@ class Device:
 def choose_gid(device: str, gids: Collection[Gid], own: Collection[str], index: int | None) -> Gid:
     """The address with the best rank, or that with the index. Raises DeviceUnusable when there is none."""
     mine = frozenset(_mapped(address) for address in own)
-    live = [gid for gid in gids if int(gid.address) and (index is None or gid.number == index)]
+    live = [gid for gid in gids if int(gid.address) and (index is None or gid.gid_index == index)]
     if not live:
         raise DeviceUnusable(f"{device}: no address" if index is None else f"{device}: no address with index {index}")
     return min(live, key=lambda gid: rank(gid, mine))
 
 
 def rank(gid: Gid, own: Collection[IPv6Address]) -> tuple[bool, bool, bool, bool, bool, int]:
-    """Lower is better: can be routed, is the process's own, not of a bridge of containers, global, IPv4; then the first."""
+    """Lower is better: routable, of this process, not of a bridge of containers, global, IPv4; then the first."""
     return (
         gid.version != 2,
         gid.address not in own,
         gid.netdev.startswith(_BRIDGES),
         gid.address.is_link_local,
         gid.address.ipv4_mapped is None,
-        gid.number,
+        gid.gid_index,
     )
 
 
@@ -122,18 +122,18 @@ def _mapped(address: str) -> IPv6Address:
 def self_test(device: Device, shape: RingShape) -> None:
     """Write to oneself, with rings of the real size. Raises DeviceUnusable when the bytes do not arrive."""
     name = device.port.device
-    link = device.link(shape.send_depth, shape.receives)
+    pair = device.queue_pair(shape.send_depth, shape.receives)
     try:
-        ring = link.region(max(shape.ring_bytes, PAGE_BYTES), remote=True)
-        stage = link.region(max(shape.ring_bytes, PAGE_BYTES), remote=False)
+        ring = pair.region(max(shape.ring_bytes, PAGE_BYTES), remote=True)
+        stage = pair.region(max(shape.ring_bytes, PAGE_BYTES), remote=False)
         stage.view[: len(_PATTERN)] = _PATTERN
-        link.connect(link.here)
-        device.in_order = link.in_order
+        pair.connect(pair.address)
+        device.in_order = pair.in_order
         end = ring.size - len(_PATTERN)
-        piece = Piece(stage.address, len(_PATTERN), stage.local_key)
-        link.write([piece], ring.address + end, ring.remote_key, 1, signal=True)
+        entry = ScatterGatherEntry(stage.address, len(_PATTERN), stage.lkey)
+        pair.post_write([entry], ring.address + end, ring.rkey, 1, signaled=True)
         deadline = time.monotonic() + SELF_TEST_SECONDS
-        while not link.reap():
+        while not pair.poll():
             if time.monotonic() > deadline:
                 raise DeviceUnusable(f"{name}: a write to itself was not finished after {SELF_TEST_SECONDS} s")
             time.sleep(0.001)
@@ -144,7 +144,7 @@ def self_test(device: Device, shape: RingShape) -> None:
     except Fault as error:
         raise DeviceUnusable(f"{name}: {error}") from error
     finally:
-        link.close()
+        pair.close()
 
 
 def choose_device(

@@ -1,6 +1,6 @@
-"""Channels over RDMA: the TCP endpoint whose connections carry their data by one-sided writes.
+"""Channels over RDMA: a TCP endpoint whose channels use an RDMA link where both ends have a device.
 
-Who may connect, and which of two connections stays, is decided by the TCP endpoint; a peer that has no RDMA is spoken to
+Who may connect, and which of two connections stays, is decided by the TCP endpoint; a peer without RDMA gets a channel
 over TCP. It must never open a link to a peer that did not prove itself there, nor be silent about a link that is not RDMA.
 """
 
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from ferry.channel.base import Handler, OnClose, OnOpen
 from ferry.channel.handshake import RDMA
-from ferry.channel.rdma.channel import RdmaChannel
 from ferry.channel.rdma.connection import ConnectionFactory
-from ferry.channel.rdma.memory import PINNED_BYTES_MAX, Budget, Lent, Limits, RingShape, ring_error
-from ferry.channel.tcp.channel import Opening, TcpChannel
+from ferry.channel.rdma.memory import PINNED_BYTES_MAX, Budget, LentMemory, Limits, RingShape, ring_error
+from ferry.channel.rdma.transport import RdmaTransport
+from ferry.channel.tcp.connection import Opening, SocketTransport
 from ferry.channel.tcp.endpoint import TcpEndpoint
+from ferry.channel.tcp.transport import TcpTransport
 from ferry.contract.errors import Exhausted
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Notify(StrEnum):
-    """How a receiver learns of a slot: by its footer where the device guarantees order, else by a notice."""
+    """How a receiver notices a slot: by its footer where the device guarantees order, else by immediate data."""
 
     AUTO = "auto"
     FOOTER = "footer"
@@ -40,9 +41,9 @@ class RdmaSettings:
     notify: Notify = Notify.AUTO
     pinned_bytes_max: int = PINNED_BYTES_MAX
     fallback: bool = False
-    """a channel whose link cannot be had, or breaks, stays open over TCP, and tries again; False: it closes"""
+    """a channel whose link cannot be set up, or breaks, goes on over TCP and tries again; False: it closes"""
     lend_bytes: int = 0
-    """what `lend` will be given, at most"""
+    """most bytes that `lend` will be given"""
 
 
 class RdmaEndpoint(TcpEndpoint):
@@ -71,16 +72,16 @@ class RdmaEndpoint(TcpEndpoint):
             raise Exhausted(problem)
         self._device = device
         self._budget = Budget(self._settings.pinned_bytes_max)
-        self._lent = Lent()
+        self._lent = LentMemory()
         notify = self._settings.notify
         self.imm = notify == Notify.IMM or (notify == Notify.AUTO and not device.in_order)
-        """slots come with a notice; False: their footers are polled"""
+        """slots come with immediate data; False: their footers are polled"""
 
     def lend(self, mapping: mmap.mmap) -> None:
-        """Bodies that lie in this shared mapping are sent from where they are; for links that open from now on.
+        """Send bodies that lie in this shared mapping without copying them, on links that open from now on.
 
-        It is pinned once for each of them. A body must not change while the channel refers to its buffer, which it does
-        until the peer has read it, however the bytes go, or the channel is closed.
+        Each of these links pins the mapping. A body must not change while the channel refers to its buffer: until the
+        peer has read it, over RDMA or TCP, or the channel is closed.
         """
         self._lent.mappings = (*self._lent.mappings, mapping)
 
@@ -94,12 +95,12 @@ class RdmaEndpoint(TcpEndpoint):
         """Bytes that the links pin now."""
         return self._budget.used
 
-    def _channel(self, opening: Opening, carriers: int) -> TcpChannel:
+    def _transport(self, opening: Opening, carriers: int) -> SocketTransport:
         if not carriers & RDMA:
-            return TcpChannel(opening, "the peer has no RDMA")
+            return TcpTransport(opening, "the peer has no RDMA")
         chosen = self._settings
-        means = ConnectionFactory(self._device, chosen.shape, self.imm, self._budget, self._lent, chosen.fallback)
-        return RdmaChannel(opening, means)
+        factory = ConnectionFactory(self._device, chosen.shape, self.imm, self._budget, self._lent, chosen.fallback)
+        return RdmaTransport(opening, factory)
 
     def close(self) -> None:
         """See Endpoint.close."""

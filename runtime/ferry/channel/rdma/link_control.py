@@ -1,12 +1,21 @@
-"""Which way the bytes of a connection go: through rings, or over the TCP connection on which the rings are agreed.
+"""Which way the bytes of a channel go: through the rings of a link, or over the TCP connection on which it is agreed.
 
-    apart --hello--> offered --peer's hello, ready--> met --peer's ready--> proving --its device has answered, turn--> joined
-      ^                                                                                                               |
-      '--------------- peer's fall: what it did not read is sent again over TCP ---------------------------------- fallen
+    phase         the peer says, or what happens      this side                                        next
+    ------------  ----------------------------------  -----------------------------------------------  ------------
+    DETACHED      nothing, and a retry is due         opens a link, says hello                         OFFERED
+    DETACHED      hello                               opens a link, says hello; attaches, says ready   ATTACHED
+    OFFERED       hello                               attaches to the peer's ring, says ready          ATTACHED
+    ATTACHED      ready                               probes the peer's device                         PROBING
+    PROBING       the device answers the probe        says switch, and sends through the ring          ESTABLISHED
+    PROBING       switch                              receives through the ring
+    ESTABLISHED   switch                              receives through the ring
+    any           the link broke                      takes the peer's rights away, reads what has     FALLING_BACK
+                                                      arrived, says how many slots that was
+    FALLING_BACK  fall back                           sends over TCP, first what the peer did not      DETACHED
+                                                      read
 
-From any stage either side may fall, because its link broke or because it is told to: it takes the peer's rights away, reads
-what has arrived, says how many slots that was, and goes on over TCP when the peer has said the same. So no byte is lost or
-comes twice. It must never wait, nor keep the peer's rights while anybody goes on without this link.
+A peer that falls back makes this side fall back, too. So no byte is lost or comes twice.
+It must never wait, nor leave the peer its rights while anybody goes on without this link.
 """
 
 from __future__ import annotations
@@ -15,13 +24,15 @@ import contextlib
 import logging
 import socket
 import time
+from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Any
 
 from ferry.channel.base import HANDSHAKE_SECONDS
 from ferry.channel.rdma import pace
-from ferry.channel.rdma.connection import ConnectionFactory, LinkLost, RdmaConnection, ReassemblyBuffer, about_the_link
-from ferry.channel.rdma.control_stream import PING, READY, TURN, ControlStream, Fall, Hello, data, fall
-from ferry.channel.tcp.channel import GATHER_MAX, behind, unacknowledged
+from ferry.channel.rdma.connection import ConnectionFactory, LinkLost, RdmaConnection, ReassemblyBuffer, link_errors
+from ferry.channel.rdma.control_stream import ControlStream, FallBack, Hello, Signal, stream_header
+from ferry.channel.tcp.connection import send_some, unacknowledged
 from ferry.contract.errors import Refusal, Unreachable
 
 log = logging.getLogger(__name__)
@@ -33,272 +44,293 @@ PING_SECONDS = 0.1
 """A device that has not answered for this long: the peer's kernel is asked, too, so that both are known dead at once."""
 
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.25, 30.0
-"""From a fall until the next attempt; doubled by each that does not last STEADY_SECONDS."""
+"""From a fall back until the next attempt; doubled by each link that does not last STEADY_SECONDS."""
 
 STEADY_SECONDS = 10.0
 
 
 class LinkPhase(Enum):
-    """Of a link."""
+    """How far a link is; the table above says what leads from one phase to the next."""
 
-    APART = "apart"
+    DETACHED = "detached"
     OFFERED = "offered"
-    MET = "met"
-    PROVING = "proving"
-    JOINED = "joined"
-    FALLEN = "fallen"
+    ATTACHED = "attached"
+    PROBING = "probing"
+    ESTABLISHED = "established"
+    FALLING_BACK = "falling back"
 
 
 class LinkControl:
-    """Used with the wire lock, but for `receive`. `leads`: this side begins a new attempt after a fall."""
+    """Called with the sending lock, but for `receive`. `leads`: this side begins a new attempt after a fall back."""
 
-    def __init__(self, sock: socket.socket, peer: str, means: ConnectionFactory, leads: bool) -> None:
+    def __init__(self, sock: socket.socket, peer: str, factory: ConnectionFactory, leads: bool) -> None:
         self._socket = sock
         self._peer = peer
-        self._means = means
+        self._factory = factory
         self._leads = leads
-        self.control = ControlStream(sock)
-        self._said: list[bytes | memoryview] = []
-        self._pipe: RdmaConnection | None = None
-        self._out = self._in = False
-        self._wanted = True
+        self.stream = ControlStream(sock)
+        self._unsent: list[bytes | memoryview] = []
+        """what the TCP connection did not take yet"""
+        self._connection: RdmaConnection | None = None
+        self._sends_by_ring = False
+        self._receives_by_ring = False
         self._pinged = False
-        self.stage = LinkPhase.APART
+        self.phase = LinkPhase.DETACHED
         self._since = time.monotonic()
-        self._retry_at = self._heard = self._since
+        self._retry_at = self._since
+        self._answered_at = self._since
         self._pause = RETRY_SECONDS / 2
         self.reason = "the link is being set up"
         """why the bytes go over TCP, when they do"""
 
-    # -- joining ------------------------------------------------------------------------------------------------------
-
     @property
-    def joined(self) -> RdmaConnection | None:
+    def established(self) -> RdmaConnection | None:
         """The link, when both directions go through its rings."""
-        return self._pipe if self._out and self._in else None
+        return self._connection if self._sends_by_ring and self._receives_by_ring else None
 
     @property
     def outgoing(self) -> RdmaConnection | None:
         """The link, when this side's bytes go through its ring."""
-        return self._pipe if self._out else None
+        return self._connection if self._sends_by_ring else None
+
+    # -- setting up a link --------------------------------------------------------------------------------------------
 
     def offer(self) -> None:
         """Make a ring and describe it to the peer. Raises LinkLost."""
-        with about_the_link():
-            self._pipe = self._means.open(self._peer)
-        self._say(self._pipe.hello.encode())
+        with link_errors():
+            self._connection = self._factory.open(self._peer)
+        self._say(self._connection.hello.encode())
         self._enter(LinkPhase.OFFERED)
 
-    def hear(self, message: Hello | bytes) -> None:
-        """What the peer says on the way to a link. Raises LinkLost, or Refusal for what it may not say now."""
-        if self.stage is LinkPhase.FALLEN or message == PING:
-            return  # the peer said it before it knew, or says nothing
-        if isinstance(message, Hello):
-            if self.stage is LinkPhase.APART:
-                if not self._wanted:
-                    raise LinkLost(self.reason)
-                self.offer()
-            if self.stage is not LinkPhase.OFFERED or self._pipe is None:
-                raise Refusal("the peer describes its RDMA link twice")
-            with about_the_link():
-                self._pipe.attach(message)
-            self._say(READY)
-            self._enter(LinkPhase.MET)
-        elif message == READY and self.stage is LinkPhase.MET:
-            self._enter(LinkPhase.PROVING)
-            self.probe()
-        elif message == TURN and self.stage in (LinkPhase.PROVING, LinkPhase.JOINED) and not self._in:
-            self._in = True
-            log.debug("the link to %s goes over RDMA", self._peer)
-        else:
-            raise Refusal(f"the peer says {message!r} while its RDMA link is {self.stage.value}")
+    def on_message(self, message: Hello | Signal) -> None:
+        """The peer says this on the way to a link. Raises LinkLost, or Refusal for what it may not say now."""
+        if self.phase is LinkPhase.FALLING_BACK or message is Signal.PING:
+            return  # the peer said it before it knew, or wants an acknowledgement of TCP only
+        kind = Hello if isinstance(message, Hello) else message
+        handler = _HANDLERS.get((self.phase, kind))
+        if handler is None or (message is Signal.SWITCH and self._receives_by_ring):
+            raise Refusal(f"the peer says {message!r} while its RDMA link is {self.phase.value}")
+        handler(self, message)
 
-    def _enter(self, stage: LinkPhase) -> None:
-        self.stage, self._since = stage, time.monotonic()
-        if stage is LinkPhase.JOINED:
+    def _on_first_hello(self, hello: Hello) -> None:
+        self.offer()
+        self._on_hello(hello)
+
+    def _on_hello(self, hello: Hello) -> None:
+        assert self._connection is not None
+        with link_errors():
+            self._connection.attach(hello)
+        self._say(Signal.READY)
+        self._enter(LinkPhase.ATTACHED)
+
+    def _on_ready(self, _: Signal) -> None:
+        self._enter(LinkPhase.PROBING)
+        self.probe()
+
+    def _on_switch(self, _: Signal) -> None:
+        self._receives_by_ring = True
+        log.debug("the link to %s goes over RDMA", self._peer)
+
+    def _on_answer(self) -> None:
+        """The peer's device has answered the first probe."""
+        self._say(Signal.SWITCH)
+        self._sends_by_ring = True
+        self._enter(LinkPhase.ESTABLISHED)
+
+    def _enter(self, phase: LinkPhase) -> None:
+        self.phase, self._since = phase, time.monotonic()
+        if phase is LinkPhase.ESTABLISHED:
             self._device_answers()
 
-    # -- falling ------------------------------------------------------------------------------------------------------
+    # -- falling back to TCP ------------------------------------------------------------------------------------------
 
     def revoke(self, reason: str) -> None:
-        """The fence; what has arrived can be read. Raises Unreachable when TCP is known to be dead, too."""
+        """The fence; what has arrived can still be read. Raises Unreachable when TCP is known to be dead, too."""
         log.warning("the link to %s goes on over TCP: %s", self._peer, reason)
-        steady = self.stage is LinkPhase.JOINED and time.monotonic() - self._since > STEADY_SECONDS
+        steady = self.phase is LinkPhase.ESTABLISHED and time.monotonic() - self._since > STEADY_SECONDS
         self._pause = RETRY_SECONDS if steady else min(2 * self._pause, RETRY_SECONDS_MAX)
-        self.reason, self._out = reason, False
-        self._enter(LinkPhase.FALLEN)
-        if self._pipe is not None:
-            self._pipe.link.revoke()
+        self.reason, self._sends_by_ring = reason, False
+        self._enter(LinkPhase.FALLING_BACK)
+        if self._connection is not None:
+            self._connection.queue_pair.revoke()
         pinged, self._pinged = self._pinged, False
         if pinged and unacknowledged(self._socket):
             raise Unreachable(f"{reason}, and its TCP connection does not answer either")
 
-    def tell_fall(self) -> None:
-        """Everything that had arrived was read: say so."""
-        self._in = False
-        self._say(fall(0 if self._pipe is None else self._pipe.inbound.consumed, self.reason))
+    def announce_fall_back(self) -> None:
+        """Everything that had arrived was read: tell the peer."""
+        self._receives_by_ring = False
+        self._say(FallBack(self.consumed, self.reason).encode())
 
-    def part(self, peers: Fall) -> list[bytes]:
-        """Both sides have fallen: what the peer did not read, to be sent again before everything else."""
-        pipe, self._pipe = self._pipe, None
+    def resume_tcp(self, peer: FallBack) -> list[bytes]:
+        """Both sides have fallen back: returns what the peer did not read, to be sent again before everything else."""
+        connection, self._connection = self._connection, None
         try:
-            again = [] if pipe is None else pipe.outbound.again(peers.consumed)
+            unread = [] if connection is None else connection.outbound.unread(peer.consumed)
         finally:
-            if pipe is not None:
-                pipe.close()
-        self._enter(LinkPhase.APART)
+            if connection is not None:
+                connection.close()
+        self._enter(LinkPhase.DETACHED)
         self._retry_at = self._since + self._pause
-        return again
-
-    def want(self, rdma: bool) -> None:
-        """Whether to try; True: at once."""
-        self._wanted = rdma
-        self._leads |= rdma
-        self._retry_at = time.monotonic()
+        return unread
 
     def close(self) -> None:
         """Take all rights away and end the link, if there is one."""
-        self._out, self._in, self._said = False, False, []
-        if self._pipe is not None:
-            self._pipe.close()
+        self._sends_by_ring = self._receives_by_ring = False
+        self._unsent = []
+        if self._connection is not None:
+            self._connection.close()
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     @property
     def landed(self) -> int:
         """Slots that are in the peer's memory for certain."""
-        if self._pipe is None or not self._out:
+        if self._connection is None or not self._sends_by_ring:
             return 0
         with contextlib.suppress(Unreachable):
-            self._pipe.posts.reap()
-        return self._pipe.outbound.landed
+            self._connection.requests.poll()
+        return self._connection.outbound.landed
 
     @property
     def consumed(self) -> int:
         """Slots of this side's ring that were read."""
-        return 0 if self._pipe is None else self._pipe.inbound.consumed
+        return 0 if self._connection is None else self._connection.inbound.consumed
 
-    def put(self, gather: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    def send(self, gather: list[bytes | memoryview]) -> list[bytes | memoryview]:
         """Send as much as there is room for; returns the rest. Raises LinkLost, or Unreachable."""
-        if self._out and self._pipe is not None:
-            with about_the_link():
-                return self._pipe.outbound.put(gather)
-        assert self.stage is not LinkPhase.FALLEN
+        if self._sends_by_ring and self._connection is not None:
+            with link_errors():
+                return self._connection.outbound.put(gather)
+        assert self.phase is not LinkPhase.FALLING_BACK
         if not self.push():
             return gather
-        self._said = [data(sum(map(len, gather))), *gather]
+        self._unsent = [stream_header(sum(map(len, gather))), *gather]
         self.push()
         return []
 
     def push(self) -> bool:
         """Hand what goes over TCP to the kernel; True when nothing is left. Raises Unreachable."""
         try:
-            while self._said:
-                self._said = behind(self._said, self._socket.sendmsg(self._said[:GATHER_MAX], [], socket.MSG_DONTWAIT))
+            while self._unsent:
+                self._unsent = send_some(self._socket, self._unsent, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
-            self._said = []
+            self._unsent = []
             raise Unreachable(f"connection lost: {error}") from error
         return True
-
-    def _say(self, message: bytes) -> None:
-        self._said.append(message)
-        self.push()
-
-    def receive(self, intake: ReassemblyBuffer) -> bool:
-        """Copy some slots of the ring; True when there were any. Raises LinkLost."""
-        if not self._in or self._pipe is None:
-            return False
-        with about_the_link():
-            return intake.fill(self._pipe.inbound)
-
-    def look(self) -> None:
-        """Read the credit that the peer gave."""
-        if self._out and self._pipe is not None:
-            self._pipe.outbound.look()
-
-    def progress(self, idle: bool) -> tuple[bool, bool]:
-        """Notice credit and completions, give credit; returns whether there were any of each. Raises LinkLost."""
-        pipe = self._pipe
-        if pipe is not None and self.stage is LinkPhase.PROVING and self.answered():
-            self._say(TURN)
-            self._out = True
-            self._enter(LinkPhase.JOINED)
-        if pipe is None or not self._out:
-            return False, False
-        with about_the_link():
-            reaped = pipe.posts.reap()
-            more = pipe.outbound.look()
-            pipe.inbound.report(idle=idle and not more)
-        if reaped:
-            self._device_answers()
-        return more, reaped
-
-    # -- time ---------------------------------------------------------------------------------------------------------
-
-    def mind(self, now: float) -> None:
-        """What is due: a bell, a probe, a new attempt, or the end of patience. Raises LinkLost, or Unreachable."""
-        pipe, waited = self._pipe, now - self._since
-        if self.stage is LinkPhase.JOINED and pipe is not None:
-            with about_the_link():
-                pipe.outbound.nudge()
-                silent = now - self._heard - pace.PROBE_MILLISECONDS / 1000
-                if pipe.answered and silent >= 0:
-                    pipe.outbound.probe()
-                elif silent > PING_SECONDS and not self._pinged:
-                    self._pinged = True
-                    self._say(PING)
-        elif self.stage is LinkPhase.FALLEN:
-            if waited > UNACKNOWLEDGED_SECONDS and unacknowledged(self._socket):
-                raise Unreachable(f"{self.reason}, and its TCP connection does not answer either")
-            if waited > HANDSHAKE_SECONDS:
-                raise Unreachable(f"{self.reason}, and the peer does not go on over TCP")
-        elif self.stage is LinkPhase.APART:
-            if self._wanted and self._leads and now >= self._retry_at:
-                self.offer()
-        elif waited > HANDSHAKE_SECONDS:
-            raise LinkLost(f"the peer did not set up its side of the RDMA link within {HANDSHAKE_SECONDS} s")
-
-    def patience(self, now: float) -> int:
-        """Milliseconds until `mind` is due, when nothing happens before; only while not joined."""
-        if self.stage is not LinkPhase.APART:
-            return 2 if self.stage is LinkPhase.PROVING else 50
-        due = self._retry_at - now if self._wanted and self._leads else 1.0
-        return max(1, min(1000, int(due * 1000) + 1))
 
     @property
     def unsent(self) -> bool:
         """There is something that the kernel did not take yet."""
-        return bool(self._said)
+        return bool(self._unsent)
 
-    # -- sleeping (see connection) -------------------------------------------------------------------------------------
+    def _say(self, message: bytes) -> None:
+        self._unsent.append(message)
+        self.push()
 
-    def fall_asleep(self) -> bool:
-        """The peer knows that it has to ring; False when something is under way. Raises LinkLost."""
-        pipe = self.joined
-        with about_the_link():
-            return pipe is not None and not self._said and pipe.calm and pipe.fall_asleep()
+    def receive(self, received: ReassemblyBuffer) -> bool:
+        """Copy some slots of the ring; True when there were some. Raises LinkLost."""
+        if not self._receives_by_ring or self._connection is None:
+            return False
+        with link_errors():
+            return received.fill(self._connection.inbound)
 
-    def wake_up(self) -> None:
+    def read_credit(self) -> None:
+        """Read the credit that the peer gave."""
+        if self._sends_by_ring and self._connection is not None:
+            self._connection.outbound.read_credit()
+
+    def progress(self, idle: bool) -> tuple[bool, bool]:
+        """Read credit, poll completions, give credit; returns whether there was some of the first two. Raises LinkLost."""
+        connection = self._connection
+        if self.phase is LinkPhase.PROBING and self.poll_answer():
+            self._on_answer()
+        if connection is None or not self._sends_by_ring:
+            return False, False
+        with link_errors():
+            completed = connection.requests.poll()
+            credited = connection.outbound.read_credit()
+            connection.inbound.post_credit(idle=idle and not credited)
+        if completed:
+            self._device_answers()
+        return credited, completed
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def on_timer(self, now: float) -> None:
+        """Do what is due: a doorbell, a probe, a new attempt, or giving up. Raises LinkLost, or Unreachable."""
+        waited = now - self._since
+        if self.phase is LinkPhase.ESTABLISHED:
+            self._keep_alive(now)
+        elif self.phase is LinkPhase.FALLING_BACK:
+            if waited > UNACKNOWLEDGED_SECONDS and unacknowledged(self._socket):
+                raise Unreachable(f"{self.reason}, and its TCP connection does not answer either")
+            if waited > HANDSHAKE_SECONDS:
+                raise Unreachable(f"{self.reason}, and the peer does not go on over TCP")
+        elif self.phase is LinkPhase.DETACHED:
+            if self._leads and now >= self._retry_at:
+                self.offer()
+        elif waited > HANDSHAKE_SECONDS:
+            raise LinkLost(f"the peer did not set up its side of the RDMA link within {HANDSHAKE_SECONDS} s")
+
+    def _keep_alive(self, now: float) -> None:
+        connection = self._connection
+        assert connection is not None
+        silent = now - self._answered_at - pace.PROBE_MILLISECONDS / 1000
+        with link_errors():
+            connection.outbound.ring_doorbell()
+            if connection.all_completed and silent >= 0:
+                connection.outbound.probe()
+            elif silent > PING_SECONDS and not self._pinged:
+                self._pinged = True
+                self._say(Signal.PING)
+
+    def timer_milliseconds(self, now: float) -> int:
+        """How long to wait at most until the next `on_timer`; only while no link is established."""
+        if self.phase is not LinkPhase.DETACHED:
+            return 2 if self.phase is LinkPhase.PROBING else 50
+        due = self._retry_at - now if self._leads else 1.0
+        return max(1, min(1000, int(due * 1000) + 1))
+
+    # -- sleeping (see RdmaConnection) --------------------------------------------------------------------------------
+
+    def arm(self) -> bool:
+        """Have the peer ring the doorbell; False when something is under way. Raises LinkLost."""
+        connection = self.established
+        with link_errors():
+            return connection is not None and not self._unsent and connection.idle and connection.arm()
+
+    def disarm(self) -> None:
         """The peer need not ring any more."""
-        if self._pipe is not None:
-            with about_the_link():
-                self._pipe.wake_up()
+        if self._connection is not None:
+            with link_errors():
+                self._connection.disarm()
 
     def probe(self) -> None:
         """Ask the peer's device whether it is there."""
-        if self._pipe is not None:
-            with about_the_link():
-                self._pipe.outbound.probe()
+        if self._connection is not None:
+            with link_errors():
+                self._connection.outbound.probe()
 
-    def answered(self) -> bool:
-        """The peer's device has answered since the last look."""
-        with about_the_link():
-            answered = self._pipe is not None and self._pipe.posts.reap()
+    def poll_answer(self) -> bool:
+        """The peer's device has answered since the last call."""
+        with link_errors():
+            answered = self._connection is not None and self._connection.requests.poll()
         if answered:
             self._device_answers()
         return answered
 
     def _device_answers(self) -> None:
-        self._heard, self._pinged = time.monotonic(), False
+        self._answered_at, self._pinged = time.monotonic(), False
+
+
+_HANDLERS: Mapping[tuple[LinkPhase, type[Hello] | Signal], Callable[[LinkControl, Any], None]] = {
+    (LinkPhase.DETACHED, Hello): LinkControl._on_first_hello,
+    (LinkPhase.OFFERED, Hello): LinkControl._on_hello,
+    (LinkPhase.ATTACHED, Signal.READY): LinkControl._on_ready,
+    (LinkPhase.PROBING, Signal.SWITCH): LinkControl._on_switch,
+    (LinkPhase.ESTABLISHED, Signal.SWITCH): LinkControl._on_switch,
+}
+"""What the peer may say in which phase; everything else is refused."""

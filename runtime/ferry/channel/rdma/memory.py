@@ -1,4 +1,4 @@
-"""How much memory links pin, whether this process may pin it, and what to change when it may not.
+"""How much memory the links pin, whether this process may pin it, and what to change when it may not.
 
 Arithmetic and two reads of this process's own limits; it must never pin anything itself.
 """
@@ -90,8 +90,8 @@ class Budget:
             self._used -= count
 
 
-class Lent:
-    """Memory of this process that its links send from where it lies, and how much they did."""
+class LentMemory:
+    """Memory of this process that its links send from without copying it, and how much they sent."""
 
     def __init__(self) -> None:
         self.mappings: tuple[mmap.mmap, ...] = ()
@@ -105,11 +105,11 @@ class Lent:
 
     @property
     def sent_bytes(self) -> int:
-        """By all links until now."""
+        """Sent from lent memory by all links until now."""
         return self._sent_bytes
 
     def sent(self, count: int) -> None:
-        """A link sent so many bytes."""
+        """A link sent so many bytes from lent memory."""
         with self._lock:
             self._sent_bytes += count
 
@@ -135,7 +135,7 @@ class Limits:
 
 
 def ring_error(links: int, shape: RingShape, limits: Limits, lend: int = 0) -> str | None:
-    """Why so many links cannot be pinned under these limits, with the three remedies in order of preference; or None."""
+    """Why so many links cannot be pinned under these limits, with three remedies, the best first; None when they can."""
     if limits.may_lock or limits.locked_bytes is None:
         return None
     return rings.pin_error(links, shape.slots, shape.slot_bytes, limits.locked_bytes, limits.uid == 0, lend)

@@ -1,11 +1,11 @@
-"""The circular queue of a link: one side writes its slots from afar, the other reads them and gives credit back.
+"""A ring of slots in each direction: the sender writes the receiver's slots by RDMA, the receiver gives credit back.
 
-    slot   | unused | payload, right-aligned | footer: length, checksum, link, kind, flags, sequence |
-    word   top bit: the reader sleeps; the rest: slots consumed since the link began
+    slot          | unused | payload, right-aligned | footer: length, checksum, ring, kind, flags, sequence |
+    credit word   top bit: the receiver sleeps; the other bits: slots consumed since the link began
 
-The footer's sequence is the last word of the slot, so it is written last (or a notice says that all is there). It must
-never believe the peer: lengths, sequences and credits that cannot be are refused, and every slot is copied once, before
-it is looked at. No locks, no clock of its own, no decision when to wait.
+The footer's sequence is the last word of the slot, so it is written last (or immediate data says that all is there). It
+must never trust the peer: impossible lengths, sequences and credits are refused, and every slot is copied once, before
+the copy is checked. It takes no locks and never waits.
 """
 
 from __future__ import annotations
@@ -20,63 +20,66 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ferry.channel.rdma.link import SGES
-from ferry.channel.rdma.memory import FOOTER_BYTES, PAGE_BYTES, Lent, RingShape
-from ferry.channel.rdma.verbs import Piece
+from ferry.channel.rdma.memory import FOOTER_BYTES, PAGE_BYTES, LentMemory, RingShape
+from ferry.channel.rdma.queue_pair import SGES
+from ferry.channel.rdma.verbs import ScatterGatherEntry
 from ferry.contract.errors import Refusal
 
 if TYPE_CHECKING:
     from ferry.channel.rdma.control_stream import Hello
-    from ferry.channel.rdma.link import Link
+    from ferry.channel.rdma.queue_pair import QueuePair
     from ferry.channel.rdma.work_requests import WorkRequests
 
 DATA, DOORBELL = 0, 0xFFFFFFFF
-"""Notices. The same in both byte orders."""
+"""Immediate data of a write. The same in both byte orders."""
 
 SLEEPING = 1 << 63
-DOUBT_SECONDS = 0.02
-"""Bytes that cannot be may still be on their way, where the device guarantees no order: after this they are refused."""
+TORN_SECONDS = 0.02
+"""Impossible bytes may be half written, where the device guarantees no order: they are refused when they stay so long."""
 
 _FOOTER = struct.Struct("<IIIHHQ")
 _UNCHECKED = struct.Struct("<IIHHQ")
 _KIND = 1
 LENT_BYTES_MIN = 4096
-"""Smaller pieces are copied, also from lent memory: cheaper than an entry of a gather."""
+"""Smaller pieces are copied, also from lent memory: cheaper than a scatter/gather entry."""
 
 assert _FOOTER.size == FOOTER_BYTES
 
 
-def footer(length: int, link: int, sequence: int, pieces: Sequence[memoryview]) -> bytes:
-    """Of a slot with that payload."""
-    checksum = zlib.crc32(_UNCHECKED.pack(length, link, _KIND, 0, sequence))
+def footer(length: int, ring_id: int, sequence: int, pieces: Sequence[memoryview]) -> bytes:
+    """The footer of a slot with that payload."""
+    checksum = zlib.crc32(_UNCHECKED.pack(length, ring_id, _KIND, 0, sequence))
     for piece in pieces:
         checksum = zlib.crc32(piece, checksum)
-    return _FOOTER.pack(length, checksum, link, _KIND, 0, sequence)
+    return _FOOTER.pack(length, checksum, ring_id, _KIND, 0, sequence)
 
 
 class Outbound:
-    """The slots of the peer's ring, seen by the side that writes them."""
+    """The peer's ring, which this side writes."""
 
-    def __init__(self, link: Link, posts: WorkRequests, shape: RingShape, lent: Lent) -> None:
+    def __init__(self, queue_pair: QueuePair, requests: WorkRequests, shape: RingShape, lent: LentMemory) -> None:
         self.shape = shape
-        self._posts = posts
+        self._requests = requests
         self._lent = lent
-        self._sources = [link.region(len(one), remote=False, mapping=one) for one in lent.mappings]
-        self._kept: deque[tuple[int, int, list[memoryview]]] = deque()
-        """of slots with lent memory: how many had been sent with it, its request, and what keeps the memory as it is"""
-        self._stage = link.region(shape.ring_bytes, remote=False)
-        self._empty = Piece(self._stage.address, 0, self._stage.local_key)
-        self.credit = link.region(PAGE_BYTES, remote=True)
+        self._sources = [queue_pair.region(len(one), remote=False, mapping=one) for one in lent.mappings]
+        self._lent_slots: deque[tuple[int, int, list[memoryview]]] = deque()
+        """For each slot with lent memory: its sequence, its wr_id, and the views that keep the memory unchanged."""
+        self._staging = queue_pair.region(shape.ring_bytes, remote=False)
+        self._nothing = ScatterGatherEntry(self._staging.address, 0, self._staging.lkey)
+        self.credit = queue_pair.region(PAGE_BYTES, remote=True)
         self._words = self.credit.view.cast("Q")
-        self._numbers = [0] * shape.slots
-        self._gathers: list[list[Piece]] = [[] for _ in range(shape.slots)]
-        self.sent = self.consumed = 0
-        self._word = self._rung = 0
-        self._doubt: tuple[int, float] | None = None
+        self._wr_ids = [0] * shape.slots
+        self._entries: list[list[ScatterGatherEntry]] = [[] for _ in range(shape.slots)]
+        self.sent = 0
+        self.consumed = 0
+        self._credit_word = 0
+        self._rung_for = 0
+        """The credit word for which the doorbell was rung: one doorbell for each time that the peer sleeps."""
+        self._suspect: tuple[int, float] | None = None
         self._peer: Hello | None = None
 
     def attach(self, peer: Hello) -> None:
-        """Where to write."""
+        """The peer has described its ring."""
         self._peer = peer
 
     @property
@@ -87,46 +90,50 @@ class Outbound:
     @property
     def landed(self) -> int:
         """Slots that are in the peer's memory for certain."""
-        slots, done = self.shape.slots, self._posts.done
+        slots, completed = self.shape.slots, self._requests.completed
         first = max(0, self.sent - slots)
-        return next((n for n in range(self.sent, first, -1) if self._numbers[(n - 1) % slots] <= done), first)
+        return next((n for n in range(self.sent, first, -1) if self._wr_ids[(n - 1) % slots] <= completed), first)
 
-    def look(self) -> bool:
-        """Read the credit; True when there is more. Raises Refusal for one that cannot be."""
+    def read_credit(self) -> bool:
+        """Read the credit word; True when it grew. Raises Refusal for an impossible one."""
         word = self._words[0]
         consumed = word & ~SLEEPING
         if not self.consumed <= consumed <= self.sent:
             now = time.monotonic()
-            if self._doubt is None or self._doubt[0] != word:
-                self._doubt = (word, now)
-            elif now - self._doubt[1] > DOUBT_SECONDS:
+            if self._suspect is None or self._suspect[0] != word:
+                self._suspect = (word, now)
+            elif now - self._suspect[1] > TORN_SECONDS:
                 raise Refusal(
                     f"impossible credit of the ring: {consumed} slots consumed, "
                     f"{self.consumed} were before and {self.sent} were sent"
                 )
             return False
-        self._doubt = None
-        self._word = word
+        self._suspect = None
+        self._credit_word = word
         more = consumed > self.consumed
         self.consumed = consumed
-        while self._kept and self._kept[0][0] <= consumed and self._kept[0][1] <= self._posts.done:
-            self._kept.popleft()
+        self._release_consumed()
         return more
 
-    @property
-    def keeps(self) -> bool:
-        """Lent memory may have to be read again: by the own device, or for a peer that did not get it."""
-        return bool(self._kept)
+    def _release_consumed(self) -> None:
+        lent, completed = self._lent_slots, self._requests.completed
+        while lent and lent[0][0] <= self.consumed and lent[0][1] <= completed:
+            lent.popleft()
 
-    def let_go(self) -> None:
+    @property
+    def keeps_lent(self) -> bool:
+        """Lent memory may still be read: by the own device, or to send it again to a peer that did not read it."""
+        return bool(self._lent_slots)
+
+    def release_lent(self) -> None:
         """The link is closed: nothing is read any more."""
-        self._kept.clear()
+        self._lent_slots.clear()
 
     @property
     def room(self) -> bool:
-        """The next slot is free: read by the peer, and no longer read by our own device."""
+        """The next slot is free: the peer has consumed it, and the own device has completed its request."""
         slots = self.shape.slots
-        return self.sent - self.consumed < slots and self._numbers[self.sent % slots] <= self._posts.done
+        return self.sent - self.consumed < slots and self._wr_ids[self.sent % slots] <= self._requests.completed
 
     def put(self, gather: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
         """Send as much as there are free slots for; returns the rest. Raises Unreachable."""
@@ -149,157 +156,169 @@ class Outbound:
         peer, shape = self._peer, self.shape
         assert peer is not None
         slot = self.sent % shape.slots
-        foot = footer(size, peer.link, self.sent + 1, pieces)
-        gather, lent = self._gather(slot * shape.slot_bytes, [*pieces, memoryview(foot)])
-        wake = bool(self._word & SLEEPING) and self._word != self._rung
-        if wake:
-            self._rung = self._word
+        end = footer(size, peer.ring_id, self.sent + 1, pieces)
+        entries, lent = self._stage(slot * shape.slot_bytes, [*pieces, memoryview(end)])
+        doorbell = self._peer_sleeps
+        if doorbell:
+            self._rung_for = self._credit_word
         self.sent += 1
-        self._gathers[slot] = gather
+        self._entries[slot] = entries
         if lent:
-            self._kept.append((self.sent, self._posts.posted + 1, lent))
+            self._lent_slots.append((self.sent, self._requests.posted + 1, lent))
             self._lent.sent(sum(map(len, lent)))
-        self._numbers[slot] = self._posts.post(
-            gather,
+        self._wr_ids[slot] = self._requests.post_write(
+            entries,
             peer.ring + (slot + 1) * shape.slot_bytes - FOOTER_BYTES - size,
-            peer.ring_key,
-            signal=bool(lent),  # who owns the memory waits for it
-            notice=DATA if peer.imm else DOORBELL if wake else None,
-            wake=wake,
+            peer.ring_rkey,
+            signaled=bool(lent),  # who owns the memory waits for it
+            imm_data=DATA if peer.imm else DOORBELL if doorbell else None,
+            solicited=doorbell,
         )
 
-    def again(self, consumed: int) -> list[bytes]:
-        """The payloads that a peer did not read that has read so many slots; what was sent lies where it lay.
+    def unread(self, consumed: int) -> list[bytes]:
+        """The payloads behind the first `consumed` slots: they are still where they were sent from.
 
-        Raises Refusal for a number that cannot be.
+        Raises Refusal for an impossible number.
         """
         if not self.consumed <= consumed <= self.sent:
             raise Refusal(f"the peer says it read {consumed} slots: {self.consumed} were, {self.sent} were sent")
-        slots = (self._gathers[n % self.shape.slots] for n in range(consumed, self.sent))
-        return [b"".join(ctypes.string_at(p.address, p.length) for p in slot)[:-FOOTER_BYTES] for slot in slots]
+        slots = (self._entries[n % self.shape.slots] for n in range(consumed, self.sent))
+        return [b"".join(ctypes.string_at(e.address, e.length) for e in slot)[:-FOOTER_BYTES] for slot in slots]
 
-    def _gather(self, at: int, pieces: list[memoryview]) -> tuple[list[Piece], list[memoryview]]:
-        """Pieces of lent memory as they are, all others copied into the stage, in order; and those of lent memory."""
-        stage, out, start, lent = self._stage, list[Piece](), at, list[memoryview]()
+    def _stage(self, at: int, pieces: list[memoryview]) -> tuple[list[ScatterGatherEntry], list[memoryview]]:
+        """Entries for the pieces in order, and the pieces in lent memory; all others are copied into staging memory."""
+        stage, out, start, lent = self._staging, list[ScatterGatherEntry](), at, list[memoryview]()
         for piece in pieces:
-            found = self._find(piece, len(out))
+            found = self._lent_entry(piece, len(out))
             if found is None:
                 stage.view[at : at + len(piece)] = piece
                 at += len(piece)
                 continue
             if at > start:
-                out.append(Piece(stage.address + start, at - start, stage.local_key))
+                out.append(ScatterGatherEntry(stage.address + start, at - start, stage.lkey))
                 start = at
             out.append(found)
             lent.append(piece)
-        out.append(Piece(stage.address + start, at - start, stage.local_key))
+        out.append(ScatterGatherEntry(stage.address + start, at - start, stage.lkey))
         return out, lent
 
-    def _find(self, piece: memoryview, used: int) -> Piece | None:
-        """The piece where it is, if that is memory lent to the device and worth an entry of its own."""
+    def _lent_entry(self, piece: memoryview, used: int) -> ScatterGatherEntry | None:
+        """An entry for the piece where it is, if that is lent memory and worth an entry of its own."""
         if not self._sources or len(piece) < LENT_BYTES_MIN or used > SGES - 3:
             return None
         address = int(np.frombuffer(piece, np.uint8).__array_interface__["data"][0])
         for region in self._sources:
             if region.address <= address and address + len(piece) <= region.address + region.size:
-                return Piece(address, len(piece), region.local_key)
+                return ScatterGatherEntry(address, len(piece), region.lkey)
         return None
 
-    def nudge(self) -> None:
-        """Ring when the peer went to sleep before it saw what was sent."""
+    @property
+    def _peer_sleeps(self) -> bool:
+        """The peer waits for a doorbell, and it was not rung yet."""
+        return bool(self._credit_word & SLEEPING) and self._credit_word != self._rung_for
+
+    def ring_doorbell(self) -> None:
+        """Wake a peer that went to sleep before it saw what was sent."""
         peer = self._peer
-        if self._word & SLEEPING and self._word != self._rung and not self.settled and self._posts.room:
+        if self._peer_sleeps and not self.settled and self._requests.room:
             assert peer is not None
-            self._rung = self._word
-            self._posts.post([self._empty], peer.ring, peer.ring_key, notice=DOORBELL, wake=True)
+            self._rung_for = self._credit_word
+            self._requests.post_write([self._nothing], peer.ring, peer.ring_rkey, imm_data=DOORBELL, solicited=True)
 
     def probe(self) -> int:
-        """Ask the peer's device, which needs no credit and not the peer's attention, whether it is there."""
+        """Post a write of no bytes, which needs no credit: its completion shows that the peer's device is there."""
         assert self._peer is not None
-        return self._posts.post([self._empty], self._peer.ring, self._peer.ring_key, signal=True)
+        return self._requests.post_write([self._nothing], self._peer.ring, self._peer.ring_rkey, signaled=True)
 
 
 class Inbound:
     """This side's ring, which the peer writes."""
 
-    def __init__(self, link: Link, posts: WorkRequests, shape: RingShape, imm: bool, number: int) -> None:
+    def __init__(
+        self, queue_pair: QueuePair, requests: WorkRequests, shape: RingShape, imm: bool, ring_id: int
+    ) -> None:
         self.shape = shape
-        self._link = link
-        self._posts = posts
+        self._queue_pair = queue_pair
+        self._requests = requests
         self._imm = imm
-        self._number = number
-        self.ring = link.region(shape.ring_bytes, remote=True)
+        self._ring_id = ring_id
+        self.ring = queue_pair.region(shape.ring_bytes, remote=True)
         self._words = self.ring.view.cast("Q")
-        self._report = link.region(PAGE_BYTES, remote=False)
-        self._arrived = 0
-        self._told = 0
-        self._doubt: float | None = None
+        self._credit_staging = queue_pair.region(PAGE_BYTES, remote=False)
+        self._immediates = 0
+        self._reported = 0
+        self._suspect: float | None = None
         self._peer: Hello | None = None
         self.consumed = 0
 
     def attach(self, peer: Hello) -> None:
-        """Where credit goes. From now on notices are expected."""
+        """The peer has described its credit word. From now on it may send immediate data."""
         self._peer = peer
-        self._link.receive(self.shape.receives)
+        self._queue_pair.post_receives(self.shape.receives)
 
-    def notices(self) -> bool:
-        """Take the notices that came; True when there were some."""
-        came = self._link.notices()
+    def poll_receives(self) -> bool:
+        """Poll for immediate data; True when some came."""
+        came = self._queue_pair.poll_receives()
         if came:
-            self._link.receive(len(came))
-            self._arrived += came.count(DATA)
+            self._queue_pair.post_receives(len(came))
+            self._immediates += came.count(DATA)
         return bool(came)
 
     def take(self, into: memoryview) -> int:
         """Copy the payload of the next slot; returns its length, 0 when there is none. Raises Refusal."""
-        if self._imm and not self._arrived and not (self.notices() and self._arrived):
+        if self._imm and not self._immediates and not (self.poll_receives() and self._immediates):
             return 0
         shape = self.shape
         end = (self.consumed % shape.slots + 1) * shape.slot_bytes
         wanted = self.consumed + 1
         if self._words[end // 8 - 1] != wanted:
-            return self._wait("its sequence is another") if self._imm else 0
-        self._link.barrier()
-        foot = bytes(self.ring.view[end - FOOTER_BYTES : end])
-        length, _, number, kind, flags, sequence = _FOOTER.unpack(foot)
-        if not 0 < length <= shape.payload_bytes or (number, kind, flags, sequence) != (self._number, _KIND, 0, wanted):
-            return self._wait(f"its footer says {length} bytes, link {number}, kind {kind}, sequence {sequence}")
+            return self._suspicious("its sequence is another") if self._imm else 0
+        self._queue_pair.barrier()
+        found = bytes(self.ring.view[end - FOOTER_BYTES : end])
+        length, _, ring_id, kind, flags, sequence = _FOOTER.unpack(found)
+        expected = (self._ring_id, _KIND, 0, wanted)
+        if not 0 < length <= shape.payload_bytes or (ring_id, kind, flags, sequence) != expected:
+            return self._suspicious(f"its footer says {length} bytes, ring {ring_id}, kind {kind}, sequence {sequence}")
         end -= FOOTER_BYTES
         into[:length] = self.ring.view[end - length : end]
-        if footer(length, number, sequence, [into[:length]]) != foot:
-            return self._wait("its checksum is wrong")
-        self._doubt = None
+        if footer(length, ring_id, sequence, [into[:length]]) != found:
+            return self._suspicious("its checksum is wrong")
+        self._suspect = None
         self.consumed = wanted
-        self._arrived -= self._imm
+        self._immediates -= self._imm
         return length
 
-    def _wait(self, problem: str) -> int:
+    def _suspicious(self, problem: str) -> int:
+        """The slot may be half written: 0 for now. Raises Refusal when it stays like that."""
         now = time.monotonic()
-        if self._doubt is None:
-            self._doubt = now
-        elif now - self._doubt > DOUBT_SECONDS:
+        if self._suspect is None:
+            self._suspect = now
+        elif now - self._suspect > TORN_SECONDS:
             raise Refusal(f"slot {self.consumed + 1} of the ring is not what was sent: {problem}")
         return 0
 
     @property
-    def told_sleeping(self) -> bool:
-        """The last report said that this side sleeps."""
-        return bool(self._told & SLEEPING)
+    def reported_sleeping(self) -> bool:
+        """The peer's credit word says that this side sleeps."""
+        return bool(self._reported & SLEEPING)
 
-    def report(self, *, idle: bool = False, sleeping: bool = False) -> bool:
-        """Give credit back, a quarter of the ring at a time, or all when there is nothing else to do."""
-        fresh = self.consumed - (self._told & ~SLEEPING)
+    def post_credit(self, *, idle: bool = False, sleeping: bool = False) -> bool:
+        """Write the peer's credit word when a quarter of the ring was consumed; False when nothing was written.
+
+        `idle`: also for less, as there is nothing else to do. `sleeping`: the peer has to ring the doorbell.
+        """
+        fresh = self.consumed - (self._reported & ~SLEEPING)
         due = (
             fresh >= max(1, self.shape.slots // 4)
             or (fresh and idle)
-            or (sleeping and (fresh or not self.told_sleeping))
+            or (sleeping and (fresh or not self.reported_sleeping))
         )
-        if not due or not self._posts.room:
+        if not due or not self._requests.room:
             return False
         peer = self._peer
         assert peer is not None
-        self._told = self.consumed | (SLEEPING if sleeping else 0)
-        self._report.view[:8] = self._told.to_bytes(8, "little")
-        piece = Piece(self._report.address, 8, self._report.local_key)
-        self._posts.post([piece], peer.word, peer.word_key, inline=True)
+        self._reported = self.consumed | (SLEEPING if sleeping else 0)
+        self._credit_staging.view[:8] = self._reported.to_bytes(8, "little")
+        entry = ScatterGatherEntry(self._credit_staging.address, 8, self._credit_staging.lkey)
+        self._requests.post_write([entry], peer.credit, peer.credit_rkey, inline=True)
         return True

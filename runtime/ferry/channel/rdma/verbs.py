@@ -1,4 +1,4 @@
-"""Verbs: the only file that knows pyverbs, for rdma-core 44 to 64 and later, and the types of its surface.
+"""The only file that imports pyverbs, of rdma-core 44 to 64 and later, and the types that the others share.
 
 It must never import pyverbs before a device is asked for: it is optional, and has to be of the system's own rdma-core.
 """
@@ -25,7 +25,7 @@ class DeviceUnusable(Fault):
 class Gid(NamedTuple):
     """One address of a port."""
 
-    number: int
+    gid_index: int
     address: IPv6Address
     version: int
     """of RoCE: 2 can be routed; 0 means something else"""
@@ -43,19 +43,19 @@ class Port(NamedTuple):
 class QueuePairAddress(NamedTuple):
     """How to reach a queue pair."""
 
-    number: int
-    first: int
+    qp_num: int
+    psn: int
     """packet sequence number of its first request"""
     gid: IPv6Address
     mtu: int
 
 
-class Piece(NamedTuple):
-    """Local bytes of one request."""
+class ScatterGatherEntry(NamedTuple):
+    """Local bytes of one work request."""
 
     address: int
     length: int
-    key: int
+    lkey: int
 
 
 @functools.cache

@@ -1,6 +1,6 @@
-"""The requests of one link, counted: what is under way, what is known to be done, and which request has to tell.
+"""The work requests of one queue pair, counted: how many are posted, how many completed, and which are signaled.
 
-It must never post more than the queue of the device takes, nor let a run of requests pass without one that tells.
+It must never post more than the send queue takes, nor many requests in a row without a signaled one.
 """
 
 from __future__ import annotations
@@ -9,52 +9,58 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ferry.channel.rdma.memory import RingShape
-from ferry.channel.rdma.verbs import Piece
+from ferry.channel.rdma.verbs import ScatterGatherEntry
 
 if TYPE_CHECKING:
-    from ferry.channel.rdma.link import Link
+    from ferry.channel.rdma.queue_pair import QueuePair
 
 _SPARE = 8
-"""Requests of the send queue that credit reports leave to data and probes."""
+"""Places of the send queue that credit leaves to data and probes."""
 
 
 class WorkRequests:
-    """The requests of one link, numbered from 1: a completion of one proves that all before it are done."""
+    """The work requests of one queue pair, numbered from 1: a completion of one proves that all before it are done."""
 
-    def __init__(self, link: Link, shape: RingShape) -> None:
-        self._link = link
+    def __init__(self, queue_pair: QueuePair, shape: RingShape) -> None:
+        self._queue_pair = queue_pair
         self._depth = shape.send_depth - shape.slots - _SPARE
-        self._every = max(1, shape.slots // 2)
-        self.posted = self.done = self.asked = 0
-        """numbers: of the last request, of the last known to be done, of the last that will tell"""
+        self._signal_every = max(1, shape.slots // 2)
+        self.posted = 0
+        """wr_id of the last request"""
+        self.completed = 0
+        """wr_id of the last request that is known to be completed"""
+        self.signaled = 0
+        """wr_id of the last request that asked for a completion"""
 
     @property
     def room(self) -> bool:
-        """There is room for one request that can wait."""
-        return self.posted - self.done < self._depth
+        """The send queue has room for one request that could wait, too."""
+        return self.posted - self.completed < self._depth
 
-    def post(
+    def post_write(
         self,
-        pieces: Sequence[Piece],
+        entries: Sequence[ScatterGatherEntry],
         address: int,
-        key: int,
+        rkey: int,
         *,
-        signal: bool = False,
+        signaled: bool = False,
         inline: bool = False,
-        notice: int | None = None,
-        wake: bool = False,
+        imm_data: int | None = None,
+        solicited: bool = False,
     ) -> int:
-        """See Link.write; returns the request's number."""
-        number = self.posted + 1
-        signal = signal or number - self.asked >= self._every
-        self._link.write(pieces, address, key, number, signal=signal, inline=inline, notice=notice, wake=wake)
-        self.posted = number
-        if signal:
-            self.asked = number
-        return number
+        """See QueuePair.post_write; returns its `wr_id`."""
+        wr_id = self.posted + 1
+        signaled = signaled or wr_id - self.signaled >= self._signal_every
+        self._queue_pair.post_write(
+            entries, address, rkey, wr_id, signaled=signaled, inline=inline, imm_data=imm_data, solicited=solicited
+        )
+        self.posted = wr_id
+        if signaled:
+            self.signaled = wr_id
+        return wr_id
 
-    def reap(self) -> bool:
-        """Take completions; True when there were some. Raises Unreachable."""
-        done = self._link.reap()
-        self.done = max(self.done, done)
-        return done > 0
+    def poll(self) -> bool:
+        """Poll completions; True when there were some. Raises Unreachable when a request failed."""
+        last = self._queue_pair.poll()
+        self.completed = max(self.completed, last)
+        return last > 0

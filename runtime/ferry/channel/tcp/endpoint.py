@@ -1,10 +1,10 @@
-"""Channels over TCP: listens, connects, lets in whom the handshake proved, and keeps one connection per peer.
+"""Channels over TCP: listens, connects, admits who passed the handshake, and keeps one connection for each peer.
 
-It must never parse a frame, nor choose when to connect: reconnecting is the caller's decision.
+It must never parse a frame, nor decide when to connect: reconnecting is the caller's decision.
 
-Which of two connections of one pair stays is a rule that both ends evaluate alike:
+Which of two connections of one pair stays is a rule that gives both ends the same answer:
 
-* of two lives of the peer the later one: once it was here, a former one gets no connection any more;
+* of two lives of the peer the later one: once it has connected, the former one is refused for ever;
 * both were opened by the same side: the one opened later stays;
 * each side opened one at the same time: the one opened by the smaller name stays.
 """
@@ -33,14 +33,15 @@ from ferry.channel.base import (
     OnOpen,
 )
 from ferry.channel.handshake import Caller, Verdict, greet, welcome
-from ferry.channel.tcp.channel import Opening, TcpChannel, tune
+from ferry.channel.tcp.connection import Opening, SocketTransport, tune
+from ferry.channel.tcp.transport import TcpTransport
 from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.errors import FerryError, Refusal, Unreachable
 
 log = logging.getLogger(__name__)
 
 HANDSHAKES_MAX = 64
-"""Connections that are proving themselves at one time; more are closed at once."""
+"""Handshakes under way at one time; more connections are closed at once."""
 
 REFUSALS_KEPT = 32
 
@@ -63,7 +64,7 @@ class TcpEndpoint(Endpoint):
         on_close: OnClose,
         life: bytes | None = None,
     ) -> None:
-        """`life`: 16 bytes, greater than those of all former lives of this name; by default made of the time."""
+        """`life`: 16 bytes, greater than those of all former lives of this name; by default made from the time."""
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
             raise Refusal(f"{name!r} is not a name: 1 to {NAME_BYTES_MAX} bytes without NUL")
         self.name = name
@@ -74,16 +75,17 @@ class TcpEndpoint(Endpoint):
         self._on_close = on_close
         self._life = life or struct.pack(">Q8s", time.time_ns(), os.urandom(8))
         self._latest: dict[str, bytes] = {}
-        """The latest life of each peer that was here."""
+        """The latest life of each peer that has connected."""
         self._opened = 0
         self._lock = threading.Lock()
         self._admission = threading.Lock()
-        self._channels: dict[str, TcpChannel] = {}
+        self._transports: dict[str, SocketTransport] = {}
+        """By peer."""
         self._handshakes = threading.BoundedSemaphore(HANDSHAKES_MAX)
         self._listener: socket.socket | None = None
         self._closing = False
         self.refusals: deque[str] = deque(maxlen=REFUSALS_KEPT)
-        """Why the last callers were refused; only this side knows."""
+        """Why the last callers were refused; they are not told."""
 
     # -- accepting ----------------------------------------------------------------------------------------------------
 
@@ -119,8 +121,7 @@ class TcpEndpoint(Endpoint):
     def _welcome(self, sock: socket.socket) -> None:
         def decide(caller: Caller, answer: Callable[[Verdict], None]) -> None:
             opening = self._opening(sock, caller.name, caller.name, caller.life, caller.number)
-            channel = self._channel(opening, caller.carriers)
-            self._admit(channel, answer)
+            self._admit(self._transport(opening, caller.carriers), answer)
 
         try:
             tune(sock)
@@ -149,17 +150,17 @@ class TcpEndpoint(Endpoint):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Unreachable(f"{peer} keeps an older connection to {self.name} that is gone on this side")
-            channel = self._dial(peer, address, left)
-            if channel is not None:
-                return channel
-            # Another connection stays: one to this life that the peer opened itself, registered here already or breaking,
-            # or one to a later life of the peer.
+            transport = self._dial(peer, address, left)
+            if transport is not None:
+                return transport.channel
+            # The peer keeps another connection: one that it opened itself, which is registered here already or breaking,
+            # or one to a later life of this side.
             other = self.channel(peer)
             if other is not None:
                 return other
             time.sleep(_RETRY_SECONDS)
 
-    def _dial(self, peer: str, address: tuple[str, int], seconds: float) -> TcpChannel | None:
+    def _dial(self, peer: str, address: tuple[str, int], seconds: float) -> SocketTransport | None:
         with self._lock:
             if self._closing:
                 raise Unreachable(f"endpoint {self.name} is closed")
@@ -174,9 +175,9 @@ class TcpEndpoint(Endpoint):
             me = Caller(self.name, self._life, number, self.carriers)
             admitted, life, carriers = greet(sock, me, peer, self._job, self._secret, seconds)
             if admitted:
-                channel = self._channel(self._opening(sock, peer, self.name, life, number), carriers)
-                if self._admit(channel, None):
-                    return channel
+                transport = self._transport(self._opening(sock, peer, self.name, life, number), carriers)
+                if self._admit(transport, None):
+                    return transport
             sock.close()
             return None
         except BaseException:
@@ -185,62 +186,64 @@ class TcpEndpoint(Endpoint):
 
     # -- the one connection per peer ----------------------------------------------------------------------------------
 
-    def _channel(self, opening: Opening, carriers: int) -> TcpChannel:
-        return TcpChannel(opening)
+    def _transport(self, opening: Opening, carriers: int) -> SocketTransport:
+        return TcpTransport(opening)
 
     def _opening(self, sock: socket.socket, peer: str, initiator: str, life: bytes, number: int) -> Opening:
         return Opening(sock, peer, self._job, self._on_message, self._ended, initiator, life, number)
 
-    def _admit(self, channel: TcpChannel, answer: Callable[[Verdict], None] | None) -> bool:
+    def _admit(self, transport: SocketTransport, answer: Callable[[Verdict], None] | None) -> bool:
         """Make it the peer's connection, or not; the old one has ended, and was reported, before the new one opens."""
+        connection, channel = transport.connection, transport.channel
         with self._admission:
-            old = self._channels.get(channel.peer)
-            verdict = self._judge(old, channel.opening)
+            old = self._transports.get(channel.peer)
+            verdict = self._judge(old, connection.opening)
             if answer is not None:
                 answer(verdict)
             if verdict != Verdict.ADMITTED:
-                channel.discard()
+                transport.release()
                 return False
-            self._latest[channel.peer] = channel.opening.life
-            channel.ready()
+            self._latest[channel.peer] = connection.opening.life
+            connection.ready()
             if old is not None:
-                old.close(REPLACED)
-                old.wait_end()
+                old.channel.close(REPLACED)
+                old.connection.wait_end()
             with self._lock:
-                self._channels[channel.peer] = channel
+                self._transports[channel.peer] = transport
             try:
                 self._on_open(channel.peer, channel)
             except Exception as error:  # it was announced, so its end has to be announced, too
                 log.exception("on_open of %s for %s failed", self.name, channel.peer)
                 channel.close(f"on_open failed: {error!r}")
-            channel.start()
+            transport.start()
             return True
 
-    def _judge(self, old: TcpChannel | None, new: Opening) -> Verdict:
+    def _judge(self, old: SocketTransport | None, new: Opening) -> Verdict:
         if new.life < self._latest.get(new.peer, b""):
             return Verdict.FORMER
-        stays = old is not None and old.closed is None and preferred(old.opening, new)
+        stays = old is not None and old.channel.closed is None and preferred(old.connection.opening, new)
         return Verdict.DUPLICATE if self._closing or stays else Verdict.ADMITTED
 
-    def _ended(self, channel: TcpChannel, reason: str) -> None:
+    def _ended(self, transport: SocketTransport, reason: str) -> None:
+        peer = transport.channel.peer
         with self._lock:
-            if self._channels.get(channel.peer) is channel:
-                del self._channels[channel.peer]
+            if self._transports.get(peer) is transport:
+                del self._transports[peer]
         try:
-            self._on_close(channel.peer, reason)
+            self._on_close(peer, reason)
         except Exception:  # the thread ends anyway; the failure must be seen
-            log.exception("on_close of %s for %s failed", self.name, channel.peer)
+            log.exception("on_close of %s for %s failed", self.name, peer)
 
     def channel(self, peer: str) -> Channel | None:
         """See Endpoint.channel."""
-        channel = self._channels.get(peer)
-        return None if channel is None or channel.closed is not None else channel
+        transport = self._transports.get(peer)
+        return None if transport is None or transport.channel.closed is not None else transport.channel
 
     def links(self) -> tuple[LinkState, ...]:
         """See Endpoint.links."""
         with self._lock:
-            channels = list(self._channels.values())
-        return tuple(c.link for c in sorted(channels, key=lambda c: c.peer) if c.closed is None)
+            transports = sorted(self._transports.items())
+        return tuple(transport.link for _, transport in transports if transport.channel.closed is None)
 
     def close(self) -> None:
         """See Endpoint.close."""
@@ -250,15 +253,15 @@ class TcpEndpoint(Endpoint):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
         with self._admission, self._lock:
-            channels = list(self._channels.values())
-        for channel in channels:
-            channel.close("endpoint closed")
-        for channel in channels:
-            channel.wait_end()
+            transports = list(self._transports.values())
+        for transport in transports:
+            transport.channel.close("endpoint closed")
+        for transport in transports:
+            transport.connection.wait_end()
 
 
 def preferred(old: Opening, new: Opening) -> bool:
-    """True when the old one of two connections of one pair stays; both ends come to the same answer."""
+    """Of two connections of one pair the old one stays; both ends get the same answer."""
     if old.life != new.life:
         return old.life > new.life
     if old.initiator == new.initiator:

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from ferry import SpecRefused
 
-QUERY = ("scale", "window_ms", "slide_ms", "delay_ms", "late_ms")
+QUERY = (
+    "scale", "window_ms", "slide_ms", "gap_ms", "min_ms", "delay_ms", "late_ms", "parallelism", "switch_seq",
+)  # fmt: skip
 
 G = TypeVar("G")
 
@@ -16,7 +18,7 @@ G = TypeVar("G")
 def generator(kind: type[G], args: dict[str, Any]) -> G:
     """The generator that the arguments describe."""
     names = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    known = sorted({*names, *QUERY})
+    known = sorted({*names, *QUERY} - (set() if "delay_ms" in names else {"late_ms"}))
     for name in args:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
@@ -29,11 +31,19 @@ def generator(kind: type[G], args: dict[str, Any]) -> G:
 
 
 def duration(args: dict[str, Any], name: str, default_ms: int) -> int:
-    """A window's size or slide in milliseconds: given, or the paper's divided by `scale`."""
+    """A length of time in milliseconds: given, or the paper's divided by `scale`."""
     given = args.get(name)
     value = given if given is not None else default_ms // int(args.get("scale", 1))
     if not isinstance(value, int) or value <= 0:
         raise SpecRefused(f"spec.pipeline.args.{name}: {value!r} is not a positive number of milliseconds")
+    return value
+
+
+def whole(args: dict[str, Any], name: str, default: int, least: int) -> int:
+    """A whole number that is not less than `least`."""
+    value = args.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SpecRefused(f"spec.pipeline.args.{name}: {value!r} is not a whole number of at least {least}")
     return value
 
 

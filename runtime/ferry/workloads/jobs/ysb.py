@@ -17,7 +17,7 @@ from ferry.workloads.ysb import YsbGenerator, YsbSplits
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The events of YSB."""
-    return {"events": YsbSplits(arguments.generator(YsbGenerator, args))}
+    return {"ysb": YsbSplits(arguments.generator(YsbGenerator, args))}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
@@ -26,11 +26,11 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     ads = made.ads_per_campaign
 
     def views(batch: pa.RecordBatch) -> pa.RecordBatch:
-        kept = batch.filter(pc.equal(batch.column("event_type"), "view"))
+        kept = batch.select(["ts", "ad_id"]).filter(pc.equal(batch.column("event_type"), "view"))
         campaign = pc.divide(kept.column("ad_id"), ads)
         return pa.RecordBatch.from_arrays([kept.column("ts"), campaign], names=["ts", "campaign_id"])
 
     window = ferry.tumbling(arguments.duration(args, "window_ms", 10_000))
-    events = streams["events"].map_batches(views).event_time("ts", delay=arguments.delay(args, made))
+    events = streams["ysb"].map_batches(views).event_time("ts", delay=arguments.delay(args, made))
     counts = events.key_by("campaign_id").window(window).aggregate("views", num=ferry.count())
     return counts.sink(ferry.parquet("ysb"))

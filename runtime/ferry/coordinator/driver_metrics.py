@@ -1,0 +1,217 @@
+"""What the driver counts: records, epochs, stages; the source of status, metrics and the timeline.
+
+Thread-safe: the epoch function writes, the control endpoint reads. Must never influence the protocol.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from ferry.contract.documents import ReportedProblem, Status, append_record
+from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
+from ferry.contract.names import InstanceId
+from ferry.contract.notes import EpochCounts, EpochNotes
+from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.protocol.coordinator.groups import settled
+from ferry.protocol.coordinator.machine import Coordinator
+
+EPOCH_STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
+"""Parts of an epoch, in their order."""
+
+PROBLEM_TEXT_MAX = 1000
+"""Characters of what is said of a problem: it travels with every status."""
+
+
+def is_settled(machine: Coordinator) -> bool:
+    """Whether the groups are what is desired."""
+    desired = machine.moves.desired
+    return desired is not None and settled(machine.table, desired.placements, dict(machine.alive))
+
+
+def is_at_rest(machine: Coordinator) -> bool:
+    """Whether the groups are what is desired and nothing else: former members are let go, too."""
+    wanted = machine.moves.desired.placements if machine.moves.desired is not None else ()
+    return is_settled(machine) and all(
+        i in placement for group, placement in zip(machine.table.groups, wanted, strict=True) for i in group.in_sync
+    )
+
+
+def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
+    """What the coordinator has found and works around; read from another thread."""
+    now = machine.now
+    found: dict[str, tuple[list[str], int]] = {}
+
+    def add(reason: str, text: str, since: int) -> None:
+        texts, first = found.get(reason, ([], since))
+        found[reason] = [*texts, text], min(first, since)
+
+    for i, failure in sorted(dict(machine.members.failed).items()):
+        if failure.since is not None:
+            add("InstanceFailed", f"{i}: {failure.reason}", failure.since)
+    for (a, b), backoff in sorted(dict(machine.reachability.apart).items()):
+        if now < backoff.until:
+            add("InstancesApart", f"{a} and {b} cannot reach each other", backoff.since)
+    moves: dict[tuple[InstanceId, str], tuple[int, int]] = {}
+    for (i, _), refusal in sorted(dict(machine.moves.refused).items()):
+        if now < refusal.backoff.until:
+            count, since = moves.get((i, refusal.reason), (0, refusal.backoff.since))
+            moves[(i, refusal.reason)] = count + 1, min(since, refusal.backoff.since)
+    for (i, reason), (count, since) in moves.items():
+        add("MovesGivenUp", f"{count} copies on {i}: {reason}", since)
+    return tuple(
+        ReportedProblem(reason, "; ".join(texts)[:PROBLEM_TEXT_MAX], time.time() - (now - since) / 1000)
+        for reason, (texts, since) in found.items()
+    )
+
+
+@dataclass(slots=True)
+class EpochRecord:
+    """One finished epoch: wall-clock seconds, counts, and seconds per stage."""
+
+    epoch: int
+    begin: float
+    end: float
+    rows: int
+    fired: int
+    late: int
+    malformed: int
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+class DriverMetrics:
+    """Counters of one driver."""
+
+    def __init__(self, job: str, directory: str) -> None:
+        self.job = job
+        self.directory = directory
+        self.rows = self.late = self.malformed = self.fired = 0
+        self.epoch = -1
+        self.began: int | None = None
+        """The epoch that was taken over; None before the groups have answered."""
+        self.finished = False
+        self.problems: tuple[ReportedProblem, ...] = ()
+        """What fails and is tried again."""
+        self.lasting: tuple[ReportedProblem, ...] = ()
+        """What should be mended, though the job goes on."""
+        self.recent: deque[EpochRecord] = deque(maxlen=64)
+        self._lock = threading.Lock()
+
+    def resume(self, epoch: int, notes: EpochNotes, late: int, again: bool) -> None:
+        """Go on from the counters that were committed; `late` are those of the last step.
+
+        `again`: the sinks get the last committed epoch once more, and it is counted then.
+        """
+        rows, malformed, earlier = notes.epoch if again else EpochCounts()
+        with self._lock:
+            self.epoch, self.began = epoch, epoch + again
+            self.rows, self.malformed = notes.rows - rows, notes.malformed - malformed
+            self.late = notes.late + (-earlier if again else late)
+
+    def finish_epoch(self, record: EpochRecord, generation: int, watermark: int) -> None:
+        """Count an epoch whose rows are in the sink."""
+        with self._lock:
+            self.epoch = record.epoch
+            self.rows += record.rows
+            self.late += record.late
+            self.malformed += record.malformed
+            self.fired += record.fired
+            self.recent.append(record)
+        known = WATERMARK_NONE < watermark < WATERMARK_END
+        append_record(
+            self.directory,
+            {
+                "t": record.end,
+                "kind": "epoch",
+                "epoch": record.epoch,
+                "generation": generation,
+                "begin": record.begin,
+                "end": record.end,
+                "rows": record.rows,
+                "fired": record.fired,
+                "late": record.late,
+                "malformed": record.malformed,
+                "stages": {k: round(v, 5) for k, v in record.stages.items()},
+                "watermark": watermark if known else None,
+            },
+        )
+
+    def note(self, kind: str, text: str) -> None:
+        """A fact for the timeline."""
+        append_record(self.directory, {"t": time.time(), "kind": kind, "text": text})
+
+    def warn(self, reason: str, text: str) -> None:
+        """Something should be mended: it stays in the status for as long as this driver lives."""
+        self.note("warning", text)
+        self.lasting = (*self.lasting, ReportedProblem(reason, text[:PROBLEM_TEXT_MAX], time.time()))
+
+    def report_problem(self, reason: str, text: str) -> None:
+        """Something fails and is tried again. The timeline hears of it once, the status has its latest text."""
+        text = text[:PROBLEM_TEXT_MAX]
+        known = next((t for t in self.problems if t.reason == reason), None)
+        if known is None:
+            self.problems = (*self.problems, ReportedProblem(reason, text, time.time()))
+            self.note("degraded", text)
+        else:
+            self.problems = tuple(replace(t, text=text) if t is known else t for t in self.problems)
+
+    def mended(self, reason: str) -> None:
+        """It works (again)."""
+        for over in self.problems:
+            if over.reason == reason:
+                self.problems = tuple(t for t in self.problems if t is not over)
+                self.note("mended", f"{reason}, after {time.time() - over.since:.1f} s")
+
+    def rates(self) -> tuple[float, float]:
+        """(records per second, median epoch seconds) over the last epochs."""
+        recent = list(self.recent)[-16:]
+        if not recent:
+            return 0.0, 0.0
+        seconds = max(recent[-1].end - recent[0].begin, 1e-9)
+        return sum(r.rows for r in recent) / seconds, statistics.median(r.end - r.begin for r in recent)
+
+    def stage_seconds(self, stage: str) -> float:
+        """Median of the last epochs."""
+        return statistics.median([r.stages.get(stage, 0.0) for r in list(self.recent)[-16:]] or [0.0])
+
+    def watermark_lag(self, machine: Coordinator) -> float:
+        """Seconds from the watermark to the clock; NaN before any input and after all of it."""
+        known = WATERMARK_NONE < machine.commits.watermark < WATERMARK_END
+        return time.time() - machine.commits.watermark / 1000 if known else math.nan
+
+    def status(self, machine: Coordinator, move_metrics: MoveMetrics) -> Status:
+        """A snapshot; the machine's values are frozen, so reading them from another thread is safe."""
+        table = machine.table
+        rate, seconds = self.rates()
+        desired = machine.moves.desired
+        known = WATERMARK_NONE < machine.commits.watermark < WATERMARK_END
+        return Status(
+            job=self.job,
+            generation=machine.generation,
+            phase=str(machine.phase),
+            epoch=self.epoch,
+            watermark=machine.commits.watermark if known else None,
+            version=(table.version.generation, table.version.number),
+            groups=[(list(g.in_sync), list(g.learners)) for g in table.groups],
+            settled=is_settled(machine),
+            desired=desired.number if desired else 0,
+            alive=sorted(machine.alive),
+            loads=move_metrics.loads(table, rate),
+            replica_lag=move_metrics.replica_lag(self.epoch),
+            rows=self.rows,
+            late=self.late,
+            malformed=self.malformed,
+            rows_per_second=rate,
+            epoch_seconds=seconds,
+            journal_up=machine.journaling.up,
+            finished=self.finished,
+            problems=self.problems,
+            notices=(*self.lasting, *notices(machine)),
+            moves_given_up=sum(machine.now < r.backoff.until for r in list(machine.moves.refused.values())),
+            transport=move_metrics.links(),
+            began=self.began,
+        )

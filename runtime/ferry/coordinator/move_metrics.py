@@ -1,0 +1,197 @@
+"""What the driver measures of moves, recoveries and state, for Prometheus and for the planner.
+
+Told by the loop (groups that change, instances that are lost, their reports) and by the epoch function. Thread-safe.
+Must never influence the protocol: nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import prometheus_client as prom
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from ferry.contract import messages as m
+from ferry.contract.documents import Links
+from ferry.contract.names import InstanceId
+from ferry.contract.routing import Table
+from ferry.protocol.coordinator.groups import GroupChange
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+FRESH = 0.3
+"""Weight of the newest report in a rate: a plan must not follow what one second brings."""
+
+Load = tuple[float, float]
+"""Of a virtual node: (records per second, bytes)."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """The last report of an instance, and what changed since the one before."""
+
+    report: m.Report
+    at: float
+    rates: dict[int, float]
+    """Rows computed per second, by virtual node; smoothed."""
+    sizes: dict[int, int]
+    """Bytes by virtual node."""
+
+
+class MoveMetrics:
+    """Measurements of one driver. `clock`: seconds, never going back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.registry = prom.CollectorRegistry()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._joined: dict[tuple[int, InstanceId], tuple[float, int]] = {}
+        self._in_sync: dict[int, float] = {}
+        self._switched: dict[int, float] = {}
+        self._under_way = False
+        self._pause = 0.0
+        self._last_end: float | None = None
+        self._lost: float | None = None
+        self._heard: dict[InstanceId, Heard] = {}
+        self._epochs = self._histogram("epoch_duration", "From the begin of an epoch to its end in the sink")
+        self._pauses = self._histogram(
+            "handover_pause", "Longest distance between two ends of epochs while a handover was under way"
+        )
+        self._warms = self._histogram("handover_warm", "From the begin of a copy to its being in sync")
+        self._switchovers = self._histogram("handover_switchover", "From the copy being in sync to its leading")
+        self._cleans = self._histogram("handover_clean", "From the switchover to the old copy being let go")
+        self._recoveries = self._histogram("recovery", "From the loss of a leader to the next end of an epoch")
+        self._moved = prom.Counter(
+            "ferry_handover_vnodes", "Virtual nodes switched to another leader", registry=self.registry
+        )
+
+    def _histogram(self, name: str, text: str) -> prom.Histogram:
+        return prom.Histogram(f"ferry_{name}_seconds", text, buckets=SECONDS, registry=self.registry)
+
+    # ---- told by the loop
+    def report(self, report: m.Report) -> None:
+        """An instance says what it holds."""
+        now = self._clock()
+        with self._lock:
+            before = self._heard.get(report.instance)
+            rates: dict[int, float] = {}
+            if before is not None and now > before.at and report.life == before.report.life:
+                was = dict(zip(before.report.vnodes, before.report.computed, strict=True))
+                for vnode, computed in zip(report.vnodes, report.computed, strict=True):
+                    fresh = max(0, computed - was.get(vnode, 0)) / (now - before.at)
+                    rates[vnode] = FRESH * fresh + (1 - FRESH) * before.rates.get(vnode, fresh)
+            sizes = dict(zip(report.vnodes, report.state_bytes, strict=True))
+            self._heard[report.instance] = Heard(report, now, rates, sizes)
+
+    def next_timer(self) -> int | None:
+        """When the first timer of the clock is due, as instances that are there have said."""
+        with self._lock:
+            timers = [heard.report.timer for heard in self._heard.values()]
+        return min((timer for timer in timers if timer is not None), default=None)
+
+    def lost(self, instance: InstanceId, table: Table) -> None:
+        """An instance is gone; what it led has to be recovered."""
+        with self._lock:
+            self._heard.pop(instance, None)
+            if self._lost is None and any(group.leader == instance for group in table.groups):
+                self._lost = self._clock()
+
+    def changed(self, changes: Sequence[GroupChange], epoch: int) -> None:
+        """Groups changed after this epoch."""
+        now = self._clock()
+        with self._lock:
+            for change in changes:
+                self._change(change, now, epoch)
+            self._under_way |= any(c.kind in ("joined", "switched") for c in changes)
+
+    def _change(self, change: GroupChange, now: float, epoch: int) -> None:
+        vnode, key = change.vnode, (change.vnode, change.instance)
+        match change.kind:
+            case "joined":
+                self._joined[key] = now, epoch
+            case "in-sync":
+                self._warms.observe(now - self._joined.pop(key, (now, 0))[0])
+                self._in_sync[vnode] = now
+            case "switched":
+                self._switchovers.observe(now - self._in_sync.pop(vnode, now))
+                self._switched[vnode] = now
+                self._moved.inc()
+            case "cleaned" if vnode in self._switched:
+                self._cleans.observe(now - self._switched.pop(vnode))
+            case "aborted" | "removed":
+                self._joined.pop(key, None)
+
+    # ---- told by the epoch function
+    def epoch(self, seconds: float, settled: Callable[[], bool]) -> None:
+        """An epoch of this length has ended; `settled` says whether the groups are what is desired, and no more."""
+        now = self._clock()
+        self._epochs.observe(seconds)
+        with self._lock:
+            if self._lost is not None:
+                self._recoveries.observe(now - self._lost)
+                self._lost = None
+            if self._under_way and self._last_end is not None:
+                self._pause = max(self._pause, now - self._last_end)
+            over = self._under_way and not self._joined
+            self._last_end = now
+        if over and settled():
+            with self._lock:
+                self._pauses.observe(self._pause)
+                self._under_way, self._pause = False, 0.0
+                self._in_sync.clear()
+                self._switched.clear()
+
+    # ---- asked
+    def replica_lag(self, epoch: int) -> int:
+        """Epochs since the oldest copy that is not in sync yet was begun; 0 when all are."""
+        with self._lock:
+            return max((epoch - since for _, since in self._joined.values()), default=0)
+
+    def links(self) -> Links:
+        """What carries the links between the instances, as they report it; the reason is the commonest."""
+        with self._lock:
+            reports = [heard.report for _, heard in sorted(self._heard.items())]
+        reasons = Counter(one.reason for one in reports if one.reason)
+        return Links(
+            sum(one.rdma for one in reports),
+            sum(one.tcp for one in reports),
+            reasons.most_common(1)[0][0] if reasons else "",
+        )
+
+    def loads(self, table: Table, rows_per_second: float) -> list[Load]:
+        """Of every virtual node, as its leader reports it; what nobody has reported counts as an equal share."""
+        count = table.virtual_nodes
+        with self._lock:
+            heard = [self._heard.get(group.leader) for group in table.groups]
+        put = [h.rates.get(v, 0.0) if h is not None else 0.0 for v, h in enumerate(heard)]
+        whole = sum(put)
+        shares = [p / whole for p in put] if whole > 0 else [1.0 / max(count, 1)] * count
+        sizes = [float(h.sizes.get(v, 0)) if h is not None else 0.0 for v, h in enumerate(heard)]
+        return [(rows_per_second * share, size) for share, size in zip(shares, sizes, strict=True)]
+
+
+class StateCollector:
+    """State and load per virtual node, read when they are scraped."""
+
+    def __init__(self, table: Callable[[], Table], loads: Callable[[], list[Load]]) -> None:
+        self._table = table
+        self._loads = loads
+
+    def collect(self) -> Iterator[Metric]:
+        """Two gauges, one sample of each for a virtual node."""
+        size = GaugeMetricFamily("ferry_state_bytes", "State of a virtual node", labels=["vnode", "instance"])
+        rate = GaugeMetricFamily(
+            "ferry_state_rows_per_second",
+            "Share of the records per second that a virtual node is charged with, by its rows",
+            labels=["vnode"],
+        )
+        table = self._table()
+        for vnode, (group, (rows, used)) in enumerate(zip(table.groups, self._loads(), strict=True)):
+            size.add_metric([str(vnode), group.leader], used)
+            rate.add_metric([str(vnode)], rows)
+        yield size
+        yield rate

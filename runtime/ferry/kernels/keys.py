@@ -1,0 +1,53 @@
+"""Keys of records and of groups: columns of elements as what is stored, and what is stored as columns again.
+
+Keys are told from each other as SQL groups them: a null is a value of its own, -0.0 is 0.0, and NaN one value. A single
+integer is stored as itself, every other key as the bytes of `ferry.kernels.row_codec`. The null among single integers is
+stored as 0 with a hash that 0 does not have: of integers the hash and the key say together which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.kernels import columns, hashing, row_codec
+from ferry.kernels.columns import same_floats
+from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Hashes, Ints
+
+NULL_HASH = np.uint64(0x7AB40E090F363A7D)
+"""Of the null among single integers: that of its bytes. Fixed for ever."""
+
+
+class KeyArrays(NamedTuple):
+    """Keys of some records; by the type of the key `keys` are in use, or (`offsets`, `data`)."""
+
+    hashes: Hashes
+    keys: Ints
+    offsets: Ints
+    data: Bytes
+
+
+def stored(descriptor: OperatorDescriptor, elements: Sequence[pa.Array]) -> KeyArrays:
+    """Keys of these columns, which are of the types that the descriptor says."""
+    if descriptor.int_key:
+        (column,) = elements
+        keys = columns.integers(column.fill_null(0))
+        hashes = hashing.hash_ints(keys)
+        if column.null_count:
+            hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
+        return KeyArrays(hashes, keys, NO_INTS, NO_BYTES)
+    elements = [same_floats(e) if pa.types.is_floating(e.type) else e for e in elements]
+    offsets, data = row_codec.encode_rows(elements, [kind for _, kind in descriptor.key])
+    return KeyArrays(hashing.hash_bytes(offsets, data), NO_INTS, offsets, data)
+
+
+def fired(descriptor: OperatorDescriptor, hashes: Hashes, keys: Ints, heap: Bytes) -> list[pa.Array]:
+    """The columns of stored keys: integers as they are, else the keys at these heap offsets."""
+    if descriptor.int_key:
+        return [pa.array(keys, mask=(keys == 0) & (hashes == NULL_HASH))]
+    stored_keys = columns.binary(columns.key_array(descriptor, keys, heap))
+    return row_codec.decode_rows(*stored_keys, [kind for _, kind in descriptor.key])

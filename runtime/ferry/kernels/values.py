@@ -1,0 +1,122 @@
+"""Values of columns as cells of a group's state, and back: which types can be kept, and in which words.
+
+Integers of every width are kept as 64 bits and floats as doubles. Every other type is kept as what Arrow has for it, and
+comes out as the same type: booleans, dates, times, timestamps and durations are one word, a decimal is two. These are the
+high word of its 128 bits, and the low one with its first bit turned: compared one after the other, as words with a sign,
+they are ordered as the decimals are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ferry.contract.descriptors import Number, ValueType
+from ferry.kernels.grouping import SIGN
+from ferry.kernels.kinds import kind_of, type_of
+
+INT_MAX = 2**63 - 1
+DIGITS_MAX = 38
+"""of a decimal"""
+
+_FAMILIES = {
+    "int": "integers", "float": "floats", "decimal128": "decimals", "duration": "durations", "bool": "booleans",
+    "date": "dates", "time64": "times", "timestamp": "timestamps",
+}  # fmt: skip
+
+
+def value_type(kind: pa.DataType) -> ValueType | None:
+    """As what values of this type are kept; None: they cannot be."""
+    if pa.types.is_dictionary(kind):
+        return value_type(kind.value_type)
+    if pa.types.is_integer(kind):
+        return "int"
+    if pa.types.is_floating(kind):
+        return "float"
+    if pa.types.is_decimal(kind):
+        known = kind.precision <= DIGITS_MAX and kind.scale >= 0
+        return kind_of(pa.decimal128(kind.precision, kind.scale)) if known else None
+    if pa.types.is_duration(kind) or pa.types.is_time64(kind):
+        return str(kind)
+    return (
+        kind_of(kind) if pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind) else None
+    )
+
+
+def arrow_type(value: ValueType) -> pa.DataType:
+    """The type of a column of such values."""
+    return named_type(value) if family(value) in ("durations", "times") else type_of(value)
+
+
+@lru_cache(256)
+def named_type(name: str) -> pa.DataType:
+    """The Arrow type of this name, its `str`. Raises ValueError when a name does not say all of a type."""
+    return type_of(name) if name.startswith(("decimal128(", "timestamp[")) else pa.type_for_alias(name)
+
+
+def family(value: ValueType) -> str:
+    """What it is among others, in a word for users."""
+    return _FAMILIES[re.split(r"[\[(]", value, maxsplit=1)[0]]
+
+
+def words(value: ValueType) -> tuple[Number, ...]:
+    """What a value is kept in."""
+    if value == "float":
+        return ("float",)
+    return ("int", "int") if family(value) == "decimals" else ("int",)
+
+
+def cells(column: pa.Array, word: int) -> pa.Array:
+    """One word of each value, int64 or double. Of a null it is null, or anything."""
+    kind = column.type
+    if pa.types.is_decimal(kind):
+        bits = np.frombuffer(column.buffers()[1], np.int64, 2 * len(column), 16 * column.offset)
+        return pa.array(bits[0::2] ^ SIGN if word else np.ascontiguousarray(bits[1::2]))
+    if pa.types.is_boolean(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_date32(kind):
+        return column.view(pa.int32()).cast(pa.int64())
+    return column if kind in (pa.int64(), pa.float64()) else column.view(pa.int64())
+
+
+def array(value: ValueType, of: Sequence[pa.Array]) -> pa.Array:
+    """Inverse of `cells`, of all words; no nulls."""
+    kind = arrow_type(value)
+    if pa.types.is_decimal(kind):
+        bits = np.empty((len(of[0]), 2), np.int64)
+        bits[:, 1], bits[:, 0] = of[0].to_numpy(), of[1].to_numpy() ^ SIGN
+        return pa.Array.from_buffers(kind, len(bits), [None, pa.py_buffer(bits)])
+    if pa.types.is_boolean(kind):
+        return of[0].cast(kind)
+    if pa.types.is_date32(kind):
+        return of[0].cast(pa.int32(), safe=False).view(kind)
+    return of[0].view(kind)
+
+
+def wider(decimal: pa.DataType, digits: int, scale: int) -> pa.DataType:
+    """A decimal type with so many more digits, and so many more of them behind the point, as far as there are any."""
+    return pa.decimal128(min(decimal.precision + digits, DIGITS_MAX), min(decimal.scale + scale, DIGITS_MAX))
+
+
+def quotients(decimals: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals divided by integers, rounded half away from zero. Raises OverflowError as `fitted` does."""
+    scale = decimals.type.scale
+    dividends = fitted(decimals, pa.decimal128(DIGITS_MAX, scale)).cast(pa.decimal256(DIGITS_MAX, scale))
+    # Arrow cuts off what is more than 19 digits behind those of the dividend, which changes no half.
+    exact = pc.divide(dividends, counts.cast(pa.decimal256(19, 0)))
+    return fitted(pc.round(exact, kind.scale, "half_towards_infinity"), kind)
+
+
+def fitted(decimals: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals as another decimal type of no smaller scale. Raises OverflowError when one has more digits than it has."""
+    try:
+        made = decimals.cast(kind)
+        made.validate(full=True)
+    except pa.ArrowInvalid as e:
+        raise OverflowError(f"beyond {kind}") from e
+    return made

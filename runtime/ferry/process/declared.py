@@ -1,0 +1,60 @@
+"""What a process may declare, checked where the pipeline is built: a process as it is run has passed here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from ferry.contract.errors import SpecRefused
+from ferry.process.api import Process
+from ferry.process.tables import ENTRY_TYPES, StateTable
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+def opened(process: Process, key: pa.Schema, inputs: Sequence[pa.Schema]) -> Process:
+    """The process, which has seen its key and inputs, and whose tables and output can be kept. Raises SpecRefused."""
+    if not isinstance(process, Process):
+        raise SpecRefused(f"{process!r} is not a process; give an instance of a subclass of ferry.Process")
+    process.open(key, inputs)
+    where = type(process).__name__
+    for name, table in process.tables.items():
+        _check_table(f"process {where}: table {name!r}", name, table)
+    output = getattr(process, "output", None)
+    if not isinstance(output, pa.Schema) or not output.names:
+        raise SpecRefused(f"process {where}: `output` is {output!r}; it has to be a schema of at least one column")
+    _check_columns(f"process {where}: output", output)
+    return process
+
+
+def _check_table(what: str, name: str, table: StateTable) -> None:
+    if not NAME.fullmatch(name):
+        raise SpecRefused(f"{what}: use lower-case letters, digits and _ in its name, starting with a letter")
+    if not isinstance(table, StateTable):
+        raise SpecRefused(f"{what} is {table!r}; it has to be a ferry.StateTable")
+    if table.entry is not None and table.entry not in ENTRY_TYPES:
+        raise SpecRefused(f"{what}: entries cannot be {table.entry}; use int64, string or binary")
+    if not table.values.names:
+        raise SpecRefused(f"{what} has no value columns; have at least one")
+    _check_columns(what, table.values)
+
+
+def _check_columns(what: str, schema: pa.Schema) -> None:
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise SpecRefused(f"{what}: columns {twice} are there twice")
+    for field in schema:
+        if not _keepable(field.type):
+            raise SpecRefused(
+                f"{what}: column {field.name!r} cannot be {field.type}; integers, floats, decimals, booleans, dates, "
+                "timestamps, strings and bytes can be kept"
+            )
+
+
+def _keepable(kind: pa.DataType) -> bool:
+    t = pa.types
+    numbers = t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind) or t.is_boolean(kind)
+    texts = t.is_string(kind) or t.is_binary(kind) or t.is_large_string(kind) or t.is_large_binary(kind)
+    return bool(numbers or texts or t.is_date(kind) or t.is_timestamp(kind))

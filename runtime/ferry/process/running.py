@@ -1,0 +1,76 @@
+"""One row out for each record: aggregates of all records of its key until then, itself among them.
+
+Prefixes of many keys come about in a few merges of all rows: each step takes in what lies twice as far back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.kernels.grouping import Ints
+from ferry.process.aggregator import Aggregator, results
+from ferry.process.api import Process, Work, batch_of
+from ferry.process.groups import distinct
+from ferry.process.row_windows import chosen, in_order
+from ferry.process.tables import StateTable
+
+STATE = "state"
+"""Table: of each key what the aggregator keeps."""
+
+
+@dataclass
+class RunningAggregate(Process):
+    """Each record with aggregates of its key until then. Output: the columns, then the aggregates.
+
+    Parameters:
+        aggregator: what is read.
+        columns: columns of the record itself: {output name: column}.
+        order: columns that say in which order an epoch's records of a key are taken; none: the order of the pipeline.
+    """
+
+    aggregator: Aggregator
+    columns: dict[str, str]
+    order: list[str] = field(default_factory=list)
+
+    def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
+        """One state a key is kept."""
+        self.aggregator.open(inputs[0])
+        self.output = pa.schema([*chosen(self.columns, inputs[0]), *self.aggregator.output])
+        chosen({column: column for column in self.order}, inputs[0])
+        self.tables = {STATE: StateTable(self.aggregator.state)}
+
+    def process(self, work: Work) -> None:
+        """The state of each record by itself, merged with all before it."""
+        rows = work.rows().take(pa.array(in_order(work, self.order)))
+        if not rows.num_rows:
+            return
+        schema, kept = self.aggregator.state, work.read(STATE)
+        each = batch_of(self.aggregator.update(rows, np.arange(rows.num_rows)), schema, "update")
+        keys = np.concatenate([kept.key, work.key_of()])
+        order = np.argsort(keys, kind="stable")
+        states = pa.concat_batches([kept.values, each]).take(pa.array(order))
+        spans = np.searchsorted(keys[order], np.arange(work.count + 1))
+        states = self._prefixes(states, spans[keys[order]])
+        new = states.filter(pa.array(order >= kept.key.size))
+        columns = [rows.column(column) for column in self.columns.values()]
+        work.emit(work.key_of(), results(self.aggregator, new, columns, self.output))
+        touched = distinct(work.key_of(), work.count)
+        work.put(STATE, touched, states.take(pa.array(spans[1:][touched] - 1)))
+
+    def _prefixes(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
+        """Each state merged with all before it in its group, which begins at `begins`."""
+        numbers, distance = np.arange(begins.size), 1
+        while True:
+            later = np.flatnonzero(numbers - distance >= begins)
+            if not later.size:
+                return states
+            pairs = np.stack([later - distance, later], axis=1).reshape(-1)
+            both = self.aggregator.merge(states.take(pa.array(pairs)), np.arange(0, pairs.size, 2))
+            source = numbers.copy()
+            source[later] = numbers.size + np.arange(later.size)
+            states = pa.concat_batches([states, batch_of(both, states.schema, "merge")]).take(pa.array(source))
+            distance *= 2

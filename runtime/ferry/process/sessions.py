@@ -1,0 +1,211 @@
+"""Session windows: records of a key that are at most a gap apart are one session; aggregated, or two inputs joined.
+
+A session is final when the watermark has reached its end, the last record's time and the gap. Exactly a gap apart is one
+session. A record is late when a session of its own would have been final before the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.kernels.grouping import Ints
+from ferry.process.aggregator import Aggregator, results, taken_in
+from ferry.process.api import Process, Work
+from ferry.process.groups import distinct
+from ferry.process.joins import (
+    SIDES,
+    TIME,
+    beside,
+    check_how,
+    group_of,
+    keep_rows,
+    kept_schemas,
+    null_keys,
+    pairs_of,
+    times_of,
+)
+from ferry.process.tables import Entries, StateTable
+
+OPEN = "sessions"
+"""Table of the open sessions, by key and first time."""
+
+WINDOW = [("window_start", pa.int64()), ("window_end", pa.int64())]
+
+
+class Formed(NamedTuple):
+    """Sessions of touched keys after the rows of an epoch, sorted by (key, start)."""
+
+    key: Ints
+    start: Ints
+    last: Ints
+    timer: Ints
+    """A timer that is set for it, at its end or before."""
+    is_set: Any
+    """Mask: that timer was set before."""
+    old: Ints
+    """Of each session that was open before: the one that it became part of."""
+    rows: Ints
+    """Of each row: its session."""
+
+
+def formed(gap: int, watermark: int, open_: Entries, key: Ints, times: Ints) -> Formed:
+    """Open sessions, and rows in any order, as sessions. Two points stand for an open session: all between is part of it."""
+    starts = np.zeros(0, np.int64) if open_.entry is None else open_.entry.to_numpy(zero_copy_only=False)
+    lasts, timers = (open_.values.column(name).to_numpy(zero_copy_only=False) for name in ("last", "timer"))
+    keys = np.concatenate([open_.key, open_.key, key])
+    points = np.concatenate([starts, lasts, times])
+    depth = np.concatenate([np.ones(starts.size), -np.ones(starts.size), np.zeros(times.size)]).astype(np.int64)
+    order = np.lexsort((-depth, points, keys))
+    in_order, at, inside = keys[order], points[order], np.cumsum(depth[order]) - depth[order]
+    opens = np.ones(order.size, np.bool_)
+    opens[1:] = (in_order[1:] != in_order[:-1]) | ((inside[1:] == 0) & (np.diff(at) > gap))
+    session = np.empty(order.size, np.int64)
+    session[order] = np.cumsum(opens) - 1
+    begins = np.flatnonzero(opens)
+    last = at[np.append(begins[1:], order.size)[: begins.size] - 1]
+    old = session[: starts.size]
+    timer = last + gap
+    pending = timers > watermark
+    timer[old[pending]] = timers[pending]
+    is_set = np.zeros(begins.size, np.bool_)
+    is_set[old[pending]] = True
+    return Formed(in_order[begins], at[begins], last, timer, is_set, old, session[2 * starts.size :])
+
+
+def on_time(work: Work, side: int, gap: int) -> Any:
+    """Mask of the rows of an input that are not late; late ones are counted."""
+    kept = work.times(side) + gap > work.low
+    work.late(int(kept.size - kept.sum()))
+    return kept
+
+
+def keep_open(work: Work, before: Entries, now: Formed, final: Any, states: Any = None) -> None:
+    """Sessions that are not final any more are written, and the others forgotten."""
+    changed = distinct(np.concatenate([now.rows, np.flatnonzero(~now.is_set)]), now.key.size)
+    keep = changed[~final[changed]]
+    values = {"last": now.last[keep], "timer": now.timer[keep]}
+    if states is not None:
+        taken = states.take(pa.array(keep))
+        values |= dict(zip(taken.schema.names, taken.columns, strict=True))
+    unset = keep[~now.is_set[keep]]
+    work.set_timer(now.key[unset], now.timer[unset])
+    if before.entry is not None and before.key.size:
+        starts = before.entry.to_numpy(zero_copy_only=False)
+        gone = final[now.old] | (now.start[now.old] != starts)
+        work.remove(OPEN, before.key[gone], pa.array(starts[gone]))
+    work.put(OPEN, now.key[keep], values, now.start[keep])
+
+
+@dataclass
+class SessionAggregate(Process):
+    """Aggregates of each session. Output: the key, window_start, window_end, then what the aggregator yields.
+
+    Parameters:
+        gap_ms: records at most this far apart, in milliseconds, are of one session.
+        aggregator: what is kept of a session: `ferry.process.aggregator.Functions`, or one's own.
+    """
+
+    gap_ms: int
+    aggregator: Aggregator
+
+    def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
+        """Columns follow from the key and the aggregator."""
+        self.aggregator.open(inputs[0])
+        own = [("last", pa.int64()), ("timer", pa.int64())]
+        self.tables = {OPEN: StateTable(pa.schema(own + list(self.aggregator.state)), pa.int64())}
+        self.output = pa.schema([*key, *pa.schema(WINDOW), *self.aggregator.output])
+
+    def process(self, work: Work) -> None:
+        """Merge rows into sessions, and emit those that are final."""
+        kept = on_time(work, 0, self.gap_ms)
+        before = work.read(OPEN)
+        now = formed(self.gap_ms, work.watermark, before, work.key_of()[kept], work.times()[kept])
+        if not now.key.size:
+            return
+        rows = work.rows().filter(pa.array(kept))
+        states = taken_in(self.aggregator, before.values, now.old, rows, now.rows)
+        final = now.last + self.gap_ms <= work.watermark
+        keep_open(work, before, now, final, states)
+        done = np.flatnonzero(final)
+        columns = [*work.keys.take(pa.array(now.key[done])).columns]
+        columns += [pa.array(now.start[done]), pa.array(now.last[done] + self.gap_ms)]
+        work.emit(now.key[done], results(self.aggregator, states.take(pa.array(done)), columns, self.output))
+
+
+@dataclass
+class SessionJoin(Process):
+    """Pairs of records of two inputs in one session of their key; sessions are formed of the records of both.
+
+    Output: window_start, window_end, the left columns, the right columns. Of a session with records of one input `how` says
+    whether they are there by themselves.
+
+    Parameters:
+        gap_ms: records at most this far apart, in milliseconds, are of one session.
+        left, right: columns that are kept of each input: {output name: column}.
+        how: "inner", "left", "right" or "full": of which inputs records without a partner are there, with nulls beside them.
+    """
+
+    gap_ms: int
+    left: dict[str, str]
+    right: dict[str, str]
+    how: str = "inner"
+
+    def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
+        """Columns follow from those that are kept."""
+        check_how(self.how)
+        session = pa.schema([("last", pa.int64()), ("timer", pa.int64())])
+        sides = kept_schemas((self.left, self.right), inputs, ("window_start", "window_end"))
+        stored = [StateTable(pa.schema([(TIME, pa.int64()), *side]), pa.int64()) for side in sides]
+        self.tables = {OPEN: StateTable(session, pa.int64()), "left": stored[0], "right": stored[1]}
+        self.output = pa.schema([*WINDOW, *sides[0], *sides[1]])
+
+    def process(self, work: Work) -> None:
+        """Keep rows, merge them into sessions, and emit the pairs of those that are final."""
+        kept = [on_time(work, side, self.gap_ms) for side in (0, 1)]
+        for side, columns in enumerate((self.left, self.right)):
+            rows = keep_rows(work, side, columns, kept[side])
+            work.put(SIDES[side], rows.key, rows.values, rows.entry)
+        key = np.concatenate([work.key_of(side)[kept[side]] for side in (0, 1)])
+        times = np.concatenate([work.times(side)[kept[side]] for side in (0, 1)])
+        before = work.read(OPEN)
+        now = formed(self.gap_ms, work.watermark, before, key, times)
+        final = now.last + self.gap_ms <= work.watermark
+        keep_open(work, before, now, final)
+        if final.any():
+            self._fire(work, now, np.flatnonzero(final))
+
+    def _fire(self, work: Work, now: Formed, done: Ints) -> None:
+        found, of_done = [], []
+        for name in SIDES:
+            rows = work.read(name, now.key[done])
+            session = _session_of(now, done, rows.key, times_of(rows))
+            rows, session = rows.at(session >= 0), session[session >= 0]
+            work.remove(name, rows.key, rows.entry)
+            order = np.argsort(session, kind="stable")
+            found.append(rows.at(order))
+            of_done.append(session[order])
+        lefts, rights = pairs_of(of_done[0], of_done[1], self.how, null_keys(work)[now.key[done]])
+        session = group_of(of_done, lefts, rights)
+        window = [pa.array(now.start[done][session]), pa.array(now.last[done][session] + self.gap_ms)]
+        columns = [*window, *beside(found[0], lefts), *beside(found[1], rights)]
+        work.emit(now.key[done][session], pa.RecordBatch.from_arrays(columns, schema=self.output))
+
+
+def _session_of(now: Formed, done: Ints, key: Ints, times: Ints) -> Ints:
+    """Which of these sessions each row is part of; -1: of none."""
+    if not done.size or not key.size:
+        return np.full(key.size, -1)
+    keys = np.concatenate([now.key[done], key])
+    points = np.concatenate([now.start[done], times])
+    is_row = np.arange(keys.size) >= done.size
+    order = np.lexsort((is_row, points, keys))  # sessions are sorted already: their order stays as it is
+    at = np.empty(keys.size, np.int64)
+    at[order] = np.cumsum(~is_row[order]) - 1
+    found = at[done.size :]
+    inside = (found >= 0) & (now.key[done][found] == key) & (times <= now.last[done][found])
+    return np.where(inside, found, -1)

@@ -1,0 +1,135 @@
+"""A process as it travels in descriptors, and back: no code comes from the network, only what its class is called.
+
+Classes of users are those of the pipeline's module, which every instance has loaded by itself; a file is loaded under a
+name that its content gives it (`ferry.system.user_module`), so that a class of another content is not found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from ferry.contract.descriptors import OperatorDescriptor, ProcessShape
+from ferry.contract.errors import SpecRefused
+from ferry.kernels.kinds import kind_of, type_of
+from ferry.kernels.schemas import from_text, process_inputs, to_text
+from ferry.process.api import Process
+from ferry.process.classes import class_of, name_of
+from ferry.process.declared import opened
+from ferry.process.tables import ENTRY_TYPES, StateTable
+
+
+def shape_of(
+    name: str, process: Process, key: pa.Schema, inputs: Sequence[pa.Schema], order: str | None
+) -> ProcessShape:
+    """What travels of a process that reads these columns. Raises SpecRefused when instances could not make it."""
+    process = opened(process, key, inputs)
+    columns = tuple((*one.names, *([order] if order is not None and order not in one.names else [])) for one in inputs)
+    tables = tuple(_table(name, table, process.tables[table]) for table in sorted(process.tables))
+    with _named(name):
+        made_of, arguments = name_of(type(process)), _arguments(process)
+    shape = ProcessShape(
+        made_of=made_of,
+        arguments=arguments,
+        columns=columns,
+        inputs=tuple(to_text(one) for one in inputs),
+        output=to_text(process.output),
+        tables=tables,
+        order=order,
+    )
+    made_again = opened(_made(name, shape), key, inputs)
+    if _shown(made_again) != _shown(process):
+        raise SpecRefused(
+            f"process {name!r}: {type(process).__name__} made anew from its fields has other tables or another output; "
+            "they may depend on its fields and on its inputs, and on nothing else"
+        )
+    return shape
+
+
+def process_of(descriptor: OperatorDescriptor) -> Process:
+    """The process of an operator, made anew and opened. Raises SpecRefused when it is not what the pipeline has declared."""
+    shape = descriptor.shape
+    key = pa.schema([(name, type_of(kind)) for name, kind in descriptor.key])
+    process = opened(_made(descriptor.name, shape), key, process_inputs(descriptor))
+    tables = tuple(_table(descriptor.name, table, process.tables[table]) for table in sorted(process.tables))
+    if tables != shape.tables or not process.output.equals(from_text(shape.output)):
+        raise SpecRefused(
+            f"process {descriptor.name!r}: {shape.made_of} has other tables or another output here than where the pipeline "
+            "was built; have the same program on every host"
+        )
+    return process
+
+
+def _made(name: str, shape: ProcessShape) -> Process:
+    with _named(name):
+        made: Process = class_of(shape.made_of)(**_restored(shape.arguments))
+    return made
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Refusals say of which process they are."""
+    try:
+        yield
+    except SpecRefused as refused:
+        raise SpecRefused(f"process {name!r}: {refused}") from refused
+
+
+def _shown(process: Process) -> Any:
+    return dict(process.tables), process.output
+
+
+def _table(name: str, table: str, declared: StateTable) -> tuple[str, str, str | None]:
+    for field in declared.values:
+        if kind_of(field.type) is None:
+            raise SpecRefused(f"process {name!r}: column {field.name!r} of table {table!r} cannot be {field.type}")
+    assert declared.entry is None or declared.entry in ENTRY_TYPES
+    return table, to_text(declared.values), None if declared.entry is None else str(declared.entry)
+
+
+def _arguments(process: Process) -> str:
+    if not is_dataclass(process):
+        raise SpecRefused(f"{type(process).__name__} has to be a dataclass, so that instances can make it anew")
+    given = _fields(process)
+    try:
+        text = json.dumps(given, allow_nan=False, default=_part)
+    except (TypeError, ValueError) as error:
+        raise SpecRefused(f"its fields have to be what JSON can hold: {error}") from error
+    if _restored(text) != given:
+        raise SpecRefused(
+            f"its fields {given} would come back from JSON as {text}; use texts, numbers, truths, nulls, lists, "
+            "and maps with texts as keys"
+        )
+    return text
+
+
+_PART = {"made_of", "arguments"}
+"""Keys of a field that is a dataclass itself, such as an aggregator."""
+
+
+def _part(value: Any) -> dict[str, Any]:
+    if isinstance(value, type) or not is_dataclass(value):
+        raise TypeError(f"{value!r} is neither that nor a dataclass of it")
+    return {"made_of": name_of(type(value)), "arguments": _fields(value)}
+
+
+def _fields(made: Any) -> dict[str, Any]:
+    return {field.name: getattr(made, field.name) for field in fields(made) if field.init}
+
+
+def _restored(text: str) -> Any:
+    return json.loads(text, object_hook=_whole)
+
+
+def _whole(found: dict[str, Any]) -> Any:
+    if found.keys() != _PART:
+        return found
+    made_of = class_of(found["made_of"])
+    if not (isinstance(made_of, type) and is_dataclass(made_of)):
+        raise SpecRefused(f"{found['made_of']} is no dataclass")
+    return made_of(**found["arguments"])

@@ -1,0 +1,307 @@
+"""PySpark's StatefulProcessor as a process: a class that was written for transformWithState runs as it is, key by key.
+
+What it calls is Python for every key and row, as in Spark; state is read once and written once for all keys. PySpark is not
+imported here: the classes of it that are needed (Row, TimerValues, ExpiredTimerInfo) come from the module of the class that
+the user's own is a subclass of.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract.errors import SpecRefused
+from ferry.contract.limits import WATERMARK_END
+from ferry.kernels.grouping import Ints
+from ferry.kernels.schemas import from_text, to_text
+from ferry.process.api import Process, Work
+from ferry.process.classes import arguments_of, class_of, name_of
+from ferry.process.ddl import schema_of
+from ferry.process.state_variables import Cursor, KeyedRows, Kind, ListState, MapState, ValueState, Variable
+from ferry.process.timers import Timers
+
+BASE = "pyspark.sql.streaming.stateful_processor"
+"""Module of PySpark's StatefulProcessor, and of what its methods are given."""
+NEVER = WATERMARK_END
+"""Timers for later, such as for the greatest of all times, do not go off."""
+
+TIME_MODES = ("eventtime", "processingtime", "none")
+TIMERS = Variable("spark timers", "list", pa.schema([("set", pa.bool_())]))
+"""Times for which a key has a timer: they can be listed, which those of a process cannot."""
+
+
+class Handle:
+    """PySpark's StatefulProcessorHandle: declares state variables, and sets timers of the key at hand.
+
+    Without work, where the pipeline is built, it only notes what is declared.
+    """
+
+    def __init__(self, time_mode: str, work: Work | None = None) -> None:
+        self.variables: dict[str, Variable] = {}
+        self.cursor = Cursor()
+        self.opened = False
+        """`init` is over: no more is declared"""
+        self._time_mode = time_mode
+        self._work = work
+        self._rows: dict[str, KeyedRows] = {}
+        self._timers: dict[tuple[int, int], bool] = {}
+        """by key and time: whether it is set or removed"""
+        if time_mode != "none":
+            self._declare(TIMERS)
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ValueState:
+        """A variable of one value a key."""
+        return ValueState(self.cursor, self._state(stateName, "value", schema, ttlDurationMs))
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ListState:
+        """A variable of a list a key."""
+        return ListState(self.cursor, self._state(stateName, "list", schema, ttlDurationMs))
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: Any,
+        valueSchema: Any,
+        ttlDurationMs: int | None = None,
+    ) -> MapState:
+        """A variable of a map a key."""
+        return MapState(self.cursor, self._state(stateName, "map", valueSchema, ttlDurationMs, userKeySchema))
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Be called when time has passed this; a timer that is there stays as it is."""
+        self._refuse_timers()
+        time, rows = int(expiryTimestampMs), self._rows[TIMERS.name]
+        if time not in rows.of(self.cursor.at):
+            rows.put(self.cursor.at, time, (True,))
+            self._timers[self.cursor.at, time] = True
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Not to be called any more."""
+        self._refuse_timers()
+        time = int(expiryTimestampMs)
+        self._rows[TIMERS.name].remove(self.cursor.at, time)
+        self._timers[self.cursor.at, time] = False
+
+    def listTimers(self) -> Iterator[int]:
+        """Times of the key's timers, ascending; the one that it is called for is among them."""
+        self._refuse_timers()
+        return iter(sorted(self._rows[TIMERS.name].of(self.cursor.at)))
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Have no such variable any more."""
+        self._refuse_late(stateName)
+        self.variables.pop(stateName, None)
+        self._rows.pop(stateName, None)
+
+    def has_timer(self, time: int) -> bool:
+        """Whether the key at hand has a timer for this time."""
+        return time in self._rows[TIMERS.name].of(self.cursor.at)
+
+    def expire(self, keys: Ints) -> None:
+        """Forget the rows of these keys whose time to live is over."""
+        for rows in self._rows.values():
+            if rows.variable.ttl_ms is not None:
+                for key in keys.tolist():
+                    rows.of(key)
+
+    def write(self, work: Work) -> None:
+        """Give all changes of state and of timers to the process."""
+        for rows in self._rows.values():
+            rows.write()
+        cleans = any(variable.ttl_ms is not None for variable in self.variables.values())
+        changes = work.set_timer, work.remove_timer
+        if self._time_mode == "processingtime":
+            changes = work.set_processing_timer, work.remove_processing_timer
+        for change, is_set in zip(changes, (True, False), strict=True):
+            chosen = [at for at, what in self._timers.items() if what is is_set]
+            if chosen and (is_set or not cleans):  # a timer that cleans up may be of the same time
+                keys, times = np.array(chosen, np.int64).T
+                change(keys, np.minimum(times, NEVER) + 1)
+
+    def _state(self, name: str, kind: Kind, values: Any, ttl: int | None, keys: Any = None) -> KeyedRows:
+        self._refuse_late(name)
+        if ttl is not None and (self._time_mode != "processingtime" or ttl <= 0):
+            raise SpecRefused(
+                f"state {name!r}: a time to live is more than 0 ms of processing time; it needs time_mode='ProcessingTime'"
+            )
+        of_keys = pa.schema([]) if keys is None else schema_of(keys, f"state {name!r}")
+        variable = Variable(name, kind, schema_of(values, f"state {name!r}"), of_keys, ttl)
+        if (same := [v for v in self.variables.values() if v.table == variable.table]) and same != [variable]:
+            raise SpecRefused(f"state {name!r} and {same[0].name!r} are too much alike; rename one")
+        return self._declare(variable)
+
+    def _declare(self, variable: Variable) -> KeyedRows:
+        self.variables[variable.name] = variable
+        if variable.name not in self._rows:
+            self._rows[variable.name] = KeyedRows(variable, self._work)
+        return self._rows[variable.name]
+
+    def _refuse_late(self, name: str) -> None:
+        if self.opened:
+            raise SpecRefused(f"state {name!r}: variables are declared and deleted in init(), and nowhere else")
+
+    def _refuse_timers(self) -> None:
+        if self._time_mode == "none":
+            raise SpecRefused("timers need time_mode='EventTime' or 'ProcessingTime'")
+
+
+class Emitted:
+    """Rows that the methods of one call have given, in their order."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._keys: list[Ints] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._row_keys: list[int] = []
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, key: int, given: Iterator[Any]) -> None:
+        """All that a method gives: Rows, or DataFrames of pandas."""
+        row = _spark().Row
+        for one in given:
+            if isinstance(one, row):
+                self._row_keys.append(key)
+                self._rows.append(one.asDict())
+            elif hasattr(one, "columns"):
+                self._add_frame(key, one)
+            else:
+                raise SpecRefused(f"{one!r} is neither a Row nor a DataFrame of pandas")
+
+    def write(self, work: Work) -> None:
+        """Emit them."""
+        if self._rows:
+            self._keys.append(np.array(self._row_keys, np.int64))
+            self._batches.append(self._checked(lambda: pa.RecordBatch.from_pylist(self._rows, self._schema)))
+        for keys, batch in zip(self._keys, self._batches, strict=True):
+            work.emit(keys, batch)
+
+    def _add_frame(self, key: int, frame: Any) -> None:
+        if not len(frame):
+            return
+        if not all(isinstance(name, str) for name in frame.columns):
+            frame = frame.set_axis(self._schema.names, axis=1)
+        made = self._checked(lambda: pa.RecordBatch.from_pandas(frame, self._schema, preserve_index=False))
+        self._keys.append(np.full(made.num_rows, key))
+        self._batches.append(made.replace_schema_metadata(None))
+
+    def _checked(self, make: Any) -> pa.RecordBatch:
+        try:
+            return make()
+        except (pa.ArrowInvalid, pa.ArrowTypeError, KeyError, ValueError, OverflowError) as error:
+            columns = ", ".join(f"{f.name} {f.type}" for f in self._schema)
+            raise SpecRefused(f"rows that were given are not {columns}: {error}") from error
+
+
+@dataclass
+class HostedProcessor(Process):
+    """A StatefulProcessor of PySpark. It is made anew for every epoch, as Spark does for every batch.
+
+    Parameters:
+        made_of, arguments: its class, and what it is called with.
+        columns: its output, as text.
+        time_mode: one of `TIME_MODES`.
+        pandas: its methods take and give DataFrames of pandas, otherwise Rows.
+    """
+
+    made_of: str
+    arguments: dict[str, Any]
+    columns: str
+    time_mode: str
+    pandas: bool
+
+    def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
+        """Tables are what `init` declares."""
+        self.output = from_text(self.columns)
+        handle, processor = Handle(self.time_mode), self._made()
+        processor.init(handle)
+        processor.close()
+        self.tables = {variable.table: variable.state for variable in handle.variables.values()}
+
+    def process(self, work: Work) -> None:
+        """Rows of every key, then its timers."""
+        handle, emitted, processor = Handle(self.time_mode, work), Emitted(self.output), self._made()
+        processor.init(handle)
+        handle.opened = True
+        keys = [*zip(*(column.to_pylist() for column in work.keys.columns), strict=True)]
+        for key, rows in self._inputs(work):
+            handle.cursor.at = key
+            emitted.add(key, processor.handleInputRows(keys[key], rows, self._times(work.now, max(work.low, 0))))
+        for key, time in zip(*map(np.ndarray.tolist, self._due(work)), strict=True):
+            handle.cursor.at = key
+            if handle.has_timer(time):
+                self._fire(work, handle, emitted, processor, keys[key], time)
+        handle.expire(np.unique(work.processing_timers().key))
+        handle.cursor.at = -1
+        processor.close()
+        handle.write(work)
+        emitted.write(work)
+
+    def _fire(self, work: Work, handle: Handle, emitted: Emitted, processor: Any, key: Any, time: int) -> None:
+        watermark = time + 1 if work.watermark >= WATERMARK_END else work.watermark
+        info = _spark().ExpiredTimerInfo(time)
+        given = processor.handleExpiredTimer(
+            key=key, timerValues=self._times(work.now, watermark), expiredTimerInfo=info
+        )
+        emitted.add(handle.cursor.at, given)
+        handle.deleteTimer(time)
+
+    def _due(self, work: Work) -> Timers:
+        """Timers as they were registered: a process has them a millisecond later, when their time has passed."""
+        due = work.processing_timers() if self.time_mode == "processingtime" else work.timers()
+        return Timers(due.key, due.time - 1)
+
+    def _times(self, now: int, watermark: int) -> Any:
+        shown = {"none": (-1, -1), "processingtime": (now, -1), "eventtime": (now, watermark)}
+        return _spark().TimerValues(*shown[self.time_mode])
+
+    def _inputs(self, work: Work) -> Iterator[tuple[int, Iterator[Any]]]:
+        """Of each key that has rows in time: they themselves."""
+        timely = work.times() >= work.low
+        work.late(int(timely.size - timely.sum()))
+        batch, keys = work.rows(), work.key_of()
+        if not timely.all():
+            batch, keys = batch.filter(pa.array(timely)), keys[timely]
+        spans = np.searchsorted(keys, np.arange(work.count + 1))
+        touched = np.flatnonzero(np.diff(spans))
+        begins, ends = spans[touched].tolist(), spans[touched + 1].tolist()
+        return zip(touched.tolist(), (self._frames if self.pandas else self._rows)(batch, begins, ends), strict=True)
+
+    def _rows(self, batch: pa.RecordBatch, begins: list[int], ends: list[int]) -> Iterator[Iterator[Any]]:
+        row = _spark().Row(*batch.schema.names)
+        values = [*zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+        return ((row(*one) for one in values[begin:end]) for begin, end in zip(begins, ends, strict=True))
+
+    def _frames(self, batch: pa.RecordBatch, begins: list[int], ends: list[int]) -> Iterator[Iterator[Any]]:
+        columns = [
+            column.cast(pa.timestamp(column.type.unit)) if pa.types.is_timestamp(column.type) else column
+            for column in batch.columns
+        ]
+        plain = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+        return (iter([plain.slice(b, e - b).to_pandas()]) for b, e in zip(begins, ends, strict=True))
+
+    def _made(self) -> Any:
+        return class_of(self.made_of)(**self.arguments)
+
+
+def hosted(name: str, processor: Any, output: Any, time_mode: str, pandas: bool) -> HostedProcessor:
+    """The process that runs this StatefulProcessor. Raises SpecRefused when instances could not make it."""
+    what = f"transform_with_state {name!r}"
+    if not any(base.__name__ == "StatefulProcessor" and base.__module__ == BASE for base in type(processor).__mro__):
+        raise SpecRefused(f"{what}: {processor!r} is no instance of a subclass of PySpark's StatefulProcessor")
+    if not isinstance(time_mode, str) or time_mode.lower() not in TIME_MODES:
+        raise SpecRefused(f"{what}: time_mode={time_mode!r}; use 'EventTime', 'ProcessingTime' or 'None'")
+    try:
+        made_of, arguments = name_of(type(processor)), arguments_of(processor)
+    except SpecRefused as error:
+        raise SpecRefused(f"{what}: {error}") from error
+    return HostedProcessor(made_of, arguments, to_text(schema_of(output, what)), time_mode.lower(), pandas)
+
+
+def _spark() -> Any:
+    """PySpark's own classes: the user's class has brought them."""
+    return sys.modules[BASE]

@@ -1,0 +1,177 @@
+"""The attempt under way: its ingest, its Prepare, who has logged it, and for how long anybody waits for that.
+
+ingest -> ingested -> prepare -> Prepared of every chain -> commit
+             |            ^ |
+             '------------' '- its time is up: blame says who keeps it waiting
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ferry.contract import messages as m
+from ferry.contract.errors import Bug
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.contract.results import StepResult, with_result
+from ferry.protocol.coordinator.blame import Blame, blame
+from ferry.protocol.coordinator.commits import Commits
+from ferry.protocol.coordinator.io import Ingested, Phase, StartIngest
+from ferry.protocol.coordinator.journaling import Journaling
+from ferry.protocol.coordinator.membership import Membership
+from ferry.protocol.coordinator.reachability import Reachability
+from ferry.protocol.coordinator.state import DriverState
+from ferry.protocol.view import Chain
+
+
+class Attempts:
+    """How the step under way is tried, until it can be committed."""
+
+    def __init__(
+        self,
+        driver: DriverState,
+        journaling: Journaling,
+        members: Membership,
+        reachability: Reachability,
+        commits: Commits,
+    ) -> None:
+        self._driver = driver
+        self._journaling = journaling
+        self._members = members
+        self._reachability = reachability
+        self._commits = commits
+        self.run = 0
+        """Number of the last ingest; never used twice in a generation."""
+        self.ingested: Ingested | None = None
+        self.helping: Mapping[InstanceId, object] = {}
+        """Who has winning fragments of it."""
+        self.trying = False
+        """An attempt of `ingested` was begun."""
+        self.number = 0
+        """Number of the last attempt; never used twice in a generation."""
+        self.commit_id: CommitId | None = None
+        """The last attempt, and its step."""
+        self.watermarks = (0, 0)
+        """Of the operator, before and after the last attempt."""
+        self.deadlines = 0
+        """How many attempts of `ingested` were given up in a row."""
+        self.acks: dict[Chain, tuple[int, int]] = {}
+        """Chains that have logged the attempt under way: late records, and fired rows."""
+        self._waiting: dict[InstanceId, m.Waiting] = {}
+        """How far the instances are with the attempt under way, when it takes long."""
+
+    # ---- the ingest
+    def ingest(self, step: Step) -> None:
+        """Begin the step, or begin it again."""
+        driver, commits = self._driver, self._commits
+        driver.enter(Phase.INGEST)
+        driver.step = step
+        self.ingested, self.trying = None, False
+        self.run += 1
+        rows = commits.rows() if step.operator else ()
+        driver.do(StartIngest(step, self.run, self._reachability.helpers(), rows, commits.meta))
+
+    def is_ingesting(self, step: Step, run: int) -> bool:
+        """Whether it is the ingest under way."""
+        return self._driver.phase is Phase.INGEST and (step, run) == (self._driver.step, self.run)
+
+    def was_ingested(self, event: Ingested) -> None:
+        """Its fragments are staged: the attempts begin."""
+        self.ingested, self.trying, self.deadlines = event, False, 0
+        self.helping = dict(event.winners)
+        self._driver.enter(Phase.PREPARE)
+
+    def unusable(self) -> str:
+        """Why the winning fragments are of no use any more; empty when they are."""
+        if self.ingested is None:
+            return ""
+        if not self.helping.keys() <= self._members.alive.keys():
+            return "a helper with winning fragments is gone"
+        return self._reachability.unusable(self.helping)
+
+    # ---- one attempt
+    def prepare(self) -> None:
+        """Begin an attempt under the present table."""
+        driver, view, commits = self._driver, self._journaling.view, self._commits
+        assert self.ingested is not None and driver.step is not None
+        self._next_number(driver.step)
+        self.trying, self.acks, self._waiting = True, {}, {}
+        driver.enter(Phase.PREPARE)
+        low = commits.results[driver.step.operator].high
+        self.watermarks = low, max(low, self.ingested.high)
+        if not driver.rules.watermark_commit:
+            result = StepResult(self.attempt, *self.watermarks)
+            commits.results = with_result(commits.results, driver.step.operator, result)
+        prepare = m.Prepare(driver.step, self.attempt, view.version, self.ingested.winners, *self.watermarks)
+        for i in sorted({**view.led, **self.helping}):
+            driver.send(i, prepare)
+
+    def _next_number(self, step: Step) -> None:
+        self.number += 1
+        commit_id = CommitId(step, self.attempt)
+        if self.commit_id is not None and commit_id <= self.commit_id:
+            raise Bug(f"attempt {commit_id} is begun after {self.commit_id}")
+        self.commit_id = commit_id
+
+    @property
+    def attempt(self) -> Attempt:
+        """The last attempt."""
+        return Attempt(self._driver.generation, self.number)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an attempt was begun that is neither given up nor decided."""
+        return self._driver.phase is Phase.PREPARE and self.trying
+
+    def is_now(self, step: Step, attempt: Attempt) -> bool:
+        """Whether it is the attempt under way."""
+        return self.is_running and (step, attempt) == self.commit_id
+
+    def was_prepared(self, event: m.Prepared) -> None:
+        """Chains have logged it."""
+        if self.is_now(event.step, event.attempt):
+            order = self._journaling.view.order
+            for number, late, fired in zip(event.chains, event.late, event.fired, strict=True):
+                self.acks[order[number]] = late, fired
+
+    def is_logged(self) -> bool:
+        """Whether every chain has."""
+        return self.trying and len(self.acks) == len(self._journaling.view.chains)
+
+    def commit(self) -> m.Commit:
+        """The attempt is decided."""
+        assert self.ingested is not None and self.commit_id is not None
+        late, fired = sum(late for late, _ in self.acks.values()), sum(fired for _, fired in self.acks.values())
+        result = StepResult(self.attempt, *self.watermarks, late, fired)
+        results = with_result(self._commits.results, self.commit_id.step.operator, result)
+        return m.Commit(self.commit_id, self._driver.generation, results, self.ingested.meta)
+
+    # ---- an attempt that does not end
+    def says(self, event: m.Waiting) -> None:
+        """How far an instance is."""
+        if self.is_now(event.step, event.attempt):
+            self._waiting[event.instance] = event
+
+    def waits_for(self, instance: InstanceId) -> bool:
+        """Whether the attempt waits for what this instance has to compute, and not for a message to arrive."""
+        if not self.is_running or self.ingested is None or instance not in self._members.alive:
+            return False
+        mine = [chain for chain in self._journaling.view.chains if chain[0] == instance and chain not in self.acks]
+        report = self._waiting.get(instance)
+        if report is None:
+            return bool(mine) or instance in self.helping
+        return not report.unheard and any(chain not in report.logged for chain in mine)
+
+    def is_overdue(self) -> bool:
+        """Whether its time is up: twice as long for each one before it."""
+        return self.is_running and self._driver.waited > self._driver.settings.attempt_ms << min(self.deadlines, 4)
+
+    def give_up(self) -> int:
+        """Another one is begun; how many were given up in a row."""
+        self.deadlines += 1
+        return self.deadlines
+
+    def blamed(self) -> Blame:
+        """Whoever keeps it waiting. The next attempt starts from here: nothing that was told of this one is about it."""
+        busy, since = self._members.busy, self._driver.phase_since
+        reports, self._waiting = self._waiting, {}
+        return blame(self._journaling.view.chains, self.acks, reports, lambda i: busy.get(i, -1) >= since)

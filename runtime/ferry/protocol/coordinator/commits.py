@@ -1,0 +1,142 @@
+"""What is committed, and the Commit that every member has to apply: nothing else can happen to that step any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ferry.contract import messages as m
+from ferry.contract.errors import Bug
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.contract.results import no_results
+from ferry.protocol.coordinator.io import FiredRows, Phase
+from ferry.protocol.coordinator.journaling import Journaling
+from ferry.protocol.coordinator.membership import Membership
+from ferry.protocol.coordinator.state import DriverState
+
+
+class Commits:
+    """The last committed step, and who has applied the Commit under way."""
+
+    def __init__(self, driver: DriverState, journaling: Journaling, members: Membership) -> None:
+        self._driver = driver
+        self._journaling = journaling
+        self._members = members
+        self.committed: CommitId | None = None
+        self.results = no_results(driver.settings.operators)
+        """Of all operators, as of the committed step."""
+        self.meta = b""
+        self.under_way: m.Commit | None = None
+        self._applied: dict[InstanceId, bool] = {}
+        """Who has applied it."""
+
+    def adopt(self, commit_id: CommitId, source: m.Answer, applied: Iterable[InstanceId]) -> None:
+        """What somebody committed for the driver before is committed, and finished everywhere."""
+        self._applied = dict.fromkeys(applied, True)
+        self.committed = commit_id
+        self.results, self.meta = source.results, source.meta
+        if not self._driver.rules.watermark_adopt:
+            self.results = tuple(result._replace(high=WATERMARK_NONE) for result in source.results)
+        self.under_way = m.Commit(commit_id, self._driver.generation, source.results, source.meta)
+
+    def begin(self, commit: m.Commit) -> None:
+        """Every chain has logged it: the step is decided."""
+        self.under_way = commit
+        self._applied = {}
+        self._driver.enter(Phase.COMMIT)
+        self.send()
+
+    def end(self) -> None:
+        """Nobody has to apply it any more: everybody has, or another step has begun."""
+        self.under_way = None
+
+    def forget(self, instance: InstanceId) -> None:
+        """Its next life may be without its files."""
+        self._applied.pop(instance, None)
+
+    def send(self) -> None:
+        """Tell everybody who has not applied it."""
+        if self.under_way is not None:
+            for i in self._waited_for():
+                self._driver.send(i, self.under_way)
+
+    def send_again(self) -> None:
+        """The same, and the table: one of both may be lost."""
+        for i in self._waited_for():
+            self._driver.send(i, m.Install(self._journaling.table))
+        self.send()
+
+    def _waited_for(self) -> list[InstanceId]:
+        alive = self._members.alive
+        return [i for i in self._journaling.view.members if i in alive and i not in self._applied]
+
+    def was_applied(self, event: m.Committed) -> None:
+        """An instance has applied it."""
+        if (
+            self.under_way is not None
+            and event.commit_id == self.under_way.commit_id
+            and event.instance in self._members.alive
+        ):
+            self._applied[event.instance] = True
+            self._members.went_on(event.instance)
+
+    def all_applied(self) -> bool:
+        """Whether every in-sync member has."""
+        if self.under_way is None:
+            return True
+        view = self._journaling.view
+        return (view.held if self._driver.rules.all_committed else view.led).keys() <= self._applied.keys()
+
+    def finish(self) -> Step:
+        """Everybody has applied it: its step is the committed one."""
+        c = self.under_way
+        assert c is not None
+        if self.committed is not None and c.commit_id.step <= self.committed.step:
+            raise Bug(f"{c.commit_id} is committed after {self.committed}")
+        self.committed = c.commit_id
+        self.results, self.meta = c.results, c.meta
+        return c.commit_id.step
+
+    # ---- what others are told
+    @property
+    def target(self) -> CommitId | None:
+        """What a member that comes back has to have committed, or must be able to commit."""
+        commit = self._finishing()
+        return commit.commit_id if commit is not None else self.committed
+
+    def _finishing(self) -> m.Commit | None:
+        return self.under_way if self._driver.phase in (Phase.COMMIT, Phase.FINISH) else None
+
+    def tell(self, answer: m.Answer) -> None:
+        """Bring an instance that was admitted up to what is committed."""
+        i, is_held = answer.instance, answer.instance in self._journaling.view.held
+        commit = self._finishing()
+        if commit is not None:
+            if answer.committed == commit.commit_id:
+                self._applied[i] = True
+            elif is_held:
+                self._driver.send(i, commit)
+        elif self.committed is not None and answer.committed != self.committed and is_held:
+            # Nobody finishes that step any more: its files are of an older day, and its log has what they lack.
+            generation = self._driver.generation
+            self._driver.send(i, m.Commit(self.committed, generation, self.results, self.meta))
+
+    @property
+    def late(self) -> int:
+        """Late records of the committed step."""
+        return self.results[self.committed.step.operator].late if self.committed is not None else 0
+
+    @property
+    def watermark(self) -> int:
+        """The least watermark of all operators."""
+        return min(result.high for result in self.results)
+
+    def rows(self) -> tuple[FiredRows, ...]:
+        """What has fired in the epoch of the committed step, by operator."""
+        assert self.committed is not None
+        readers, generation = tuple(self._journaling.view.led.items()), self._driver.generation
+        epoch, operator = self.committed.step
+        return tuple(
+            FiredRows(CommitId(Step(epoch, i), r.attempt), generation, r.low, r.high, readers, r.fired, r.late)
+            for i, r in enumerate(self.results[: operator + 1])
+        )

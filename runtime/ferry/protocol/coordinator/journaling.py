@@ -1,0 +1,99 @@
+"""The routing table: first in the journal, then acted on.
+
+    write --> Journal ... Journaled --> written: the table is in force
+                     '-- JournalRefused: claimed again, or another driver has taken over
+
+One writer at a time: while a changed table is on its way to the journal no other one is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ferry.contract.errors import Bug
+from ferry.contract.routing import Group, Table, Version
+from ferry.protocol.coordinator.groups import GroupChange, next_version
+from ferry.protocol.coordinator.io import Journal, JournalReachable, Phase
+from ferry.protocol.coordinator.state import DriverState
+from ferry.protocol.view import TableView, seen
+
+
+class Journaling:
+    """The table in force, and the one on its way to the journal."""
+
+    def __init__(self, driver: DriverState, initial: Table, journal: Table | None) -> None:
+        self._driver = driver
+        self.table: Table
+        """In force: the journal has it."""
+        self.view: TableView
+        self._begin(journal or initial)
+        self._expected = journal.version if journal is not None else None
+        """What the journal has, as far as this driver knows."""
+        self.writing: Table | None = None
+        self._changes: tuple[GroupChange, ...] = ()
+        """What `writing` changes."""
+        self.up = True
+        """Whether the journal can be reached."""
+
+    def _begin(self, found: Table) -> None:
+        """Go on from what was found. Learners of the last driver begin again: this one does not know what they missed."""
+        groups = tuple(replace(group, learners=()) for group in found.groups)
+        self.table = Table(Version(self._driver.generation, 0), groups, initial=found.initial)
+        self.view = seen(self.table)
+
+    def claim(self) -> None:
+        """Write the first table of this generation: no older driver can write any more."""
+        self._write(self.table, ())
+
+    def claim_again(self, found: Table | None) -> bool:
+        """A write was refused. Whether it is claimed again: the predecessor has written once more since this driver looked.
+
+        After the claim it cannot.
+        """
+        claims = self._driver.phase is Phase.JOURNAL and self._expected is not None and self._driver.rules.claim_again
+        if not claims or found is None or found.version.generation >= self._driver.generation:
+            return False
+        self._begin(found)
+        self._expected = found.version
+        self.writing = None
+        self.claim()
+        return True
+
+    def write(self, groups: Sequence[Group], changes: Sequence[GroupChange]) -> None:
+        """Journal the next table."""
+        table = self.table.with_groups(next_version(self.table, self._driver.generation), groups)
+        self._write(replace(table, initial=self.table.initial), tuple(changes))
+
+    def write_begun(self) -> None:
+        """Before the very first Commit: journal that from now on a member without state is no copy.
+
+        Without it a driver that finds only empty members could not tell a new job from a lost one.
+        """
+        table = self.table.with_groups(next_version(self.table, self._driver.generation), self.table.groups)
+        assert not table.initial
+        self._write(table, ())
+
+    def _write(self, table: Table, changes: tuple[GroupChange, ...]) -> None:
+        if self.writing is not None:
+            raise Bug(f"table {table.version} is written while {self.writing.version} is on its way to the journal")
+        self.writing = table
+        self._changes = changes
+        self._driver.do(Journal(table, self._expected))
+
+    def reached(self, event: JournalReachable) -> None:
+        """It can be reached again, or not any more."""
+        self.up = event.up
+
+    def is_writing(self, version: Version) -> bool:
+        """Whether it is the table on its way."""
+        return self.writing is not None and self.writing.version == version
+
+    def written(self) -> tuple[GroupChange, ...]:
+        """The journal has the table that was written: it is in force. What it has changed."""
+        assert self.writing is not None
+        self.table, self.writing = self.writing, None
+        self._expected = self.table.version
+        self.view = seen(self.table)
+        changes, self._changes = self._changes, ()
+        return changes

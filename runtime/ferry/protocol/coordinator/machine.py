@@ -1,0 +1,393 @@
+"""The driver's side of the protocol: epochs, attempts, groups, recovery.
+
+journal -> ask -> finish -> idle -> ingest -> prepare -> commit -> read -> idle ...
+                              ^        |          |         '- final: only this attempt can be finished
+                              |        '----------+- lost fragments: ingest again; a changed table: a new attempt
+                              '- between epochs: warm, switch over, clean (groups.regroup)
+
+A coordinator has parts, each with fields of its own. A part knows those of the rows below it, never its neighbours, and
+answers. The coordinator alone takes events, has tables journaled, and decides what follows for the other parts.
+
+    Takeover | Attempts | Moves     what the driver before left | how the step under way is tried | what is desired
+    Commits | Reachability          what is committed, who has applied it | who cannot reach whom
+    Membership                      who is there
+    Journaling                      the table in force, and the next one
+    DriverState                     settings, generation, time, phase, effects
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ferry.contract import messages as m
+from ferry.contract.errors import Bug
+from ferry.contract.names import InstanceId, Step
+from ferry.contract.routing import Table
+from ferry.protocol.coordinator.attempts import Attempts
+from ferry.protocol.coordinator.commits import Commits
+from ferry.protocol.coordinator.groups import Regrouped
+from ferry.protocol.coordinator.io import (
+    Close,
+    Connected,
+    CoordinatorSettings,
+    Desired,
+    Effect,
+    Emit,
+    EpochBegun,
+    EpochEnded,
+    Event,
+    FiredRows,
+    Halt,
+    Ingested,
+    IngestFailed,
+    Journal,
+    Journaled,
+    JournalReachable,
+    JournalRefused,
+    Lost,
+    Note,
+    Phase,
+    ReadFailed,
+    Ready,
+    StartIngest,
+)
+from ferry.protocol.coordinator.journaling import Journaling
+from ferry.protocol.coordinator.membership import Membership
+from ferry.protocol.coordinator.moves import Moves
+from ferry.protocol.coordinator.reachability import Reachability
+from ferry.protocol.coordinator.state import DriverState
+from ferry.protocol.coordinator.takeover import Takeover
+from ferry.protocol.io import Send, Tick
+from ferry.protocol.rules import Rules
+from ferry.protocol.steps import step_of, successor
+from ferry.protocol.story import Story
+
+
+class Coordinator:
+    """One driver's decisions, from its first look at the journal to the end of its generation."""
+
+    def __init__(
+        self, settings: CoordinatorSettings, initial: Table, journal: Table | None, rules: Rules | None = None
+    ) -> None:
+        """`initial` is the table of a new job; `journal` what the journal holds, None for a new job."""
+        generation = (journal.version.generation if journal else 0) + 1
+        first = tuple(group.in_sync for group in initial.groups)
+        driver = self.driver = DriverState(settings, rules or Rules(), generation)
+        journaling = self.journaling = Journaling(driver, initial, journal)
+        members = self.members = Membership(driver, journaling)
+        reachability = self.reachability = Reachability(driver, journaling, members)
+        commits = self.commits = Commits(driver, journaling, members)
+        self.takeover = Takeover(driver, journaling, members, commits)
+        self.attempts = Attempts(driver, journaling, members, reachability, commits)
+        self.moves = Moves(driver, journaling, members, reachability, commits, first)
+        self.story = Story()
+
+    # ---- what others may read
+    @property
+    def generation(self) -> int:
+        """Of this driver."""
+        return self.driver.generation
+
+    @property
+    def phase(self) -> str:
+        """What it is at."""
+        return self.driver.phase
+
+    @property
+    def now(self) -> int:
+        """When it looked at the clock last, in milliseconds."""
+        return self.driver.now
+
+    @property
+    def table(self) -> Table:
+        """The routing table in force."""
+        return self.journaling.table
+
+    @property
+    def alive(self) -> Mapping[InstanceId, bool]:
+        """Instances that obey this driver."""
+        return self.members.alive
+
+    # ---- the one entrance
+    def start(self) -> list[Effect]:
+        """Claim the next generation in the journal."""
+        self.journaling.claim()
+        self._journal_last()
+        return self.driver.take_effects()
+
+    def step(self, event: Event) -> list[Effect]:
+        """Take one event; return the effects, to be executed in order."""
+        if self.driver.phase is Phase.STOPPED:
+            return []
+        self.story.add_event(self.driver.now, event)
+        try:
+            if (handler := _HANDLERS.get(type(event))) is None:
+                raise Bug(f"the coordinator cannot take {event}")
+            handler(self, event)
+            self._advance()
+        except Exception as error:
+            self.story.attach(error)
+            raise
+        return self.driver.take_effects()
+
+    def _advance(self) -> None:
+        """Level-triggered progress, after every event."""
+        driver, attempts, commits = self.driver, self.attempts, self.commits
+        if driver.phase in (Phase.STOPPED, Phase.JOURNAL) or self.journaling.writing is not None:
+            return
+        if driver.phase is Phase.ASK:
+            if (found := self.takeover.found()) is not None:
+                driver.enter(Phase.FINISH)
+                self._journal(self.takeover.adopt(found))
+            return
+        if not self._settle_members():
+            return
+        match driver.phase:
+            case Phase.FINISH if commits.all_applied():
+                commits.end()
+                driver.enter(Phase.IDLE)
+                driver.do(Ready(commits.committed, commits.meta, self.takeover.final))
+            case Phase.PREPARE if attempts.is_logged():
+                if self.journaling.table.initial:
+                    self.journaling.write_begun()
+                    self._journal_last()
+                else:
+                    commits.begin(attempts.commit())
+            case Phase.PREPARE if why := attempts.unusable():
+                # A lost helper may be no member of any group (a worker that was released): nothing else would tell.
+                self._again(why)
+            case Phase.PREPARE if not attempts.trying:
+                self._prepare()
+            case Phase.COMMIT if commits.all_applied():
+                self._step_committed()
+
+    # ---- the table: first in the journal, then in force
+    def _journal(self, regrouped: Regrouped | None) -> bool:
+        """Journal the next table, if there is one; whether there is."""
+        if regrouped is not None:
+            self.journaling.write(*regrouped)
+            self._journal_last()
+        return regrouped is not None
+
+    def _journal_last(self) -> None:
+        if not self.driver.rules.journal_first:
+            self._table_changed()
+
+    def _on_journaled(self, event: Journaled) -> None:
+        if self.journaling.is_writing(event.version):
+            self._table_changed()
+
+    def _table_changed(self) -> None:
+        """A table is in force: everybody hears of it, and the attempt under way begins anew under it."""
+        driver = self.driver
+        changes = self.journaling.written()
+        self.moves.table_changed(changes)
+        if changes:
+            driver.note("groups", changes=changes)
+        self.members.install()
+        if driver.phase is Phase.JOURNAL:
+            driver.enter(Phase.ASK)
+            self.members.ask_all()
+        if self.attempts.is_running or (driver.phase is Phase.COMMIT and not driver.rules.commit_final):
+            self._prepare()
+        elif driver.phase is Phase.FINISH:
+            self.commits.send()
+
+    def _on_journal_refused(self, event: JournalRefused) -> None:
+        if self.journaling.claim_again(event.journal):
+            self._journal_last()
+        else:
+            self.driver.halt("superseded", f"{event.reason} (this driver is generation {self.generation})")
+
+    # ---- members come and go
+    def _forget(self, instance: InstanceId) -> None:
+        self.commits.forget(instance)
+        self.moves.forget(instance)
+
+    def _on_connected(self, event: Connected) -> None:
+        self._forget(event.instance)
+        self.members.connected(event.instance)
+
+    def _on_lost(self, event: Lost) -> None:
+        self._forget(event.instance)
+        self.members.lost(event.instance, event.reason)
+
+    def _on_failed(self, event: m.Failed) -> None:
+        self._forget(event.instance)
+        self.members.could_not_go_on(event)
+
+    def _on_answer(self, answer: m.Answer) -> None:
+        if self.members.answered(answer) and self.driver.phase is Phase.ASK:
+            self.takeover.heard(answer)
+
+    def _settle_members(self) -> bool:
+        """Admit who answered, close groups over who is gone. False when nothing else may be done now."""
+        members = self.members
+        if members.answers:
+            if diverged := self.takeover.diverged():
+                self._journal(self.takeover.without(diverged))
+                return False
+            if self.takeover.admit() and self.attempts.is_running:
+                self._prepare()
+        return not members.gone or not self._journal(members.closed_groups())
+
+    # ---- one epoch
+    def _on_epoch_begun(self, event: EpochBegun) -> None:
+        operators, committed = self.driver.settings.operators, self.commits.committed
+        at = step_of(committed, operators)
+        following = successor(at, operators)
+        if event.epoch == at.epoch and following.epoch != at.epoch and committed is not None:
+            self._read()
+        elif event.epoch != following.epoch:
+            self.driver.halt(
+                "lost-epoch",
+                f"Spark begins epoch {event.epoch}, the state is committed up to {at}: the checkpoint directory and the "
+                "state directory do not belong together",
+            )
+        else:
+            if following.operator == 0:
+                self._journal(self.moves.regrouped())
+            self._ingest(following)
+
+    def _ingest(self, step: Step) -> None:
+        self.commits.end()
+        self.attempts.ingest(step)
+
+    def _on_ingested(self, event: Ingested) -> None:
+        if self.attempts.is_ingesting(event.step, event.run):
+            self.attempts.was_ingested(event)
+
+    def _on_ingest_failed(self, event: IngestFailed) -> None:
+        if self.attempts.is_ingesting(event.step, event.run):
+            self._again("the ingest job failed")
+
+    def _again(self, why: str) -> None:
+        """Run the ingest of the step under way again."""
+        assert self.driver.step is not None
+        self.driver.note("ingest-again", why)
+        self._ingest(self.driver.step)
+
+    def _prepare(self) -> None:
+        """Begin an attempt under the present table."""
+        if why := self.attempts.unusable():
+            self._again(why)
+        else:
+            self.attempts.prepare()
+
+    def _on_fragments_gone(self, event: m.FragmentsGone) -> None:
+        if self.attempts.is_now(event.step, event.attempt):
+            self._again(f"{event.helper} does not have its fragments any more")
+
+    def _step_committed(self) -> None:
+        self.reachability.step_committed()
+        step = self.commits.finish()
+        if step.operator + 1 == self.driver.settings.operators:
+            self._read()
+        else:
+            self._ingest(successor(step, self.driver.settings.operators))
+
+    def _read(self) -> None:
+        """Give the sinks what fired."""
+        assert self.commits.committed is not None
+        self.driver.step = self.commits.committed.step
+        self.driver.enter(Phase.READ)
+        self._emit(self.driver.step)
+
+    def _emit(self, step: Step) -> None:
+        self.driver.do(Emit(step, self.commits.rows(), self.commits.meta))
+
+    def _on_read_failed(self, event: ReadFailed) -> None:
+        if self.driver.phase is Phase.READ and event.step == self.driver.step:
+            self._emit(event.step)
+
+    def _on_epoch_ended(self, event: EpochEnded) -> None:
+        if self.driver.phase is Phase.READ and self.driver.step is not None and event.epoch == self.driver.step.epoch:
+            self.driver.enter(Phase.IDLE)
+
+    def _on_warm(self, event: m.Warm) -> None:
+        self.moves.is_warm(event)
+        if not self.driver.rules.between_epochs and self.driver.phase not in (Phase.JOURNAL, Phase.ASK):
+            self._journal(self.moves.regrouped())
+
+    # ---- patience
+    def _on_tick(self, tick: Tick) -> None:
+        driver = self.driver
+        before, driver.now = driver.now, max(driver.now, tick.now)
+        for i in self.members.lose_silent(before):
+            self._forget(i)
+        self.members.ask_again()
+        if self.journaling.writing is not None:
+            return
+        if self.attempts.is_overdue():
+            self._attempt_failed()
+        elif driver.phase in (Phase.COMMIT, Phase.FINISH) and driver.waited > driver.settings.commit_ms:
+            if self.commits.under_way is not None:
+                driver.wait_anew()
+                self.commits.send_again()
+
+    def _on_pulse(self, event: m.Pulse) -> None:
+        self.members.pulsed(event)
+        if event.busy_ms and self.driver.rules.slow_lives and self.attempts.waits_for(event.instance):
+            self.driver.wait_anew()
+
+    def _on_unsendable(self, event: m.Unsendable) -> None:
+        self.driver.halt("failed", f"instance {event.instance} cannot send to {event.peer}: {event.reason}")
+
+    def _attempt_failed(self) -> None:
+        """Try again; from the second time on without whoever keeps it waiting."""
+        if self.attempts.give_up() >= 2 and self.driver.rules.work_around and self._work_around():
+            return
+        self.members.install()
+        self._prepare()
+
+    def _work_around(self) -> bool:
+        """Whether something else was begun than the same attempt once more."""
+        blamed = self.attempts.blamed()
+        if blamed.apart and self.reachability.fails_for_long(blamed.apart):
+            return True
+        self.reachability.keep_apart(blamed.apart)
+        groups, changes = self.reachability.worked_around(blamed.slow)
+        if changes and self.journaling.up:
+            self.moves.refuse_removed(changes, "it cannot be reached by its leader")
+            self.driver.enter(Phase.PREPARE)
+            self._journal((groups, changes))
+            return True
+        if why := self.attempts.unusable():
+            self._again(why)
+            return True
+        return False
+
+
+_HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
+    Tick: Coordinator._on_tick,
+    Connected: Coordinator._on_connected,
+    Lost: Coordinator._on_lost,
+    Journaled: Coordinator._on_journaled,
+    JournalRefused: Coordinator._on_journal_refused,
+    JournalReachable: lambda self, event: self.journaling.reached(event),
+    EpochBegun: Coordinator._on_epoch_begun,
+    Ingested: Coordinator._on_ingested,
+    IngestFailed: Coordinator._on_ingest_failed,
+    ReadFailed: Coordinator._on_read_failed,
+    EpochEnded: Coordinator._on_epoch_ended,
+    Desired: lambda self, event: self.moves.desire(event),
+    m.Answer: Coordinator._on_answer,
+    m.Leaving: lambda self, event: self.members.left(event.instance),
+    m.Refused: lambda self, event: self.takeover.refused(event),
+    m.Failed: Coordinator._on_failed,
+    m.Prepared: lambda self, event: self.attempts.was_prepared(event),
+    m.FragmentsGone: Coordinator._on_fragments_gone,
+    m.Committed: lambda self, event: self.commits.was_applied(event),
+    m.Waiting: lambda self, event: self.attempts.says(event),
+    m.Unsendable: Coordinator._on_unsendable,
+    m.Pulse: Coordinator._on_pulse,
+    m.Warm: Coordinator._on_warm,
+    m.Learned: lambda self, event: self.moves.came_along(event),
+}
+
+__all__ = [
+    "Close", "Connected", "Coordinator", "Desired", "Effect", "Emit", "EpochBegun", "EpochEnded", "Event", "Halt",
+    "IngestFailed", "Ingested", "InstanceId", "Journal", "JournalReachable", "JournalRefused", "Journaled", "Lost", "Note",
+    "Phase", "ReadFailed", "Ready", "FiredRows", "Send", "CoordinatorSettings", "StartIngest", "Tick",
+]  # fmt: skip

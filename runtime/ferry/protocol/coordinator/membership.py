@@ -1,0 +1,222 @@
+"""Who is there: connected, asked, admitted, silent, failed, gone.
+
+    Connected -> Ask -> Answer -> admitted ... Lost, Failed or silent -> gone -> the groups close over it
+
+Knows instances, and what the table says of them; must never know an epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId
+from ferry.protocol.backoff import Backoff
+from ferry.protocol.coordinator import groups as g
+from ferry.protocol.coordinator.io import Close, Phase
+from ferry.protocol.coordinator.journaling import Journaling
+from ferry.protocol.coordinator.state import DriverState
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMember:
+    """What an instance said when it could not go on."""
+
+    reason: str
+    backoff: Backoff
+    """Not admitted again before its end, unless it has what nobody else has."""
+    since: int | None
+    """The first time in a row; None when it has applied a Commit since."""
+
+
+class Membership:
+    """The instances that this driver knows of."""
+
+    def __init__(self, driver: DriverState, journaling: Journaling) -> None:
+        self._driver = driver
+        self._journaling = journaling
+        self.asked: dict[InstanceId, int] = {}
+        """Connected instances, and when they were asked last."""
+        self.answers: dict[InstanceId, m.Answer] = {}
+        """Answers of instances that are not admitted yet."""
+        self.alive: dict[InstanceId, bool] = {}
+        """Admitted instances: they obey this driver."""
+        self.leaving: dict[InstanceId, bool] = {}
+        """Those of them that were told to end: they help no more."""
+        self.gone: dict[InstanceId, int] = {}
+        """Instances that were lost, and since when."""
+        self.heard: dict[InstanceId, int] = {}
+        """When connected instances gave a sign of life last."""
+        self.busy: dict[InstanceId, int] = {}
+        """When an instance said last that it was at work all the time."""
+        self.failed: dict[InstanceId, FailedMember] = {}
+        """Instances that could not go on, be they back or not."""
+
+    # ---- they come
+    def connected(self, instance: InstanceId) -> None:
+        """It can be talked to. One that stands still from now on never answers."""
+        self.forget(instance)
+        self.asked[instance] = self.heard[instance] = self._driver.now
+        if self._driver.phase is not Phase.JOURNAL:
+            self._ask(instance)
+
+    def ask_all(self) -> None:
+        """Ask everybody who is connected what it holds."""
+        for i in sorted(self.asked):
+            self._ask(i)
+
+    def _ask(self, instance: InstanceId) -> None:
+        self.asked[instance] = self._driver.now
+        self._driver.send(instance, m.Ask(self._driver.generation))
+
+    def ask_again(self) -> None:
+        """Questions and answers may be lost."""
+        now, patience = self._driver.now, self._driver.settings.commit_ms
+        for i in sorted(self.asked):
+            silent = i not in self.alive and i not in self.answers
+            if silent and self._driver.phase is not Phase.JOURNAL and now - self.asked[i] > patience:
+                self._ask(i)
+
+    def answered(self, answer: m.Answer) -> bool:
+        """Whether it is an answer to this driver, of an instance that waits for being admitted."""
+        mine = answer.generation == self._driver.generation and answer.instance in self.asked
+        if not mine or answer.instance in self.alive:
+            return False
+        self.answers[answer.instance] = answer
+        return True
+
+    def admit(self, instance: InstanceId) -> None:
+        """It obeys this driver."""
+        self.answers.pop(instance, None)
+        self.alive[instance] = True
+        self.gone.pop(instance, None)
+        self.heard[instance] = self._driver.now
+
+    def backs_off(self, instance: InstanceId) -> bool:
+        """Whether an instance that answered is left out, because it failed: it is no member of any group any more."""
+        failure = self.failed.get(instance)
+        left_out = failure is not None and self._driver.now < failure.backoff.until
+        return left_out and instance not in self._journaling.view.held
+
+    def install(self) -> None:
+        """Tell everybody of the table in force."""
+        for i in sorted(self.alive):
+            self._driver.send(i, m.Install(self._journaling.table))
+
+    # ---- they live
+    def pulsed(self, pulse: m.Pulse) -> None:
+        """A sign of life."""
+        if pulse.instance in self.asked:
+            self.heard[pulse.instance] = self._driver.now
+            if pulse.busy_ms:
+                self.busy[pulse.instance] = self._driver.now
+
+    def left(self, instance: InstanceId) -> None:
+        """It was told to end."""
+        if instance in self.alive:
+            self.leaving[instance] = True
+
+    def went_on(self, instance: InstanceId) -> None:
+        """It has applied a Commit: if it had failed, that row of failures is over."""
+        if (failure := self.failed.get(instance)) is not None:
+            self.failed[instance] = replace(failure, since=None)
+
+    def is_at_work(self, instance: InstanceId) -> bool:
+        """Whether an instance is connected, and has no time to answer: slow is not gone."""
+        since = self._driver.now - self.busy.get(instance, -1 << 60)
+        return self._driver.rules.slow_lives and since <= self._driver.settings.silence_ms
+
+    def helpers(self) -> tuple[InstanceId, ...]:
+        """Who may take fragments: whoever stays, if anybody does."""
+        return tuple(sorted(self.alive.keys() - self.leaving.keys()) or sorted(self.alive))
+
+    # ---- they go
+    def forget(self, instance: InstanceId) -> None:
+        """What was known of this life of it."""
+        for known in (self.asked, self.answers, self.alive, self.leaving, self.heard, self.busy):
+            known.pop(instance, None)
+
+    def lost(self, instance: InstanceId, reason: str) -> None:
+        """Its connection closed, or it was silent for too long."""
+        if instance in self.alive:
+            self._driver.note("lost", f"{instance}: {reason}")
+        self.forget(instance)
+        self.gone.setdefault(instance, self._driver.now)
+
+    def _lost_at_once(self, instance: InstanceId, since: int) -> None:
+        """Nobody waits for its connection: it is not back in a moment."""
+        self.gone[instance] = min(since, self._driver.now - self._driver.settings.grace_ms)
+
+    def lose_silent(self, before: int) -> list[InstanceId]:
+        """Lose instances whose process stands still: the connection to one, and its parent's heartbeats, go on.
+
+        `before` is when this driver looked last: perhaps it stood still itself.
+        """
+        now, silence_ms = self._driver.now, self._driver.settings.silence_ms
+        if now - before > silence_ms // 2:
+            self.heard = dict.fromkeys(self.heard, now)
+        silent = sorted(i for i, at in self.heard.items() if now - at > silence_ms)
+        if not self._driver.rules.silent_lost:
+            return []
+        for i in silent:
+            reason = f"it stands still: nothing heard for {silence_ms / 1000:g} s"
+            self.lost(i, reason)
+            self._lost_at_once(i, self.gone[i])
+            self._driver.do(Close(i, reason))
+        return silent
+
+    def could_not_go_on(self, event: m.Failed) -> None:
+        """An instance that cannot go on is a lost one; it stays away for a while, the longer the oftener it fails."""
+        i, now, settings = event.instance, self._driver.now, self._driver.settings
+        before = self.failed.get(i)
+        backoff = Backoff.after(before.backoff if before else None, now, settings.backoff_ms, settings.backoff_max_ms)
+        since = before.since if before is not None and before.since is not None else now
+        self.failed[i] = FailedMember(event.reason, backoff, since)
+        self._driver.note("failed", f"{i}: {event.reason}; it is left out for {backoff.wait / 1000:g} s")
+        connected = i in self.asked
+        self.forget(i)
+        if connected:
+            self.asked[i] = now  # One that does not end after all is asked again.
+        self._lost_at_once(i, since)
+
+    # ---- groups close over who is gone
+    def away(self) -> list[InstanceId]:
+        """Members that were lost, be it a moment ago, and are not back."""
+        # Looked at after every event: it must not cost more with every member.
+        view, away = self._journaling.view, sorted(i for i in self.gone if i not in self.alive)
+        return [i for i in away if i in view.held or i in view.learned]
+
+    def closed_groups(self) -> g.Regrouped | None:
+        """Groups without the members that are gone; None when they stay as they are.
+
+        Halts the job when all holders of something are away for longer than anybody waits for one.
+        """
+        driver, table = self._driver, self._journaling.table
+        lost: g.Losses = {i: None for i in self.away() if driver.now - self.gone[i] >= driver.settings.grace_ms}
+        if not lost:
+            return None
+        groups, changes, orphans = g.without(table, lost, driver.generation, self.alive)
+        if changes:
+            return groups, changes
+        hopeless = [v for v in orphans if all(map(self._is_overdue, table.groups[v].in_sync))]
+        if hopeless:
+            self._give_up(hopeless)
+        return None
+
+    def _give_up(self, vnodes: list[int]) -> None:
+        """Stop the job: nobody has come back who holds these."""
+        groups = self._journaling.table.groups
+        holders = sorted({i: True for v in vnodes for i in groups[v].in_sync})
+        seconds = f"{self._driver.settings.return_ms / 1000:.0f} s"
+        what = f"virtual nodes {vnodes[:8]} (of {len(vnodes)})"
+        if failing := [f"{i} ({f.reason})" for i in holders if (f := self.failed.get(i)) and f.since is not None]:
+            self._driver.halt("failed", f"{what} are held only by {', '.join(failing[:4])}, which failed for {seconds}")
+        else:
+            where = f"{what} were held only by {holders[:4]}, gone for {seconds}"
+            self._driver.halt("away", f"{where}: start the worker again with its state directory")
+
+    def _is_overdue(self, instance: InstanceId) -> bool:
+        """Whether a holder of state is gone for longer than anybody waits for one."""
+        away = instance not in self.alive and not self.is_at_work(instance)
+        now = self._driver.now
+        return away and now - self.gone.get(instance, now) >= self._driver.settings.return_ms

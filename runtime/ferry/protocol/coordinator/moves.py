@@ -1,0 +1,208 @@
+"""Moves: one step of the groups towards what is desired, between two epochs.
+
+Desired --> joined --> Warm --> in sync --> switched --> cleaned        (groups.regroup decides, the journal makes it so)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ferry.contract import messages as m
+from ferry.contract.errors import Bug
+from ferry.contract.names import CommitId, InstanceId
+from ferry.contract.routing import Version
+from ferry.protocol.backoff import Backoff
+from ferry.protocol.coordinator import groups as g
+from ferry.protocol.coordinator.commits import Commits
+from ferry.protocol.coordinator.io import Desired, Phase
+from ferry.protocol.coordinator.journaling import Journaling
+from ferry.protocol.coordinator.membership import Membership
+from ferry.protocol.coordinator.reachability import Reachability
+from ferry.protocol.coordinator.state import DriverState
+
+Copy = tuple[InstanceId, int]
+"""An instance, and the virtual node that it learns."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A copy that was given up, and why."""
+
+    backoff: Backoff
+    reason: str
+
+
+class Moves:
+    """What is desired, and how far it is."""
+
+    def __init__(
+        self,
+        driver: DriverState,
+        journaling: Journaling,
+        members: Membership,
+        reachability: Reachability,
+        commits: Commits,
+        first: tuple[g.Placement, ...],
+    ) -> None:
+        self._driver = driver
+        self._journaling = journaling
+        self._members = members
+        self._reachability = reachability
+        self._commits = commits
+        self._first = first
+        """Where the virtual nodes of a new job are."""
+        self.desired: Desired | None = None
+        self.switched_at: int | None = None
+        """The last committed epoch when a virtual node was switched to another leader last."""
+        self.refused: dict[Copy, GivenUp] = {}
+        self._warm: dict[Copy, CommitId | None] = {}
+        """Copies that are whole, and as of which committed step."""
+        self._learning: dict[Copy, tuple[InstanceId, Version]] = {}
+        """The present leader of a copy that is learned, and the table since which it is learned from that one."""
+        self._joined: dict[Copy, int] = {}
+        """When a copy was begun, or came along last."""
+
+    # ---- what is told
+    def desire(self, event: Desired) -> None:
+        """Somebody says where every virtual node should be."""
+        if self.desired is None or event.number > self.desired.number:
+            if len(event.placements) != (virtual_nodes := self._journaling.table.virtual_nodes):
+                raise Bug(f"{len(event.placements)} placements for {virtual_nodes} virtual nodes")
+            self.desired, self.refused = event, {}
+
+    def came_along(self, event: m.Learned) -> None:
+        """A move that comes along has the time that it needs, and so have those that wait for it."""
+        for v, leader in self._journaling.view.learned.get(event.instance, {}).items():
+            if leader == event.leader and (event.instance, v) in self._joined:
+                self._joined[(event.instance, v)] = self._driver.now
+
+    def is_warm(self, event: m.Warm) -> None:
+        """Copies are whole, if they are still learned from that leader."""
+        any_version = not self._driver.rules.warm_version
+        for key in [(event.instance, v) for v in event.vnodes]:
+            present = key in self._learning and (event.version >= self._learning[key][1] or any_version)
+            if present and event.instance in self._members.alive:
+                self._warm[key] = event.commit_id
+
+    def forget(self, instance: InstanceId) -> None:
+        """Its next life may be without its files."""
+        for key in [k for k in self._warm if k[0] == instance]:
+            del self._warm[key]
+
+    def refuse(self, instance: InstanceId, vnodes: Sequence[int], reason: str) -> None:
+        """Leave these moves alone for a while."""
+        settings = self._driver.settings
+        for key in [(instance, v) for v in vnodes]:
+            before = self.refused[key].backoff if key in self.refused else None
+            backoff = Backoff.after(before, self._driver.now, settings.retry_ms, settings.retry_max_ms)
+            self.refused[key] = GivenUp(backoff, reason)
+        text = (
+            f"{len(vnodes)} copies on {instance} are given up, and begun again in {backoff.wait / 1000:g} s: {reason}"
+        )
+        self._driver.note("given-up", text)
+
+    def refuse_removed(self, changes: Sequence[g.GroupChange], reason: str) -> None:
+        """Leave the copies alone for a while that these changes remove."""
+        removed: dict[InstanceId, list[int]] = {}
+        for c in changes:
+            if c.kind == "removed":
+                removed.setdefault(c.instance, []).append(c.vnode)
+        for i in sorted(removed):
+            self.refuse(i, removed[i], reason)
+
+    def given_up(self) -> dict[Copy, GivenUp]:
+        """Moves that are left alone for a while."""
+        now = self._driver.now
+        return {key: refusal for key, refusal in self.refused.items() if now < refusal.backoff.until}
+
+    # ---- a table is in force
+    def table_changed(self, changes: Sequence[g.GroupChange]) -> None:
+        """What learners have told counts only for the leader that they still learn from."""
+        before, self._learning = self._learning, {}
+        view = self._journaling.view
+        for i, learned in view.learned.items():
+            for v, leader in learned.items():
+                key = i, v
+                if key in before and before[key][0] == leader:
+                    self._learning[key] = before[key]
+                    continue
+                self._learning[key] = leader, view.version
+                if self._driver.rules.warm_version:
+                    self._warm.pop(key, None)
+        for key in [k for k in self._warm if k not in self._learning]:
+            del self._warm[key]
+        for c in changes:
+            if c.kind in ("joined", "demoted"):
+                self._joined[(c.instance, c.vnode)] = self._driver.now
+
+    # ---- one step
+    def placements(self) -> Sequence[g.Placement]:
+        """Where every virtual node should be.
+
+        As long as nobody has said it, where it is, and groups that lack some of their first members have them again: an
+        instance may have been too late for the first table, or be back without its files.
+        """
+        if self.desired is not None:
+            return self.desired.placements
+        return tuple(map(g.completed, self._journaling.table.groups, self._first))
+
+    def regrouped(self) -> g.Regrouped | None:
+        """The next step towards what is desired, between two epochs; None when there is none, or not now."""
+        if self._may_not_change() or self._members.away():
+            return None
+        self._refuse_stuck()
+        settings, committed = self._driver.settings, self._commits.committed
+        epoch = committed.step.epoch if committed else -1
+        in_gap = self.switched_at is not None and epoch - self.switched_at < settings.pace.gap
+        groups, changes = self._wanted(g.Pace(batch=0) if in_gap else settings.pace)
+        for c in changes:
+            if c.kind == "in-sync":
+                self.refused.pop((c.instance, c.vnode), None)
+        if any(c.kind == "switched" for c in changes):
+            self.switched_at = epoch
+        return (groups, changes) if changes else None
+
+    def pending(self) -> bool:
+        """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""
+        if self._driver.phase is not Phase.IDLE or self._may_not_change():
+            return False
+        return bool(self._journaling.view.learned) or bool(self._wanted(self._driver.settings.pace)[1])
+
+    def _may_not_change(self) -> bool:
+        journaling = self._journaling
+        return journaling.writing is not None or not journaling.up or self._nothing_wanted()
+
+    def _nothing_wanted(self) -> bool:
+        """Whether groups may stay as they are, without looking at each."""
+        if self.desired is not None or self._journaling.view.learned:
+            return False
+        pairs = zip(self._journaling.table.groups, self._first, strict=True)
+        return all(len(group.in_sync) >= len(first) for group, first in pairs)
+
+    def _refuse_stuck(self) -> None:
+        """Give up moves to which nothing has come for long."""
+        learned, warm_ms = self._journaling.view.learned, self._driver.settings.warm_ms
+        stuck: dict[InstanceId, list[int]] = {}
+        for (i, v), since in list(self._joined.items()):
+            if v not in learned.get(i, {}):
+                del self._joined[(i, v)]
+            elif self._driver.now - since > warm_ms:
+                stuck.setdefault(i, []).append(v)
+        for i in sorted(stuck):
+            leaders = sorted({learned[i][v]: True for v in stuck[i]})
+            self.refuse(i, stuck[i], f"nothing has come from {', '.join(leaders[:4])} for {warm_ms / 1000:g} s")
+
+    def _wanted(self, pace: g.Pace) -> g.Regrouped:
+        return g.regroup(
+            self._journaling.table,
+            self.placements(),
+            self._members.alive,
+            self._warm,
+            self._commits.committed,
+            self.given_up(),
+            pace,
+            self._driver.generation,
+            self._driver.rules,
+            self._reachability.may_lead,
+        )

@@ -1,0 +1,93 @@
+"""Which instances cannot reach each other, as far as attempts have shown: they are kept apart for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ferry.contract.names import InstanceId
+from ferry.protocol.backoff import Backoff
+from ferry.protocol.coordinator.blame import Pair, around, pair
+from ferry.protocol.coordinator.groups import Regrouped
+from ferry.protocol.coordinator.journaling import Journaling
+from ferry.protocol.coordinator.membership import Membership
+from ferry.protocol.coordinator.state import DriverState
+from ferry.protocol.view import Chain
+
+
+class Reachability:
+    """The pairs that are kept apart."""
+
+    def __init__(self, driver: DriverState, journaling: Journaling, members: Membership) -> None:
+        self._driver = driver
+        self._journaling = journaling
+        self._members = members
+        self.apart: dict[Pair, Backoff] = {}
+        """Pairs that could not reach each other; they are kept apart for a while."""
+        self._failing_since: int | None = None
+        """Since when the step under way fails because of instances that are apart, and no other pair is found."""
+        self._failing_pairs: set[Pair] = set()
+        """The pairs that it has failed because of."""
+
+    def are_apart(self, a: InstanceId, b: InstanceId) -> bool:
+        """Whether these two are kept apart now."""
+        backoff = self.apart.get(pair(a, b)) if self.apart else None
+        return backoff is not None and self._driver.now < backoff.until
+
+    def helpers(self) -> tuple[InstanceId, ...]:
+        """Those that no leader is apart from, if there are any."""
+        every = self._members.helpers()
+        if not self.apart:
+            return every
+        leaders = self._journaling.view.led
+        return tuple(h for h in every if not any(self.are_apart(h, i) for i in leaders)) or every
+
+    def may_lead(self, instance: InstanceId) -> bool:
+        """Whether an instance may be made a leader: not as long as one that others could not reach is kept apart."""
+        now = self._driver.now
+        return not any(instance in found and now < backoff.until for found, backoff in self.apart.items())
+
+    def unusable(self, helping: Iterable[InstanceId]) -> str:
+        """Which of these helpers a leader cannot hear; empty when none."""
+        if not self.apart:
+            return ""
+        usable = self.helpers()
+        deaf = [(h, i) for h in helping if h not in usable for i in self._journaling.view.led if self.are_apart(h, i)]
+        return f"{', '.join(f'{h} and {i}' for h, i in deaf[:4])} cannot reach each other" if deaf else ""
+
+    def keep_apart(self, pairs: Iterable[Pair]) -> None:
+        """An attempt has failed because of them."""
+        settings = self._driver.settings
+        for a, b in pairs:
+            if not self.are_apart(a, b):
+                before = self.apart.get((a, b))
+                backoff = Backoff.after(before, self._driver.now, settings.retry_ms, settings.retry_max_ms)
+                self.apart[(a, b)] = backoff
+                text = f"{a} and {b} cannot reach each other: kept apart for {backoff.wait / 1000:g} s"
+                self._driver.note("apart", text)
+
+    def fails_for_long(self, pairs: Iterable[Pair]) -> bool:
+        """An attempt fails because of these pairs. Whether the step has for so long that the job is stopped."""
+        found, driver = set(pairs), self._driver
+        if self._failing_since is None or not self._failing_pairs.issuperset(found):
+            self._failing_since = driver.now
+            self._failing_pairs.update(found)
+        if driver.now - self._failing_since < driver.settings.apart_ms:
+            return False
+        names = ", ".join(f"{a} and {b}" for a, b in sorted(found))
+        driver.halt(
+            "failed",
+            f"{names} cannot reach each other, and no other leader or helper has helped for "
+            f"{driver.settings.apart_ms / 1000:.0f} s: mend the network between them",
+        )
+        return True
+
+    def worked_around(self, slow: Mapping[Chain, InstanceId]) -> Regrouped:
+        """Groups that make do without whoever is apart, or slow."""
+        table, members = self._journaling.table, self._members
+        helpers, generation = members.helpers(), self._driver.generation
+        return around(table.groups, helpers, members.alive, self.are_apart, slow, generation)
+
+    def step_committed(self) -> None:
+        """Something has helped: the patience with the next step begins anew."""
+        self._failing_since = None
+        self._failing_pairs.clear()

@@ -1,0 +1,127 @@
+"""What becomes of answers: at the first look of a new driver, and later of those who come back.
+
+ask -> finish -> idle        no answer from the only holder of something: wait, then stop; never go on empty
+answer -> admitted           with other state than its groups have: diverged, no copy any more
+"""
+
+from __future__ import annotations
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId
+from ferry.protocol.coordinator import groups as g
+from ferry.protocol.coordinator import recovery
+from ferry.protocol.coordinator.commits import Commits
+from ferry.protocol.coordinator.journaling import Journaling
+from ferry.protocol.coordinator.membership import Membership
+from ferry.protocol.coordinator.state import DriverState
+
+
+class Takeover:
+    """How a driver takes over what the one before it has left."""
+
+    def __init__(self, driver: DriverState, journaling: Journaling, members: Membership, commits: Commits) -> None:
+        self._driver = driver
+        self._journaling = journaling
+        self._members = members
+        self._commits = commits
+        self.newest: m.Answer | None = None
+        """The answer of the highest committed step, of an in-sync member, which may be gone since: so much is final."""
+        self.final = False
+        """A member of the groups that were found has given up the rows of the committed epoch."""
+
+    # ---- the first look: ask every member, decide what is committed, finish it everywhere
+    def heard(self, answer: m.Answer) -> None:
+        """An answer has come while this driver asks."""
+        if answer.instance in self._journaling.view.held:
+            self.newest = recovery.newer(self.newest, answer)
+
+    def found(self) -> recovery.Survey | None:
+        """What is committed, once every in-sync member has answered or its time is up; None while nothing is decided."""
+        driver, settings, answers = self._driver, self._driver.settings, self._members.answers
+        table, view = self._journaling.table, self._journaling.view
+        silent = [i for i in recovery.needed(view, driver.rules) if i not in answers]
+        if silent and driver.waited < settings.start_ms:
+            return None
+        found = recovery.survey(table, view, answers, self.newest, settings.operators, driver.generation, driver.rules)
+        epochs = found.best.step.epoch if found.best is not None else -1
+        if silent and epochs < settings.ended and driver.waited < settings.return_ms:
+            return None  # Files of an older day only: who is silent may have what Spark has seen the end of.
+        if found.dead:
+            driver.halt(
+                "unavailable",
+                f"no copy of virtual nodes {found.dead[:8]} (of {len(found.dead)}) as of {found.best} is left: "
+                "bring back the workers that held it, with their files, or make a new job",
+            )
+            return None
+        if found.missing:
+            self._wait_for(found.missing, silent)
+            return None
+        return found
+
+    def _wait_for(self, missing: list[int], silent: list[InstanceId]) -> None:
+        """Only silent members may hold something. Before the first epoch nobody holds anything: they may take as long as
+        they need."""
+        gone = not any(map(self._members.is_at_work, silent))
+        return_ms = self._driver.settings.return_ms
+        if gone and self._driver.waited >= return_ms and not self._journaling.table.initial:
+            self._driver.halt(
+                "away",
+                f"virtual nodes {missing[:8]} (of {len(missing)}) are held only by {silent[:4]}, not seen "
+                f"for {return_ms / 1000:.0f} s: start the worker again with its state directory",
+            )
+
+    def adopt(self, found: recovery.Survey) -> g.Regrouped:
+        """Make what was found the committed step, and admit everybody who answered; the groups of those that are copies."""
+        answers, source = self._members.answers, found.source
+        if source is not None and found.best is not None:
+            epoch = found.best.step.epoch
+            applied = [i for i, answer in answers.items() if answer.committed == found.best]
+            self._commits.adopt(found.best, source, applied)
+            released = any(a.released >= epoch for a in (*answers.values(), source))
+            self.final = self._driver.rules.final_announced and released
+        for i in list(answers):
+            self._members.admit(i)
+        return found.groups, found.changes
+
+    # ---- later: who comes back, and who obeys another driver
+    def refused(self, event: m.Refused) -> None:
+        """An instance obeys another driver: it has taken over from this one."""
+        generation = self._driver.generation
+        if event.generation > generation:
+            obeys = f"{event.instance} obeys generation {event.generation}, this is {generation}"
+            self._driver.halt("superseded", obeys)
+
+    def diverged(self) -> g.Losses:
+        """Instances that answered and have other state than their groups, and for which virtual nodes."""
+        driver, view, target = self._driver, self._journaling.view, self._commits.target
+        out = {}
+        for i, answer in self._members.answers.items():
+            lacks = recovery.lacking(answer, view, target, driver.settings.operators, driver.rules)
+            if lacks != {}:
+                out[i] = lacks
+        return out
+
+    def without(self, diverged: g.Losses) -> g.Regrouped | None:
+        """Groups without them; None when the job is stopped, for nobody else holds what they should."""
+        answers, commit = self._members.answers, self._commits.under_way
+        groups, changes, orphans = g.without(self._journaling.table, diverged, self._driver.generation)
+        if not orphans:
+            return groups, changes
+        who = ", ".join(f"{i} (has {answers[i].committed})" for i in sorted(diverged))
+        self._driver.halt(
+            "unavailable",
+            f"virtual nodes {orphans[:8]} (of {len(orphans)}) were held only by {who}, which came back without the "
+            f"state as of {commit.commit_id if commit else self._commits.committed}: "
+            "bring back workers with those files, or make a new job",
+        )
+        return None
+
+    def admit(self) -> bool:
+        """Let everybody who answered take part, but those that are left out; whether an in-sync member is among them."""
+        members = self._members
+        ready = [answer for i, answer in sorted(members.answers.items()) if not members.backs_off(i)]
+        for answer in ready:
+            members.admit(answer.instance)
+            self._driver.send(answer.instance, m.Install(self._journaling.table))
+            self._commits.tell(answer)
+        return any(answer.instance in self._journaling.view.held for answer in ready)

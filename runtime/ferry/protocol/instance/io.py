@@ -1,0 +1,214 @@
+"""Events and effects of an instance's state machine, and the commit record it leaves for its next life.
+
+Names and positions only: whoever executes an effect has the bytes that belong to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ferry.contract import messages as m
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.contract.records import record
+from ferry.contract.results import Results
+from ferry.protocol.io import Send, Tick
+
+DRIVER = InstanceId("driver")
+"""The peer name of the driver on every channel."""
+
+
+# ---- events besides messages -------------------------------------------------------------------------------------
+@record
+class Staged:
+    """A task finished streaming this fragment."""
+
+    fragment: m.Fragment
+
+
+@record
+class Computed:
+    """The deltas of an attempt were computed: per chain (vnodes, late records, about how many rows fire)."""
+
+    step: Step
+    attempt: Attempt
+    chains: tuple[tuple[tuple[InstanceId, ...], tuple[int, ...], int, int], ...]
+
+
+@record
+class PeerLost:
+    """The connection to another instance is gone."""
+
+    peer: InstanceId
+
+
+@record
+class TooLarge:
+    """A message to a peer is larger than any may be."""
+
+    peer: str
+    reason: str
+
+
+Event = m.Message | Staged | Computed | PeerLost | TooLarge | Tick
+
+
+# ---- effects -----------------------------------------------------------------------------------------------------
+@record
+class Contribute:
+    """Combine these fragments and send each leader its Partials."""
+
+    prepare: m.Prepare
+    fragments: tuple[m.Fragment, ...]
+    leaders: tuple[tuple[InstanceId, tuple[int, ...]], ...]
+
+
+@record
+class Compute:
+    """Merge the partials of all helpers with the state, without touching it; answer with `Computed`."""
+
+    prepare: m.Prepare
+    helpers: tuple[InstanceId, ...]
+    chains: tuple[tuple[tuple[InstanceId, ...], tuple[int, ...]], ...]
+
+
+@record
+class SendDelta:
+    """Send the body that belongs to `delta` (computed here, or just received) with it."""
+
+    to: InstanceId
+    delta: m.Delta
+
+
+@record
+class LogDelta:
+    delta: m.Delta
+
+
+@record
+class Apply:
+    """Apply every logged delta of this commit id: the only way state changes."""
+
+    commit_id: CommitId
+
+
+@record
+class Save:
+    """Replace the commit record: what this instance is, should it crash now."""
+
+    saved: Saved
+
+
+@record
+class ForgetLog:
+    """Log entries of steps up to this one are no longer needed."""
+
+    step: Step
+
+
+@record
+class ForgetAttempt:
+    """Log entries of this attempt are no longer needed (only without the rule `logs_kept`)."""
+
+    commit_id: CommitId
+
+
+@record
+class Forget:
+    """Fragments and rows of epochs up to this one may go, and slices that are final at their operator's watermark."""
+
+    epoch: int
+    watermarks: tuple[int, ...]
+    """By operator; none before the first commit."""
+
+
+@record
+class Drop:
+    """Remove all state of these virtual nodes."""
+
+    vnodes: tuple[int, ...]
+
+
+@record
+class LoadChunk:
+    """Load the rows of this chunk that are absent."""
+
+    chunk: m.Chunk
+
+
+@record
+class BeginSnapshot:
+    """Begin to send the learner a snapshot of these virtual nodes."""
+
+    learner: InstanceId
+    session: int
+    vnodes: tuple[int, ...]
+    base: CommitId | None
+
+
+@record
+class StopScan:
+    """The learner does not want this snapshot any more."""
+
+    learner: InstanceId
+    session: int
+
+
+Effect = (
+    Send
+    | Contribute
+    | Compute
+    | SendDelta
+    | LogDelta
+    | Apply
+    | Save
+    | ForgetLog
+    | ForgetAttempt
+    | Forget
+    | Drop
+    | LoadChunk
+    | BeginSnapshot
+    | StopScan
+)
+
+
+@dataclass(unsafe_hash=True)
+class Saved:
+    """The commit record of an instance: who it is after a crash. Written after what it describes, or before (committing)."""
+
+    generation: int = 0
+    committed: CommitId | None = None
+    results: Results = ()
+    """By operator, as of `committed`."""
+    meta: bytes = b""
+    holds: tuple[int, ...] = ()
+    released: int = -1
+    """Fired rows of epochs up to this one may be gone."""
+    committing: m.Commit | None = None
+    """An Apply was begun: it has to be done again."""
+    learned: tuple[int, ...] = ()
+    """Learned whole as of `committed`: the journal may have this instance in sync for them before it is told."""
+
+    def has_rows_of(self, commit_id: CommitId) -> bool:
+        """Whether what fired in this step is still here: it is of the committed epoch, and that was not released."""
+        step = commit_id.step
+        if self.committed is None or step.epoch <= self.released or step.epoch != self.committed.step.epoch:
+            return False
+        return step <= self.committed.step and self.results[step.operator].attempt == commit_id.attempt
+
+    def floors(self) -> tuple[int, ...]:
+        """By operator, the watermark up to which slices are final and may not be read any more."""
+        if self.committed is None:
+            return ()
+        epoch, last = self.committed.step
+        before = self.released >= epoch - 1
+        return tuple(
+            result.high if self.released >= epoch or (before and operator > last) else result.low
+            for operator, result in enumerate(self.results)
+        )
+
+    def changed(self, **changes: Any) -> Saved:
+        """A copy with some fields changed: written several times a step."""
+        new = object.__new__(Saved)
+        new.__dict__.update(self.__dict__, **changes)
+        return new

@@ -1,0 +1,276 @@
+"""Snapshots at both ends: what a learner still needs, and what a leader is sending.
+
+    learner:  wanted --> Fetch --> Chunk 0, 1, ... last --> whole --> Warm after every commit --> in sync
+                ^                     | gap, stall, lost leader
+                '---------------------'  (begin again, from nothing)
+
+What is learned of a leader is cut into sessions of a few virtual nodes each, one after the other, so that what has come
+stays: a move of hours loses minutes when a connection breaks.
+
+A snapshot is a scan begun when the leader had committed `base`. It is as of the learner's commit id once every delta
+after `base` was applied here, without a gap, and none up to `base`: rows are appended, so a step that came by both ways
+would count twice. Hence a learner drops what it applied before the first chunk, and takes no chunk of a leader that has
+committed another step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ferry.contract import messages as m
+from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.contract.routing import Version
+from ferry.protocol.instance.io import BeginSnapshot, Drop, LoadChunk, StopScan
+from ferry.protocol.instance.state import InstanceState
+from ferry.protocol.io import Send
+from ferry.protocol.steps import step_of, successor
+
+LEARN_STALL_MS = 10_000
+"""A snapshot that made no progress for this long is asked for again."""
+
+SESSION_VNODES = 32
+"""Virtual nodes that come by one snapshot: what has to begin again together."""
+
+SESSIONS_AT_ONCE = 2
+"""Snapshots that are asked of one leader at one time: while one ends the next one is on its way."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One snapshot being received."""
+
+    number: int
+    """0 while it is not asked for: those before it come first."""
+    leader: InstanceId
+    vnodes: tuple[int, ...]
+    version: Version
+    """The table under which it was begun."""
+    progress: int
+    """When the last chunk came."""
+    next_chunk: int = 0
+    base: CommitId | None = None
+    complete: bool = False
+    warm: bool = False
+    """Whole as of the committed step of this instance."""
+    since: Step | None = None
+    applied: Step | None = None
+    """Deltas of the steps `since`..`applied`, without a gap, were applied here."""
+    early: Step | None = None
+    """The last step of which something was applied here before the first chunk."""
+    ahead: Step | None = None
+    """The leader had committed this step, and this instance had not: begin again once it has."""
+
+
+class Learning:
+    """The learner's side: one session per leader and occasion."""
+
+    def __init__(
+        self, state: InstanceState, stall_ms: int = LEARN_STALL_MS, session_vnodes: int = SESSION_VNODES
+    ) -> None:
+        self._state = state
+        self._stall_ms = stall_ms
+        self._session_vnodes = session_vnodes
+        self._sessions: list[Session] = []
+        self._version = Version(0, 0)
+        self._count = 0
+        self._announced: dict[InstanceId, int] = {}
+        """How many chunks of each leader the driver was told of."""
+
+    def vnodes(self, complete: bool = False) -> dict[int, bool]:
+        """Virtual nodes being learned; with `complete` only those whose snapshot is whole."""
+        return {v: True for s in self._sessions if s.complete or not complete for v in s.vnodes}
+
+    @property
+    def warm(self) -> dict[int, bool]:
+        """Virtual nodes that are held whole as of the committed step."""
+        return {v: True for s in self._sessions if s.warm for v in s.vnodes}
+
+    def keep(self, wanted: Mapping[int, InstanceId], version: Version) -> list[int]:
+        """A new table: go on with what is still learned from the same leader; the virtual nodes that have to be begun."""
+        self._version = version
+        kept = []
+        for s in self._sessions:
+            still = tuple(v for v in s.vnodes if wanted.get(v) == s.leader)
+            # A snapshot under way still brings all its virtual nodes: with fewer wanted it has to begin again.
+            if still == s.vnodes or (still and (s.complete or not s.number)):
+                s.vnodes = still
+                kept.append(s)
+            elif s.leader in self._announced:
+                # What goes is no measure of what still comes.
+                self._announced[s.leader] = max(0, self._announced[s.leader] - s.next_chunk)
+        self._sessions = kept
+        self._ask_next()
+        covered = self.vnodes()
+        return [v for v in wanted if v not in covered]
+
+    def begin(self, leader: InstanceId, vnodes: tuple[int, ...]) -> None:
+        """Ask the leader for snapshots, one after the other."""
+        for at in range(0, len(vnodes), self._session_vnodes):
+            piece = vnodes[at : at + self._session_vnodes]
+            self._sessions.append(Session(0, leader, piece, self._version, self._state.now))
+        self._ask_next()
+
+    def _ask_next(self) -> None:
+        under_way: dict[InstanceId, int] = {}
+        for s in self._sessions:
+            under_way[s.leader] = under_way.get(s.leader, 0) + (s.number > 0 and not s.complete)
+        for s in [x for x in self._sessions if not x.number]:
+            if under_way[s.leader] < SESSIONS_AT_ONCE:
+                under_way[s.leader] += 1
+                self._count += 1
+                s.number, s.version, s.progress = self._count, self._version, self._state.now
+                self._state.do(Send(s.leader, m.Fetch(self._state.me, self._version, self._count, s.vnodes)))
+
+    def _again(self, s: Session) -> None:
+        self._sessions.remove(s)
+        if self._state.rules.drop_stale:
+            self._state.do(Drop(s.vnodes))
+        # Before those that were not asked for yet.
+        self._sessions.insert(0, Session(0, s.leader, s.vnodes, self._version, self._state.now))
+        self._ask_next()
+
+    def on_chunk(self, chunk: m.Chunk) -> None:
+        """Load the next chunk; a gap begins the snapshot again."""
+        s = next((x for x in self._sessions if x.number == chunk.session and x.leader == chunk.leader), None)
+        if s is None or s.complete or s.ahead is not None or chunk.number < s.next_chunk:
+            return
+        if chunk.number > s.next_chunk or (s.next_chunk and chunk.base != s.base):
+            self._again(s)
+            return
+        if chunk.number == 0 and self._state.rules.once and not self._made_apart(s, chunk):
+            return
+        s.next_chunk += 1
+        s.base, s.progress = chunk.base, self._state.now
+        self._state.do(LoadChunk(chunk))
+        if chunk.last:
+            s.complete = True
+            self._ask_next()
+            self.report()
+
+    def _made_apart(self, s: Session, chunk: m.Chunk) -> bool:
+        """Whether the snapshot that begins and the deltas that were applied here have nothing in common, or are made so."""
+        base, now = (
+            step_of(chunk.base, self._state.operators),
+            step_of(self._state.saved.committed, self._state.operators),
+        )
+        if base > now:
+            s.ahead = base
+            return False
+        # With the leader behind, what lies between was applied here before this session, and would be missed at its end.
+        if (base < now and self._state.rules.missed_delta) or (s.early is not None and s.early > base):
+            self._again(s)
+            return False
+        if s.early is not None:
+            self._state.do(Drop(s.vnodes))
+        return True
+
+    def applied(self, step: Step, deltas: Sequence[m.Delta]) -> None:
+        """A step was applied; which sessions had its delta?"""
+        for s in self._sessions:
+            s.warm = False
+            if s.next_chunk == 0 and any(not set(s.vnodes).isdisjoint(d.vnodes) for d in deltas):
+                s.early = step
+            if not any(d.leader == s.leader and not d.chain and _covers(d.vnodes, s.vnodes) for d in deltas):
+                continue  # It may come late; a gap shows with the next one.
+            if s.applied is None or successor(s.applied, self._state.operators) != step:
+                s.since = step
+            s.applied = step
+
+    def wants(self, late: m.Delta) -> bool:
+        """Whether the delta of the committed step is still missing here, for all that it brings.
+
+        A snapshot begun after that step has it. It is applied as a whole or not at all: since it was sent, one of its
+        virtual nodes may have another leader, and come by another snapshot, or be held.
+        """
+        mine = [s for s in self._sessions if s.leader == late.leader and not set(s.vnodes).isdisjoint(late.vnodes)]
+        if self._state.rules.once and any(
+            s.next_chunk and step_of(s.base, self._state.operators) >= late.step for s in mine
+        ):
+            return False
+        missing = [s for s in mine if s.applied != late.step and _covers(late.vnodes, s.vnodes)]
+        return bool(missing) and _covers(tuple(v for s in missing for v in s.vnodes), late.vnodes)
+
+    def report(self) -> None:
+        """Tell the driver which snapshots are whole as of the committed step; begin those again that never will be."""
+        now = step_of(self._state.saved.committed, self._state.operators)
+        for s in [x for x in self._sessions if x.ahead is not None and x.ahead <= now]:
+            self._again(s)
+        for s in [x for x in self._sessions if x.complete]:
+            base = step_of(s.base, self._state.operators)
+            if now < base:
+                continue  # Only without the rule `once`: whole as soon as this instance commits that step, too.
+            gapless = s.since is not None and s.since <= successor(base, self._state.operators)
+            reached = s.applied if gapless and s.applied is not None else base
+            if reached < now and self._state.rules.missed_delta:
+                if successor(reached, self._state.operators) != now:
+                    self._again(s)
+                continue  # Else the delta of the committed step is on its way.
+            s.warm = True
+            self._save_learned()
+            self._state.tell(m.Warm(self._state.me, self._state.saved.committed, s.vnodes, s.version))
+
+    def _save_learned(self) -> None:
+        """Before the driver hears of it: this instance may be made a member, and crash, before it is told."""
+        learned = tuple(sorted(self.warm))
+        if learned != self._state.saved.learned:
+            self._state.save(learned=learned)
+
+    def peer_lost(self, peer: InstanceId) -> None:
+        """Snapshots from that leader begin again."""
+        self._announced.pop(peer, None)
+        for s in [x for x in self._sessions if x.leader == peer and x.number and not x.complete]:
+            self._again(s)
+
+    def tick(self) -> None:
+        """Begin snapshots again that do not move; tell the driver of those that do."""
+        now = self._state.now
+        for s in [x for x in self._sessions if x.number and not x.complete and now - x.progress > self._stall_ms]:
+            self._again(s)
+        chunks: dict[InstanceId, int] = {}
+        for s in self._sessions:
+            chunks[s.leader] = chunks.get(s.leader, 0) + s.next_chunk
+        for leader, count in chunks.items():
+            if count > self._announced.get(leader, 0):
+                self._state.tell(m.Learned(self._state.me, leader, count))
+        self._announced = {leader: max(count, self._announced.get(leader, 0)) for leader, count in chunks.items()}
+
+
+class Teaching:
+    """The leader's side: the scans under way."""
+
+    def __init__(self, state: InstanceState) -> None:
+        self._state = state
+        self._scans: dict[tuple[InstanceId, int], tuple[int, ...]] = {}
+        self._heard: dict[InstanceId, int] = {}
+        """The last session that a learner has asked for, while it is connected."""
+
+    def begin(self, fetch: m.Fetch) -> None:
+        """A new request replaces those for the same virtual nodes; one that came twice would mix two scans in a session."""
+        if fetch.session <= self._heard.get(fetch.learner, 0):
+            return
+        self._heard[fetch.learner] = fetch.session
+        wanted = dict.fromkeys(fetch.vnodes, True)
+        self._stop(lambda learner, vnodes: learner == fetch.learner and any(v in wanted for v in vnodes))
+        self._scans[(fetch.learner, fetch.session)] = fetch.vnodes
+        self._state.do(BeginSnapshot(fetch.learner, fetch.session, fetch.vnodes, self._state.saved.committed))
+
+    def keep(self, taught: Mapping[InstanceId, Sequence[int]]) -> None:
+        """A new table: end the scans that nobody needs any more."""
+        wanted = {learner: dict.fromkeys(vnodes) for learner, vnodes in taught.items()}
+        self._stop(lambda learner, vnodes: not all(v in wanted.get(learner, {}) for v in vnodes))
+
+    def peer_lost(self, peer: InstanceId) -> None:
+        """Its next life counts its sessions anew."""
+        self._heard.pop(peer, None)
+        self._stop(lambda learner, _: learner == peer)
+
+    def _stop(self, unwanted: Callable[[InstanceId, tuple[int, ...]], bool]) -> None:
+        """End the scans for which `unwanted` (learner, vnodes) holds."""
+        for key in [k for k, v in self._scans.items() if unwanted(k[0], v)]:
+            del self._scans[key]
+            self._state.do(StopScan(*key))
+
+
+def _covers(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
+    return have == want or set(want) <= set(have)

@@ -1,0 +1,120 @@
+"""What an instance counts, in a file for its parent; and the parent's metrics of all its instances.
+
+Must never be read for a decision: the file may be a second old, or of the life before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ferry.contract import messages as m
+from ferry.contract.documents import Links
+from ferry.contract.names import InstanceId
+from ferry.system import files
+
+FILE = "metrics.json"
+
+LABELS = ("kind", "device", "gid", "mtu", "notify", "reason")
+"""Of a link."""
+
+
+class LinkCount(NamedTuple):
+    """So many links are of this kind."""
+
+    labels: tuple[str, ...]
+    """as LABELS"""
+    links: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceMetrics:
+    """Of one life of an instance."""
+
+    state_bytes: int = 0
+    snapshot_sent_bytes: int = 0
+    snapshot_received_bytes: int = 0
+    links: tuple[LinkCount, ...] = ()
+    lent_bytes: int = 0
+    """sent from where they lie in the log of deltas"""
+
+    def write(self, directory: Path) -> None:
+        """Replace the file."""
+        with files.replacing(directory / FILE) as new:
+            new.write_text(json.dumps(asdict(self)))
+
+    @staticmethod
+    def read(directory: Path) -> InstanceMetrics:
+        """Of an instance that has not counted yet: zeros."""
+        try:
+            doc = json.loads((directory / FILE).read_text())
+            links = tuple(LinkCount(tuple(labels), count) for labels, count in doc.pop("links", ()))
+            return InstanceMetrics(**doc, links=links)
+        except FileNotFoundError:
+            return InstanceMetrics()
+
+
+class LoadCounter:
+    """What an instance counts while it works: on its loop only."""
+
+    def __init__(self, virtual_nodes: int) -> None:
+        self._computed = np.zeros(virtual_nodes, np.int64)
+        self.received_bytes = 0
+
+    def computed(self, offsets: npt.NDArray[np.int64]) -> None:
+        """A delta of a step: the rows of virtual node v are `offsets[v]:offsets[v + 1]`."""
+        self._computed += np.diff(offsets)
+
+    def report(
+        self, me: InstanceId, life: str, sizes: npt.NDArray[np.int64], links: Links, timer: int | None = None
+    ) -> m.Report:
+        """`sizes`: bytes held, int64[V]. Virtual nodes of which there is nothing are left out. `timer`: the first one."""
+        held = np.flatnonzero((sizes > 0) | (self._computed > 0))
+        vnodes, held_sizes, computed = (tuple(column.tolist()) for column in (held, sizes[held], self._computed[held]))
+        return m.Report(me, life, vnodes, held_sizes, computed, links.rdma, links.tcp, links.reason, timer)
+
+
+@dataclass(slots=True)
+class InstanceLife:
+    """How an instance fares, as its parent sees it."""
+
+    up: bool = False
+    restarts: int = 0
+
+
+class InstancesCollector:
+    """Metrics of the instances of one worker, read when they are scraped."""
+
+    def __init__(self, worker: int, directory: Path, lives: Callable[[], Mapping[int, InstanceLife]]) -> None:
+        self._worker = worker
+        self._directory = directory
+        self._lives = lives
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample of each for an instance."""
+        label = ["instance"]
+        up = GaugeMetricFamily("ferry_instance_up", "1 while its process runs", labels=label)
+        restarts = CounterMetricFamily("ferry_instance_restarts", "Times it was started again", labels=label)
+        size = GaugeMetricFamily("ferry_instance_state_bytes", "State held, as leader and as replica", labels=label)
+        sent = CounterMetricFamily("ferry_snapshot_sent_bytes", "Copied from it to learners", labels=label)
+        received = CounterMetricFamily("ferry_snapshot_received_bytes", "Copied to it as a learner", labels=label)
+        carried = GaugeMetricFamily("ferry_transport_info", "Links to other instances", labels=[*label, *LABELS])
+        lent = CounterMetricFamily("ferry_transport_lent_bytes", "Sent from the log without a copy", labels=label)
+        for index, life in sorted(self._lives().items()):
+            name, found = [f"{self._worker}.{index}"], InstanceMetrics.read(self._directory / str(index))
+            up.add_metric(name, float(life.up))
+            restarts.add_metric(name, life.restarts)
+            size.add_metric(name, found.state_bytes)
+            sent.add_metric(name, found.snapshot_sent_bytes)
+            received.add_metric(name, found.snapshot_received_bytes)
+            lent.add_metric(name, found.lent_bytes)
+            for row in found.links:
+                carried.add_metric([*name, *row.labels], row.links)
+        yield from (up, restarts, size, sent, received, carried, lent)

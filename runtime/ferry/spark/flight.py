@@ -1,0 +1,57 @@
+"""Connections of tasks and of the driver to instances, and the rows that these have fired.
+
+Everything ends in time, whatever becomes of the other end. Must never decide which instance is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from ferry.contract.places import TLS_NAME
+
+REACH_SECONDS = 5.0
+"""An instance that does not answer within this time is passed over: the next helper is tried, or other readers."""
+
+CALL_SECONDS = 3600.0
+"""No stream of rows lasts longer, whatever has become of its other end."""
+
+SILENCE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms", 20_000)]
+"""A connection whose bytes nobody acknowledges for 20 s is gone: TCP alone would wait for a quarter of an hour. The pings
+come seldom, for a server of gRPC refuses more than one in 300 s."""
+
+
+def connect(uri: str, authority: str | None) -> fl.FlightClient:
+    """A client of an instance that belongs to the run.
+
+    With TLS, whoever else has put its own address where that of an instance should be gets no ticket and no record.
+    """
+    if authority is None or uri.startswith("grpc+unix:"):
+        return fl.connect(uri, generic_options=SILENCE)
+    if uri and not uri.startswith("grpc+tls:"):
+        raise fl.FlightUnavailableError(f"{uri} is no address of an instance of this run: TLS is on")
+    return fl.connect(uri, tls_root_certs=authority, override_hostname=TLS_NAME, generic_options=SILENCE)
+
+
+def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Rows that an operator fired, from the instance that leads them. Raises a Flight error when they are not there."""
+    with reached(split["flight"], split["authority"]) as client:
+        for chunk in client.do_get(fl.Ticket(split["ticket"]), fl.FlightCallOptions(timeout=CALL_SECONDS)):
+            yield chunk.data
+
+
+def reached(uri: str, authority: str | None) -> fl.FlightClient:
+    """A connection to an instance that answers. Raises a Flight error when it does not within REACH_SECONDS."""
+    client = connect(uri, authority)
+    try:
+        # It serves no list and says so; but it says it at once, unlike a call with data, which would only wait.
+        list(client.list_flights(options=fl.FlightCallOptions(timeout=REACH_SECONDS)))
+    except NotImplementedError:
+        return client
+    except BaseException:
+        client.close()
+        raise
+    return client

@@ -1,0 +1,253 @@
+"""Streams that have a key: what makes operators of them. Nothing runs here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, get_args, overload
+
+import pyarrow as pa
+
+from ferry.contract.descriptors import GLOBAL, Aggregate, Emit, KeyType, OperatorDescriptor, Window
+from ferry.contract.errors import SpecRefused
+from ferry.kernels.aggregates import reads_times
+from ferry.kernels.schemas import fired_schema
+from ferry.process.aggregator import Aggregator
+from ferry.process.api import Process
+from ferry.process.interval import IntervalJoin
+from ferry.process.running import RunningAggregate
+from ferry.process.stateful_processor import hosted
+from ferry.process.windowed import KeyAggregate
+from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
+from ferry.spark.pipeline import (
+    Input,
+    Operator,
+    key_type,
+)
+from ferry.spark.processes import ProcessInput, process_descriptor, shared
+from ferry.spark.windowed import (
+    RowStream,
+    SessionStream,
+    WindowedStream,
+    bounds_of,
+    chosen_aggregator,
+    join_of,
+    kept,
+    read_by,
+)
+from ferry.spark.words import EachRecord, LastRows, SessionGap
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.types import StructType
+
+    from ferry.spark.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStream:
+    """A stream with a key."""
+
+    stream: Stream
+
+    @overload
+    def window(self, window: Window) -> WindowedStream: ...
+
+    @overload
+    def window(self, window: SessionGap) -> SessionStream: ...
+
+    @overload
+    def window(self, window: LastRows) -> RowStream: ...
+
+    def window(self, window: Window | SessionGap | LastRows) -> WindowedStream | SessionStream | RowStream:
+        """Cut the event time into windows.
+
+        Parameters:
+            window: `ferry.tumbling("60s")`, `ferry.sliding("60s", "10s")`, `ferry.session("10s")` or `ferry.rows(5)`.
+        Returns: a windowed stream, which is aggregated or joined.
+        Raises: SpecRefused, if it is no window, or the stream has no event time.
+        Example:
+            >>> minutes = bids.event_time("ts").key_by("auction").window(ferry.tumbling("60s"))
+        """
+        if not isinstance(window, Window | SessionGap | LastRows):
+            raise SpecRefused(
+                f"window: {window!r} is not a window; use tumbling(size), sliding(size, slide), session(gap) or rows(size)"
+            )
+        self.stream._require_time("window")
+        match window:
+            case SessionGap():
+                return SessionStream(self, window)
+            case LastRows():
+                return RowStream(self, window)
+            case _:
+                return WindowedStream(self, window)
+
+    def aggregate(
+        self,
+        name: str,
+        emit: Emit | EachRecord = "final",
+        aggregator: Aggregator | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """One row for each key, of all its records: without a window nothing is late, and nothing is forgotten.
+
+        Parameters:
+            name: of the operator; its state belongs to this name.
+            emit: `ferry.at_end()`, when a finite input has ended, or `ferry.changes()`, after each epoch what changed in it,
+                or `ferry.records(...)`, a row for each record.
+            aggregator: one of your own, instead of `aggregates`.
+            aggregates: names of output columns, and the functions that make them.
+        Returns: a stream of the key columns, and then the aggregates; with `ferry.records` of the record's columns instead.
+        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
+        Example:
+            >>> totals = bids.key_by("auction").aggregate("totals", num=ferry.count(), emit=ferry.changes())
+        """
+        if isinstance(emit, EachRecord):
+            made = chosen_aggregator(name, aggregator, aggregates)
+            running = RunningAggregate(made, emit.columns, emit.order)
+            return self._processed(name, running, columns=[read_by(self, made, [*emit.columns, *emit.order])])
+        if emit not in get_args(Emit):
+            raise SpecRefused(
+                f"aggregate {name!r}: emit={emit!r} is not possible; use ferry.at_end() or ferry.changes(), or "
+                "ferry.records(...)"
+            )
+        if aggregator is not None:
+            made = chosen_aggregator(name, aggregator, aggregates)
+            return self._processed(name, KeyAggregate(made, "changes" if emit == "changes" else "end"))
+        for out, a in aggregates.items():
+            if isinstance(a, Aggregate) and reads_times(a) and self.stream.input.time is None:
+                raise SpecRefused(
+                    f"aggregate {name!r}: {out}={a.function}({a.column!r}) goes by event time; call .event_time(column) "
+                    "before key_by"
+                )
+        place = len(self.stream.build.operators)
+        read = AggregateInput(self.stream.input.schema, self._key(name))
+        return self._declare(aggregate_descriptor(name, place, read, GLOBAL, aggregates, emit))
+
+    def process(
+        self,
+        name: str,
+        process: Process,
+        other: KeyedStream | None = None,
+        order: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Stream:
+        """Keep state by key, set timers and emit rows, as a process says that you write.
+
+        Parameters:
+            name: the operator's name, to which its state belongs.
+            process: an instance of a subclass of `ferry.Process` at the top level of the pipeline's file or module.
+            other: a second keyed stream, with a key of the same types: the process's side 1.
+            order: an integer or timestamp column of every input: the records that an epoch has of a key are taken in its
+                order, otherwise in that of their event times. Without event times, all of them are 0, and timers of event
+                time go off at the end of a finite input.
+            columns: those that the process sees, of the inputs that have them; otherwise all.
+        Returns: the rows that it emits. Those with a column `window_end` have the event time just before it; for others call
+            `.event_time(column)` before an operator.
+        Raises: SpecRefused, if the process, its inputs, their keys or the order do not fit.
+        Example:
+            >>> latest = bids.event_time("ts").key_by("auction").process("latest", Latest("price"), order="seq")
+        """
+        others = [] if other is None else [self._other(f"process {name!r}", other)]
+        read = shared(name, [one.stream.input.schema for one in (self, *others)], columns)
+        return self._processed(name, process, *others, order=order, columns=read, needs_time=False)
+
+    def transform_with_state(
+        self,
+        name: str,
+        processor: StatefulProcessor,
+        output: StructType | str | pa.Schema,
+        time_mode: str = "EventTime",
+        pandas: bool = False,
+        order: str | None = None,
+    ) -> Stream:
+        """Run a class that was written for PySpark's `transformWithState` or `transformWithStateInPandas`, as it is.
+
+        Parameters:
+            name: the operator's name, to which its state belongs.
+            processor: an instance of a subclass of PySpark's `StatefulProcessor` at the top level of the pipeline's file or
+                module. What its constructor was given has to be what JSON can hold, and is found in attributes of the same
+                names, or in the fields of a dataclass.
+            output: columns of the rows that it gives: a StructType, DDL text or an Arrow schema.
+            time_mode: of its timers, as in Spark: "EventTime", "ProcessingTime" or "None".
+            pandas: it takes and gives DataFrames of pandas, as with `transformWithStateInPandas`; otherwise Rows.
+            order: a column in whose order an epoch's records of a key are taken, otherwise that of their event times.
+        Returns: the rows that it gives; call `.event_time(column)` before another operator.
+        Raises: SpecRefused, if instances could not make the processor anew, or its state has types that cannot be kept.
+        Example:
+            >>> per_auction = bids.event_time("ts").key_by("auction")
+            >>> counts = per_auction.transform_with_state("counts", RunningCount(), "auction LONG, n LONG", time_mode="None")
+            >>> counts.columns
+            ['auction', 'n']
+        """
+        return self.process(name, hosted(name, processor, output, time_mode, pandas), order=order)
+
+    def join(
+        self,
+        name: str,
+        other: KeyedStream,
+        left: dict[str, str] | Sequence[str],
+        right: dict[str, str] | Sequence[str],
+        within: int | str | tuple[int | str, int | str] | None = None,
+        where: Sequence[tuple[str, str, str]] = (),
+    ) -> Stream:
+        """Pairs of records of both streams with the same key, emitted when the later one arrives.
+
+        Parameters:
+            name: of the operator; its state belongs to this name.
+            other: the other stream, with a key and without a window.
+            left: which columns of this stream are kept: names, or {output name: column}.
+            right: which of the other.
+            within: how long after the left record the right one may be, less than that: "12h", or a pair of bounds such as
+                ("-10s", "10s"), of which the first one is still within. None: any time; then rows are kept for ever.
+            where: further conditions on output columns, such as ("price", ">=", "reserve").
+        Returns: a stream of the left columns, and the right columns. Call `.event_time(column)` before another operator.
+        Raises: SpecRefused, if the keys differ in type, a column is missing, an output column is there twice, or the bounds
+            leave no time.
+        Example:
+            >>> sellers = auctions.event_time("ts").key_by("seller")
+            >>> near = people.event_time("ts").key_by("id").join("near", sellers, ["name"], {"auction": "id"}, within="12h")
+            >>> near.columns
+            ['name', 'auction']
+        """
+        lower, upper = bounds_of(within)
+        join = IntervalJoin(kept(left), kept(right), lower, upper, [list(one) for one in where])
+        return join_of(self, name, self._other(f"join {name!r}", other), join)
+
+    def _processed(
+        self,
+        name: str,
+        process: Process,
+        *others: KeyedStream,
+        order: str | None = None,
+        columns: Sequence[Sequence[str] | None] = (None,),
+        needs_time: bool = True,
+    ) -> Stream:
+        timed = needs_time or any(i.timed for one in (self, *others) for i in one.stream._inputs)
+        for one in (self, *others) if timed else ():
+            one.stream._require_time(f"process {name!r}")
+        read = [ProcessInput(one.stream.input.schema, one._key(name)) for one in (self, *others)]
+        descriptor = process_descriptor(name, len(self.stream.build.operators), process, read, order, columns, timed)
+        return self._declare(descriptor, *others)
+
+    def _other(self, what: str, other: KeyedStream) -> KeyedStream:
+        if not isinstance(other, KeyedStream):
+            raise SpecRefused(f"{what}: the other stream needs .key_by(...) and nothing after it")
+        return other
+
+    def _key(self, name: str) -> tuple[tuple[str, KeyType], ...]:
+        schema = self.stream.input.schema
+        return tuple((column, key_type(schema.field(column), f"operator {name!r}")) for column in self.stream.input.key)
+
+    def _declare(self, descriptor: OperatorDescriptor, *others: KeyedStream) -> Stream:
+        """Add an operator to the pipeline; what it fires."""
+        name, operators = descriptor.name, self.stream.build.operators
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
+            raise SpecRefused(f"operator name {name!r}: use lower-case letters, digits and _, starting with a letter")
+        if any(o.descriptor.name == name for o in operators):
+            raise SpecRefused(f"two operators are named {name!r}; names identify state and must differ")
+        sides = enumerate((self, *others))
+        inputs = (replace(one, side=side) for side, keyed in sides for one in keyed.stream._inputs)
+        operators.append(Operator(descriptor, tuple(inputs)))
+        return replace(self.stream, input=Input(descriptor.index, (), fired_schema(descriptor), None, 0), more=())

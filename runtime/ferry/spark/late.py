@@ -1,0 +1,89 @@
+"""Records that came too late for an operator, on their way to a sink of their own.
+
+They are read again when the epoch is given out, and only if the operator's commit counts any. Which they are follows from
+its watermark before the epoch, which is committed, too: an epoch that is run again gives out the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.kernels import columns, panes
+from ferry.spark import emit, feeds
+from ferry.spark.compile import Plan
+from ferry.spark.fragment import Fragmenter
+from ferry.spark.frames import for_spark
+from ferry.spark.ingest import batches_of, in_pieces, timed
+from ferry.spark.pipeline import Input, LateOutput, MapBatches, Output
+from ferry.spark.splits import Malformed, Splits
+
+Late = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def late_frame(
+    spark: SparkSession, batch: DataFrame, plan: Plan, output: LateOutput, rows: feeds.Rows, low: int
+) -> DataFrame:
+    """The late records of an epoch; `low` is the operator's watermark before it, `rows` are what its inputs have fired."""
+    batch = feeds.with_fired(spark, batch, rows)
+    descriptor = plan.operators[output.operator].descriptor
+    frames = []
+    for source in output.inputs:
+        late = late_of(descriptor, source, output, low)
+        origin = plan.sources.get(feeds.name_of(source))
+        if feeds.in_spark(source) or isinstance(origin, DataFrame):
+            frames.append(_behind_spark(spark, batch, plan, Output(source, output.sink), late))
+        else:
+            frames.append(_in_tasks(batch, plan, source, late))
+    return reduce(DataFrame.union, frames)
+
+
+def _behind_spark(spark: SparkSession, batch: DataFrame, plan: Plan, output: Output, late: Late) -> DataFrame:
+    made = emit.result(spark, output, None, lambda: feeds.records_frame(spark, batch, plan, output.input))
+    assert isinstance(made, DataFrame)
+    return made.mapInArrow(late, made.schema)
+
+
+def _in_tasks(batch: DataFrame, plan: Plan, source: Input, late: Late) -> DataFrame:
+    """Records that are timely do not pass through Spark."""
+    origin = plan.sources.get(name := feeds.name_of(source))
+    splits = origin if isinstance(origin, Splits) else None
+    maps = [step.function for step in source.steps if isinstance(step, MapBatches)]
+
+    def made(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for records in feeds.read_shares(splits, shares):
+            if not isinstance(records, Malformed):  # they were set aside when the operator read them
+                found = [records]
+                for function in maps:
+                    found = [one for each in found for one in batches_of(function(each))]
+                yield from found
+
+    def task(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from map(for_spark, late(made(shares)))
+
+    return feeds.raw_of(batch, name, plan).mapInArrow(task, from_arrow_schema(source.schema))
+
+
+def late_of(descriptor: OperatorDescriptor, source: Input, output: LateOutput, low: int) -> Late:
+    """What keeps the late ones of records of an input, in a task: as they came, without malformed ones."""
+
+    def late(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        fragmenter = Fragmenter(descriptor, source.side)
+        for piece in (piece for batch in batches for piece in in_pieces(batch)):
+            records, time = timed(piece, source.time, descriptor)
+            found = fragmenter.read(records, list(source.key), time)
+            fragmenter.malformed()
+            if found is None:
+                continue
+            chosen = panes.last_ends(output.window, columns.integers(found.times)) <= low
+            if descriptor.kind == "join" and found.nulls is not None:
+                chosen &= ~found.nulls  # they have no partner at any time
+            if chosen.any():
+                yield found.batch.select(piece.schema.names).filter(pa.array(chosen))
+
+    return late

@@ -1,0 +1,112 @@
+"""What a pipeline is made of: inputs with their steps, operators, and what goes to sinks. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ferry.contract.descriptors import KeyType, OperatorDescriptor, Window
+from ferry.contract.errors import SpecRefused
+from ferry.kernels.kinds import key_kind_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ferry.spark.sinks import Sink
+
+Batches = Callable[[pa.RecordBatch], "pa.RecordBatch | pa.Table"]
+Frames = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A step in Spark: DataFrame in, DataFrame out."""
+
+    function: Frames
+
+
+@dataclass(frozen=True, slots=True)
+class MapBatches:
+    """A step inside the ingest task: record batch in, record batch (or table) out."""
+
+    function: Batches
+
+
+@dataclass(slots=True)
+class Build:
+    """Operators of one pipeline in the order in which they were declared, and how to find out schemas of transforms."""
+
+    schema_after: Callable[[Frames, pa.Schema, str], pa.Schema]
+    operators: list[Operator] = field(default_factory=list)
+    late: list[LateOutput] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """How one input of an operator (or a sink) comes about: records of `origin`, then `steps`."""
+
+    origin: str | int
+    """Name of a source, or index of the operator whose fired rows these are."""
+    steps: tuple[Transform | MapBatches, ...]
+    schema: pa.Schema
+    time: str | None
+    delay_ms: int
+    key: tuple[str, ...] = ()
+    ahead_ms: int | None = None
+    """How far ahead of the clock an event time may be; None: as far as it likes."""
+    idle_ms: int | None = None
+    """How long a flow may be silent before the watermark goes on without it; None: as long as it likes."""
+    side: int = 0
+    """Of the operator that reads it: 1 for the right one of a join."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether its records have event times: said, or the end of the window that they were fired for."""
+        return self.time is not None or (isinstance(self.origin, int) and "window_end" in self.schema.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A stateful operator with its inputs: of each side one, or several that were united."""
+
+    descriptor: OperatorDescriptor
+    inputs: tuple[Input, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Rows that go to a sink."""
+
+    input: Input
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class LateOutput:
+    """Records that an operator leaves out because they came too late: they go to a sink as they came."""
+
+    operator: int
+    inputs: tuple[Input, ...]
+    """Of one side of the operator: one, or several that were united."""
+    window: Window
+    """A record is late when the last window with its time had ended at the operator's watermark before the epoch."""
+    sink: Sink
+
+
+def key_type(column: pa.Field, what: str) -> KeyType:
+    """Type of a key element."""
+    kind = key_kind_of(column.type)
+    if kind is None:
+        raise SpecRefused(
+            f"{what}: key column {column.name!r} is {column.type}; integers, strings, booleans, dates, timestamps, bytes, "
+            "decimals of up to 38 digits and floats can be keys: make it one of these, or several columns, before key_by"
+        )
+    return kind
+
+
+def name_of(function: Any) -> str:
+    """How to call a user's function in a message."""
+    return str(getattr(function, "__qualname__", function))

@@ -1,0 +1,71 @@
+"""The descriptor of a process in a pipeline: which columns it sees, in which order, and whether its inputs fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ferry.contract.descriptors import GLOBAL, KeyType, OperatorDescriptor, Window
+from ferry.contract.errors import SpecRefused
+from ferry.kernels.kinds import type_of
+from ferry.process.api import Process
+from ferry.process.shapes import shape_of
+
+EACH_TIME = Window(1, 1)
+"""A process has no windows: records of each millisecond stand for themselves."""
+
+
+class ProcessInput(NamedTuple):
+    """One input of a process."""
+
+    schema: pa.Schema
+    key: tuple[tuple[str, KeyType], ...]
+
+
+def process_descriptor(
+    name: str,
+    index: int,
+    process: Process,
+    inputs: Sequence[ProcessInput],
+    order: str | None,
+    columns: Sequence[Sequence[str] | None],
+    timed: bool,
+) -> OperatorDescriptor:
+    """What tasks and instances need to know of it; of each input it sees `columns`, None: all. Raises SpecRefused.
+
+    `timed`: its records have event times.
+    """
+    keys = [one.key for one in inputs]
+    if [kind for _, kind in keys[0]] != [kind for _, kind in keys[-1]]:
+        raise SpecRefused(f"process {name!r}: keys differ in type: {dict(keys[0])} and {dict(keys[-1])}")
+    chosen = [_chosen(name, one.schema, some, order) for one, some in zip(inputs, columns, strict=True)]
+    key = pa.schema([(column, type_of(kind)) for column, kind in keys[0]])
+    shape = shape_of(name, process, key, chosen, order)
+    return OperatorDescriptor(name, index, "process", keys[0], EACH_TIME if timed else GLOBAL, process=shape)
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether a column of this type can be an event time, or an order."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
+
+
+def shared(name: str, schemas: Sequence[pa.Schema], columns: Sequence[str] | None) -> list[list[str] | None]:
+    """Of these columns those that each input has; each has to be in one. Raises SpecRefused."""
+    known = [column for schema in schemas for column in schema.names]
+    if missing := [column for column in columns or () if column not in known]:
+        raise SpecRefused(f"process {name!r}: no column {missing[0]!r}; there are {', '.join(dict.fromkeys(known))}")
+    wanted = None if columns is None else dict.fromkeys(columns)
+    return [None if wanted is None else [column for column in wanted if column in schema.names] for schema in schemas]
+
+
+def _chosen(name: str, schema: pa.Schema, columns: Sequence[str] | None, order: str | None) -> pa.Schema:
+    """What a process sees of an input: the chosen columns that it has."""
+    if order is not None and order not in schema.names:
+        raise SpecRefused(f"process {name!r}: no column {order!r} to order by; there are {', '.join(schema.names)}")
+    if order is not None and not is_time(kind := schema.field(order).type):
+        raise SpecRefused(f"process {name!r}: order={order!r} is {kind}; an integer or a timestamp is needed")
+    if missing := [column for column in columns or () if column not in schema.names]:
+        raise SpecRefused(f"process {name!r}: no column {missing[0]!r}; there are {', '.join(schema.names)}")
+    return schema if columns is None else pa.schema([schema.field(column) for column in columns])

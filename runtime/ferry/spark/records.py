@@ -1,0 +1,192 @@
+"""Records of one input of an operator, well formed: each with its key, the key's hash and the slice it belongs to.
+
+What is malformed is set aside as it came. Must never know what kind of operator the records are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ferry.contract import limits
+from ferry.contract.descriptors import KeyType, OperatorDescriptor
+from ferry.contract.errors import SpecRefused
+from ferry.kernels import columns, keys, panes
+from ferry.kernels.grouping import Bytes, Hashes, Ints
+from ferry.kernels.kinds import key_kind_of, type_of
+from ferry.kernels.values import INT_MAX
+
+EVENT_TIME_MAX = limits.WATERMARK_END // 2
+"""Event times beyond this (either sign) are malformed: no window arithmetic may overflow."""
+
+Flags = npt.NDArray[np.bool_]
+_UNIT_PER_MS = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRecords:
+    """Well-formed records as they came, and where they belong. By the type of the key `keys` are in use, or the bytes."""
+
+    batch: pa.RecordBatch
+    times: pa.Array
+    slices: Ints
+    hashes: Hashes
+    keys: Ints
+    offsets: Ints
+    """int64[n + 1] into `data`"""
+    data: Bytes
+    greatest: int
+    """event time, of all that were read together"""
+    nulls: Flags | None
+    """which have a null in their key; None: none has"""
+
+    def slice(self, begin: int, count: int) -> KeyedRecords:
+        """So many of them from there on, without a copy."""
+        end = begin + count
+        return KeyedRecords(
+            self.batch.slice(begin, count),
+            self.times.slice(begin, count),
+            self.slices[begin:end],
+            self.hashes[begin:end],
+            self.keys[begin:end],
+            self.offsets[begin : end + 1],
+            self.data,
+            self.greatest,
+            None if self.nulls is None else self.nulls[begin:end],
+        )
+
+
+class RecordReader:
+    """Finds out where records belong, and which of them are malformed."""
+
+    def __init__(self, descriptor: OperatorDescriptor, wanted: Sequence[str], numbers: Sequence[str]) -> None:
+        """`wanted` are columns that there have to be besides key and time; `numbers` those whose integers are kept."""
+        self.descriptor = descriptor
+        self._wanted = wanted
+        self._numbers = numbers
+        self._malformed: list[pa.RecordBatch] = []
+
+    def read(
+        self, batch: pa.RecordBatch, key_columns: list[str], time_column: str | None, latest: int
+    ) -> KeyedRecords | None:
+        """Those that are well formed; None: none is. Raises SpecRefused for columns that do not fit."""
+        time_columns = [] if time_column is None else [time_column]
+        self._check(batch, [*key_columns, *time_columns, *self._wanted])
+        if len(key_columns) != len(self.descriptor.key):
+            raise SpecRefused(
+                f"operator {self.descriptor.name}: key has {len(self.descriptor.key)} elements, not {key_columns}"
+            )
+        batch = self._without(batch, _too_great(batch, [*key_columns, *time_columns, *self._numbers]))
+        elements = [self._key(batch, c, kind) for c, (_, kind) in zip(key_columns, self.descriptor.key, strict=True)]
+        times = self._time(batch, time_column) if time_column is not None else pa.array(np.zeros(len(batch), np.int64))
+        bad = _bad(times, latest)
+        if bad is not None:
+            batch, good = self._without(batch, bad), pa.array(~bad)
+            elements, times = [e.filter(good) for e in elements], times.filter(good)
+        return self._keyed(batch, elements, times, time_column is not None) if batch.num_rows else None
+
+    def malformed(self) -> pa.Table | None:
+        """Records refused since the last call: a null event time, one out of bounds, an integer beyond 64 bits."""
+        refused, self._malformed = self._malformed, []
+        return pa.Table.from_batches(refused) if refused else None
+
+    def _keyed(self, batch: pa.RecordBatch, elements: list[pa.Array], times: pa.Array, timed: bool) -> KeyedRecords:
+        slices, greatest = panes.slices_of(columns.integers(times), self.descriptor.window.pane_ms)
+        if not self.descriptor.windowed:
+            slices[:] = 0  # also of times before 1970
+        stored = keys.stored(self.descriptor, elements)
+        return KeyedRecords(
+            batch, times, slices, *stored, int(greatest) if timed else limits.WATERMARK_NONE, _nulls(elements)
+        )
+
+    def _without(self, batch: pa.RecordBatch, bad: Flags | None) -> pa.RecordBatch:
+        """Set these records aside as malformed; the others."""
+        if bad is None or not bad.any():
+            return batch
+        self._malformed.append(batch.filter(pa.array(bad)))
+        return batch.filter(pa.array(~bad))
+
+    def _check(self, batch: pa.RecordBatch, wanted: list[str]) -> None:
+        missing = [c for c in wanted if c not in batch.schema.names]
+        if missing:
+            raise SpecRefused(f"operator {self.descriptor.name}: no column {missing} in {batch.schema.names}")
+
+    def _key(self, batch: pa.RecordBatch, name: str, kind: KeyType) -> pa.Array:
+        column, wanted = batch.column(name), type_of(kind)
+        if kind != "int" and not _fits(column.type, wanted):
+            raise SpecRefused(
+                f"operator {self.descriptor.name}: key column {name} is {column.type}, a {wanted} is needed"
+            )
+        return cast(self.descriptor, column, wanted, name)
+
+    def _time(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        column = batch.column(name)
+        if not pa.types.is_timestamp(column.type):
+            return cast(self.descriptor, column, pa.int64(), name)
+        per_ms = _UNIT_PER_MS[column.type.unit]
+        raw = column.cast(pa.int64())
+        if per_ms == 1:
+            return raw
+        if per_ms == 0:
+            # Seconds too great for milliseconds stay too great, so that they are refused below.
+            clipped = pc.min_element_wise(pc.max_element_wise(raw, -(2**53), skip_nulls=False), 2**53, skip_nulls=False)
+            return pc.multiply(clipped, 1000)
+        values = np.floor_divide(raw.fill_null(0).to_numpy(zero_copy_only=False), per_ms)
+        return pa.array(values, mask=np.asarray(raw.is_null()) if raw.null_count else None)
+
+
+def cast(descriptor: OperatorDescriptor, column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """The column as that type. Raises SpecRefused with its name when it cannot be."""
+    if column.type == kind:
+        return column
+    try:
+        return pc.cast(column, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+        raise SpecRefused(f"operator {descriptor.name}: column {name} is {column.type}, {kind} is needed: {e}") from e
+
+
+def _too_great(batch: pa.RecordBatch, names: list[str]) -> Flags | None:
+    """Which records have an unsigned integer that no signed one can hold, where one is needed."""
+    bad: Flags | None = None
+    for column in (batch.column(name) for name in dict.fromkeys(names)):
+        if column.type == pa.uint64() and (pc.max(column).as_py() or 0) > INT_MAX:
+            great = pc.greater(column, pa.scalar(INT_MAX, pa.uint64())).fill_null(False)
+            values = great.to_numpy(zero_copy_only=False)
+            bad = values if bad is None else bad | values
+    return bad
+
+
+def _fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether keys of one type may be cast to the other: then they are the same values, or nothing but nulls."""
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
+        return (kind.tz is None) == (wanted.tz is None)
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(wanted):
+        return True
+    return pa.types.is_null(kind) or key_kind_of(kind) == key_kind_of(wanted)
+
+
+def _nulls(elements: list[pa.Array]) -> Flags | None:
+    """Which records have a null in their key; None: none has."""
+    nulls: Flags | None = None
+    for column in elements:
+        if column.null_count:
+            null = column.is_null().to_numpy(zero_copy_only=False)
+            nulls = null if nulls is None else nulls | null
+    return nulls
+
+
+def _bad(times: pa.Array, latest: int) -> Flags | None:
+    """Which records have no time, or one out of bounds."""
+    bad: Flags | None = times.is_null().to_numpy(zero_copy_only=False) if times.null_count else None
+    latest = min(latest, EVENT_TIME_MAX)
+    extremes = pc.min_max(times).as_py()
+    if extremes["min"] is not None and (extremes["min"] < -EVENT_TIME_MAX or extremes["max"] > latest):
+        values = times.fill_null(0).to_numpy(zero_copy_only=False)
+        absurd = (values < -EVENT_TIME_MAX) | (values > latest)
+        bad = absurd if bad is None else bad | absurd
+    return bad

@@ -1,0 +1,291 @@
+"""Streams that are keyed and cut into windows: what makes operators of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
+from ferry.contract.errors import SpecRefused
+from ferry.kernels.values import named_type
+from ferry.process.aggregator import Aggregator, Functions
+from ferry.process.interval import IntervalJoin
+from ferry.process.row_windows import RowWindows
+from ferry.process.sessions import SessionAggregate, SessionJoin
+from ferry.process.window_join import WindowJoin
+from ferry.process.windowed import WindowAggregate
+from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
+from ferry.spark.pipeline import LateOutput
+from ferry.spark.sinks import Sink
+from ferry.spark.words import LastRows, SessionGap, milliseconds
+
+if TYPE_CHECKING:
+    from ferry.spark.keyed import KeyedStream
+    from ferry.spark.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedStream:
+    """A keyed stream with a window."""
+
+    keyed: KeyedStream
+    window: Window
+
+    def aggregate(
+        self, name: str, aggregator: Aggregator | None = None, late: Sink | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """One row for each key and window, when the watermark has passed the window's end.
+
+        Parameters:
+            name: of the operator; its state belongs to this name.
+            aggregator: one of your own, instead of `aggregates`.
+            late: a sink for the records that come too late for all their windows, which are otherwise left out: they are
+                counted, and go there as they came, with all columns, when they come.
+            aggregates: names of output columns, and the functions that make them.
+        Returns: a stream of the key columns, window_start, window_end, and then the aggregates.
+        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
+        Example:
+            >>> per_auction.aggregate("hot", bids=ferry.count(), top=ferry.max("price")).columns
+            ['auction', 'window_start', 'window_end', 'bids', 'top']
+        """
+        keyed, window = self.keyed, self.window
+        if aggregator is not None:
+            made = chosen_aggregator(name, aggregator, aggregates)
+            fired = keyed._processed(name, WindowAggregate(window.size_ms, window.slide_ms, made))
+        else:
+            read = AggregateInput(keyed.stream.input.schema, keyed._key(name))
+            place = len(keyed.stream.build.operators)
+            fired = keyed._declare(aggregate_descriptor(name, place, read, window, aggregates))
+        return with_late(fired, window, (late,))
+
+    def join(
+        self,
+        name: str,
+        other: KeyedStream,
+        left: dict[str, str] | Sequence[str],
+        right: dict[str, str] | Sequence[str],
+        how: str = "inner",
+        late: tuple[Sink | None, Sink | None] | None = None,
+    ) -> Stream:
+        """Pairs of records of both streams with the same key in the same window, when the watermark has passed its end.
+
+        Parameters:
+            name: of the operator; its state belongs to this name.
+            other: the other stream, with a key and without a window: it gets this one's.
+            left: which columns of this stream are kept: names, or {output name: column}.
+            right: which of the other.
+            how: "inner", or "left", "right" or "full": of which streams records without a partner are there, with nulls.
+            late: a pair of sinks, for records of the left and of the right stream that come too late, as for aggregates.
+                None in it: those of that stream are only counted.
+        Returns: a stream of window_start, window_end, the left columns, and the right columns.
+        Raises: SpecRefused, if the keys differ in type, a column is missing, or an output column is there twice.
+        Example:
+            >>> sellers = auctions.event_time("ts").key_by("seller")
+            >>> new = people.event_time("ts").key_by("id").window(ferry.tumbling("12h"))
+            >>> new.join("new_sellers", sellers, left={"person": "id"}, right={"auction": "id"}).columns
+            ['window_start', 'window_end', 'person', 'auction']
+        """
+        keyed, other = self.keyed, self.keyed._other(f"join {name!r}", other)
+        other.window(self.window)
+        if how != "inner":
+            outer = WindowJoin(self.window.size_ms, self.window.slide_ms, kept(left), kept(right), how)
+            return with_late(join_of(keyed, name, other, outer), self.window, late)
+        key, theirs = keyed._key(name), other._key(name)
+        if [t for _, t in key] != [t for _, t in theirs]:
+            raise SpecRefused(f"join {name!r}: keys differ in type: {dict(key)} and {dict(theirs)}")
+        sides = _side(name, keyed.stream.input.schema, left), _side(name, other.stream.input.schema, right)
+        names = ["window_start", "window_end", *(n for s in sides for n, _, _ in s.columns)]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise SpecRefused(
+                f"join {name!r}: output columns {twice} would appear twice; rename with {{output: column}}"
+            )
+        descriptor = OperatorDescriptor(name, len(keyed.stream.build.operators), "join", key, self.window, (), *sides)
+        return with_late(keyed._declare(descriptor, other), self.window, late)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStream:
+    """A keyed stream, cut into sessions."""
+
+    keyed: KeyedStream
+    window: SessionGap
+
+    def aggregate(
+        self, name: str, aggregator: Aggregator | None = None, late: Sink | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """One row for each session, when the watermark has passed its end.
+
+        Parameters:
+            name: of the operator; its state belongs to this name.
+            aggregator: one of your own, instead of `aggregates`.
+            late: a sink for the records that come too late, as for windows.
+            aggregates: names of output columns, and the functions that make them: count, sum, mean, min or max.
+        Returns: a stream of the key columns, window_start (the first record's time), window_end, and then the aggregates.
+        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
+        Example:
+            >>> visits = bids.event_time("ts").key_by("bidder").window(ferry.session("10s"))
+            >>> visits.aggregate("visits", num=ferry.count(), most=ferry.max("price")).columns
+            ['bidder', 'window_start', 'window_end', 'num', 'most']
+        """
+        made = chosen_aggregator(name, aggregator, aggregates)
+        sessions = SessionAggregate(self.window.gap_ms, made)
+        fired = self.keyed._processed(name, sessions, columns=[read_by(self.keyed, made)])
+        return with_late(fired, self.window.alone, (late,))
+
+    def join(
+        self,
+        name: str,
+        other: KeyedStream,
+        left: dict[str, str] | Sequence[str],
+        right: dict[str, str] | Sequence[str],
+        how: str = "inner",
+        late: tuple[Sink | None, Sink | None] | None = None,
+    ) -> Stream:
+        """Pairs of records of both streams with the same key in one session, which is made of the records of both.
+
+        Parameters:
+            name: of the operator; its state belongs to this name.
+            other: the other stream, with a key and without a window: it gets this one's.
+            left: which columns of this stream are kept: names, or {output name: column}.
+            right: which of the other.
+            how: "inner", or "left", "right" or "full": of which streams records without a partner are there, with nulls.
+            late: a pair of sinks, for records of the left and of the right stream that come too late, as for aggregates.
+                None in it: those of that stream are only counted.
+        Returns: a stream of window_start, window_end, the left columns, and the right columns.
+        Raises: SpecRefused, if the keys differ in type, a column is missing, or an output column is there twice.
+        Example:
+            >>> offers = bids.event_time("ts").key_by("bidder")
+            >>> active = people.event_time("ts").key_by("id").window(ferry.session("10s"))
+            >>> active.join("active", offers, left={"person": "id"}, right={"bid": "seq"}).columns
+            ['window_start', 'window_end', 'person', 'bid']
+        """
+        other = self.keyed._other(f"join {name!r}", other)
+        sessions = SessionJoin(self.window.gap_ms, kept(left), kept(right), how)
+        return with_late(join_of(self.keyed, name, other, sessions), self.window.alone, late)
+
+
+@dataclass(frozen=True, slots=True)
+class RowStream:
+    """A keyed stream, cut into windows of rows."""
+
+    keyed: KeyedStream
+    window: LastRows
+
+    def aggregate(
+        self,
+        name: str,
+        columns: dict[str, str] | Sequence[str],
+        aggregator: Aggregator | None = None,
+        order: str | Sequence[str] = (),
+        number: str | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """One row for each record that ends a window, at once: nothing is late.
+
+        Parameters:
+            name: of the operator; its state belongs to this name.
+            columns: which columns of the record itself are there: names, or {output name: column}.
+            aggregator: one of your own, instead of `aggregates`.
+            order: columns that say in which order an epoch's records of a key are taken; none: that of event time.
+            number: name of an output column for the record's number among those of its key, from 1 on.
+            aggregates: names of output columns, and the functions that make them: count, sum, mean, min or max.
+        Returns: a stream of the number, if it has a name, the columns, and then the aggregates. Call `.event_time(column)`
+            before another operator.
+        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
+        Example:
+            >>> last5 = bids.event_time("ts").key_by("auction").window(ferry.rows(5))
+            >>> last5.aggregate("last5", ["seq", "ts"], order="seq", n=ferry.count(), total=ferry.sum("price")).columns
+            ['seq', 'ts', 'n', 'total']
+        """
+        made, by = chosen_aggregator(name, aggregator, aggregates), [order] if isinstance(order, str) else list(order)
+        window = RowWindows(self.window.size, made, kept(columns), self.window.slide, by, number)
+        return self.keyed._processed(name, window, columns=[read_by(self.keyed, made, [*kept(columns).values(), *by])])
+
+
+def with_late(fired: Stream, window: Window, late: Sequence[Sink | None] | None) -> Stream:
+    """The stream; late records of each side of its operator go to these sinks. Raises SpecRefused."""
+    operator = fired.build.operators[-1]
+    descriptor, sides = operator.descriptor, operator.descriptor.inputs
+    given = late if isinstance(late, tuple | list) else () if late is None else (late,)
+    if wrong := [one for one in given if not isinstance(one, Sink | None)]:
+        raise SpecRefused(
+            f"operator {descriptor.name!r}: late={wrong[0]!r} is not a sink; late= is where late records go, such as "
+            "ferry.parquet(...): an output column needs another name"
+        )
+    if given and len(given) != sides:
+        raise SpecRefused(f"operator {descriptor.name!r}: late= of a join is a pair of sinks, (left, right)")
+    for side, sink in enumerate(given):
+        if sink is not None:
+            inputs = tuple(one for one in operator.inputs if one.side == side)
+            fired.build.late.append(LateOutput(descriptor.index, inputs, window, sink))
+    return fired
+
+
+def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: dict[str, Aggregate]) -> Aggregator:
+    """A user's own, or the one of these functions. Raises SpecRefused."""
+    if aggregator is not None and not isinstance(aggregator, Aggregator):
+        raise SpecRefused(f"aggregate {name!r}: {aggregator!r} is not a ferry.Aggregator")
+    if (aggregator is None) == (not aggregates):
+        raise SpecRefused(
+            f"aggregate {name!r}: name at least one, e.g. n=count(), or give a ferry.Aggregator, not both"
+        )
+    for out, one in aggregates.items():
+        if not isinstance(one, Aggregate):
+            raise SpecRefused(f"aggregate {name!r}: {out}={one!r} is not an aggregate; use count(), sum(column), ...")
+    return aggregator if aggregator is not None else Functions(dict(aggregates))
+
+
+def read_by(keyed: KeyedStream, aggregator: Aggregator, more: Sequence[str] = ()) -> list[str] | None:
+    """The columns that an aggregator needs, and others; None: it may need all."""
+    if not isinstance(aggregator, Functions):
+        return None
+    read = [a.column for a in aggregator.aggregates.values() if a.column is not None]
+    return list(dict.fromkeys([*read, *more])) or [keyed.stream.input.key[0]]  # rows without columns have no number
+
+
+def kept(columns: dict[str, str] | Sequence[str]) -> dict[str, str]:
+    """Columns by output name."""
+    return dict(columns) if isinstance(columns, dict) else {column: column for column in columns}
+
+
+def bounds_of(within: int | str | tuple[int | str, int | str] | None) -> tuple[int | None, int | None]:
+    """Bounds of an interval join in milliseconds, the second one excluded."""
+    if within is None:
+        return None, None
+    lower, upper = within if isinstance(within, tuple) else (0, within)
+    return _signed(lower), _signed(upper)
+
+
+def _signed(value: int | str) -> int:
+    negative = value < 0 if isinstance(value, int) else value.startswith("-")
+    size = -value if negative and isinstance(value, int) else str(value)[1:] if negative else value
+    return -milliseconds(size, "within") if negative else milliseconds(size, "within")
+
+
+def join_of(keyed: KeyedStream, name: str, other: KeyedStream, join: IntervalJoin | SessionJoin | WindowJoin) -> Stream:
+    """A join that is a process: it sees the columns that it keeps."""
+    columns = [[*dict.fromkeys(side.values())] for side in (join.left, join.right)]
+    read = [some or [one.stream.input.key[0]] for some, one in zip(columns, (keyed, other), strict=True)]
+    return keyed._processed(name, join, other, columns=read)
+
+
+def _side(name: str, schema: pa.Schema, columns: dict[str, str] | Sequence[str]) -> Side:
+    pairs = list(columns.items()) if isinstance(columns, dict) else [(c, c) for c in columns]
+    out = []
+    for output, column in pairs:
+        if column not in schema.names:
+            raise SpecRefused(f"join {name!r}: no column {column!r}; there are {', '.join(schema.names)}")
+        kind = schema.field(column).type
+        try:
+            named_type(str(kind))
+        except ValueError:
+            raise SpecRefused(
+                f"join {name!r}: column {column!r} is {kind}, which a join cannot keep; leave it out, or make it a "
+                "string before the operator"
+            ) from None
+        out.append((output, column, str(kind)))
+    return Side(tuple(out))

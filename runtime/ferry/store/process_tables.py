@@ -1,0 +1,196 @@
+"""Between what a process sees, keys by index and Arrow columns, and what is stored, places and bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.kernels import columns, places
+from ferry.kernels.changes import CHANGES, PUT, REMOVE
+from ferry.kernels.grouping import Bytes, Hashes, Ints, order_by_hash
+from ferry.kernels.hashing import hash_ints
+from ferry.kernels.kinds import kind_of, type_of
+from ferry.kernels.places import CUT_BYTES, split_whole, with_wholes
+from ferry.kernels.row_codec import decode_rows, encode_rows
+from ferry.process.tables import Entries, StateTable, TableChanges, no_entries
+from ferry.process.timers import TimerChanges
+from ferry.store.entries import Due
+
+
+class _Stored(NamedTuple):
+    """Keys as they are stored."""
+
+    hashes: Hashes
+    keys: pa.Array
+    """int64 or binary"""
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedKeys:
+    """The keys that an epoch touches, each once, in the order of their hashes."""
+
+    descriptor: OperatorDescriptor
+    hashes: Hashes
+    keys: pa.Array
+    """as they are stored: int64 or binary"""
+    cut: pa.Array
+    """the same as they are in places"""
+    wholes: dict[int, bytes]
+    """of those that are cut there, by their index"""
+    of_rows: Ints
+    """index of each row's key"""
+    of_timers: Ints
+    of_processing: Ints
+
+    @staticmethod
+    def of(descriptor: OperatorDescriptor, rows: pa.RecordBatch, due: list[Due]) -> TouchedKeys:
+        """Of these rows, and of timers of event time and processing time."""
+        hashes = np.require(rows.column("hash").to_numpy(zero_copy_only=True), np.uint64, ["C", "W"])
+        found = [_Stored(hashes, rows.column("key")), *(_of_timers(descriptor, d) for d in due)]
+        hashes = np.concatenate([f.hashes for f in found])
+        keys = pa.concat_arrays([f.keys for f in found])
+        numbers, firsts = _numbered(hashes, keys)
+        taken = keys.take(pa.array(firsts))
+        offsets, data, long = places.cut(*places.bytes_of(taken))
+        wholes = {i: taken[i].as_py() for i in long.tolist()}
+        cut = columns.binary_array(offsets, data, pa.binary())
+        ends = np.cumsum([f.hashes.size for f in found])[:-1]
+        return TouchedKeys(descriptor, hashes[firsts], taken, cut, wholes, *np.split(numbers, ends))
+
+    def columns(self) -> pa.RecordBatch:
+        """The key's columns."""
+        schema = pa.schema([(name, type_of(kind)) for name, kind in self.descriptor.key])
+        if not self.descriptor.int_key:
+            arrays = decode_rows(*columns.binary(self.keys), [kind for _, kind in self.descriptor.key])
+            return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        # A null is stored as another integer, under a hash that is not this integer's.
+        null = hash_ints(columns.integers(self.keys)) != self.hashes
+        key = pa.array(columns.integers(self.keys), mask=null)
+        return pa.RecordBatch.from_arrays([key], schema=schema)
+
+    def prefixes(self, table: int, numbers: Ints) -> list[bytes]:
+        """Where the entries of these keys in the table begin."""
+        return places.lists(*self._places(numbers, table, None))
+
+    def _places(self, numbers: Ints, table: int, entry: pa.Array | None) -> tuple[Ints, Bytes]:
+        offsets, data = places.entry_bytes(entry, numbers.size)
+        offsets, data, _ = places.cut(offsets, data)
+        tables = np.full(numbers.size, table, np.uint8)
+        keys = columns.binary(self.cut.take(pa.array(numbers)))
+        return places.places(self.hashes[numbers], keys, tables, (offsets, data))
+
+    def changes(
+        self, change: int, table: int, numbers: Ints, entry: pa.Array | None, values: tuple[Ints, Bytes] | None
+    ) -> pa.RecordBatch:
+        """Entries of these keys, as rows of CHANGES."""
+        offsets, data = values or (np.zeros(numbers.size + 1, np.int64), np.empty(0, np.uint8))
+        offsets, data = self._with_wholes(numbers, entry, offsets, data)
+        arrays = [
+            pa.array(self.hashes[numbers]),
+            pa.array(np.full(numbers.size, change, np.int8)),
+            columns.binary_array(*self._places(numbers, table, entry), pa.binary()),
+            columns.binary_array(offsets, data, pa.binary()),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=CHANGES)
+
+    def _with_wholes(self, numbers: Ints, entry: pa.Array | None, offsets: Ints, data: Bytes) -> tuple[Ints, Bytes]:
+        long = np.zeros(numbers.size, np.bool_)
+        if entry is not None and not pa.types.is_integer(entry.type):
+            long = np.diff(columns.binary(entry)[0]) >= CUT_BYTES
+        if not self.wholes and not long.any():
+            return offsets, data
+        values = places.lists(offsets, data)
+        for i in range(numbers.size):
+            whole = entry[i].cast(pa.binary()).as_py() if entry is not None and long[i] else None
+            values[i] = with_wholes(values[i], self.wholes.get(int(numbers[i])), whole)
+        return places.texts(values)
+
+    def timers_changed(self, table: int, timers: TimerChanges) -> list[pa.RecordBatch]:
+        """Timers as rows of CHANGES."""
+        kinds = ((PUT, timers.set), (REMOVE, timers.removed))
+        return [self.changes(change, table, t.key, pa.array(t.time), None) for change, t in kinds]
+
+
+def _of_timers(descriptor: OperatorDescriptor, due: Due) -> _Stored:
+    """Their keys: what is cut in the place stands whole before the value."""
+    hashes, _, _ = places.parsed(*places.texts([key + b"\0" for key in due.keys]))
+    if descriptor.int_key:
+        return _Stored(hashes, pa.array(np.frombuffer(b"".join(k[10:] for k in due.keys), "<i8").astype(np.int64)))
+    keys = [k[10:] if len(k) < 10 + CUT_BYTES else split_whole(v)[0] for k, v in zip(due.keys, due.values, strict=True)]
+    return _Stored(hashes, pa.array(keys, pa.binary()))
+
+
+def _numbered(hashes: Hashes, keys: pa.Array) -> tuple[Ints, Ints]:
+    """The index of each key among the distinct ones, in the order of their hashes; and where each of these is first."""
+    codes = columns.integers(keys if pa.types.is_integer(keys.type) else _codes(keys))
+    order = order_by_hash(hashes)
+    begins = _changes(hashes[order])
+    if (_changes(codes[order]) & ~begins).any():
+        # Keys of one hash: those that are equal are put side by side.
+        order = np.lexsort((codes, hashes))
+        begins = _changes(hashes[order]) | _changes(codes[order])
+    numbers = np.empty(order.size, np.int64)
+    numbers[order] = np.cumsum(begins) - 1
+    return numbers, order[begins]
+
+
+def _changes(values: Ints | Hashes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which values are not those before them."""
+    found = np.ones(values.size, np.bool_)
+    found[1:] = values[1:] != values[:-1]
+    return found
+
+
+def _codes(keys: pa.Array) -> pa.Array:
+    return keys.dictionary_encode().indices.cast(pa.int64())
+
+
+def changed(keys: TouchedKeys, number: int, table: StateTable, changes: TableChanges) -> pa.RecordBatch:
+    """Changes of a table as rows of CHANGES."""
+    put, removed_key, removed_entry = changes
+    values = encode_rows(put.values.columns, [_kind(field) for field in table.values])
+    return pa.concat_batches(
+        [
+            keys.changes(PUT, number, put.key, put.entry, values),
+            keys.changes(REMOVE, number, removed_key, removed_entry, None),
+        ]
+    )
+
+
+def decoded(
+    keys: TouchedKeys, table: StateTable, numbers: Ints, rests: list[bytes] | None, values: list[bytes]
+) -> Entries:
+    """Stored entries of these keys as a process sees them; `rests` are what their places have of the entries."""
+    if not numbers.size:
+        return no_entries(table)
+    if keys.wholes:
+        values = [split_whole(v)[1] if n in keys.wholes else v for n, v in zip(numbers.tolist(), values, strict=True)]
+    long = [i for i, rest in enumerate(rests or ()) if len(rest) >= CUT_BYTES]
+    for i in long:
+        assert rests is not None
+        rests[i], values[i] = split_whole(values[i])
+    arrays = decode_rows(*places.texts(values), [_kind(field) for field in table.values])
+    cast = [array.cast(field.type) for array, field in zip(arrays, table.values, strict=True)]
+    found = Entries(numbers, _entry(table, rests), pa.RecordBatch.from_arrays(cast, schema=table.values))
+    if not long:
+        return found
+    assert rests is not None
+    return found.at(np.array(sorted(range(len(rests)), key=lambda i: (numbers[i], rests[i])), np.int64))
+
+
+def _entry(table: StateTable, rests: list[bytes] | None) -> pa.Array | None:
+    if table.entry is None or rests is None:
+        return None
+    if pa.types.is_integer(table.entry):
+        return pa.array(places.ints_of(rests))
+    return pa.array(rests, pa.binary()).cast(table.entry)
+
+
+def _kind(field: pa.Field) -> str:
+    kind = kind_of(field.type)
+    assert kind is not None, field
+    return kind

@@ -1,0 +1,44 @@
+"""Files that are replaced whole or not at all, and what is on the disk for certain.
+
+Must never leave half a file behind, nor the hidden one that it would have become.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path, durable: bool = False, private: bool = False) -> Iterator[Path]:
+    """Where to write what will be at `path` when the block ends without an error: a hidden file beside it, `.NAME.tmp`.
+
+    Readers see the file before or the new one. One process at a time replaces a file; what one that was killed has left
+    is overwritten. `durable`: the content is on the disk before it has its name, so that a machine that loses its power
+    keeps the file before or the new one; that it is the new one is only certain after `sync(path.parent)`.
+    `private`: readable by its owner alone.
+    """
+    hidden = path.with_name(f".{path.name}.tmp")
+    try:
+        if private:
+            hidden.unlink(missing_ok=True)
+            hidden.touch(mode=0o600, exist_ok=False)
+        yield hidden
+        if durable:
+            sync(hidden)
+        os.replace(hidden, path)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise
+
+
+def sync(path: Path) -> int:
+    """Have a file or a folder on the disk before anything says that it is there; its size."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+        return os.fstat(handle).st_size
+    finally:
+        os.close(handle)
