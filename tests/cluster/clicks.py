@@ -12,7 +12,7 @@ from typing import Any
 PIPELINE = Path(__file__).parent / "pipelines" / "clicks.py"
 WINDOW_MS = 10_000
 
-Click = tuple[str, int, int]
+Click = tuple[str | None, int, int]
 """user, event time in milliseconds, amount"""
 
 
@@ -38,9 +38,9 @@ def job(folder: Path, args: dict[str, Any]) -> Path:
     return file
 
 
-def expected(clicks: Sequence[Click]) -> Counter[tuple[str, int, int, int]]:
+def expected(clicks: Sequence[Click]) -> Counter[tuple[str | None, int, int, int]]:
     """(user, window_end, num, total) of clicks of which none is late."""
-    sums: dict[tuple[str, int], list[int]] = {}
+    sums: dict[tuple[str | None, int], list[int]] = {}
     for user, ts, amount in clicks:
         entry = sums.setdefault((user, ts // WINDOW_MS * WINDOW_MS + WINDOW_MS), [0, 0])
         entry[0] += 1
@@ -48,6 +48,6 @@ def expected(clicks: Sequence[Click]) -> Counter[tuple[str, int, int, int]]:
     return Counter((user, end, num, total) for (user, end), (num, total) in sums.items())
 
 
-def row(document: dict[str, Any]) -> tuple[str, int, int, int]:
+def row(document: dict[str, Any]) -> tuple[str | None, int, int, int]:
     """A row of the output as `expected` writes it."""
     return document["user"], document["window_end"], document["num"], document["total"]

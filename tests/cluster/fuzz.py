@@ -28,13 +28,14 @@ from typing import Any
 
 from tests import moving
 from tests.cluster import runner
+from tests.cluster.queries import DISORDERED, JOBS, KEYED, sinks_of, workload_of
 from tests.cluster.wires import Wires
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Disturbance:
     """What no schedule of `ferry run` can do, begun when an epoch has ended."""
 
     epoch: int
@@ -53,44 +54,40 @@ class Case:
     """One random run."""
 
     seed: int
-    workload: str
+    query: str
     events: int
     args: dict[str, Any]
     sets: tuple[str, ...]
     at: tuple[str, ...]
-    troubles: tuple[Trouble, ...]
+    disturbances: tuple[Disturbance, ...]
 
     def command(self) -> str:
         """As a user would type it."""
-        words = [f"ferry run examples/{self.workload}.yaml --events {self.events}"]
+        words = [f"ferry run examples/{self.query}.yaml --events {self.events}"]
         words += [f"--set {one}" for one in (*runner.sets_of(self.args), *self.sets)]
         words += [f"--at '{one}'" for one in self.at]
-        words += [f"({one})" for one in self.troubles]
+        words += [f"({one})" for one in self.disturbances]
         return " ".join(words)
 
 
 def case_of(seed: int) -> Case:
     """The case of a seed, always the same one."""
     draw = random.Random(f"cluster {seed}")
-    workload = draw.choice(["nbq5", "nbq5", "nb7", "nbq8", "nbq8", "ysb", "q5"])
+    name = draw.choices([*JOBS], [query.share for query in JOBS.values()])[0]
+    query, workload = JOBS[name], workload_of(name)
     epochs = draw.randint(6, 12)
     events = epochs * draw.choice([20_000, 40_000, 60_000])
     args: dict[str, Any] = {"seed": draw.randint(1, 1000)}
     if draw.random() < 0.5:
-        args["rate"] = draw.choice([200, 1000, 5000])
-    if draw.random() < 0.5:
+        args["rate"] = draw.choice(query.rates)
+    if workload in DISORDERED and draw.random() < 0.5:
         args["group"] = draw.choice([100, 1000])
-    if draw.random() < 0.4:
+    if workload in DISORDERED and draw.random() < 0.4:
         args["delay_prob"] = draw.choice([0.01, 0.2])
-    if draw.random() < 0.5:
-        args["keys"] = draw.choice(["uniform", "zipf", "pareto"])
-        # A join of ten keys fires five million rows an epoch: right, and minutes long.
-        args["domain"] = draw.choice([10 if workload != "nbq8" else 200, 1000, 100_000])
-    if workload == "nbq8":
-        args["window_ms"] = draw.choice([20_000, 60_000, 43_200_000])
-        args["proportions"] = draw.choice(["1,3,46", "10,30,10"])
-    if workload == "q5":
-        args["slide_ms"] = draw.choice([5_000, 20_000])
+    if workload in KEYED and draw.random() < 0.5:
+        args["keys"] = draw.choice(query.keys)
+        args["domain"] = draw.choice([query.least_domain, 1000, 100_000])
+    args |= {argument: draw.choice(values) for argument, values in query.args.items()}
     workers, instances = draw.choice([1, 2, 2, 3]), draw.choice([1, 1, 1, 2])
     replicas, vnodes = draw.choice([0, 1, 1, 1, 2]), draw.choice([4, 16, 64, 256])
     sets = [
@@ -108,13 +105,13 @@ def case_of(seed: int) -> Case:
     if draw.random() < 0.3:
         sets.append("epoch.interval=" + draw.choice(["500ms", "1s"]))
     at = _schedule(draw, epochs, workers, instances, vnodes)
-    troubles = _troubles(draw, epochs, workers, replicas)
-    if troubles:
+    disturbances = _disturbances(draw, epochs, workers, replicas)
+    if disturbances:
         sets.append("epoch.interval=1s")
-    return Case(seed, workload, events, args, tuple(sets), tuple(at), tuple(troubles))
+    return Case(seed, name, events, args, tuple(sets), tuple(at), tuple(disturbances))
 
 
-def _troubles(draw: random.Random, epochs: int, workers: int, replicas: int) -> list[Trouble]:
+def _disturbances(draw: random.Random, epochs: int, workers: int, replicas: int) -> list[Disturbance]:
     """At most one of a kind. A cut for good only where a third instance reaches both, and each has a copy elsewhere."""
     found = []
     for kind in draw.choices(["cut", "stand", "full", "sink", ""], [2, 2, 1, 2, 3], k=2):
@@ -132,53 +129,53 @@ def _troubles(draw: random.Random, epochs: int, workers: int, replicas: int) -> 
                 continue
             what = (str(draw.randrange(workers)),)
         if kind and kind not in {t.kind for t in found}:
-            found.append(Trouble(draw.randrange(epochs), kind, what, seconds))
+            found.append(Disturbance(draw.randrange(epochs), kind, what, seconds))
     return sorted(found, key=lambda t: t.epoch)
 
 
-class Troubles:
-    """Makes the troubles of one run."""
+class Disturbances:
+    """Makes the disturbances of one run."""
 
     def __init__(self, case: Case, base: Path, wires: Wires) -> None:
         self.case, self.base, self.wires = case, base, wires
 
     def __call__(self, running: runner.Running) -> None:
         """Until the last one is over, or the run."""
-        for trouble in self.case.troubles:
+        for disturbance in self.case.disturbances:
             with contextlib.suppress(TimeoutError):
-                running.await_epoch(trouble.epoch)
-                getattr(self, f"_{trouble.kind}")(running, trouble)
+                running.await_epoch(disturbance.epoch)
+                getattr(self, f"_{disturbance.kind}")(running, disturbance)
 
     def _wait(self, running: runner.Running, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             running.process.wait(seconds)
 
-    def _cut(self, running: runner.Running, trouble: Trouble) -> None:
-        self.wires.cut(*trouble.what)
-        if not math.isinf(trouble.seconds):
-            self._wait(running, trouble.seconds)
+    def _cut(self, running: runner.Running, disturbance: Disturbance) -> None:
+        self.wires.cut(*disturbance.what)
+        if not math.isinf(disturbance.seconds):
+            self._wait(running, disturbance.seconds)
             self.wires.heal()
 
-    def _stand(self, running: runner.Running, trouble: Trouble) -> None:
+    def _stand(self, running: runner.Running, disturbance: Disturbance) -> None:
         with contextlib.suppress(AssertionError, ProcessLookupError):  # it was just killed, or its worker released
-            pid = running.instance(trouble.what[0])
+            pid = running.instance(disturbance.what[0])
             os.kill(pid, signal.SIGSTOP)
-            self._wait(running, trouble.seconds)
+            self._wait(running, disturbance.seconds)
             os.kill(pid, signal.SIGCONT)
 
-    def _full(self, running: runner.Running, trouble: Trouble) -> None:
-        ballast = runner.fill(self.base / "state" / "workers" / trouble.what[0])
-        self._wait(running, trouble.seconds)
+    def _full(self, running: runner.Running, disturbance: Disturbance) -> None:
+        ballast = runner.fill(self.base / "state" / "workers" / disturbance.what[0])
+        self._wait(running, disturbance.seconds)
         ballast.unlink()
 
-    def _sink(self, running: runner.Running, trouble: Trouble) -> None:
+    def _sink(self, running: runner.Running, disturbance: Disturbance) -> None:
         """Where the folder of the sink was, something else stands in the way."""
-        folder = running.output / self.case.workload
+        folder = running.output / sinks_of(self.case.query)[0]
         aside = running.output / ".aside"
         with contextlib.suppress(FileNotFoundError):
             aside.write_text("in the way")
             runner.swap(folder, aside)
-            self._wait(running, trouble.seconds)
+            self._wait(running, disturbance.seconds)
             runner.swap(folder, aside)
 
 
@@ -210,18 +207,18 @@ def check(case: Case, base: Path) -> str | None:
     wires = Wires()
     with contextlib.ExitStack() as stack:
         stack.callback(wires.close)
-        full = [t.what[0] for t in case.troubles if t.kind == "full"]
+        full = [t.what[0] for t in case.disturbances if t.kind == "full"]
         for worker in full:
             stack.enter_context(runner.disk(base / "state" / "workers" / worker, "1g"))
         sets += [f"state.directory={base / 'state'}"] if full else []
-        meanwhile = Troubles(case, base, wires)
-        result = runner.run(case.workload, base, case.events, sets, case.at, meanwhile, wires=wires)
+        meanwhile = Disturbances(case, base, wires)
+        result = runner.run(case.query, base, case.events, sets, case.at, meanwhile, wires=wires)
     wrong = []
     if result.code != 0:
         wrong.append(f"exit code {result.code}")
     if result.left:
         wrong.append(f"left behind: {result.left}")
-    missing, extra = runner.difference(case.workload, case.events, case.args, result.output, base)
+    missing, extra = runner.difference(case.query, case.events, case.args, result.output, base)
     if missing or extra:
         wrong.append(f"missing {len(missing)} {missing[:3]}, unexpected {len(extra)} {extra[:3]}")
     if result.code == 0 and result.summary.get("rows", -1) < 0:

@@ -35,6 +35,7 @@ from tests.cluster.runner import ROOT, read_timeline
 
 SECRET = secrets.token_hex(24)
 PASSWORD = "the-password-of-redis"
+METRICS_TOKEN = secrets.token_hex(24)
 MARK = "FERRY_HOSTS_TEST"
 
 CLAIM = 254
@@ -164,6 +165,13 @@ class Hosts:
         with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
             return dict(json.loads(answer.read()))
 
+    def metrics(self, host: Host) -> str:
+        """What Prometheus would read there."""
+        headers = {"Authorization": f"Bearer {METRICS_TOKEN}"}
+        request = urllib.request.Request(f"http://{host.address}:7071/metrics", headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return str(answer.read().decode())
+
     def records(self, kind: str) -> list[dict[str, Any]]:
         """Records of all drivers' timelines."""
         return [r for host in self.drivers for r in read_timeline(host.directory) if r["kind"] == kind]
@@ -203,7 +211,11 @@ class Hosts:
         variables = {**os.environ, "PYTHONPATH": str(ROOT / "runtime"), MARK: str(host.directory), **more}
         with open(host.directory / "log", "ab") as log:
             process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=host.directory, env={**variables, "FERRY_HOST": host.address}
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=host.directory,
+                env={**variables, "FERRY_HOST": host.address, "FERRY_METRICS_TOKEN": METRICS_TOKEN},
             )
         host.processes.append(process)
 

@@ -12,9 +12,11 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,29 +25,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cluster import queries
 from tests.cluster.wires import THROUGH, Wires
 
 ROOT = Path(__file__).resolve().parents[2]
-ORACLE = ROOT / "tests" / "oracle"
-WORKLOADS = {"nbq5": "nexmark", "q5": "nexmark", "nb7": "nexmark", "nbq8": "nexmark", "ysb": "ysb"}
-"""Jobs of `examples/`, and the generator that each reads."""
-
-GENERATOR = (
-    "seed",
-    "rate",
-    "group",
-    "delay_prob",
-    "keys",
-    "domain",
-    "zipf_s",
-    "in_flight",
-    "active_people",
-    "proportions",
-)
-"""Arguments of a job that its generator and the oracle's call by the same name; `late_ms` is the oracle's delay_ms."""
-
-QUERY = ("scale", "window_ms", "slide_ms")
-
 TIMEOUT_SECONDS = 400.0
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
@@ -123,7 +106,7 @@ class Running:
             assert self.directory is not None
             socket = json.loads((self.directory / "run.json").read_text())["redis"].removeprefix("unix://")
             return [p.pid for p in psutil.process_iter() if any(socket in part for part in _command(p))]
-        return [p.pid for p in processes_of(self.home) if (_mark(p) or "").endswith(f"/{role}")]
+        return [p.pid for p in processes_of(self.home) if (_tag(p) or "").endswith(f"/{role}")]
 
     def instance(self, name: str) -> int:
         """Process of an instance "K.I", without its parent."""
@@ -210,6 +193,15 @@ def _end(running: Running) -> None:
     running.process.kill()
 
 
+def stop(running: Running) -> None:
+    """What `ferry stop` asks for: the run ends after the epoch under way."""
+    entry = json.loads(next((running.home / "registry").glob("*.json")).read_text())
+    request = urllib.request.Request(f"{entry['url']}/stop", b"{}", {"Authorization": f"Bearer {entry['token']}"})
+    trusted = ssl.create_default_context(cadata=entry["authority"])
+    trusted.check_hostname = False  # certificates of a run name no addresses
+    urllib.request.urlopen(request, timeout=10, context=trusted).close()
+
+
 def run(
     job: Path | str,
     base: Path,
@@ -232,39 +224,20 @@ def run(
     return finish(running, timeout)
 
 
-def difference(
-    workload: str, events: int, args: dict[str, Any], output: Path, work: Path
-) -> tuple[list[Any], list[Any]]:
-    """(rows missing, rows not expected) of a run of `workload` with these pipeline arguments, as the oracle sees it."""
-    if str(ORACLE) not in sys.path:
-        sys.path.insert(0, str(ORACLE))
-    from oracle import expect as oracle
-    from oracle.gen import Config, generate
-
-    own = {name: args[name] for name in GENERATOR if name in args}
-    if "late_ms" in args:
-        own["delay_ms"] = args["late_ms"]
-    data, expected = work / "oracle", work / "expected.parquet"
-    generate(Config(workload=WORKLOADS[workload], events=events, **{"seed": 7, **own}), str(data))
-    query = {name.removesuffix("_ms"): args[name] for name in QUERY if name in args}
-    scale = int(query.pop("scale", 1))
-    con, text, _ = oracle.expect(workload, str(data), scale=scale, **query)
-    oracle.write(con, text, str(expected))
-    if not any(output.glob(f"{workload}/*/*.parquet")):
-        rows = con.execute(text).fetchall()
-        return rows, []
-    missing, extra = oracle.compare(str(expected), f"{output}/{workload}/*/*.parquet")
+def difference(query: str, events: int, args: dict[str, Any], output: Path, work: Path) -> tuple[list[Any], list[Any]]:
+    """(rows missing, rows not expected) of a run of `query` with these pipeline arguments, as the oracle sees it."""
+    data, rows = work / "oracle", work / "expected.parquet"
+    queries.generate_input(queries.workload_of(query), events, args, data)
+    con, text = queries.expected(query, data, args)
+    queries.write(con, text, str(rows))
+    found = queries.rows_of(query, output)
+    if not found:
+        return con.execute(text).fetchall(), []
+    actual = work / "actual.parquet"
+    queries.write(con, f"SELECT * FROM read_parquet({found})", str(actual))
+    missing, extra = queries.compare(str(rows), str(actual))
     shutil.rmtree(data)
     return missing, extra
-
-
-def oracle_input(workload: str, events: int, options: dict[str, Any], work: Path) -> None:
-    """Write the input of a generator as parquet files, one a stream; options by the oracle's names."""
-    if str(ORACLE) not in sys.path:
-        sys.path.insert(0, str(ORACLE))
-    from oracle.gen import Config, generate
-
-    generate(Config(workload=workload, events=events, **options), str(work))
 
 
 @contextlib.contextmanager
@@ -352,7 +325,7 @@ def dump_threads(running: Running) -> None:
         time.sleep(1.0)
 
 
-def _mark(process: psutil.Process) -> str | None:
+def _tag(process: psutil.Process) -> str | None:
     with contextlib.suppress(psutil.Error, OSError):
-        return process.environ().get("FERRY_MARK")
+        return process.environ().get("FERRY_PROCESS_TAG")
     return None

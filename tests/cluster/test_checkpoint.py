@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cluster import runner
+from tests.cluster import queries, runner
 from tests.cluster.test_workloads import right
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -76,7 +76,7 @@ def test_the_whole_checkpoint_is_lost_while_the_job_runs_between_two_runs_and_af
 def test_without_the_log_of_a_source_of_sparks_own_the_job_stops_and_says_what_to_do(tmp_path: Path) -> None:
     bids = tmp_path / "bids"
     bids.mkdir()
-    runner.oracle_input("nexmark", 20_000, {"seed": 11, "rate": 500}, tmp_path / "oracle")
+    queries.generate_input("nexmark", 20_000, {"seed": 11, "rate": 500}, tmp_path / "oracle")
     table = pq.read_table(tmp_path / "oracle" / "bid.parquet")
     for i in range(4):
         pq.write_table(table.slice(i * 4000, 4000), bids / f"{i}.parquet")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import clicks, runner
-from tests.cluster.test_trouble import some
+from tests.cluster.test_disturbance import some
 from tests.cluster.test_workloads import right
 from tests.cluster.wires import Wires
 

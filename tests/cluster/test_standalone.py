@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import time
@@ -126,6 +127,10 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
     assert all((h.directory / f"workers/{k}/started").exists() for k, h in hosts.workers.items())
     place = hosts.registry.driver()
     assert place is not None and place.claimed and place.control == f"https://{hosts.address(200)}:7070"
+    # Prometheus may read all of them.
+    assert re.search(r"^ferry_epoch [1-9]", hosts.metrics(hosts.drivers[0]), re.MULTILINE)
+    for index, host in hosts.workers.items():
+        assert f'ferry_instance_up{{instance="{index}.0"}} 1.0' in hosts.metrics(host)
     # A third worker comes: state moves to it, and its task slots are used.
     hosts.start_worker(2)
     place_on(hosts, 1, 0, 1, 2)

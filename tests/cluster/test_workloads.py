@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 DISORDER = {"group": 1000, "delay_prob": 0.05}
 
 
-def right(result: runner.Result, workload: str, events: int, args: dict[str, Any], base: Path) -> None:
+def right(result: runner.Result, query: str, events: int, args: dict[str, Any], base: Path) -> None:
     """The run ended well, left nothing behind, and wrote what the oracle says."""
     assert result.code == 0, result.story()
     assert not result.left, result.story()
-    missing, extra = runner.difference(workload, events, args, result.output, base)
+    missing, extra = runner.difference(query, events, args, result.output, base)
     assert not missing and not extra, f"missing {len(missing)} {missing[:5]}, unexpected {len(extra)} {extra[:5]}"
     assert not [r for r in result.records if r["kind"] == "action" and "refused" in r["text"]]
 

@@ -33,21 +33,15 @@ class Kubectl:
     program: str
     kubeconfig: Path
     namespace: str | None = None
-    user: tuple[str, ...] = ()
-    """further flags, such as `--as=...`"""
 
     def within(self, namespace: str | None) -> Kubectl:
         """The same, in a namespace; None: that of the kubeconfig."""
         return replace(self, namespace=namespace)
 
-    def impersonating(self, service_account: str) -> Kubectl:
-        """The same, with no more rights than a service account of the namespace has."""
-        return replace(self, user=(f"--as=system:serviceaccount:{self.namespace}:{service_account}",))
-
     def command(self, *arguments: str) -> list[str]:
         """The whole command line."""
         chosen = () if self.namespace is None else ("--namespace", self.namespace)
-        return [self.program, *chosen, *self.user, *arguments]
+        return [self.program, *chosen, *arguments]
 
     def environment(self) -> dict[str, str]:
         """What a process needs to reach the cluster."""

@@ -52,7 +52,7 @@ class Target:
 
     labels: Mapping[str, str]
     health: str
-    trouble: str
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Rule:
     name: str
     health: str
     state: str
-    trouble: str
+    problem: str
 
 
 class PrometheusFailed(Exception):

@@ -185,7 +185,7 @@ PASSING = ("token", "epoch", "rows", "lag", "state", "lastHandover", "observedGe
 def notes(document: Doc) -> dict[str, str]:
     """Annotations, without who wrote them and when."""
     found = document["metadata"].get("annotations") or {}
-    return {key: value for key, value in found.items() if key not in (names.TOKEN, names.EPOCH, names.ALONE)}
+    return {key: value for key, value in found.items() if key not in (names.TOKEN, names.EPOCH, names.WITHOUT_SURGE)}
 
 
 @pytest.fixture

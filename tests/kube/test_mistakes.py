@@ -187,7 +187,7 @@ def test_a_job_that_runs_goes_on(good: Job, times: Times) -> None:
         times(f"running job, mistake '{name}': next epochs", good.until_epoch(2))
         back = {key: taken_back(value, right.get(key)) for key, value in mistake.spec.items()}
         good.kubectl.patch(f"streamjob/{good.name}", {"spec": back})
-        good.until(lambda s: degraded(s) == "False" and s["workers"] == 2, "end of the trouble", 120.0)
+        good.until(lambda s: degraded(s) == "False" and s["workers"] == 2, "end of the problem", 120.0)
         wait_until(lambda: len(good.pods()) == 3, "end of other pods", 60.0)
         assert good.life_of("worker-0") == life, "what held the state was left alone"
 

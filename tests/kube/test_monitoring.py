@@ -73,7 +73,9 @@ def story(ferry: Installation, lab: Lab) -> Iterator[Story]:
     """All that is worth a look, once."""
     directory = Path(tempfile.mkdtemp(prefix="ferry-prometheus-"))
     begin = time.time()
-    job = ferry.start(ferry.job("seen", events=50_000_000, epoch=PACE))
+    # Copies take some epochs, so that it is seen how far behind they are.
+    slowly = {"bandwidth": "256Ki"}
+    job = ferry.start(ferry.job("seen", events=50_000_000, epoch=PACE, handover=slowly))
     try:
         with Prometheus(lab, ferry.kubectl, monitors(ferry), CHART / "alerts.yaml", directory) as prometheus:
             job.until_workers(2, 240.0)

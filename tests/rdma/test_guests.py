@@ -26,9 +26,9 @@ MESSAGES = f"FERRY_RDMA_MESSAGES={os.environ.get('FERRY_RDMA_MESSAGES', '160000'
 
 ALONE = {
     "a long time, with footers": (f"{MESSAGES} {PYTEST} {INSIDE}/test_endurance.py -k 'footer or requests'", 4),
-    "a long time, with notices": (f"{MESSAGES} {PYTEST} {INSIDE}/test_endurance.py -k imm", 3),
+    "a long time, with immediate data": (f"{MESSAGES} {PYTEST} {INSIDE}/test_endurance.py -k imm", 3),
     "the contract of a channel, with footers": (f"FERRY_CHANNEL_CARRIERS=rdma-footer {PYTEST} {CONTRACT}", 44),
-    "the contract of a channel, with notices": (f"FERRY_CHANNEL_CARRIERS=rdma-imm {PYTEST} {CONTRACT}", 44),
+    "the contract of a channel, with immediate data": (f"FERRY_CHANNEL_CARRIERS=rdma-imm {PYTEST} {CONTRACT}", 44),
     "channels over real verbs, and a hostile peer": (f"{PYTEST} {INSIDE}/test_channels.py {INSIDE}/test_links.py", 38),
 }
 """What runs in a guest of its own, the longest first, and how many tests have to pass there."""

@@ -26,7 +26,7 @@ VNODES = 16
 LEND = 512 << 10
 AUTO = TransportSettings(mode="auto", expected=True, lend_bytes=LEND)
 INSIST = TransportSettings(mode="rdma", expected=True, lend_bytes=LEND)
-COUNTS = "cat /tmp/job/workers/{0}/0/counts.json"
+METRICS = "cat /tmp/job/workers/{0}/0/metrics.json"
 COMMAND = "exec python3 /ferry/tests/rdma/inside/machine.py"
 KILL_SIDECAR = "kill -9 -- -$(cat /tmp/sidecar.pid)"
 NETEM = "tc qdisc add dev eth0 root netem loss 1% delay 2ms reorder 25% 50%"
@@ -105,7 +105,7 @@ class Job(Hosts):
 
     def lent_bytes(self) -> dict[int, int]:
         """What each sidecar that runs sent from where it lies in its log."""
-        return {w: json.loads(one.ask(COUNTS.format(w)))["lent_bytes"] for w, one in self.machines.items()}
+        return {w: json.loads(one.ask(METRICS.format(w)))["lent_bytes"] for w, one in self.machines.items()}
 
     def state_bytes(self) -> int:
         """Of one copy of the state."""

@@ -1,4 +1,4 @@
-"""What must always hold, checked after every step, apart from the world that moves.
+"""What must always hold (docs/design.md, section 4), checked after every step, apart from the world that moves.
 
 `Violation` is damage: rows lost, doubled or of two attempts; members that disagree; a watermark that went back.
 """
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Step, Term
 from ferry.contract.routing import Table, Version
-from ferry.protocol import coordinator as dcore
-from ferry.protocol import instance as icore
-from ferry.protocol.groups import GroupChange
+from ferry.protocol.coordinator import machine as dcore
+from ferry.protocol.coordinator.groups import GroupChange
+from ferry.protocol.instance import machine as icore
 from tests.sim import data, spark
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ class Checks:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.fragments: dict[m.Fragment, list[data.Record]] = {}
+        self.fragments: dict[m.Fragment, list[tuple[int, data.Record]]] = {}
+        """Records, each with what it was read from."""
         self.prepares: dict[CommitId, m.Prepare] = {}
-        self.root = data.Reference(None, live={v: {} for v in range(world.vnodes)})
+        self.root = data.Reference.root(world.graph, world.vnodes)
         self.references: dict[CommitId | None, data.Reference] = {None: self.root}
         self.leaders: dict[tuple[int, Term], InstanceId] = {}
         self.known: dict[Version, Table] = {}
@@ -44,7 +45,7 @@ class Checks:
         """In-sync members of the journal, and the virtual nodes that they hold."""
         self.emitted_label: dict[int, CommitId] = {}
         self.covered: dict[CommitId, spark.Range] = {}
-        """What of the source a committed label is made of."""
+        """What of the source a committed step is made of."""
         self.read_label: dict[Step, CommitId] = {}
 
     def fail(self, what: str) -> None:
@@ -52,52 +53,54 @@ class Checks:
 
     # ---- attempts and the reference
     def prepared(self, prepare: m.Prepare) -> None:
-        label = CommitId(prepare.step, prepare.attempt)
-        known = self.prepares.get(label)
+        commit_id = CommitId(prepare.step, prepare.attempt)
+        known = self.prepares.get(commit_id)
         if known is not None and known.winners != prepare.winners:
-            self.fail(f"label {label} names two inputs: {known.winners} and {prepare.winners}")
-        self.prepares[label] = prepare
+            self.fail(f"{commit_id} names two inputs: {known.winners} and {prepare.winners}")
+        self.prepares[commit_id] = prepare
 
-    def put(self, host: Host, label: CommitId) -> None:
-        """A member begins to put a label: from now on there is a reference for it."""
-        if label in self.references or not host.files.saved.holds:
+    def applies(self, host: Host, commit_id: CommitId) -> None:
+        """A member begins to apply what is committed: from now on there is a reference for it."""
+        if commit_id in self.references or not host.files.saved.holds:
             return
         parent = self.references.get(host.files.saved.committed)
         if parent is None:
-            self.fail(f"{host.name} puts {label} on top of {host.files.saved.committed}, which nobody put")
+            self.fail(f"{host.name} applies {commit_id} on top of {host.files.saved.committed}, which nobody applied")
             return
-        p = self.prepares[label]
+        p = self.prepares[commit_id]
         batch = [r for _, fragments in p.winners for f in fragments for r in self.fragments[f]]
-        reference = parent.follow(label, batch, self.world.vnodes)
-        if (p.low, p.high) != (reference.low, reference.high):
-            self.fail(
-                f"{label} was prepared with watermarks {(p.low, p.high)}, committed inputs say "
-                f"{(reference.low, reference.high)}"
-            )
-        if label.step.operator:
-            want = sorted(data.as_records(label.step.operator - 1, parent.fired))
-            if sorted(batch) != want:
-                self.fail(f"{label} is of other rows than the operator before fired: {sorted(batch)} {want}")
-        self.references[label] = reference
+        graph, operator = self.world.graph, commit_id.step.operator
+        reference = parent.follow(commit_id, batch, graph, self.world.vnodes)
+        watermarks = reference.lows[operator], reference.highs[operator]
+        if (p.low, p.high) != watermarks:
+            self.fail(f"{commit_id} was prepared with watermarks {(p.low, p.high)}, committed inputs say {watermarks}")
+        for origin in graph[operator].inputs:
+            if origin != data.SOURCE:
+                have = sorted(record for one, record in batch if one == origin)
+                want = sorted(data.as_records(parent.fired[origin]))
+                if have != want:
+                    self.fail(f"{commit_id} is of other rows than operator {origin} fired: {have} {want}")
+        self.references[commit_id] = reference
 
     # ---- members
     def saved(self, host: Host, before: icore.Saved) -> None:
         now = host.files.saved
         if now.generation < before.generation:
             self.fail(f"{host.name}: generation went back")
-        if before.committing is not None and now.committing is None and now.committed != before.committing.label:
+        if before.committing is not None and now.committing is None and now.committed != before.committing.commit_id:
             if host.lost_at < 0 or now.holds:
-                self.fail(f"{host.name}: gives up {before.committing.label}, which it has begun to put")
+                self.fail(f"{host.name}: gives up {before.committing.commit_id}, which it has begun to apply")
             return  # It is no copy, as one without files.
-        first = len(self.references) == 1 and not host.strangers
+        first = len(self.references) == 1 and not host.with_earlier_life
         if now.holds != before.holds and (now.committed is not None or first):
-            # An empty one that takes the first table of the job from a zombie is no copy of what was put since, nor of
-            # what is put by an earlier life of it.
+            # An empty one that takes the first table of the job from a zombie is no copy of what was applied since, nor of
+            # what is applied by an earlier life of it.
             host.stale, host.lost_at = False, -1
         if now.committed != before.committed:
             if host.name in self.held:
-                if now.high < before.high:
-                    self.fail(f"{host.name}: watermark went back from {before.high} to {now.high}")
+                for old, new in zip(before.results, now.results, strict=False):
+                    if new.high < old.high:
+                        self.fail(f"{host.name}: watermark went back from {old.high} to {new.high}")
                 if before.committed is not None and now.committed is not None:
                     if before.committed.step >= now.committed.step and before.holds:
                         self.fail(f"{host.name}: committed {now.committed} after {before.committed}")
@@ -107,40 +110,46 @@ class Checks:
                 self.covered[now.committed] = spark.covered(now.meta)
 
     def contents(self, host: Host, vnodes: tuple[int, ...]) -> None:
-        """State of an in-sync member equals the reference of its label."""
-        held, label = self.held.get(host.name), host.files.saved.committed
-        if held is None or label is None:
+        """State of an in-sync member equals the reference of its commit id."""
+        held, commit_id = self.held.get(host.name), host.files.saved.committed
+        if held is None or commit_id is None:
             return
-        reference = self.references.get(label)
+        reference = self.references.get(commit_id)
         for v in vnodes:
             if v not in held:
                 continue
             if reference is None:
-                self.fail(f"{host.name} is in sync for virtual node {v} at {label}, which no member has put")
+                self.fail(f"{host.name} is in sync for virtual node {v} at {commit_id}, which no member has applied")
                 return
-            low, live = reference.low, reference.live[v]
+            lows, live = reference.lows, reference.live[v]
             have = host.files.state.get(v, {})
             if have != live:
-                have = {r: x for r, x in have.items() if data.end_of(r[0], r[1]) > low}
+                graph, released = self.world.graph, max(commit_id.step.epoch - 1, host.files.saved.released)
+                have = {r: x for r, x in have.items() if data.lives(graph, r, lows, released)}
+                live = {r: x for r, x in live.items() if data.lives(graph, r, lows, released)}
             if have != live:
-                self.fail(f"{host.name} holds {have} for virtual node {v} at {label}, not {live}")
+                self.fail(f"{host.name} holds {have} for virtual node {v} at {commit_id}, not {live}")
 
     def agreement(self) -> None:
         """In-sync members agree on every committed step and are at most one step apart."""
-        labels: dict[Step, tuple[CommitId, str]] = {}
+        commit_ids: dict[Step, tuple[CommitId, str]] = {}
         ordinals = []
         for name in self.held:
             host = self.world.hosts[name]
-            label = host.files.saved.committed
-            if not host.files.saved.holds or host.stale or (label is None and (not host.alive or host.lost_at >= 0)):
+            commit_id = host.files.saved.committed
+            if (
+                not host.files.saved.holds
+                or host.stale
+                or (commit_id is None and (not host.alive or host.lost_at >= 0))
+            ):
                 continue
-            if label is None:
+            if commit_id is None:
                 ordinals.append(-1)
                 continue
-            ordinals.append(label.step.epoch * self.world.operators + label.step.operator)
-            other = labels.setdefault(label.step, (label, name))
-            if other[0] != label:
-                self.fail(f"members disagree: {name} committed {label}, {other[1]} {other[0]}")
+            ordinals.append(commit_id.step.epoch * self.world.operators + commit_id.step.operator)
+            other = commit_ids.setdefault(commit_id.step, (commit_id, name))
+            if other[0] != commit_id:
+                self.fail(f"members disagree: {name} committed {commit_id}, {other[1]} {other[0]}")
         if ordinals and max(ordinals) - min(ordinals) > 1:
             self.fail(f"in-sync members are more than one step apart: {sorted(ordinals)}")
 
@@ -178,19 +187,23 @@ class Checks:
                 self.fail(f"virtual node {v} has two leaders in {group.term}: {leader} and {group.leader}")
 
     # ---- the sink
-    def emitted(self, rows: dcore.FiredRows, got: list[Any]) -> None:
-        epoch = rows.label.step.epoch
-        reference = self.references.get(rows.label)
+    def emitted(self, order: dcore.Emit, got: tuple[list[Any], ...]) -> None:
+        epoch, last = order.step.epoch, order.rows[-1].commit_id
+        reference = self.references.get(last)
         if reference is None:
-            self.fail(f"rows of {rows.label} are given to the sink, which no member put")
+            self.fail(f"rows of {last} are given to the sinks, which no member applied")
             return
         if got != reference.fired:
-            self.fail(f"the sink gets {got} for epoch {epoch}, {rows.label} fires {reference.fired}")
-        if rows.late != reference.late:
-            self.fail(f"epoch {epoch}: {rows.late} late records counted, {reference.late} were late")
-        other = self.emitted_label.setdefault(epoch, rows.label)
-        if other != rows.label:
-            self.fail(f"epoch {epoch} was given to the sink as {other} and as {rows.label}")
+            self.fail(f"the sinks get {got} for epoch {epoch}, {last} fires {reference.fired}")
+        at: data.Reference | None = reference
+        for rows in reversed(order.rows):
+            if at is None or rows.commit_id != at.commit_id or rows.late != at.late:
+                self.fail(f"epoch {epoch}: {rows} is given to the sinks, {at} was committed")
+                return
+            at = at.parent
+        other = self.emitted_label.setdefault(epoch, last)
+        if other != last:
+            self.fail(f"epoch {epoch} was given to the sinks as {other} and as {last}")
 
     def spark_committed(self, epoch: int) -> None:
         if epoch not in self.world.sink:
@@ -210,12 +223,12 @@ class Checks:
         for epoch in range(world.spark.ended() + 1):
             last = self.references[self.emitted_label[epoch]]
             for operator in reversed(range(world.operators)):
-                if last.label is None or last.label.step != Step(epoch, operator) or last.parent is None:
-                    self.fail(f"epoch {epoch} ends with {last.label} in place of operator {operator}")
+                if last.commit_id is None or last.commit_id.step != Step(epoch, operator) or last.parent is None:
+                    self.fail(f"epoch {epoch} ends with {last.commit_id} in place of operator {operator}")
                     return
                 last = last.parent
             if last is not reference:
-                self.fail(f"epoch {epoch} follows {last.label}, not {reference.label}")
+                self.fail(f"epoch {epoch} follows {last.commit_id}, not {reference.commit_id}")
             reference = self.references[self.emitted_label[epoch]]
             if world.sink[epoch][1] != reference.fired:
                 self.fail(f"the sink holds {world.sink[epoch][1]} for epoch {epoch}, not {reference.fired}")
@@ -227,11 +240,13 @@ class Checks:
         world, reference = self.world, self.root
         for epoch in range(world.spark.ended() + 1):
             blocks = self.covered[self.emitted_label[epoch]]
-            batch = [r for s in data.between(world.seed, blocks, (0, 0), world.keys, world.splits) for r in s]
-            for operator in range(world.operators):
-                label = CommitId(Step(epoch, operator), self.emitted_label[epoch].attempt)
-                if operator:
-                    batch = data.as_records(operator - 1, reference.fired)
-                reference = reference.follow(label, batch, world.vnodes)
+            records = [r for s in data.between(world.seed, blocks, (0, 0), world.keys, world.splits) for r in s]
+            for operator, node in enumerate(world.graph):
+                commit_id = CommitId(Step(epoch, operator), self.emitted_label[epoch].attempt)
+                batch: list[tuple[int, data.Record]] = []
+                for origin in node.inputs:
+                    of_it = records if origin == data.SOURCE else data.as_records(reference.fired[origin])
+                    batch += [(origin, record) for record in of_it]
+                reference = reference.follow(commit_id, batch, world.graph, world.vnodes)
             if world.sink[epoch][1] != reference.fired:
                 self.fail(f"epoch {epoch}: sink {world.sink[epoch][1]}, oracle {reference.fired}")

@@ -1,24 +1,49 @@
 """Input of the simulated job, its arithmetic, and the reference: what a single process would have computed.
 
-Operator 0 sums amounts per key in windows of 10; the others sum the fired rows of the one before, in larger windows.
-A row is (operator, slice, key) -> sum. The reference is a tree of labels: each label's state follows from its parent's.
+Operators sum amounts per key: of records of the source, of rows that operators before them have fired, or of several of
+these (`Graph`). Most do it in windows: a row is (operator, slice, key) -> sum. Some do it until a timer of the key fires: a
+row is (operator, time of the timer, key) -> sum, and what came of it stays as (operator, EMITTED + epoch, key) -> (time,
+sum) until the epoch is released. The reference is a tree of commit_ids: each commit_id's state follows from its parent's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import CommitId, Step
 from tests.sim.events import Dice
 
-SIZE = (10, 20, 30)
+SIZE = (10, 20, 30, 20)
+"""Of the windows of each operator."""
 DELAY = 6
 """Allowed disorder of event time."""
 
+SOURCE = -1
+"""What an operator reads when it reads no other one."""
+
+
+class Node(NamedTuple):
+    """An operator."""
+
+    inputs: tuple[int, ...]
+    """Whose rows it reads."""
+    timers: bool = False
+    """Whether it sums until a timer fires, and not in windows."""
+
+
+Graph = tuple[Node, ...]
+
+EMITTED = 1 << 40
+TIMEOUT = 25
+"""A timer is set so long after the first record of a key."""
+
 Row = tuple[int, int, int]
-Rows = dict[Row, int]
+Rows = dict[Row, Any]
+"""In a delta None is what is removed."""
 Record = tuple[int, int, int]
 """(event time, key, amount)"""
 Partial = dict[tuple[int, int], tuple[int, int]]
@@ -63,8 +88,16 @@ def partial(operator: int, batch: list[Record], vnodes: int) -> dict[int, Partia
     return out
 
 
-def after_images(operator: int, state: Rows, parts: list[Partial], low: int, high: int) -> tuple[Rows, int, int]:
+def after_images(
+    graph: Graph, step: Step, state: Rows, parts: list[Partial], low: int, high: int
+) -> tuple[Rows, int, int]:
     """(after-images, late records, fired rows) of one virtual node."""
+    operator = step.operator
+    if graph[operator].timers:
+        changes = timed(
+            step, state, [(s * SIZE[operator], k, x) for p in parts for (s, k), (x, _) in p.items()], low, high
+        )
+        return changes, 0, sum(slice_ >= EMITTED for _, slice_, _ in changes)
     new: Rows = {}
     late = fired = 0
     size = SIZE[operator]
@@ -82,47 +115,98 @@ def after_images(operator: int, state: Rows, parts: list[Partial], low: int, hig
     return new, late, fired
 
 
-def fired_rows(operator: int, state: Rows, low: int, high: int) -> list[tuple[int, int, int]]:
+def timed(step: Step, state: Rows, records: list[Record], low: int, high: int) -> Rows:
+    """What an operator with timers changes: first the records are added, then the timers fire."""
+    operator, changes = step.operator, Rows()
+    due = {key: (time, x) for (op, time, key), x in state.items() if op == operator and time < EMITTED}
+    for key in sorted({key for _, key, _ in records}):
+        mine = [(time // SIZE[operator] * SIZE[operator], x) for time, k, x in records if k == key]
+        time, before = due.get(key, (min(time for time, _ in mine) + TIMEOUT, 0))
+        due[key] = time, before + sum(x for _, x in mine)
+        changes[operator, time, key] = due[key][1]
+    for key, (time, x) in due.items():
+        if time <= high:
+            changes[operator, time, key] = None
+            changes[operator, EMITTED + step.epoch, key] = max(time, low + 1), x
+    return changes
+
+
+def fired_rows(graph: Graph, step: Step, state: Rows, low: int, high: int) -> list[tuple[int, int, int]]:
+    """(event time, key, sum) of what came of this step."""
+    operator = step.operator
+    if graph[operator].timers:
+        mine = [(k, x) for (op, s, k), x in state.items() if op == operator and s == EMITTED + step.epoch]
+        return [(time, key, x) for key, (time, x) in mine]
     size = SIZE[operator]
-    return [(s, k, x) for (op, s, k), x in state.items() if op == operator and low < (s + 1) * size <= high]
+    found = ((s, k, x) for (op, s, k), x in state.items() if op == operator)
+    return [(end_of(operator, s) - 1, k, x) for s, k, x in found if low < (s + 1) * size <= high]
 
 
-def as_records(operator: int, rows: list[tuple[int, int, int]]) -> list[Record]:
-    """Fired rows of an operator as input of the next."""
-    return [(end_of(operator, s) - 1, k % 5, x) for s, k, x in rows]
+def as_records(rows: list[tuple[int, int, int]]) -> list[Record]:
+    """Fired rows of an operator as input of another."""
+    return [(time, key % 5, x) for time, key, x in rows]
+
+
+def lives(graph: Graph, row: Row, floors: Sequence[int], released: int) -> bool:
+    """Whether somebody may still need a row where these watermarks are final, and these epochs over."""
+    operator, slice_, _ = row
+    if graph[operator].timers:
+        return slice_ < EMITTED or slice_ - EMITTED > released
+    return end_of(operator, slice_) > floors[operator]
 
 
 @dataclass(slots=True)
 class Reference:
-    """The truth about one label."""
+    """The truth about one commit id."""
 
-    label: CommitId | None
-    low: int = WATERMARK_NONE
-    high: int = WATERMARK_NONE
-    greatest: int = WATERMARK_NONE
-    fired: list[tuple[int, int, int]] = field(default_factory=list)
+    commit_id: CommitId | None
+    lows: tuple[int, ...] = ()
+    highs: tuple[int, ...] = ()
+    """Watermarks by operator, before and after its last step."""
+    greatest: tuple[int, ...] = ()
+    """Greatest event time of the source, by the operator that read it."""
+    fired: tuple[list[tuple[int, int, int]], ...] = ()
+    """In this epoch, by operator, up to the committed one."""
     late: int = 0
     live: dict[int, Rows] = field(default_factory=dict)
-    """Rows by virtual node that matter from this label on: those that fire in it or later. Never changed, but replaced."""
+    """Rows by virtual node that matter from this commit id on: those that fire in it or later. Never changed, but replaced."""
     parent: Reference | None = None
 
-    def follow(self, label: CommitId, batch: list[Record], vnodes: int) -> Reference:
+    @staticmethod
+    def root(graph: Graph, vnodes: int) -> Reference:
+        """Before the first step."""
+        none = (WATERMARK_NONE,) * len(graph)
+        return Reference(None, none, none, none, live={v: {} for v in range(vnodes)})
+
+    def follow(self, commit_id: CommitId, batch: list[tuple[int, Record]], graph: Graph, vnodes: int) -> Reference:
         """The reference after one more step with this input (a single process, record by record)."""
-        step: Step = label.step
-        out = Reference(label, parent=self)
-        if step.operator == 0:
-            out.low = self.high
-            out.greatest = max([self.greatest, *(t for t, _, _ in batch)])
-            out.high = max(self.high, out.greatest - DELAY if out.greatest != WATERMARK_NONE else WATERMARK_NONE)
+        operator = commit_id.step.operator
+        greatest = max([self.greatest[operator], *(record[0] for origin, record in batch if origin == SOURCE)])
+        low = self.highs[operator]
+        # What fired in the epoch before is over for every operator when the next one begins.
+        out = Reference(commit_id, self.highs if operator == 0 else self.lows, parent=self)
+        out.greatest = _put(self.greatest, operator, greatest)
+        out.highs = _put(self.highs, operator, max(low, watermark(graph, operator, greatest, self.highs)))
+        high = out.highs[operator]
+        out.live = dict(self.live)
+        if operator == 0:
+            for v, rows in out.live.items():
+                out.live[v] = {r: x for r, x in rows.items() if lives(graph, r, out.lows, commit_id.step.epoch - 1)}
+        records = [record for _, record in batch]
+        if graph[operator].timers:
+            out._fire_timers(commit_id.step, records, low, high, vnodes)
         else:
-            out.low, out.high, out.greatest = self.low, self.high, self.greatest
-        operator, low, high = step.operator, out.low, out.high
+            out._add(operator, records, low, vnodes)
+        fired = sorted(x for rows in out.live.values() for x in fired_rows(graph, commit_id.step, rows, low, high))
+        out.fired = (*self.fired, fired) if operator else (fired,)
+        return out
+
+    def _add(self, operator: int, records: list[Record], low: int, vnodes: int) -> None:
         touched: dict[int, Rows] = {}
-        size = SIZE[operator]
-        for time, key, amount in batch:
-            slice_ = time // size
-            if (slice_ + 1) * size <= low:
-                out.late += 1
+        for time, key, amount in records:
+            slice_ = time // SIZE[operator]
+            if end_of(operator, slice_) <= low:
+                self.late += 1
                 continue
             v = key % vnodes
             rows = touched.get(v)
@@ -130,11 +214,24 @@ class Reference:
                 rows = touched[v] = dict(self.live[v])
             row = (operator, slice_, key)
             rows[row] = rows.get(row, 0) + amount
-        out.live = {**self.live, **touched}
-        for v, rows in out.live.items():
-            if rows and high > low:
-                out.fired += fired_rows(operator, rows, low, high)
-            if low > self.low:
-                out.live[v] = {r: x for r, x in rows.items() if (r[1] + 1) * SIZE[r[0]] > low}
-        out.fired.sort()
-        return out
+        self.live.update(touched)
+
+    def _fire_timers(self, step: Step, records: list[Record], low: int, high: int, vnodes: int) -> None:
+        for v, rows in self.live.items():
+            mine = [record for record in records if record[1] % vnodes == v]
+            self.live[v] = apply(rows, timed(step, rows, mine, low, high))
+
+
+def apply(rows: Rows, changes: Rows) -> Rows:
+    """The rows after a delta."""
+    return {row: x for row, x in {**rows, **changes}.items() if x is not None}
+
+
+def watermark(graph: Graph, operator: int, greatest: int, highs: tuple[int, ...]) -> int:
+    """What the inputs of an operator allow."""
+    source = greatest - DELAY if greatest != WATERMARK_NONE else WATERMARK_NONE
+    return min(source if origin == SOURCE else highs[origin] for origin in graph[operator].inputs)
+
+
+def _put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at + 1 :])

@@ -10,13 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
-from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import InstanceId
-from ferry.protocol import coordinator as core
+from ferry.protocol.coordinator import machine as core
 from tests.sim import data, spark
 
 if TYPE_CHECKING:
     from tests.sim.world import World
+
+
+Batch = list[tuple[int, data.Record]]
+"""Records of one task, each with what it was read from."""
 
 
 class Driver:
@@ -77,8 +80,8 @@ class Driver:
                 world.after(rnd.randint(1, 5), world.journal_write, self, effect)
             case core.StartIngest():
                 world.after(self.pace(), self.ingest, effect)
-            case core.Emit(rows):
-                world.after(self.pace(), self.emit, rows)
+            case core.Emit():
+                world.after(self.pace(), self.emit, effect)
             case core.Ready(committed, meta, final):
                 self.ready = True
                 if world.compares_offsets:
@@ -115,7 +118,7 @@ class Driver:
         world = self.world
         # A move between two that are apart for good, or to a disk that stays full, is begun again for ever.
         enough = world.epochs + 12
-        if epoch >= world.epochs and (not self.core.pending() or epoch >= enough):
+        if epoch >= world.epochs and (not self.core.moves.pending() or epoch >= enough):
             if self is world.driver and world.quiet():
                 world.finish(epoch)
                 return
@@ -142,7 +145,7 @@ class Driver:
         if self.hangs(name):
             self.world.after(10, self.fetch, rows, at, got, then, failed)
             return
-        part = self.world.hosts[name].read(rows.generation, rows.label, rows.low, rows.high, vnodes)
+        part = self.world.hosts[name].read(rows.generation, rows.commit_id, rows.low, rows.high, vnodes)
         if part is None:
             self.world.after(self.world.rnd.randint(5, 30), failed)
             return
@@ -155,20 +158,35 @@ class Driver:
 
         if not self.alive:
             return
-        if job.rows is None:
-            world = self.world
+        if self.world.compares_offsets and job.step.operator and self.covers != spark.covered(job.meta):
+            self.world.kill_driver(self)
+            return
+        self.read(job, list(self.world.graph[job.step.operator].inputs), [], failed)
+
+    def read(self, job: core.StartIngest, inputs: list[int], batches: list[Batch], failed: Any) -> None:
+        """Read one input after the other, then stage what they have."""
+        if not inputs:
+            self.stage(job, batches, failed)
+            return
+        origin, world = inputs.pop(0), self.world
+        if origin == data.SOURCE:
             flavour = (self.generation, job.run) if world.varied else (0, 0)
             assert self.covers is not None
-            self.stage(job, data.between(world.seed, self.covers, flavour, world.keys, world.splits), failed)
-        else:
-            self.rows(
-                job.rows, lambda rows: self.stage(job, [data.as_records(job.step.operator - 1, rows)], failed), failed
-            )
+            parts = data.between(world.seed, self.covers, flavour, world.keys, world.splits)
+            batches += [[(origin, record) for record in part] for part in parts]
+            self.read(job, inputs, batches, failed)
+            return
 
-    def stage(self, job: core.StartIngest, batches: list[list[data.Record]], failed: Any) -> None:
-        world, rnd = self.world, self.world.rnd
+        def fetched(rows: list[Any]) -> None:
+            batches.append([(origin, record) for record in data.as_records(rows)])
+            self.read(job, inputs, batches, failed)
+
+        self.rows(job.rows[origin], fetched, failed)
+
+    def stage(self, job: core.StartIngest, batches: list[Batch], failed: Any) -> None:
+        world, rnd, operator = self.world, self.world.rnd, job.step.operator
         winners: dict[str, list[m.Fragment]] = {}
-        greatest = int(job.meta.split()[0]) if job.meta else WATERMARK_NONE
+        seen = spark.greatest(job.meta, world.operators)
         if not job.helpers and batches:
             world.after(20, failed)
             return
@@ -191,20 +209,16 @@ class Driver:
                 if wins:
                     winners.setdefault(helper, []).append(fragment)
                 world.checks.fragments[fragment] = batch
-                part = data.partial(job.step.operator, batch, world.vnodes)
+                part = data.partial(operator, [record for _, record in batch], world.vnodes)
                 under_way[0] += 1
                 world.after(rnd.randint(1, 6), self.stream, helper, fragment, part, ok, end)
-            if job.step.operator == 0:
-                greatest = max([greatest, *(t for t, _, _ in batch)])
+            seen[operator] = max([seen[operator], *(record[0] for origin, record in batch if origin == data.SOURCE)])
         named = tuple((InstanceId(h), tuple(winners[h])) for h in sorted(winners))
-        if job.step.operator:
-            assert job.rows is not None
-            done = core.Ingested(job.step, job.run, named, job.rows.high, job.meta)
-        else:
-            high = greatest - data.DELAY if greatest != WATERMARK_NONE else WATERMARK_NONE
-            assert self.covers is not None
-            notes = f"{greatest} {self.covers[0]} {self.covers[1]}"
-            done = core.Ingested(job.step, job.run, named, high, notes.encode())
+        assert self.covers is not None
+        high = data.watermark(world.graph, operator, seen[operator], tuple(rows.high for rows in job.rows))
+        # What an epoch covers is said by its first step, as in the notes of a real driver.
+        covers = spark.covered(job.meta) if operator else self.covers
+        done = core.Ingested(job.step, job.run, named, high, spark.notes(covers, seen))
         world.after(1, end)
 
     def hangs(self, name: str) -> bool:
@@ -227,16 +241,27 @@ class Driver:
         end()
 
     # ---- the sink
-    def emit(self, rows: core.FiredRows) -> None:
-        if self.covers != spark.covered(rows.meta):  # Checkpoint.require_same
+    def emit(self, order: core.Emit) -> None:
+        if self.covers != spark.covered(order.meta):  # Checkpoint.require_same
             self.world.kill_driver(self)
             return
-        self.rows(rows, lambda got: self.sink(rows, got), lambda: self.take(core.ReadFailed(rows.label.step)))
+        self.collect(order, ())
 
-    def sink(self, rows: core.FiredRows, got: list[Any]) -> None:
+    def collect(self, order: core.Emit, got: tuple[list[Any], ...]) -> None:
+        """What one operator after the other has fired, for its sink."""
+        if len(got) == len(order.rows):
+            self.sink(order, got)
+            return
+
+        def fetched(rows: list[Any]) -> None:
+            self.collect(order, (*got, rows))
+
+        self.rows(order.rows[len(got)], fetched, lambda: self.take(core.ReadFailed(order.step)))
+
+    def sink(self, order: core.Emit, got: tuple[list[Any], ...]) -> None:
         if not self.alive:
             return
-        world, epoch = self.world, rows.label.step.epoch
+        world, epoch = self.world, order.step.epoch
         if world.before("DSink", self):
             world.kill_driver(self)
             return
@@ -244,7 +269,7 @@ class Driver:
         if held is not None and held[0] > self.generation and world.scenario.fenced_sink:
             world.kill_driver(self)
             return
-        world.checks.emitted(rows, got)
+        world.checks.emitted(order, got)
         world.sink[epoch] = (self.generation, got)
         world.after(world.rnd.randint(0, 6), self.commit, epoch)
 

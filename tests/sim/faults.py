@@ -9,15 +9,18 @@ import random
 from dataclasses import dataclass, field
 
 from ferry.contract import messages
-from ferry.protocol import coordinator_io, instance_io, sending
+from ferry.protocol import io as shared_io
+from ferry.protocol.coordinator import io as coordinator_io
+from ferry.protocol.instance import io as instance_io
+from tests.sim.data import SOURCE, Graph, Node
 from tests.sim.events import Dice, Weather
 
-INSTANCE_PLACES = ("Put", "Put", "Put", "Put", "Save", "LogDelta", "LogDelta", "LoadChunk", "BeginSnapshot", "Contribute", "Compute", "SendDelta",
+INSTANCE_PLACES = ("Apply", "Apply", "Apply", "Apply", "Save", "LogDelta", "LogDelta", "LoadChunk", "BeginSnapshot", "Contribute", "Compute", "SendDelta",
                    "Send", "Drop", "Forget", "ForgetLog")  # fmt: skip
 DRIVER_PLACES = ("DCommit", "DCommit", "DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmit", "DStartIngest", "DSink", "DSparkCommit",
                  "DAsk")  # fmt: skip
 
-assert all(hasattr(instance_io, place) or hasattr(sending, place) for place in INSTANCE_PLACES), (
+assert all(hasattr(instance_io, place) or hasattr(shared_io, place) for place in INSTANCE_PLACES), (
     "a place that no fault would ever be at"
 )
 assert all(
@@ -49,7 +52,7 @@ class Fault:
 class Scenario:
     """Everything about a seed that is drawn before it starts."""
 
-    operators: int
+    graph: Graph
     vnodes: int
     workers: int
     spare: int
@@ -126,7 +129,7 @@ def draw(seed: int) -> Scenario:
     ]
     moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
-        operators=operators,
+        graph=graph(seed, operators),
         vnodes=rnd.choice((1, 1, 2, 2, 3)),
         workers=workers,
         spare=spare,
@@ -145,6 +148,19 @@ def draw(seed: int) -> Scenario:
         losing=rnd.random() < 0.15,
         pulses=kind == 10,
     )
+
+
+def graph(seed: int, operators: int) -> Graph:
+    """Chains, branches, diamonds, sources anywhere, and timers in some operators."""
+    rnd = Dice(f"graph/{seed}")
+    if operators == 3:
+        operators = rnd.choice((3, 4))
+    made = [Node((SOURCE,), rnd.random() < 0.3)]
+    for operator in range(1, operators):
+        there = [SOURCE, *range(operator)]
+        inputs = sorted(rnd.sample(there, min(len(there), rnd.choice((1, 1, 2, 2, 3)))))
+        made.append(Node(tuple(inputs), rnd.random() < 0.3))
+    return tuple(made)
 
 
 def fault(rnd: random.Random, what: str) -> Fault:

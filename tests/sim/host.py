@@ -5,14 +5,14 @@ Files outlive a crash (unless the fault loses them); staged fragments, received 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import CommitId, InstanceId, Step
-from ferry.protocol import instance as core
+from ferry.protocol.instance import machine as core
 from ferry.protocol.steps import step_of
 from ferry.protocol.view import Chain
 from tests.sim import data
@@ -36,7 +36,7 @@ class Files:
     loaded: dict[int, Step] = field(default_factory=dict)
     """The base of the snapshot of which rows were loaded, by virtual node."""
     appended: dict[int, set[Step]] = field(default_factory=dict)
-    """Steps of which rows were put, by virtual node. A state of rows would hold a row twice that came by both ways."""
+    """Steps of which rows were applied, by virtual node. A state of rows would hold a row twice that came by both ways."""
 
 
 class Host:
@@ -63,7 +63,7 @@ class Host:
         self.full_until = 0
         """There is no room on its disk until then."""
         self.driver = ""
-        self.strangers: dict[str, bool] = {}
+        self.with_earlier_life: dict[str, bool] = {}
         """Who is still connected with an earlier life of this name."""
         self.ways: dict[str, Link] | None = None
         """Of an earlier life, which a later one has taken the name from: the connections that it still has."""
@@ -76,15 +76,18 @@ class Host:
         self.staged: dict[m.Fragment, dict[int, data.Partial]] = {}
         self.partials: dict[tuple[Any, ...], dict[int, list[data.Partial]]] = {}
         self.bodies: dict[CommitId, dict[tuple[InstanceId, Chain], Body]] = {}
-        """By label, leader and chain: what was computed here, or came with a delta."""
+        """By commit id, leader and chain: what was computed here, or came with a delta."""
         self.chunks: dict[m.Chunk, list[tuple[int, data.Row, int]]] = {}
         self.scans: dict[tuple[str, int], list[Any]] = {}
         saved, files = self.files.saved, self.files
         for v in [v for v in files.state if v not in saved.holds and v not in saved.learned]:
             self.forget(v)
-        self.floor = WATERMARK_NONE
-        """Slices that were final at this watermark are not here any more, and never come back. Not on the disk."""
-        self.expire(saved.low)
+        self.floors = [WATERMARK_NONE] * self.world.operators
+        """By operator: slices that were final at this watermark are not here any more, and never come back. Not on the disk."""
+        self.released = -1
+        self.expire(saved.floors(), saved.released)
+        self.tombs: dict[int, set[data.Row]] = {}
+        """By virtual node that is being learned: rows that were removed, which a chunk may still bring."""
         logged = tuple(d for entries in self.files.log.values() for d, _ in entries)
         self.core = core.Instance(
             InstanceId(self.name), self.world.operators, self.files.saved, logged, self.world.rules, learn_stall_ms=500,
@@ -162,7 +165,7 @@ class Host:
             link = self.ways.get(to)
             if link is not None and link.up:
                 net.send(self.name, to, lane, message, body, link)
-        elif to in self.strangers:
+        elif to in self.with_earlier_life:
             net.hold(self.name, to, lane, message, body)
         else:
             net.send(self.name, to, lane, message, body)
@@ -175,8 +178,8 @@ class Host:
             kind = type(effect)
             if watched and (self.full_until or kind.__name__ in counts):
                 fate = world.before(kind.__name__, self)
-                if fate in ("torn", "fails") and isinstance(effect, core.Put):
-                    self.put(effect.label, torn=True)
+                if fate in ("torn", "fails") and isinstance(effect, core.Apply):
+                    self.apply(effect.commit_id, torn=True)
                 if fate == "fails":
                     # It has told the driver, and does nothing more.
                     self.life, self.failed, self.failures = self.life + 1, True, self.failures + 1
@@ -218,8 +221,8 @@ class Host:
 
     def log(self, effect: core.LogDelta) -> None:
         delta = effect.delta
-        label = CommitId(delta.step, delta.attempt)
-        self.files.log.setdefault(label, []).append((delta, self.bodies[label][delta.leader, delta.chain]))
+        commit_id = CommitId(delta.step, delta.attempt)
+        self.files.log.setdefault(commit_id, []).append((delta, self.bodies[commit_id][delta.leader, delta.chain]))
 
     def save(self, effect: core.Save) -> None:
         before, self.files.saved = self.files.saved, effect.saved
@@ -231,20 +234,25 @@ class Host:
         self.bodies = {lb: b for lb, b in self.bodies.items() if lb.step > step}
 
     def forget_attempt(self, effect: core.ForgetAttempt) -> None:
-        self.files.log.pop(effect.label, None)
+        self.files.log.pop(effect.commit_id, None)
 
     def release(self, effect: core.Forget) -> None:
         epoch = effect.epoch
         self.staged = {f: b for f, b in self.staged.items() if f.step.epoch > epoch}
         self.partials = {k: b for k, b in self.partials.items() if k[0].epoch > epoch}
-        self.expire(effect.watermark)
+        self.expire(effect.watermarks, epoch)
 
-    def expire(self, watermark: int) -> None:
-        if watermark > self.floor:
-            self.floor = watermark
+    def expire(self, watermarks: Sequence[int], released: int) -> None:
+        higher = [max(pair) for pair in zip(self.floors, watermarks, strict=False)] or self.floors
+        if higher != self.floors or released > self.released:
+            self.floors, self.released = higher, max(self.released, released)
             state = self.files.state
             for v, rows in state.items():
-                state[v] = {r: x for r, x in rows.items() if (r[1] + 1) * data.SIZE[r[0]] > watermark}
+                state[v] = {r: x for r, x in rows.items() if self.lives(r)}
+
+    def lives(self, row: data.Row) -> bool:
+        """Slices that are over stay over, also when an old Apply is done again."""
+        return data.lives(self.world.graph, row, self.floors, self.released)
 
     def drop(self, effect: core.Drop) -> None:
         for v in effect.vnodes:
@@ -254,15 +262,16 @@ class Host:
         self.files.state.pop(vnode, None)
         self.files.loaded.pop(vnode, None)
         self.files.appended.pop(vnode, None)
+        self.tombs.pop(vnode, None)
 
     def load(self, effect: core.LoadChunk) -> None:
         files, chunk = self.files, effect.chunk
         base = step_of(chunk.base, self.world.operators)
         for v, row, x in self.chunks.pop(chunk):
             if any(step <= base for step in files.appended.get(v, ())):
-                self.world.checks.fail(f"{self.name} put a step of virtual node {v} and loads it with base {base}")
+                self.world.checks.fail(f"{self.name} applied a step of virtual node {v} and loads it with base {base}")
             files.loaded[v] = base
-            if data.end_of(row[0], row[1]) > self.floor:
+            if self.lives(row) and row not in self.tombs.get(v, ()):
                 files.state.setdefault(v, {}).setdefault(row, x)
 
     def begin_scan(self, effect: core.BeginSnapshot) -> None:
@@ -303,29 +312,32 @@ class Host:
             for v in vnodes:
                 parts = [p for heard in partials for p in heard.get(v, ())]
                 state = self.files.state.get(v, NOTHING)
-                body[v], n_late, n_fired = data.after_images(step.operator, state, parts, low, high)
+                body[v], n_late, n_fired = data.after_images(self.world.graph, step, state, parts, low, high)
                 late, fired = late + n_late, fired + n_fired
             out.append((chain, vnodes, late, fired))
             mine[InstanceId(self.name), chain] = body
         self.take(core.Computed(step, attempt, tuple(out)))
 
-    def begin_put(self, effect: core.Put) -> None:
-        self.put(effect.label)
+    def begin_apply(self, effect: core.Apply) -> None:
+        self.apply(effect.commit_id)
 
-    def put(self, label: CommitId, torn: bool = False) -> None:
+    def apply(self, commit_id: CommitId, torn: bool = False) -> None:
         files = self.files
-        bodies = [(v, body[v]) for delta, body in files.log.get(label, ()) for v in delta.vnodes if body[v]]
-        self.world.checks.put(self, label)
+        bodies = [(v, body[v]) for delta, body in files.log.get(commit_id, ()) for v in delta.vnodes if body[v]]
+        self.world.checks.applies(self, commit_id)
         if torn:
             rows = [(v, {row: x}) for v, part in bodies for row, x in part.items()]
             bodies = rows[: self.world.rnd.randint(0, len(rows))]
         for v, part in bodies:
-            if v in files.loaded and label.step <= files.loaded[v]:
-                self.world.checks.fail(f"{self.name} puts {label} of virtual node {v} after a snapshot that has it")
-            files.appended.setdefault(v, set()).add(label.step)
-            # Slices that are over stay over, also when an old put is done again.
-            live = {r: x for r, x in part.items() if (r[1] + 1) * data.SIZE[r[0]] > self.floor}
-            files.state.setdefault(v, {}).update(live)
+            if v in files.loaded and commit_id.step <= files.loaded[v]:
+                self.world.checks.fail(
+                    f"{self.name} applies {commit_id} of virtual node {v} after a snapshot that has it"
+                )
+            files.appended.setdefault(v, set()).add(commit_id.step)
+            live = {r: x for r, x in part.items() if self.lives(r)}
+            files.state[v] = data.apply(files.state.get(v, {}), live)
+            if self.world.keeps_tombs:
+                self.tombs.setdefault(v, set()).update(r for r, x in live.items() if x is None)
 
     def scan(self, life: int, learner: str, session: int) -> None:
         """Send the next chunk of what is there now."""
@@ -338,7 +350,7 @@ class Host:
         number, cursor, vnodes, base = scan
         rows = sorted((v, r) for v in vnodes for r in self.files.state.get(v, {}) if (v, r) > cursor)
         part, last = rows[:CHUNK_ROWS], len(rows) <= CHUNK_ROWS
-        chunk = m.Chunk(InstanceId(self.name), session, number, base, last, 0, self.floor)
+        chunk = m.Chunk(InstanceId(self.name), session, number, base, last, 0, WATERMARK_NONE)
         self.send(learner, "bulk", chunk, [(v, r, self.files.state[v][r]) for v, r in part])
         if last:
             del self.scans[(learner, session)]
@@ -346,13 +358,13 @@ class Host:
         scan[0], scan[1] = number + 1, part[-1]
         self.world.after(self.world.rnd.choice((1, 2, 5, 20)), self.scan, life, learner, session)
 
-    def read(self, generation: int, label: CommitId, low: int, high: int, vnodes: Any) -> list[Any] | None:
+    def read(self, generation: int, commit_id: CommitId, low: int, high: int, vnodes: Any) -> list[Any] | None:
         """Fired rows, or None: refused, or gone."""
-        if not self.alive or not self.core.may_read(generation, label, vnodes):
+        if not self.alive or not self.core.may_read(generation, commit_id, vnodes):
             return None
         out: list[Any] = []
         for v in vnodes:
-            out += data.fired_rows(label.step.operator, self.files.state.get(v, {}), low, high)
+            out += data.fired_rows(self.world.graph, commit_id.step, self.files.state.get(v, {}), low, high)
         return out
 
 
@@ -361,7 +373,7 @@ PERFORM: dict[type, Callable[[Host, Any], None]] = {
     core.Compute: Host.begin_compute,
     core.SendDelta: Host.send_delta,
     core.LogDelta: Host.log,
-    core.Put: Host.begin_put,
+    core.Apply: Host.begin_apply,
     core.Save: Host.save,
     core.ForgetLog: Host.forget_log,
     core.ForgetAttempt: Host.forget_attempt,

@@ -9,8 +9,8 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
-from ferry.protocol import coordinator as dcore
-from ferry.protocol import instance as icore
+from ferry.protocol.coordinator import machine as dcore
+from ferry.protocol.instance import machine as icore
 from tests.sim.checks import Checks
 from tests.sim.driver import Driver
 from tests.sim.events import Clock, Link, Net
@@ -69,7 +69,7 @@ class Links:
         if self.hosts[a].alive and self.hosts[b].alive:
             self.restore(a, b)
 
-    def part(self, a: str, b: str) -> None:
+    def separate(self, a: str, b: str) -> None:
         """Two instances cannot reach each other any more: their connection breaks, or it swallows what is sent."""
         self.apart[frozenset((a, b))] = silently = self.rnd.random() < 0.5
         if silently:
@@ -103,7 +103,7 @@ class Links:
             if other != name and link.up:
                 link.earlier = host
                 host.ways[other] = link
-                later.strangers[other] = True
+                later.with_earlier_life[other] = True
                 self.after(rnd.choice((5, 40, 200, 400)) + rnd.randint(0, 20), self.turn, other, later)
         self.hosts[name] = later
         self.after(rnd.randint(1, 40), self.start, name)
@@ -113,7 +113,7 @@ class Links:
 
     def turn(self, other: str, later: Host) -> None:
         """`other` has found the later life, and parts from the earlier one."""
-        if other in later.strangers:
+        if other in later.with_earlier_life:
             self.sever(other, later.name, self.rnd.choice((1, 1, 20)))
 
     def detach(self, link: Link, a: str, b: str) -> None:
@@ -121,7 +121,7 @@ class Links:
         earlier, link.earlier = link.earlier, None
         other = b if earlier.name == a else a
         del earlier.ways[other]
-        self.hosts[earlier.name].strangers.pop(other, None)
+        self.hosts[earlier.name].with_earlier_life.pop(other, None)
         if other in self.hosts:
             self.after(self.rnd.choice((0, 1, 5, 40)), earlier.take, icore.PeerLost(InstanceId(other)))
 
@@ -134,7 +134,7 @@ class Links:
                 self.sever(other, host.name, self.rnd.choice((1, 1, 20)))
 
     def connect(self, driver: Driver, host: Host) -> None:
-        if not driver.alive or not host.alive or driver.name in host.strangers:
+        if not driver.alive or not host.alive or driver.name in host.with_earlier_life:
             return
         self.restore(driver.name, host.name)
         life = self.net.link(driver.name, host.name).life

@@ -6,6 +6,7 @@ moment: an epoch that is planned anew covers something else. Drivers come and go
 
 from __future__ import annotations
 
+from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import CommitId
 from tests.sim.events import Dice
 
@@ -59,5 +60,15 @@ class Spark:
 
 def covered(meta: bytes) -> Range:
     """What the epoch that committed these notes covers."""
-    _, start, end = meta.split()
+    start, end, *_ = meta.split()
     return int(start), int(end)
+
+
+def greatest(meta: bytes, operators: int) -> list[int]:
+    """Greatest event time of the source, by the operator that read it."""
+    return [int(time) for time in meta.split()[2:]] if meta else [WATERMARK_NONE] * operators
+
+
+def notes(covers: Range, seen: list[int]) -> bytes:
+    """What an epoch commits with its steps."""
+    return " ".join(map(str, (*covers, *seen))).encode()

@@ -20,9 +20,10 @@ from ferry.contract import messages as m
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.documents import RunSettings
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term, vnode_shift
+from ferry.contract.results import StepResult
 from ferry.contract.routing import Group, Table, Version
 from ferry.kernels.schemas import state_schema
-from ferry.protocol import instance as core
+from ferry.protocol.instance import machine as core
 from ferry.sidecar.data import Data
 from tests.sim.data import SIZE
 from tests.sim.world import World
@@ -59,12 +60,13 @@ def delta(epoch: int, number: int, rows: Rows, vnodes: tuple[int, ...], chain: t
 def commit(
     epoch: int, number: int, low: int = 0, high: int = 0, dies_after: int | None = None, operator: int = 0
 ) -> Told:
-    return Told(m.Commit(CommitId(Step(epoch, operator), Attempt(1, number)), 1, low, high), {}, dies_after)
+    results = (StepResult(Attempt(1, number), low, high),)
+    return Told(m.Commit(CommitId(Step(epoch, operator), Attempt(1, number)), 1, results), {}, dies_after)
 
 
 def chunk(number: int, rows: Rows, base: int | None, last: bool = False, session: int = 1, floor: int = 0) -> Told:
-    label = CommitId(Step(base, 0), Attempt(1, base + 1)) if base is not None else None
-    return Told(m.Chunk(A, session, number, label, last, 0, floor), rows)
+    commit_id = CommitId(Step(base, 0), Attempt(1, base + 1)) if base is not None else None
+    return Told(m.Chunk(A, session, number, commit_id, last, 0, floor), rows)
 
 
 def spread(epoch: int, first: int | None = None) -> Rows:
@@ -86,12 +88,12 @@ LEARNED = [
 
 STORIES: dict[str, list[Told]] = {
     "a replica follows": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2), DIES, ASK],
-    "a put is cut short": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=2), ASK],
-    "a put is cut short after the commit record": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=1), ASK],
-    "a put is cut short, and its log is gone": [
+    "an Apply is cut short": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=2), ASK],
+    "an Apply is cut short after the commit record": [*HELD, delta(1, 2, spread(1), ALL), commit(1, 2, dies_after=1), ASK],
+    "an Apply is cut short, and its log is gone": [
         *HELD, delta(1, 2, spread(1), ALL), replace(commit(1, 2, dies_after=1), lost="*"), ASK, DIES, ASK,
     ],
-    "a put is cut short, and a part of its log is gone": [
+    "an Apply is cut short, and a part of its log is gone": [
         table(1, BOTH, ((C, ME), ()), BOTH, ((C, ME), ()), initial=True), delta(0, 1, of((0, 2), spread(0)), (0, 2)),
         delta(0, 1, of((1, 3), spread(0)), (1, 3), (C, ME), leader=C), replace(commit(0, 1, dies_after=1), lost=C), ASK,
         table(2, LEARNS, ((C,), ()), ((A,), ()), ((C,), ())), commit(0, 1), chunk(0, of((0,), spread(0)), 0),
@@ -252,7 +254,7 @@ class Simulated:
             raise AssertionError(what)
 
         nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-        world.checks = SimpleNamespace(put=nothing, saved=nothing, fail=fail)  # type: ignore[assignment]
+        world.checks = SimpleNamespace(applies=nothing, saved=nothing, fail=fail)  # type: ignore[assignment]
         world.before = lambda kind, who: self.count()  # type: ignore[method-assign]
         world.to_driver = lambda host, origin, message: self.sent.append(message)  # type: ignore[method-assign]
         world.net.send = lambda s, t, lane, message, body: self.sent.append(message)  # type: ignore[method-assign]
@@ -263,7 +265,7 @@ class Simulated:
         self.left = None
         self.sent = []
         self.host.start()
-        self.world.counts = {"Put": 0, "Save": 0, "Drop": 0, "ForgetLog": 0, "Send": 0, "LogDelta": 0, "LoadChunk": 0}
+        self.world.counts = {"Apply": 0, "Save": 0, "Drop": 0, "ForgetLog": 0, "Send": 0, "LogDelta": 0, "LoadChunk": 0}
 
     def count(self) -> str:
         if self.left is None:
@@ -286,8 +288,8 @@ class Simulated:
             if self.host.alive:
                 self.world.crash(self.host)
             log = self.host.files.log
-            for label in list(log) if told.lost else ():
-                log[label] = [(d, body) for d, body in log[label] if told.lost not in ("*", d.leader)]
+            for commit_id in list(log) if told.lost else ():
+                log[commit_id] = [(d, body) for d, body in log[commit_id] if told.lost not in ("*", d.leader)]
             self.begin()
 
     def holds(self) -> dict[int, Counter[tuple[int, int, int]]]:
@@ -296,7 +298,7 @@ class Simulated:
 
     @property
     def floor(self) -> int:
-        return self.host.floor
+        return self.host.floors[0]
 
     def logged(self) -> list[tuple[CommitId, tuple[int, ...]]]:
         return sorted((lb, d.vnodes) for lb, entries in self.host.files.log.items() for d, _ in entries)
@@ -335,7 +337,7 @@ def test_the_simulated_host_holds_what_the_real_one_does(
 
 @pytest.mark.sim
 @pytest.mark.parametrize("name", [name for name in STORIES if "log is gone" in name])
-def test_a_put_that_cannot_be_done_again_leaves_no_copy(name: str, tmp_path: Path) -> None:
+def test_an_apply_that_cannot_be_done_again_leaves_no_copy(name: str, tmp_path: Path) -> None:
     real = Real(tmp_path, AGGREGATE)
     story = STORIES[name]
     for told in story[: story.index(ASK) + 1]:

@@ -10,9 +10,9 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Term, worker_of
 from ferry.contract.routing import Group, Table, Version
-from ferry.protocol import coordinator as dcore
-from ferry.protocol import groups as g
-from ferry.protocol import instance as icore
+from ferry.protocol.coordinator import groups as g
+from ferry.protocol.coordinator import machine as dcore
+from ferry.protocol.instance import machine as icore
 from ferry.protocol.rules import Rules
 from ferry.protocol.story import short
 from tests.sim import checks, faults
@@ -27,7 +27,7 @@ HEALED = 1_200
 PATIENCE = 25_000
 """How long a healed world may take to finish."""
 
-NEED_ROOM = ("LogDelta", "Put", "LoadChunk")
+NEED_ROOM = ("LogDelta", "Apply", "LoadChunk")
 """What an instance cannot do on a full disk."""
 
 
@@ -35,16 +35,21 @@ class World(Links):
     """One seed."""
 
     def __init__(
-        self, seed: int, rules: Rules | None = None, verbose: bool = False, compares_offsets: bool = True
+        self,
+        seed: int,
+        rules: Rules | None = None,
+        verbose: bool = False,
+        compares_offsets: bool = True,
+        keeps_tombs: bool = True,
     ) -> None:
         self.seed, self.rules, self.verbose = seed, rules or Rules(), verbose
         self.rnd = Dice(f"world/{seed}")
         s = self.scenario = faults.draw(seed)
-        self.operators, self.vnodes, self.epochs = s.operators, s.vnodes, s.epochs
+        self.graph, self.operators, self.vnodes, self.epochs = s.graph, len(s.graph), s.vnodes, s.epochs
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.CoordinatorSettings(
-            operators=s.operators, attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300, warm_ms=3_000,
-            bar_ms=100, bar_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
+            operators=len(s.graph), attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300, warm_ms=3_000,
+            backoff_ms=100, backoff_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
             retry_max_ms=4_000, apart_ms=6_000, pace=g.Pace(s.batch),
         )  # fmt: skip
         self.clock = Clock()
@@ -60,9 +65,10 @@ class World(Links):
         self.journal: Table | None = None
         self.journal_up = True
         self.writer = ""
-        self.sink: dict[int, tuple[int, list[Any]]] = {}
+        self.sink: dict[int, tuple[int, tuple[list[Any], ...]]] = {}
         self.spark = Spark(s.epochs, self.rnd)
         self.compares_offsets = compares_offsets
+        self.keeps_tombs = keeps_tombs
         """Whether a new driver makes Spark's log agree with the state; a test removes it, like a rule."""
         self.desired: dcore.Desired | None = None
         self.drivers: dict[str, Driver] = {}
@@ -185,12 +191,12 @@ class World(Links):
             # A job that has not begun waits for its first workers for as long as they take.
             begun = self.journal is not None and not self.journal.initial
             host.stand(f.length if begun else min(f.length, 1500), frozen=True)
-        elif what == "twin" and host.alive and host.ways is None and not host.strangers and self.may_lose(host):
+        elif what == "twin" and host.alive and host.ways is None and not host.with_earlier_life and self.may_lose(host):
             self.double(host, f.length)
         elif what == "forget" and (self.driver is None or not self.driver.alive):
             self.spark.forget()
         elif what == "apart":
-            self.part(*rnd.sample(sorted(self.hosts), 2))
+            self.separate(*rnd.sample(sorted(self.hosts), 2))
         elif what == "rollback" and host.alive and self.may_lose(host):
             self.after(length or rnd.randint(20, 200), self.roll_back, host, copy.deepcopy(host.files))
         elif what in ("driver", "zombie") and driver is not None and driver.alive:
@@ -234,7 +240,7 @@ class World(Links):
         assert self.journal is not None
         in_sync = {i: True for x in self.journal.groups for i in x.in_sync if i != host.name}
         known = [self.hosts[i].files.saved.committed for i in in_sync]
-        return any(label is not None and label >= given for label in known)
+        return any(commit_id is not None and commit_id >= given for commit_id in known)
 
     def may_lose(self, host: Host) -> bool:
         """Files are lost only if every virtual node has another living in-sync copy, unless the scenario allows it.
@@ -243,7 +249,7 @@ class World(Links):
         """
         if self.scenario.losing or self.journal is None:
             return self.journal is not None
-        tables = [self.journal, *(d.core.writing for d in self.drivers.values() if d.core.writing is not None)]
+        tables = [x for x in (self.journal, *(d.core.journaling.writing for d in self.drivers.values())) if x]
         return all(
             any(i != host.name and self.hosts[i].alive and self.hosts[i].lost_at < 0 for i in x.in_sync)
             for table in tables

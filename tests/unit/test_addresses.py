@@ -14,19 +14,18 @@ from unittest.mock import MagicMock
 import prometheus_client as prom
 import pytest
 
-from ferry import scrape
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.addresses import is_v6, netloc
 from ferry.contract.documents import RunSettings
 from ferry.contract.places import DriverPlace
 from ferry.coordinator import control
-from ferry.coordinator.progress import Progress
+from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import standalone
 from ferry.environment import Environment
 from ferry.sidecar.node import Node
+from ferry.system.monitoring import MonitoringServer
 from ferry.worker import launch
 from ferry_operator.control.driver_client import DriverClient
-from ferry_operator.kube.process.health import Health
 
 TOKEN = {"Authorization": "Bearer t"}
 
@@ -49,12 +48,12 @@ def test_how_addresses_stand_in_a_url() -> None:
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_metrics_and_health_are_reached(host: str) -> None:
-    port = scrape.serve(prom.CollectorRegistry(), (host, 0), "t")
-    request = urllib.request.Request(f"http://{netloc(host, port)}/metrics", headers=TOKEN)
-    assert urllib.request.urlopen(request, timeout=10).status == 200
-    health = Health(0, lambda: None, lambda: b"", None)
-    assert urllib.request.urlopen(f"http://{netloc(host, health.port)}/healthz", timeout=10).read() == b"ok"
-    health.close()
+    for listens in (host, ""):
+        server = MonitoringServer(prom.CollectorRegistry(), (listens, 0), "t", lambda: None)
+        request = urllib.request.Request(f"http://{netloc(host, server.port)}/metrics", headers=TOKEN)
+        assert urllib.request.urlopen(request, timeout=10).status == 200
+        assert urllib.request.urlopen(f"http://{netloc(host, server.port)}/healthz", timeout=10).read() == b"ok"
+        server.close()
 
 
 @pytest.mark.parametrize(("host", "spark"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
@@ -93,7 +92,7 @@ def test_a_driver_is_asked(host: str, tls: str, tmp_path: Path) -> None:
     settings = replace(settings, directory=str(tmp_path), secret="s", tls=tls)
     loop: Any = SimpleNamespace(stands_for=lambda: 0.0, machine=SimpleNamespace(generation=1))
     registry = prom.CollectorRegistry()
-    url = control.serve(loop, Progress("job", ""), registry, settings, lambda: None, (host, 0))
+    url = control.serve(loop, DriverMetrics("job", ""), registry, settings, lambda: None, (host, 0))
     assert url.startswith(f"{'https' if tls == 'run' else 'http'}://{netloc(host, 0).removesuffix('0')}")
     link = DriverClient()
     assert link.stop(url, "s")

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from ferry import environment as surroundings
+from ferry.contract import ports
 from ferry_operator.kube import __main__ as operator
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.rbac import NODE_RIGHTS, RIGHTS, UNCALLED
-from ferry_operator.kube.manifests import parts
+from ferry_operator.kube.api.rbac import NODE_RULES, RULES, UNCALLED
 from ferry_operator.kube.manifests.release import USER
 from tests.unit.charts import (
     CHART,
@@ -154,11 +153,11 @@ def test_a_pod_that_is_not_restricted_is_seen() -> None:
 @pytest.mark.parametrize("name", MATRIX)
 def test_rights_are_few_and_of_the_namespace(rendered: dict[str, list[Document]], name: str) -> None:
     documents = rendered[name]
-    assert rights(documents) == listed(RIGHTS)
+    assert rights(documents) == listed(RULES)
     assert {verb for verb, _, what in rights(documents) if what == "secrets"} == {"create", "patch"}, (
         "nobody reads a Secret"
     )
-    cluster = listed(NODE_RIGHTS) if name == "everything" else set()
+    cluster = listed(NODE_RULES) if name == "everything" else set()
     assert rights(documents, "ClusterRole") == cluster
     assert bool(of_kind(documents, "ClusterRoleBinding")) == bool(cluster)
     assert "*" not in {word for right in rights(documents) | cluster for word in right}
@@ -230,13 +229,13 @@ def test_network_policies_let_through_what_processes_use() -> None:
     beside, operator_in, scraped = policy["spec"]["ingress"]
     ((low, high),) = ((port["port"], port["endPort"]) for port in beside["ports"])
     used = [
-        *(parts.CONTROL_PORT, parts.MASTER_PORT, surroundings.SPARK_WORKER_PORT),
-        *(surroundings.SPARK_DRIVER_PORT, surroundings.SPARK_BLOCKS_PORT + SPARK_RETRIES),
-        *(surroundings.CHANNEL_PORT, surroundings.CHANNEL_PORT + INSTANCES_MAX - 1),
-        *(surroundings.FLIGHT_PORT, surroundings.FLIGHT_PORT + INSTANCES_MAX - 1),
+        *(ports.CONTROL, ports.SPARK_MASTER, ports.SPARK_WORKER),
+        *(ports.SPARK_DRIVER, ports.SPARK_BLOCKS + SPARK_RETRIES),
+        *(ports.CHANNEL, ports.CHANNEL + INSTANCES_MAX - 1),
+        *(ports.FLIGHT, ports.FLIGHT + INSTANCES_MAX - 1),
     ]
     assert all(low <= port <= high for port in used), (low, high, used)
-    assert operator_in["ports"] == [{"port": parts.CONTROL_PORT}] and scraped["ports"] == [{"port": parts.METRICS_PORT}]
+    assert operator_in["ports"] == [{"port": ports.CONTROL}] and scraped["ports"] == [{"port": ports.METRICS}]
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     (closed,) = of_kind(render({"networkPolicies.jobEgress": []}), "NetworkPolicy", "jobs")
     assert closed["spec"]["policyTypes"] == ["Ingress", "Egress"] and len(closed["spec"]["egress"]) == 3

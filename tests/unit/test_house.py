@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -29,7 +30,9 @@ IMPORTERS_MAX = {
     "pyverbs": 1,
     "duckdb": 1,
     "fastapi": 2,  # the driver's control endpoint, the supervisor's
-    "uvicorn": 2,
+    "uvicorn": 1,
+    "wsgiref": 1,
+    "http": 0,
     "matplotlib": 1,
     "kopf": 1,
     "kubernetes": 1,
@@ -158,6 +161,39 @@ def names_no_machine_path(source: Source) -> list[str]:
     return [f"names {found}" for found in re.findall(r"(?<![\w.}/])/(?:tmp|root|work|home|Users)(?:/|\b)", source.text)]
 
 
+RENAMES = {
+    "runtime/ferry/system/files.py": "files that are replaced whole",
+    "runtime/ferry/contract/documents.py": "a part of the timeline that is full",
+    "runtime/ferry/driver/dead_letters.py": "a folder that tasks have written to",
+    "runtime/ferry/spark/sinks.py": "a folder that tasks have written to, and a damaged one",
+    "runtime/ferry/store/segments.py": "a file that is written a part at a time, between other work",
+    "runtime/ferry/worker/follower.py": "a folder that is moved aside",
+}
+"""Who renames what. To write a file and then rename it is `ferry.system.files.replacing`."""
+
+
+def replaces_files_in_one_place(source: Source) -> list[str]:
+    """What is left behind by a write that fails, and what is on the disk when, is thought out once."""
+    calls = (node.func for node in ast.walk(source.tree) if isinstance(node, ast.Call))
+    renames = {
+        ast.unparse(f)
+        for f in calls
+        if isinstance(f, ast.Attribute) and (f.attr in ("rename", "renames") or ast.unparse(f) == "os.replace")
+    }
+    return [] if source.path in RENAMES else [f"calls {name}" for name in sorted(renames)]
+
+
+def variables_of(source: Source) -> set[str]:
+    """Names of Ferry's environment variables that a file spells."""
+    nodes = list(ast.walk(source.tree))
+    texts = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return {
+        t
+        for t in texts | {n.arg or "" for n in nodes if isinstance(n, ast.keyword)}
+        if re.fullmatch(r"FERRY_[A-Z_]+", t)
+    }
+
+
 def kernel_stands_alone(source: Source) -> list[str]:
     """Numba's cache does not see a change in another file: a compiled function calls only those of its own file."""
     if not source.numba_functions():
@@ -176,7 +212,40 @@ def kernel_stands_alone(source: Source) -> list[str]:
 _COMPILED_MODULES = {name.rpartition(".")[0] for name in COMPILED}
 
 
+PRIVATE_WORDS = {
+    "crew", "desk", "drowse", "graves", "in_step", "inforce", "meters", "mind", "nudge", "said", "scrape", "sightings",
+    "slumber", "strangers", "told", "trial", "trouble", "troubles", "turnover", "wish", "wishes",
+}  # fmt: skip
+"""Words that the field has others for (README, "The words"), and verbs with many meanings."""
+
+
+def defined_names(source: Source) -> Iterator[tuple[int, str]]:
+    """(line, name) of all that a file gives a name to."""
+    yield 1, Path(source.path).stem
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.arg():
+                yield node.lineno, node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.lineno, node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.lineno, node.attr
+
+
+def uses_words_of_the_field(source: Source) -> list[str]:
+    """A name is understood by who knows Flink, Kafka and Kubernetes, and not Ferry."""
+    complaints = []
+    for line, name in defined_names(source):
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_")
+        found = [word for word in PRIVATE_WORDS if re.search(rf"(^|_){word}(_|$)", words)]
+        complaints += [f"line {line} calls something '{name}': find the field's word for '{word}'" for word in found]
+    return complaints
+
+
 RULES: list[Callable[[Source], list[str]]] = [
+    uses_words_of_the_field,
     has_docstring,
     has_plain_name,
     is_short,
@@ -184,6 +253,7 @@ RULES: list[Callable[[Source], list[str]]] = [
     builds_one_field_a_line,
     never_pickles,
     names_no_machine_path,
+    replaces_files_in_one_place,
     kernel_stands_alone,
 ]
 
@@ -207,10 +277,15 @@ def test_every_file_keeps_the_rule(rule: Callable[[Source], list[str]]) -> None:
             "runtime/ferry/x.py",
             "class X:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n",
         ),
+        (uses_words_of_the_field, "runtime/ferry/x.py", "def f(x):\n    x.last_told = 1\n"),
+        (uses_words_of_the_field, "runtime/ferry/x.py", "class DriverTrouble: pass\n"),
+        (uses_words_of_the_field, "runtime/ferry/driver/meters.py", ""),
         (never_pickles, "runtime/ferry/x.py", "def f():\n    from pickle import loads\n"),
         (never_pickles, "runtime/ferry/x.py", "import cloudpickle.fast\n"),
         (names_no_machine_path, "runtime/ferry/x.py", "P = '/tmp/ferry'\n"),
         (names_no_machine_path, "runtime/ferry/x.py", "# see /home/me\n"),
+        (replaces_files_in_one_place, "runtime/ferry/x.py", "os.replace(a, b)\n"),
+        (replaces_files_in_one_place, "runtime/ferry/x.py", "def f(a):\n    a.parent.rename(b)\n"),
     ],
 )
 def test_a_rule_sees_what_breaks_it(rule: Callable[[Source], list[str]], path: str, text: str) -> None:
@@ -246,6 +321,21 @@ def test_a_class_name_has_one_meaning() -> None:
     assert public_classes(again) == {"X": ["runtime/ferry/a.py", "runtime/ferry/b.py"]}
 
 
+def test_a_file_that_renames_nothing_any_more_leaves_the_table() -> None:
+    found = {s.path for s in SOURCES if replaces_files_in_one_place(Source("x", s.text))}
+    assert found == set(RENAMES)
+
+
+def test_an_environment_variable_is_spelled_in_one_file() -> None:
+    spelled: dict[str, list[str]] = {}
+    for source in SOURCES:
+        for name in variables_of(source):
+            spelled.setdefault(name, []).append(source.path)
+    twice = {name: paths for name, paths in spelled.items() if len(paths) > 1}
+    assert "FERRY_HOST" in spelled and not twice, f"have it in contract/variables.py: {twice}"
+    assert variables_of(Source("x.py", "start(FERRY_A=read('FERRY_B'))\n")) == {"FERRY_A", "FERRY_B"}
+
+
 def test_exceptions_are_still_needed() -> None:
     """A file that became short again leaves the list, so that it stays short."""
     lengths = {source.path: source.text.count("\n") for source in SOURCES}
@@ -266,15 +356,28 @@ def test_the_operator_folder_is_no_package() -> None:
     assert "operator" not in Path(inspect.getfile(importlib.import_module("operator"))).parent.name
 
 
+def names_for_types() -> set[str]:
+    """The names that `ferry/__init__.py` lists for type checkers."""
+    (source,) = [s for s in SOURCES if s.path == "runtime/ferry/__init__.py"]
+    assigned = [
+        n for n in ast.walk(source.tree) if isinstance(n, ast.Assign) and "__all__" in ast.unparse(n.targets[0])
+    ]
+    (names,) = [ast.literal_eval(node.value) for node in assigned]
+    return set(names)
+
+
 def test_ferry_shows_what_it_means_to_show() -> None:
     """`ferry.__all__` is sorted, complete and honest: exactly the names that have a home, and each can be had."""
     ferry = importlib.import_module("ferry")
-    names = list(getattr(ferry, "__all__", []))
+    names = list(ferry.__all__)
     assert names == sorted(set(names))
     assert all(hasattr(ferry, name) for name in names)
-    public = {n for n in dir(ferry.contract.errors) if n in names} | {n for home in ferry._HOMES.values() for n in home}
-    assert public == set(names)
     functions = importlib.import_module("ferry.kernels.aggregates")
+    assert {n for home in ferry._HOMES.values() for n in home} | set(functions.__all__) == set(names)
+    assert set(names) == names_for_types() | set(functions.__all__), "what mypy is told of"
+    everything: dict[str, object] = {}
+    exec("from ferry import *", everything)
+    assert everything.keys() - {"__builtins__"} == set(names)
     assert set(functions.__all__) == set(functions.FUNCTIONS), "a function is entered by the word that pipelines use"
     assert all(getattr(ferry, word) is getattr(functions, word) for word in functions.__all__)
     code = "import sys; from ferry import environment; sys.exit('pyarrow' in sys.modules)"
@@ -298,9 +401,107 @@ def test_readme_explains_the_nouns_of_the_contract() -> None:
         assert word in glossary, f"README.md does not explain '{word}'"
 
 
+def strays(source: Source) -> list[str]:
+    """What a file of `bench` imports although it belongs to another command."""
+    own = ".".join(Path(source.path).parts[1:3]) if source.path.startswith("bench/parts/") else Path(source.path).stem
+    mine = f"bench.parts.{own.removeprefix('parts.').removesuffix('_kube')}"
+    modules = {
+        f"{module}.{name}" if module in ("bench", "bench.parts") else module for module, name in source.imports()
+    }
+    ours = sorted(module for module in modules if module.startswith("bench."))
+    return [m for m in ours if not f"{m}.".startswith(("bench.shared.", f"{mine}."))]
+
+
+def test_the_parts_of_a_measurement_are_its_own() -> None:
+    """What two commands of `bench` need is in `bench/shared`; nothing of Ferry needs any of it."""
+    files = [Source(f.relative_to(ROOT).as_posix(), f.read_text("utf-8")) for f in (ROOT / "bench").rglob("*.py")]
+    assert len(files) > 9 and not {f.path: strays(f) for f in files if strays(f)}
+    assert not [s.path for s in SOURCES if any(module.split(".")[0] == "bench" for module, _ in s.imports())]
+    wrong = "from bench.parts.demo import oracle\nfrom bench.shared import results\nfrom bench import demo\n"
+    assert strays(Source("bench/handover.py", wrong)) == ["bench.demo", "bench.parts.demo"]
+    assert strays(Source("bench/shared/results.py", wrong)) == ["bench.demo", "bench.parts.demo"]
+    assert strays(Source("bench/parts/demo/telling.py", wrong)) == ["bench.demo"]
+
+
+def documents() -> list[Path]:
+    """What a reader is given, but for decision records: these say what was so when it was decided."""
+    records = ROOT / "docs" / "decisions"
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    for folder in ("bench", "charts", "images", "operator", "runtime", "tests"):
+        found += (ROOT / folder).rglob("*.md")
+    return sorted(path for path in found if records not in path.parents)
+
+
+ROOTS = (".", "runtime", "runtime/ferry", "operator/ferry_operator", "operator/ferry_operator/kube")
+"""From where documents name files, beside their own folder."""
+
+NOT_IN_A_CLONE = {"JOB.yaml", "bench/X.py", "bench/results"}
+
+
+def missing_files(document: Path, text: str, folders: set[str]) -> list[str]:
+    """Files that a document names in backticks or links to, and that are not there. `folders`: names of ours."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    words = {word.rstrip(",:;/") for span in re.findall(r"`([^`\n]+)`", prose) for word in span.split()}
+    named = {
+        w for w in words - NOT_IN_A_CLONE if re.fullmatch(r"[\w.*-]+(/[\w.*-]+)*", w) and "*" not in w.split("/")[0]
+    }
+    named = {w for w in named if re.search(r"\.(py|md|sh|toml|yaml)$", w) or ("/" in w and w.split("/")[0] in folders)}
+    bases = [document.parent, *(ROOT / base for base in ROOTS)]
+    missing = [w for w in named if not any(any(base.glob(w)) for base in bases)]
+    if document.name == "ARCHITECTURE.md":  # names files of the room that it speaks of
+        missing = [w for w in missing if "/" in w or not any(document.parent.rglob(w))]
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", prose)
+    return sorted([*missing, *(link for link in links if not (document.parent / link).exists())])
+
+
 def test_documents_name_files_that_exist() -> None:
-    """A Makefile target or a script that the README names is there."""
+    """A file that a document names is there, and so is a target of `make` that the README names."""
+    folders = {path.name for path in ROOT.glob("*/") if not path.name.startswith(".")}
+    folders |= {
+        path.name for base in ROOTS for path in (ROOT / base).glob("*/") if not path.name.startswith((".", "_"))
+    }
+    assert ROOT / "docs" / "design.md" in documents()
+    missing = {str(d.relative_to(ROOT)): missing_files(d, d.read_text("utf-8"), folders) for d in documents()}
+    assert not {d: files for d, files in missing.items() if files}
+    broken = "`store/no.py`, `sidecar/no`, `no.py` [x](no.md#y) and `driver/epochs.py`, `k8s.io/no` ```no.sh```"
+    assert missing_files(ROOT / "docs" / "x.md", broken, folders) == ["no.md", "no.py", "sidecar/no", "store/no.py"]
     readme = (ROOT / "README.md").read_text("utf-8")
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in sorted(set(re.findall(r"\bmake ([a-z-]+)", readme))):
         assert re.search(rf"^(?:[a-z -]*\s)?{target}\b[a-z -]*:", makefile, re.MULTILINE), f"no target '{target}'"
+
+
+def wrong_sections(files: dict[str, str], design: str) -> list[str]:
+    """Places that cite a section of the design that it does not have."""
+    there = set(re.findall(r"^## (\d+)\. ", design, re.MULTILINE))
+    cited = [(path, n) for path, text in files.items() for n in re.findall(r"docs/design\.md, section (\d+)", text)]
+    return [f"{path}: section {n}" for path, n in cited if n not in there]
+
+
+def test_sections_of_the_design_that_are_cited_exist() -> None:
+    design = (ROOT / "docs" / "design.md").read_text("utf-8")
+    files = {s.path: s.text for s in SOURCES} | {str(d.relative_to(ROOT)): d.read_text("utf-8") for d in documents()}
+    files |= {f"tests/sim/{f.name}": f.read_text("utf-8") for f in (ROOT / "tests" / "sim").glob("*.py")}
+    assert any("docs/design.md, section" in text for text in files.values())
+    assert not wrong_sections(files, design)
+    assert wrong_sections({"a.py": "see docs/design.md, section 99"}, design) == ["a.py: section 99"]
+
+
+def test_the_design_names_every_rule_once() -> None:
+    """Each rule of the protocol keeps one of the invariants; what watches them is there."""
+    design = (ROOT / "docs" / "design.md").read_text("utf-8")
+    table = design.partition("\n## 4. ")[2].partition("\n## ")[0]
+    rules = [*importlib.import_module("ferry.protocol.rules").Rules.__dataclass_fields__]
+    assert rules and [rule for rule in rules if table.count(f"`{rule}`") != 1] == []
+    checks = (ROOT / "tests" / "sim" / "checks.py").read_text("utf-8")
+    named = re.findall(r"`Checks\.(\w+)`", table)
+    assert named and [name for name in named if f"def {name}(self" not in checks] == []
+
+
+@pytest.mark.parametrize("command", sorted(f.name for f in (ROOT / "bench").glob("[a-z]*.py")))
+def test_a_command_of_bench_starts_from_anywhere(command: str, tmp_path: Path) -> None:
+    """With the Python of .venv and nothing else: `scripts/setup` shows it the root of the clone."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    started = [str(ROOT / ".venv" / "bin" / "python"), str(ROOT / "bench" / command), "--help"]
+    done = subprocess.run(started, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "usage:" in done.stdout.lower(), done.stderr

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
 
-from images import classpath, pin
+from ferry.kernels.aggregates import FUNCTIONS
+from images import classpath, pin, warm_kernels
 from tests.unit.charts import ROOT
 
 IMAGES = ROOT / "images"
@@ -42,6 +45,7 @@ def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None
         *(f.relative_to(ROOT) for f in IMAGES.iterdir() if f.is_file()),
         *map(Path, ("runtime/ferry/__init__.py", "runtime/ferry/contract/names.py", "runtime/ferry/driver/job.py")),
         Path("operator/ferry_operator/control/decide.py"),
+        Path("runtime/ferry/system/files.py"),
     ]
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +64,16 @@ def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None
     (tmp_path / "runtime/ferry/contract/names.py").write_text("changed")
     assert digest(tmp_path, "operator") != after
     assert digest(tmp_path, "runtime", SLIM="safe") != digest(tmp_path, "runtime")
+
+
+def test_the_operators_image_has_the_rooms_of_ferry_that_the_operator_may_import() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    allowed = next(c["ignore_imports"] for c in contracts if c["name"].startswith("The operator knows of ferry only"))
+    rooms = {arrow.split(" -> ferry.")[1].partition(".")[0] for arrow in allowed}
+    stage = (IMAGES / "Containerfile").read_text().partition(" AS operator\n")[2].partition("\nFROM ")[0]
+    assert set(re.findall(r"^COPY runtime/ferry/(\w+) ", stage, re.MULTILINE)) == rooms
+    parts = re.search(r"operator\) parts\+=\((.*)\)", (IMAGES / "build").read_text())
+    assert parts and set(re.findall(r"runtime/ferry/(\w+)(?= |$)", parts[1])) - {"__init__"} == rooms
 
 
 def test_spark_gets_one_jar_that_names_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,3 +127,8 @@ def test_kernels_of_the_image_are_found_in_a_copy(tmp_path: Path) -> None:
     assert sorted(image.rglob("*.nb?")) == before
     image.rename(tmp_path / "gone")
     assert use(**copied)[:2] == (1, 0), "the copy is made once"
+
+
+def test_kernels_of_every_aggregate_function_are_compiled_into_the_image() -> None:
+    compiled = {a.function for descriptor in warm_kernels.descriptors() for a in descriptor.aggregates}
+    assert compiled == set(FUNCTIONS)

@@ -45,10 +45,11 @@ def shown(sums: pa.RecordBatch) -> pa.Table:
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """Sums and means per region."""
+    """Sums and means per region, and about how many prices there were."""
     sales = streams["sales"].map_batches(kept).transform(placed).map_batches(taxed)
     sums = (
         sales.event_time("ts", delay="5s").key_by("region").window(ferry.tumbling("10s"))
-        .aggregate("sums", num=ferry.count(), total=ferry.sum("cents"), tax=ferry.sum("tax"))
+        .aggregate("sums", num=ferry.count(), total=ferry.sum("cents"), tax=ferry.sum("tax"),
+                   prices=ferry.approx_count_distinct("cents"))
     )  # fmt: skip
     return sums.map_batches(shown).sink(ferry.console(limit=2))

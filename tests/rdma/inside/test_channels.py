@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from channel_rig import SECRET, WAIT, Rig, hold_all, together
+from channel_rig import SECRET, WAIT, Rig, defer_all, together
 
 from ferry.channel.base import Lane
 from ferry.channel.rdma.endpoint import Notify, RdmaSettings
@@ -20,12 +20,12 @@ from ferry.contract.errors import Bug, Exhausted, Unreachable
 
 CHILD = """
 import sys, threading
-from ferry.channel.base import Held, Lane
+from ferry.channel.base import DeferredCredit, Lane
 from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma.device import choose_device
 notify, port, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 settings = RdmaSettings(notify=Notify(notify))
-keep = lambda message: Held() if message.lane == Lane.BULK else None
+keep = lambda message: DeferredCredit() if message.lane == Lane.BULK else None
 endpoint = RdmaEndpoint("child", "job", sys.stdin.readline().strip().encode(), keep, lambda p, c: None,
                         lambda p, r: None, device=choose_device(settings.shape), settings=settings)
 if port:
@@ -61,12 +61,12 @@ def child():
         process.wait()
 
 
-def joined(channel):
+def established(channel):
     """The link of a channel, once its bytes go over it; the first ones go over TCP."""
     deadline = time.monotonic() + WAIT
-    while channel._carriage.joined is None and time.monotonic() < deadline:
+    while channel.transport._control.established is None and time.monotonic() < deadline:
         time.sleep(0.001)
-    return channel._carriage.joined
+    return channel.transport._control.established
 
 
 def notify_of(rig):
@@ -101,14 +101,14 @@ def test_a_killed_process_is_noticed_also_by_a_sender_without_credit(rig, child)
 def test_a_peer_that_only_verbs_can_see_dead_is_noticed_in_under_a_second(rig):
     """Its TCP connection stays open and silent, as when its machine lost power; nothing is outstanding."""
     a, b, to_b, to_a = rig.pair()
-    link = joined(to_a).link
-    assert joined(to_b)
+    link = established(to_a).queue_pair
+    assert established(to_b)
     to_b.send(Lane.DELTA, 1, 0, b"")
     b.next()
     assert to_b.flush(WAIT)
     broken = link._lib.QPAttr()
     broken.qp_state = link._lib.enums.IBV_QPS_ERR
-    to_a._step = lambda: time.sleep(0.01) is None  # the peer's thread does nothing any more
+    to_a.transport._step = lambda: time.sleep(0.01) is None  # the peer's thread does nothing any more
     time.sleep(0.1)
     gone = time.monotonic()
     link._qp.modify(broken, link._lib.enums.IBV_QP_STATE)
@@ -126,7 +126,7 @@ def test_a_frozen_writer_that_wakes_after_the_end_writes_nothing(rig, child):
     a.opened.get(timeout=WAIT)
     a.take(50)
     channel = a.endpoint.channel("child")
-    ring = joined(channel).inbound.ring
+    ring = established(channel).inbound.ring
     watched = memoryview(ring._map)  # keeps the memory when the channel is gone
     process.send_signal(signal.SIGSTOP)
     channel.close("fenced")
@@ -173,14 +173,14 @@ def test_bodies_in_lent_memory_are_sent_from_where_they_are(rig):
     log[:] = os.urandom(1 << 20)
     a.endpoint.lend(log)
     channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
-    assert joined(channel)
+    assert established(channel)
     view = memoryview(log)
     channel.send(Lane.BULK, 1, 0, b"head", (view[1000:300_000], b"between", view[500_000:]), timeout=WAIT)
     got = b.next()
     assert bytes(got.body) == log[1000:300_000] + b"between" + log[500_000:]
     assert channel.flush(WAIT)
     # What was copied into the stage is little: the rest of every slot is still the zeros of a fresh mapping.
-    copied = len(bytes(joined(channel).outbound._stage.view).replace(b"\0", b""))
+    copied = len(bytes(established(channel).outbound._staging.view).replace(b"\0", b""))
     assert copied < 4096 and a.endpoint.lent_bytes > 800_000
     view.release()
 
@@ -194,7 +194,7 @@ assert limits.locked_bytes == 8 << 20 and not limits.may_lock, limits
 links = PINNED_BYTES_MAX // RingShape().pinned_bytes
 assert ring_error(links, RingShape(), limits) is None
 device = choose_device(RingShape())
-opened = [device.link(RingShape().send_depth, RingShape().receives) for _ in range(links)]
+opened = [device.queue_pair(RingShape().send_depth, RingShape().receives) for _ in range(links)]
 for link in opened:
     link.region(RingShape().ring_bytes, remote=True)
     link.region(RingShape().ring_bytes, remote=False)
@@ -224,7 +224,7 @@ def test_rings_of_many_shapes(notify, shape):
         for size in (0, 1, 100, shape.payload_bytes, 30_000):
             to_b.send(Lane.DELTA, size, 0, b"h", (os.urandom(size),), timeout=WAIT)
             assert b.next().kind == size
-        kept, b.handler = hold_all(Lane.BULK)
+        kept, b.handler = defer_all(Lane.BULK)
         for _ in range(limits.SLOTS):
             to_b.send(Lane.BULK, 1, 0, b"", timeout=WAIT)
         with pytest.raises(Exhausted):

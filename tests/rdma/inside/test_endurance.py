@@ -105,10 +105,12 @@ def test_memory_stays_flat_over_many_messages(rig):
         while sent < count:
             channel.send(Lane.DELTA, 1, 0, b"", body, WAIT)  # waits for credit
             sent += 1
-            with channel._wire:  # what is queued now shares slots, as the messages of busy senders do
+            with (
+                channel.transport.connection.sending
+            ):  # what is queued now shares slots, as the messages of busy senders do
                 while sent < count and channel.send_nowait(Lane.DELTA, 1, 0, b"", body):
                     sent += 1
-            channel._bell.ring()
+            channel.transport._waker.wake()
         assert reached.wait(WAIT)
         gc.collect()
 
@@ -118,7 +120,7 @@ def test_memory_stays_flat_over_many_messages(rig):
         sizes.append(resident())
     rate = MESSAGES / (time.monotonic() - began)
     print(
-        f"{MESSAGES} messages, {rate:.0f} a second, {channel._carriage.joined.posts.posted} requests, resident {sizes}"
+        f"{MESSAGES} messages, {rate:.0f} a second, {channel.transport._control.established.requests.posted} requests, resident {sizes}"
     )
     # Buffers reach their full size once; what leaks grows in every round.
     grown = median(after - before for before, after in pairwise(sizes))
@@ -127,17 +129,17 @@ def test_memory_stays_flat_over_many_messages(rig):
 
 def test_requests_leave_nothing_behind(device):
     """The library's own leak, 62 bytes a request, shows here first."""
-    from ferry.channel.rdma.verbs import Piece
+    from ferry.channel.rdma.verbs import ScatterGatherEntry
 
-    link = device.link(64, 8)
-    link.connect(link.here)
-    region = link.region(4096, remote=True)
-    pieces = [Piece(region.address, 8, region.local_key)]
+    pair = device.queue_pair(64, 8)
+    pair.connect(pair.address)
+    region = pair.region(4096, remote=True)
+    entries = [ScatterGatherEntry(region.address, 8, region.lkey)]
 
     def run(count):
         for number in range(1, count + 1):
-            link.write(pieces, region.address + 8, region.remote_key, number, signal=True)
-            while not link.reap():
+            pair.post_write(entries, region.address + 8, region.rkey, number, signaled=True)
+            while not pair.poll():
                 pass
         gc.collect()
 
@@ -146,6 +148,6 @@ def test_requests_leave_nothing_behind(device):
     run(30_000)
     bytes_more, objects_more = (after - was for after, was in zip(allocated(), before, strict=True))
     print(f"30000 requests, {bytes_more} bytes and {objects_more} objects more")
-    link.close()
+    pair.close()
     assert bytes_more < 400_000
     assert objects_more < 3000

@@ -1,4 +1,4 @@
-"""A device of one process: the face of `rdma.device.Device` and its links, with memory instead of a network.
+"""A device of one process: the face of `rdma.device.Device` and its queue pairs, with memory instead of a network.
 
 It refuses what a device refuses (keys, bounds, rights, missing receives), so that the rings are tested without one.
 """
@@ -18,8 +18,8 @@ from ferry.channel.rdma.verbs import QueuePairAddress
 from ferry.contract.errors import Unreachable
 
 _lock = threading.RLock()
-_links: dict[int, FakeLink] = {}
-_numbers = itertools.count(33)
+_queue_pairs: dict[int, FakeQueuePair] = {}
+_qp_nums = itertools.count(33)
 _keys = itertools.count(0x1003, 0x11)
 
 
@@ -29,7 +29,7 @@ class FakeRegion:
         self.mapping = mapping or mmap.mmap(-1, size)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.mapping))
         self.view = memoryview(self.mapping)
-        self.local_key, self.remote_key = next(_keys), next(_keys)
+        self.lkey, self.rkey = next(_keys), next(_keys)
 
     def holds(self, address, length):
         return self.address <= address and address + length <= self.address + self.size
@@ -38,20 +38,20 @@ class FakeRegion:
         self.live = False
 
 
-class FakeLink:
+class FakeQueuePair:
     in_order = False
 
     def __init__(self, device):
-        self.device, self.number, self.first = device, next(_numbers), 7
+        self.device, self.qp_num, self.psn = device, next(_qp_nums), 7
         self.regions, self.peer, self.failed, self.armed = [], None, False, False
         self.done, self.arrived, self.receives = deque(), deque(), 0
         self.posted = []
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
-        _links[self.number] = self
+        _queue_pairs[self.qp_num] = self
 
     @property
-    def here(self):
-        return QueuePairAddress(self.number, self.first, IPv6Address("::ffff:10.9.0.1"), 5)
+    def address(self):
+        return QueuePairAddress(self.qp_num, self.psn, IPv6Address("::ffff:10.9.0.1"), 5)
 
     def region(self, size, *, remote, mapping=None):
         self.regions.append(FakeRegion(size, remote, mapping))
@@ -60,43 +60,45 @@ class FakeLink:
     def connect(self, peer, timeout=14, retries=6):
         self.peer = peer
 
-    def write(self, pieces, address, key, number, *, signal=False, inline=False, notice=None, wake=False):
+    def post_write(
+        self, entries, address, rkey, wr_id, *, signaled=False, inline=False, imm_data=None, solicited=False
+    ):
         with _lock:
-            data = b"".join(ctypes.string_at(piece.address, piece.length) for piece in pieces)
-            for piece in pieces:
-                ours = [r for r in self.regions if r.local_key == piece.key]
-                assert ours and ours[0].holds(piece.address, piece.length), "a piece outside of its region"
-            self.posted.append((number, len(pieces), len(data), notice, wake))
-            ours = all(r.live for r in self.regions for piece in pieces if r.local_key == piece.key)
+            data = b"".join(ctypes.string_at(entry.address, entry.length) for entry in entries)
+            for entry in entries:
+                ours = [r for r in self.regions if r.lkey == entry.lkey]
+                assert ours and ours[0].holds(entry.address, entry.length), "an entry outside of its region"
+            self.posted.append((wr_id, len(entries), len(data), imm_data, solicited))
+            ours = all(r.live for r in self.regions for entry in entries if r.lkey == entry.lkey)
             problem = "WR_FLUSH_ERR" if self.failed else "LOC_PROT_ERR" if not ours else None
-            problem = problem or self._deliver(data, address, key, notice, wake)
+            problem = problem or self._deliver(data, address, rkey, imm_data, solicited)
             if problem:
                 self.failed = True
                 self.done.append(problem)
-            elif signal:
-                self.done.append(number)
+            elif signaled:
+                self.done.append(wr_id)
 
-    def _deliver(self, data, address, key, notice, wake):
-        other = _links.get(self.peer.number) if self.peer else None
+    def _deliver(self, data, address, rkey, imm_data, solicited):
+        other = _queue_pairs.get(self.peer.qp_num) if self.peer else None
         if other is None or other.failed or other.peer is None:
             return "RETRY_EXC_ERR"
         if data:
-            target = [r for r in other.regions if r.remote_key == key and r.remote]
+            target = [r for r in other.regions if r.rkey == rkey and r.remote]
             if not target or not target[0].live or not target[0].holds(address, len(data)):
                 other.failed = True
                 return "REM_ACCESS_ERR"
             ctypes.memmove(address, data, len(data))
-        if notice is not None:
+        if imm_data is not None:
             if not other.receives:
                 return "RNR_RETRY_EXC_ERR"
             other.receives -= 1
-            other.arrived.append(notice)
-            if wake and other.armed:
+            other.arrived.append(imm_data)
+            if solicited and other.armed:
                 other.armed = False
                 os.eventfd_write(other.fd, 1)
         return None
 
-    def reap(self):
+    def poll(self):
         last = 0
         with _lock:
             while self.done:
@@ -105,20 +107,20 @@ class FakeLink:
                     raise Unreachable(f"connection lost: RDMA request failed: {last}")
         return last
 
-    def receive(self, count=1):
+    def post_receives(self, count=1):
         with _lock:
             self.receives += count
 
-    def notices(self):
+    def poll_receives(self):
         with _lock:
             found = list(self.arrived)
             self.arrived.clear()
         return found
 
-    def arm(self):
+    def request_notify(self):
         self.armed = True
 
-    def disarm(self):
+    def ack_events(self):
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
 
@@ -133,20 +135,20 @@ class FakeLink:
     def close(self):
         with _lock:
             self.revoke()
-            _links.pop(self.number, None)
+            _queue_pairs.pop(self.qp_num, None)
         os.close(self.fd)
-        self.device.links.remove(self)
+        self.device.queue_pairs.remove(self)
 
 
 class FakeDevice:
     in_order = False
 
     def __init__(self):
-        self.links = []
+        self.queue_pairs = []
 
-    def link(self, depth, receives):
-        self.links.append(FakeLink(self))
-        return self.links[-1]
+    def queue_pair(self, depth, receives):
+        self.queue_pairs.append(FakeQueuePair(self))
+        return self.queue_pairs[-1]
 
     def close(self):
         pass

@@ -10,16 +10,18 @@ from functools import partial
 
 from fake_verbs import FakeDevice
 
-from ferry.channel.base import Channel, Endpoint, Held, Lane, Message
+from ferry.channel.base import Channel, DeferredCredit, Endpoint, Lane, Message
 from ferry.channel.flow import FlowChannel
-from ferry.channel.memory import MemoryChannel, MemoryEndpoint, MemoryNetwork
-from ferry.channel.rdma.channel import RdmaChannel
+from ferry.channel.memory import MemoryEndpoint, MemoryNetwork, MemoryTransport
+from ferry.channel.rdma.connection import ConnectionFactory, LinkLost
 from ferry.channel.rdma.device import choose_device
 from ferry.channel.rdma.endpoint import Notify, RdmaEndpoint, RdmaSettings
 from ferry.channel.rdma.link_control import LinkPhase
 from ferry.channel.rdma.memory import Limits
-from ferry.channel.tcp.channel import TcpChannel
+from ferry.channel.rdma.transport import RdmaTransport
 from ferry.channel.tcp.endpoint import TcpEndpoint
+from ferry.channel.tcp.transport import TcpTransport
+from ferry.contract.errors import Exhausted
 
 WAIT = 5.0
 SECRET = b"a secret of the job"
@@ -33,11 +35,11 @@ class Party:
         self.opened: queue.Queue[tuple[str, Channel]] = queue.Queue()
         self.closed: queue.Queue[tuple[str, str]] = queue.Queue()
         self.events: list[str] = []
-        self.handler: Callable[[Message], Held | None] | None = None
+        self.handler: Callable[[Message], DeferredCredit | None] | None = None
         self.endpoint = make(name, job, secret, self._message, self._open, self._close)
         self.name = name
 
-    def _message(self, message: Message) -> Held | None:
+    def _message(self, message: Message) -> DeferredCredit | None:
         self.messages.put(message)
         return self.handler(message) if self.handler else None
 
@@ -100,22 +102,24 @@ class Rig:
 
     def inject(self, channel: Channel, raw: bytes) -> None:
         """Put bytes on the wire behind the channel's back."""
-        if isinstance(channel, MemoryChannel):
-            self._network.soon(lambda: channel.partner.arrive(raw))
-        elif isinstance(channel, RdmaChannel):
-            carriage = channel._carriage
-            eventually(lambda: carriage.joined is not None or self._settings.fallback)
+        assert isinstance(channel, FlowChannel)
+        transport = channel.transport
+        if isinstance(transport, MemoryTransport):
+            self._network.soon(lambda: transport.partner.arrive(raw))
+        elif isinstance(transport, RdmaTransport):
+            control = transport._control
+            eventually(lambda: control.established is not None or self._settings.fallback)
             assert channel.flush(WAIT)
 
             def put() -> bool:
-                with channel._wire:
-                    return carriage.stage is not LinkPhase.FALLEN and not carriage.put([memoryview(raw)])
+                with transport.connection.sending:
+                    return control.phase is not LinkPhase.FALLING_BACK and not control.send([memoryview(raw)])
 
             eventually(put)
-            channel._bell.ring()
+            transport._waker.wake()
         else:
-            assert isinstance(channel, TcpChannel)
-            channel._socket.sendall(raw)
+            assert isinstance(transport, TcpTransport)
+            transport.connection.socket.sendall(raw)
 
     def end(self) -> None:
         for party in self._parties:
@@ -123,14 +127,38 @@ class Rig:
         self._network.stop()
 
 
-def hold_all(lane: Lane) -> tuple[list[Held], Callable[[Message], Held | None]]:
-    """A handler that keeps the credit of one lane, and where it keeps it."""
-    kept: list[Held] = []
+class NoRoom:
+    """A factory whose endpoint has no room for a link now."""
 
-    def handler(message: Message) -> Held | None:
+    def __init__(self, factory: ConnectionFactory) -> None:
+        self.factory = factory
+
+    def open(self, peer: str) -> None:
+        raise Exhausted("TCP is preferred")
+
+
+def prefer(channel: Channel, rdma: bool) -> None:
+    """Have a channel that may use RDMA leave its link for TCP and stay there, or try a link again at once."""
+    assert isinstance(channel, FlowChannel) and isinstance(channel.transport, RdmaTransport)
+    transport, control = channel.transport, channel.transport._control
+    factory = getattr(control._factory, "factory", control._factory)
+    if rdma:
+        control._factory = factory
+        control._leads, control._retry_at = True, 0.0
+    else:
+        control._factory = NoRoom(factory)  # type: ignore[assignment]
+        transport._failure = LinkLost("TCP is preferred")
+    transport._waker.wake()
+
+
+def defer_all(lane: Lane) -> tuple[list[DeferredCredit], Callable[[Message], DeferredCredit | None]]:
+    """A handler that keeps the credit of one lane, and where it keeps it."""
+    kept: list[DeferredCredit] = []
+
+    def handler(message: Message) -> DeferredCredit | None:
         if message.lane != lane:
             return None
-        kept.append(Held())
+        kept.append(DeferredCredit())
         return kept[-1]
 
     return kept, handler

@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from channel_rig import WAIT, hold_all, job_of, settled, together
+from channel_rig import WAIT, defer_all, job_of, settled, together
 
 from ferry.channel import base, flow
-from ferry.channel.base import CREDIT_BATCH, HELD_SLOTS_MAX, Held, Lane
+from ferry.channel.base import CREDIT_BATCH, DEFERRED_SLOTS_MAX, DeferredCredit, Lane
 from ferry.channel.frames import CREDIT, FIRST, HEADER, LAST, MAGIC, PAYLOAD_BYTES, VERSION, encode
 from ferry.contract import limits
 from ferry.contract.errors import Exhausted, Refusal, Unreachable
@@ -69,7 +69,7 @@ def test_a_head_larger_than_a_slot(rig):
 
 def test_a_lane_without_credit_blocks_nothing_else(rig):
     a, b, to_b, to_a = rig.pair()
-    kept, b.handler = hold_all(Lane.FRAGMENT)
+    kept, b.handler = defer_all(Lane.FRAGMENT)
     for number in range(limits.SLOTS):
         assert to_b.send_nowait(Lane.FRAGMENT, number, 0, b"")
     b.take(limits.SLOTS)
@@ -83,16 +83,16 @@ def test_a_lane_without_credit_blocks_nothing_else(rig):
         to_a.send(Lane.FRAGMENT, number, 0, b"", timeout=WAIT)
     b.take(6 * limits.SLOTS)
     a.take(3 * limits.SLOTS)
-    for held in kept:
-        held.release()
-        held.release()
+    for credit in kept:
+        credit.release()
+        credit.release()
     to_b.send(Lane.FRAGMENT, 100, 0, b"", timeout=WAIT)
     assert b.next().kind == 100
 
 
 def test_a_sender_without_credit_goes_on_when_it_comes(rig):
     _, b, to_b, _ = rig.pair()
-    kept, b.handler = hold_all(Lane.DELTA)
+    kept, b.handler = defer_all(Lane.DELTA)
     for _ in range(limits.SLOTS):
         to_b.send(Lane.DELTA, 0, 0, b"")
     b.take(limits.SLOTS)
@@ -104,11 +104,11 @@ def test_a_sender_without_credit_goes_on_when_it_comes(rig):
     assert to_b.statistics().lanes[Lane.DELTA].stalls == 1
 
 
-def test_one_credit_is_reported_when_the_rest_is_held(rig):
+def test_one_credit_is_reported_when_the_rest_is_deferred(rig):
     _, b, to_b, _ = rig.pair()
-    kept, hold = hold_all(Lane.DELTA)
+    kept, defer = defer_all(Lane.DELTA)
     few = CREDIT_BATCH - 1
-    b.handler = lambda message: None if message.kind < few else hold(message)
+    b.handler = lambda message: None if message.kind < few else defer(message)
     for number in range(limits.SLOTS):
         to_b.send(Lane.DELTA, number, 0, b"")
     for _ in range(few):
@@ -116,11 +116,11 @@ def test_one_credit_is_reported_when_the_rest_is_held(rig):
     assert len(b.take(limits.SLOTS + few)) == limits.SLOTS + few and len(kept) == limits.SLOTS
 
 
-def test_large_held_messages_stop_their_lane_after_a_few(rig):
+def test_large_messages_with_deferred_credit_stop_their_lane_after_a_few(rig):
     _, b, to_b, _ = rig.pair()
-    kept, b.handler = hold_all(Lane.BULK)
-    body = bytes(2 * HELD_SLOTS_MAX * PAYLOAD_BYTES)
-    count = limits.SLOTS // HELD_SLOTS_MAX
+    kept, b.handler = defer_all(Lane.BULK)
+    body = bytes(2 * DEFERRED_SLOTS_MAX * PAYLOAD_BYTES)
+    count = limits.SLOTS // DEFERRED_SLOTS_MAX
     for _ in range(count + 1):
         to_b.post(Lane.BULK, 1, 0, b"", (body,))
     b.take(count)
@@ -129,13 +129,13 @@ def test_large_held_messages_stop_their_lane_after_a_few(rig):
     assert len(b.next().body) == len(body)
 
 
-def test_held_may_be_released_before_the_handler_returns(rig):
+def test_credit_may_be_released_before_the_handler_returns(rig):
     _, b, to_b, _ = rig.pair()
 
     def handler(message):
-        held = Held()
-        held.release()
-        return held
+        credit = DeferredCredit()
+        credit.release()
+        return credit
 
     b.handler = handler
     for _ in range(2 * limits.SLOTS):
@@ -145,7 +145,7 @@ def test_held_may_be_released_before_the_handler_returns(rig):
 
 def test_post_never_waits_and_its_queue_has_a_bound(rig, monkeypatch):
     _, b, to_b, _ = rig.pair()
-    _, b.handler = hold_all(Lane.BULK)
+    _, b.handler = defer_all(Lane.BULK)
     monkeypatch.setattr(flow, "QUEUE_MESSAGES_MAX", 10)
     for _ in range(limits.SLOTS):
         to_b.send(Lane.BULK, 0, 0, b"", timeout=WAIT)
@@ -168,7 +168,7 @@ def test_a_message_above_the_bound_is_refused_at_the_sender(rig, monkeypatch):
 
 def test_close_is_reported_once_on_both_sides_and_wakes_a_blocked_sender(rig):
     a, b, to_b, to_a = rig.pair()
-    _, b.handler = hold_all(Lane.DELTA)
+    _, b.handler = defer_all(Lane.DELTA)
     for _ in range(limits.SLOTS):
         to_b.send(Lane.DELTA, 0, 0, b"")
     b.take(limits.SLOTS)
@@ -241,11 +241,6 @@ def damaged_header(channel):
     return bytes(raw)
 
 
-def without_credit(channel):
-    ahead = [frame(channel, sequence=number, flags=FIRST if number == 1 else 0, total=1000) for number in range(1, 66)]
-    return b"".join(ahead)
-
-
 def too_large(channel):
     values = (MAGIC, VERSION, 1, FIRST, 64, 0, job_of(channel), 0, 1, 0, base.MESSAGE_BYTES_MAX + 1, 0, 0)
     return HEADER.pack(*values)
@@ -280,7 +275,7 @@ def test_what_a_peer_should_not_have_sent_closes_the_connection_with_a_reason(ri
 
 def test_frames_beyond_the_credit_are_refused(rig):
     _, b, to_b, _ = rig.pair()
-    _, b.handler = hold_all(Lane.DELTA)
+    _, b.handler = defer_all(Lane.DELTA)
     rig.inject(to_b, b"".join(frame(to_b, sequence=number) for number in range(1, limits.SLOTS + 2)))
     assert b.reason() == "frame 65 of lane DELTA was sent without credit"
     assert b.messages.qsize() == limits.SLOTS
@@ -346,7 +341,7 @@ def test_closing_an_endpoint_reports_every_channel_and_then_nothing(rig):
 
 def test_statistics_count_messages_bytes_and_credit(rig):
     _, b, to_b, to_a = rig.pair()
-    _, b.handler = hold_all(Lane.DELTA)
+    _, b.handler = defer_all(Lane.DELTA)
     for _ in range(3):
         to_b.send(Lane.DELTA, 0, 0, b"hh", (b"bbb",))
     b.take(3)

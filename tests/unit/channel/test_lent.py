@@ -12,14 +12,14 @@ import weakref
 import numpy as np
 import pyarrow as pa
 import pytest
-from channel_rig import WAIT, Rig, eventually
-from fake_verbs import FakeDevice, FakeLink
+from channel_rig import WAIT, Rig, eventually, prefer
+from fake_verbs import FakeDevice, FakeQueuePair
 
 from ferry.channel.base import Lane
 from ferry.channel.rdma import link_control
 from ferry.channel.rdma.connection import ConnectionFactory, RdmaConnection
 from ferry.channel.rdma.endpoint import Notify, RdmaSettings
-from ferry.channel.rdma.memory import Budget, Lent, RingShape
+from ferry.channel.rdma.memory import Budget, LentMemory, RingShape
 from ferry.contract.errors import Exhausted
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.store.log import DeltaLog
@@ -61,31 +61,33 @@ def rig(request):
     rig.end()
 
 
-def pipes(*mappings):
-    lent = Lent()
+def connections(*mappings):
+    lent = LentMemory()
     lent.mappings = mappings
     ends = [
         RdmaConnection(ConnectionFactory(FakeDevice(), SHAPE, False, Budget(), one), lambda: None)
-        for one in (lent, Lent())
+        for one in (lent, LentMemory())
     ]
     ends[0].attach(ends[1].hello)
     ends[1].attach(ends[0].hello)
     return *ends, lent
 
 
-def read(pipe):
+def read(connection):
     into = memoryview(bytearray(SHAPE.slot_bytes))
-    size = pipe.inbound.take(into)
-    pipe.inbound.report(idle=True)
+    size = connection.inbound.take(into)
+    connection.inbound.post_credit(idle=True)
     return bytes(into[:size])
 
 
 def test_lent_bytes_are_gathered_from_where_they_are(mapping, monkeypatch):
-    gathers, write = [], FakeLink.write
+    gathers, write = [], FakeQueuePair.post_write
     monkeypatch.setattr(
-        FakeLink, "write", lambda link, pieces, *a, **k: (gathers.append(pieces), write(link, pieces, *a, **k))
+        FakeQueuePair,
+        "post_write",
+        lambda pair, entries, *a, **k: (gathers.append(entries), write(pair, entries, *a, **k)),
     )
-    a, b, lent = pipes(mapping)
+    a, b, lent = connections(mapping)
     block = Block(mapping, 4096, 8192)
     small = memoryview(mapping)[0:4095]
     a.outbound.put([b"head", memoryview(block.buffer).cast("B"), b"tail", small])
@@ -98,42 +100,42 @@ def test_lent_bytes_are_gathered_from_where_they_are(mapping, monkeypatch):
 
 
 def test_a_block_is_kept_until_it_was_read_and_the_own_device_is_done(mapping):
-    a, b, _ = pipes(mapping)
+    a, b, _ = connections(mapping)
     blocks = [Block(mapping, at, 8192) for at in (0, 8192)]
     for block in blocks:
         a.outbound.put([memoryview(block.given()).cast("B")])
-    a.posts.reap()
-    assert not a.outbound.look() and a.posts.done == 2, "done, and not read"
-    assert not any(block.free for block in blocks) and a.outbound.keeps and not a.calm
+    a.requests.poll()
+    assert not a.outbound.read_credit() and a.requests.completed == 2, "done, and not read"
+    assert not any(block.free for block in blocks) and a.outbound.keeps_lent and not a.idle
     assert read(b) == mapping[:8192]
-    assert a.outbound.look()
+    assert a.outbound.read_credit()
     assert [block.free for block in blocks] == [True, False]
     read(b)
-    a.outbound.look()
-    assert all(block.free for block in blocks) and a.calm
+    a.outbound.read_credit()
+    assert all(block.free for block in blocks) and a.idle
 
 
 def test_a_block_that_was_read_is_kept_until_the_own_device_is_done(mapping):
-    a, b, _ = pipes(mapping)
+    a, b, _ = connections(mapping)
     block = Block(mapping, 0, 8192)
     a.outbound.put([memoryview(block.given()).cast("B")])
     assert read(b) == mapping[:8192]
-    assert a.outbound.look() and not block.free and not a.calm, "the completion was not taken"
-    assert a.posts.asked == 1, "every request of lent memory has a completion"
-    a.posts.reap()
-    assert a.outbound.settled and a.answered and not a.calm, "asleep it would not be let go"
-    a.outbound.look()
-    assert block.free and a.calm
+    assert a.outbound.read_credit() and not block.free and not a.idle, "the completion was not taken"
+    assert a.requests.signaled == 1, "every request of lent memory has a completion"
+    a.requests.poll()
+    assert a.outbound.settled and a.all_completed and not a.idle, "asleep it would not be let go"
+    a.outbound.read_credit()
+    assert block.free and a.idle
 
 
 def test_what_was_not_read_is_sent_again_from_lent_memory(mapping):
-    a, b, _ = pipes(mapping)
+    a, b, _ = connections(mapping)
     blocks = [Block(mapping, at, 8192) for at in (0, 8192)]
     for block in blocks:
         a.outbound.put([b"x", memoryview(block.given()).cast("B")])
     read(b)
-    a.posts.reap()
-    again = a.outbound.again(1)
+    a.requests.poll()
+    again = a.outbound.unread(1)
     assert again == [b"x" + mapping[8192:16_384]]
     assert not any(block.free for block in blocks)
     a.close()
@@ -141,14 +143,14 @@ def test_what_was_not_read_is_sent_again_from_lent_memory(mapping):
 
 
 def test_memory_counts_for_every_link(mapping):
-    lent = Lent()
+    lent = LentMemory()
     lent.mappings = (mapping,)
     budget = Budget(SHAPE.pinned_bytes + len(mapping))
-    pipe = ConnectionFactory(FakeDevice(), SHAPE, False, budget, lent).open("b")
+    connection = ConnectionFactory(FakeDevice(), SHAPE, False, budget, lent).open("b")
     assert budget.used == SHAPE.pinned_bytes + len(mapping)
     with pytest.raises(Exhausted, match=r"transport\.rdma\.pinned"):
         ConnectionFactory(FakeDevice(), SHAPE, False, budget, lent).open("c")
-    pipe.close()
+    connection.close()
     assert budget.used == 0
 
 
@@ -156,7 +158,7 @@ def lending_pair(rig, mapping):
     a, b = rig.party("a"), rig.party("b")
     a.endpoint.lend(mapping)
     channel = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
-    eventually(lambda: channel.link.kind == "rdma")
+    eventually(lambda: channel.transport.link.kind == "rdma")
     return a, b, channel
 
 
@@ -172,7 +174,7 @@ def test_a_body_that_is_delivered_is_let_go_on_an_idle_link(rig, mapping, size):
 
 def test_a_body_is_let_go_when_the_channel_closes(rig, mapping, monkeypatch):
     a, _, channel = lending_pair(rig, mapping)
-    monkeypatch.setattr(FakeLink, "reap", lambda link: 0)
+    monkeypatch.setattr(FakeQueuePair, "poll", lambda queue_pair: 0)
     blocks = [Block(mapping, at, 200_000) for at in (0, 300_000)]
     for block in blocks:
         channel.send(Lane.DELTA, 1, 0, b"", (block.given(),), timeout=WAIT)
@@ -190,7 +192,7 @@ def test_a_link_that_falls_sends_lent_bytes_again_and_lets_them_go(rig, mapping,
     for number, block in enumerate(blocks):
         channel.send(Lane.DELTA, number, 0, b"", (block.given(),), timeout=WAIT)
         if number == 5:
-            channel.prefer(False)
+            prefer(channel, rdma=False)
     assert [bytes(message.body) for message in b.take(10)] == [
         mapping[at : at + 60_000] for at in range(0, 600_000, 60_000)
     ]
@@ -212,7 +214,7 @@ def test_a_delta_goes_from_the_log_to_the_peer_and_its_block_is_used_again(rig, 
             timeout=WAIT,
         )
         assert pa.ipc.read_record_batch(pa.py_buffer(b.next().body), delta.schema) == delta
-        eventually(lambda: not channel._carriage.joined.outbound.keeps)
+        eventually(lambda: not channel.transport._control.established.outbound.keeps_lent)
         log.forget(Step(epoch, 0))
     assert a.endpoint.lent_bytes > 8 * 150_000, "every one of them had a block"
     assert log._arena.take(size) is not None
@@ -223,17 +225,17 @@ def test_a_block_is_not_written_again_while_a_fall_may_need_it(rig, tmp_path, mo
     monkeypatch.setattr(link_control, "RETRY_SECONDS", 60.0)
     log = DeltaLog(tmp_path, 64 << 10)
     _, b, channel = lending_pair(rig, log.arena)
-    pipe = channel._carriage.joined
-    monkeypatch.setattr(pipe.link, "write", lambda *_, **__: None)  # what is sent is lost on the way
-    first = pipe.outbound.sent
+    connection = channel.transport._control.established
+    monkeypatch.setattr(connection.queue_pair, "post_write", lambda *_, **__: None)  # what is sent is lost on the way
+    first = connection.outbound.sent
     deltas = [pa.record_batch({"x": np.full(1500, number)}) for number in range(8)]
     for number, delta in enumerate(deltas):
         at = CommitId(Step(number, 0), Attempt(1, 1))
         channel.post(Lane.DELTA, number, 0, b"", (log.append(at, "s", {}, delta),))
         if number < SHAPE.slots:
-            eventually(lambda n=number: pipe.outbound.sent > first + n)
+            eventually(lambda n=number: connection.outbound.sent > first + n)
         log.forget(at.step)
-    channel.prefer(False)
+    prefer(channel, rdma=False)
     got = b.take(len(deltas))
     assert [
         pa.ipc.read_record_batch(pa.py_buffer(m.body), d.schema) for m, d in zip(got, deltas, strict=True)

@@ -20,7 +20,15 @@ from ferry.channel.base import REPLACED, Lane, LinkState
 from ferry.channel.rdma import control_stream, fork
 from ferry.channel.rdma import ring as rings
 from ferry.channel.rdma.connection import ConnectionFactory, RdmaConnection, ReassemblyBuffer
-from ferry.channel.rdma.control_stream import READY, TURN, Bye, ControlStream, Fall, Hello, bye, data, decode, fall
+from ferry.channel.rdma.control_stream import (
+    Bye,
+    ControlStream,
+    FallBack,
+    Hello,
+    Signal,
+    decode,
+    stream_header,
+)
 from ferry.channel.rdma.device import choose_gid
 from ferry.channel.rdma.endpoint import Notify, RdmaSettings
 from ferry.channel.rdma.memory import Budget, Limits, RingShape, ring_error
@@ -47,12 +55,12 @@ LINK_LOCAL, V4, GLOBAL = gid(0, "fe80::1"), gid(1, "::ffff:10.1.2.3"), gid(2, "2
         ([V4, GLOBAL], ["2001:db8::1"], 2),
         ([V4, gid(5, "::ffff:10.1.2.4")], ["10.1.2.4"], 5),
         ([gid(3, "::ffff:10.1.2.3", version=0), GLOBAL], ["10.1.2.3"], 2),
-        ([gid(3, "::ffff:172.17.0.1", netdev="docker0"), V4._replace(number=9)], [], 9),
+        ([gid(3, "::ffff:172.17.0.1", netdev="docker0"), V4._replace(gid_index=9)], [], 9),
         ([gid(3, "::"), V4], [], 1),
     ],
 )
 def test_the_best_address_of_a_port(gids, own, wanted):
-    assert choose_gid("dev", gids, own, None).number == wanted
+    assert choose_gid("dev", gids, own, None).gid_index == wanted
 
 
 def test_an_address_can_be_named_and_must_exist():
@@ -115,9 +123,9 @@ def test_a_hello_is_read_as_it_was_written():
     ("change", "reason"),
     [
         ({"remote": HELLO.remote._replace(mtu=6)}, "mtu 6"),
-        ({"remote": HELLO.remote._replace(number=1 << 24)}, "queue pair"),
+        ({"remote": HELLO.remote._replace(qp_num=1 << 24)}, "queue pair"),
         ({"ring": (1 << 64) - 8}, "ring at"),
-        ({"word": 4}, "word at"),
+        ({"credit": 4}, "credit word at"),
     ],
 )
 def test_a_hello_that_cannot_be_is_refused(change, reason):
@@ -135,10 +143,28 @@ def talk():
 
 def test_messages_arrive_whole_however_they_are_cut(talk):
     control, theirs = talk
-    told = [HELLO, READY, TURN, Fall(3, "no device"), b"D", b"D", Bye(7, "enough"), Bye(0, REPLACED)]
-    raw = [HELLO.encode(), READY, TURN, fall(3, "no device"), data(1) + b"D", data(0), data(1) + b"D", bye(7, "enough")]
+    told = [
+        HELLO,
+        Signal.READY,
+        Signal.SWITCH,
+        FallBack(3, "no device"),
+        b"D",
+        b"D",
+        Bye(7, "enough"),
+        Bye(0, REPLACED),
+    ]
+    raw = [
+        HELLO.encode(),
+        Signal.READY,
+        Signal.SWITCH,
+        FallBack(3, "no device").encode(),
+        stream_header(1) + b"D",
+        stream_header(0),
+        stream_header(1) + b"D",
+        Bye(7, "enough").encode(),
+    ]
     got = []
-    for byte in b"".join([*raw, bye(0, REPLACED)]):
+    for byte in b"".join([*raw, Bye(0, REPLACED).encode()]):
         theirs.sendall(bytes([byte]))
         message = control.read()
         got += [bytes(message) if isinstance(message, memoryview) else message] if message is not None else []
@@ -160,33 +186,35 @@ def test_what_is_no_message_is_refused(talk, said):
 def test_a_stream_longer_than_the_buffer_comes_in_pieces(talk):
     control, theirs = talk
     sent = os.urandom(700_000)
-    sender = threading.Thread(target=theirs.sendall, args=(READY + data(len(sent)) + sent + TURN,))
+    sender = threading.Thread(
+        target=theirs.sendall, args=(Signal.READY + stream_header(len(sent)) + sent + Signal.SWITCH,)
+    )
     sender.start()
     got, stream = [], b""
-    while TURN not in got:
+    while Signal.SWITCH not in got:
         message = control.read()
         if isinstance(message, memoryview):
             stream += message
         elif message is not None:
             got.append(message)
     sender.join()
-    assert got == [READY, TURN] and stream == sent
+    assert got == [Signal.READY, Signal.SWITCH] and stream == sent
 
 
 # -- rings ------------------------------------------------------------------------------------------------------------
 
 
-def pipes(shape, imm=False):
+def connections(shape, imm=False):
     ends = [RdmaConnection(ConnectionFactory(FakeDevice(), shape, imm, Budget()), lambda: None) for _ in range(2)]
     ends[0].attach(ends[1].hello)
     ends[1].attach(ends[0].hello)
     return ends
 
 
-def receive(pipe, into):
-    size = pipe.inbound.take(into)
-    pipe.posts.reap()
-    pipe.inbound.report()
+def receive(connection, into):
+    size = connection.inbound.take(into)
+    connection.requests.poll()
+    connection.inbound.post_credit()
     return bytes(into[:size])
 
 
@@ -198,7 +226,7 @@ def receive(pipe, into):
     st.lists(st.lists(st.integers(0, 700), min_size=1, max_size=5), max_size=25),
 )
 def test_a_stream_of_bytes_arrives_as_it_was_sent(slots, slot_bytes, imm, gathers):
-    a, b = pipes(RingShape(slots, slot_bytes), imm)
+    a, b = connections(RingShape(slots, slot_bytes), imm)
     into = memoryview(bytearray(slot_bytes))
     sent, got, value = b"", b"", 0
     for sizes in gathers:
@@ -212,51 +240,54 @@ def test_a_stream_of_bytes_arrives_as_it_was_sent(slots, slot_bytes, imm, gather
             if not rest:
                 break
             got += receive(b, into)
-            a.posts.reap()
-            a.outbound.look()
+            a.requests.poll()
+            a.outbound.read_credit()
             rest = a.outbound.put(rest)
         assert not rest
     while piece := receive(b, into):
         got += piece
     assert got == sent
-    b.posts.reap()
-    b.inbound.report(idle=True)
-    a.outbound.look()
+    b.requests.poll()
+    b.inbound.post_credit(idle=True)
+    a.outbound.read_credit()
     assert a.outbound.settled
 
 
 def test_a_slot_is_reused_only_when_our_own_device_is_done_with_it():
-    a, b = pipes(RingShape(2, 256))
+    a, b = connections(RingShape(2, 256))
     into = memoryview(bytearray(256))
     assert not a.outbound.put([b"1"]) and not a.outbound.put([b"2"])
     assert receive(b, into) == b"1" and receive(b, into) == b"2"
-    assert a.outbound.look() and not a.outbound.room, "credit is there, the completion was not taken"
-    a.posts.reap()
+    assert a.outbound.read_credit() and not a.outbound.room, "credit is there, the completion was not taken"
+    a.requests.poll()
     assert a.outbound.room
 
 
 def test_torn_bytes_are_waited_for_and_then_refused(monkeypatch):
-    _, b = pipes(RingShape(4, 256))
+    _, b = connections(RingShape(4, 256))
     ring, into = b.inbound.ring, memoryview(bytearray(256))
-    foot = footer(4, b.hello.link, 1, [memoryview(b"body")])
+    foot = footer(4, b.hello.ring_id, 1, [memoryview(b"body")])
     ring.view[232:256] = foot
     assert b.inbound.take(into) == 0, "the footer came first"
     ring.view[228:232] = b"body"
     assert b.inbound.take(into) == 4 and into[:4] == b"body"
-    ring.view[488:512] = footer(4, b.hello.link, 2, [memoryview(b"body")])
-    monkeypatch.setattr(rings, "DOUBT_SECONDS", -1.0)
+    ring.view[488:512] = footer(4, b.hello.ring_id, 2, [memoryview(b"body")])
+    monkeypatch.setattr(rings, "TORN_SECONDS", -1.0)
     assert b.inbound.take(into) == 0
     with pytest.raises(Refusal, match="slot 2 of the ring is not what was sent: its checksum is wrong"):
         b.inbound.take(into)
 
 
 @pytest.mark.parametrize(
-    ("length", "link", "reason"), [(0, 0, "0 bytes"), (233, 0, "233 bytes"), (2**32 - 1, 0, "bytes"), (4, 1, "link")]
+    ("length", "other_ring", "reason"),
+    [(0, 0, "0 bytes"), (233, 0, "233 bytes"), (2**32 - 1, 0, "bytes"), (4, 1, "4 bytes, ring")],
 )
-def test_a_footer_that_cannot_be_is_refused(monkeypatch, length, link, reason):
-    monkeypatch.setattr(rings, "DOUBT_SECONDS", -1.0)
-    _, b = pipes(RingShape(4, 256))
-    b.inbound.ring.view[232:256] = footer(length, b.hello.link ^ link, 1, [memoryview(bytes(min(length, 232)))])
+def test_a_footer_that_cannot_be_is_refused(monkeypatch, length, other_ring, reason):
+    monkeypatch.setattr(rings, "TORN_SECONDS", -1.0)
+    _, b = connections(RingShape(4, 256))
+    b.inbound.ring.view[232:256] = footer(
+        length, b.hello.ring_id ^ other_ring, 1, [memoryview(bytes(min(length, 232)))]
+    )
     into = memoryview(bytearray(256))
     assert b.inbound.take(into) == 0
     with pytest.raises(Refusal, match=reason):
@@ -264,57 +295,57 @@ def test_a_footer_that_cannot_be_is_refused(monkeypatch, length, link, reason):
 
 
 def test_a_torn_credit_is_read_again_before_it_is_refused(monkeypatch):
-    a, b = pipes(RingShape(4, 256))
+    a, b = connections(RingShape(4, 256))
     a.outbound.put([b"body"])
     words = a.outbound.credit.view.cast("Q")
     words[0] = 0x1FF
-    assert not a.outbound.look()
+    assert not a.outbound.read_credit()
     words[0] = 1
-    assert a.outbound.look() and a.outbound.consumed == 1
+    assert a.outbound.read_credit() and a.outbound.consumed == 1
     words[0] = 0
-    monkeypatch.setattr(rings, "DOUBT_SECONDS", -1.0)
-    assert not a.outbound.look()
+    monkeypatch.setattr(rings, "TORN_SECONDS", -1.0)
+    assert not a.outbound.read_credit()
     with pytest.raises(Refusal, match="impossible credit of the ring: 0 slots consumed, 1 were before and 1 were sent"):
-        a.outbound.look()
+        a.outbound.read_credit()
     assert b.inbound.consumed == 0
 
 
 def test_a_sleeper_is_rung_once_for_what_it_did_not_see():
-    a, b = pipes(RingShape(4, 256))
+    a, b = connections(RingShape(4, 256))
     a.outbound.put([b"1"])  # it arrives after the other side's last look
-    assert b.fall_asleep()
-    a.outbound.look()
-    a.outbound.nudge()
-    a.outbound.nudge()
-    assert [post[3:] for post in a.link.posted] == [(None, False), (DOORBELL, True)]
-    b.wake_up()
+    assert b.arm()
+    a.outbound.read_credit()
+    a.outbound.ring_doorbell()
+    a.outbound.ring_doorbell()
+    assert [post[3:] for post in a.queue_pair.posted] == [(None, False), (DOORBELL, True)]
+    b.disarm()
     assert b.inbound.take(memoryview(bytearray(256))) == 1
-    assert b.fall_asleep()
-    a.outbound.look()
+    assert b.arm()
+    a.outbound.read_credit()
     a.outbound.put([b"2"])
     a.outbound.put([b"3"])
-    assert [post[3:] for post in a.link.posted[2:]] == [(DOORBELL, True), (None, False)]
+    assert [post[3:] for post in a.queue_pair.posted[2:]] == [(DOORBELL, True), (None, False)]
 
 
 def test_credit_reports_leave_room_for_data():
-    a, b = pipes(RingShape(1, 256))
+    a, b = connections(RingShape(1, 256))
     into = memoryview(bytearray(256))
-    b.posts.reap = lambda: False  # nobody takes this side's completions
+    b.requests.poll = lambda: False  # nobody takes this side's completions
     for _ in range(100):
         assert not a.outbound.put([b"x"])
         assert b.inbound.take(into) == 1
-        b.inbound.report(idle=True)
-        a.posts.reap()
-        if not a.outbound.look():
+        b.inbound.post_credit(idle=True)
+        a.requests.poll()
+        if not a.outbound.read_credit():
             break
-    assert b.posts.posted - b.posts.done < b.inbound.shape.send_depth - 1 - 7
+    assert b.requests.posted - b.requests.completed < b.inbound.shape.send_depth - 1 - 7
     assert not b.outbound.put([b"data still goes"])
 
 
 def test_an_intake_larger_than_its_frames_keeps_the_rest():
     shape = RingShape(4, 1 << 20)
-    a, b = pipes(shape)
-    intake, fed = ReassemblyBuffer(shape), []
+    a, b = connections(shape)
+    buffer, fed = ReassemblyBuffer(shape), []
 
     def feed(data):
         whole = len(data) // 50_000 * 50_000
@@ -325,22 +356,22 @@ def test_an_intake_larger_than_its_frames_keeps_the_rest():
     rest = [sent]
     while rest or sum(map(len, fed)) < len(sent):
         rest = a.outbound.put(rest)
-        if intake.fill(b.inbound):
-            intake.empty(feed)
-        b.posts.reap()
-        b.inbound.report(idle=True)
-        a.posts.reap()
-        a.outbound.look()
+        if buffer.fill(b.inbound):
+            buffer.empty(feed)
+        b.requests.poll()
+        b.inbound.post_credit(idle=True)
+        a.requests.poll()
+        a.outbound.read_credit()
     assert b"".join(fed) == sent
 
 
-def test_notices_tell_data_from_doorbells():
-    a, b = pipes(RingShape(4, 256), imm=True)
+def test_immediate_data_tells_data_from_doorbells():
+    a, b = connections(RingShape(4, 256), imm=True)
     into = memoryview(bytearray(256))
-    assert b.fall_asleep()
-    a.outbound.look()
+    assert b.arm()
+    a.outbound.read_credit()
     a.outbound.put([b"1"])
-    assert [post[3:] for post in a.link.posted] == [(DATA, True)]
+    assert [post[3:] for post in a.queue_pair.posted] == [(DATA, True)]
     assert receive(b, into) == b"1" and receive(b, into) == b""
     assert SLEEPING & 1 == 0
 
@@ -398,8 +429,8 @@ def test_a_link_that_fails_ends_the_channel_with_its_reason():
         a, b, to_b, to_a = rig.pair()
         to_b.send(Lane.DELTA, 1, 0, b"")
         b.next()
-        eventually(lambda: to_a._carriage.joined is not None)
-        to_a._carriage.joined.link.failed = True
+        eventually(lambda: to_a.transport._control.established is not None)
+        to_a.transport._control.established.queue_pair.failed = True
         assert "_ERR" in a.reason()
     finally:
         rig.end()
@@ -430,7 +461,7 @@ print("given back", os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 def test_no_fork_while_a_device_is_open():
-    path = os.pathsep.join([str(Path(control_stream.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(control_stream.__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", FORK], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
     )
@@ -461,7 +492,7 @@ import sys, time, conftest
 from channel_rig import Rig, eventually
 rig = Rig(sys.argv[1])
 *_, ours, theirs = rig.pair()
-eventually(lambda: {ours.link.kind, theirs.link.kind} == {rig.carrier})
+eventually(lambda: {ours.transport.link.kind, theirs.transport.link.kind} == {rig.carrier})
 time.sleep(0.5)
 began, used = time.monotonic(), time.process_time()
 time.sleep(3.0)

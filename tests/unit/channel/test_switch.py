@@ -10,16 +10,17 @@ import threading
 import time
 
 import pytest
-from channel_rig import WAIT, Rig, eventually
-from fake_verbs import FakeLink
+from channel_rig import WAIT, Rig, eventually, prefer
+from fake_verbs import FakeQueuePair
 
 from ferry.channel.base import Lane, LinkState
 from ferry.channel.rdma import link_control
 from ferry.channel.rdma.connection import LinkLost
+from ferry.channel.rdma.control_stream import Hello, Signal
 from ferry.channel.rdma.endpoint import Notify, RdmaSettings
 from ferry.channel.rdma.link_control import LinkControl, LinkPhase
 from ferry.channel.rdma.memory import RingShape
-from ferry.channel.tcp.channel import unacknowledged
+from ferry.channel.tcp.connection import unacknowledged
 from ferry.contract.errors import Refusal, Unreachable
 
 REFUSED = "connection lost: RDMA request failed: REM_ACCESS_ERR"
@@ -41,8 +42,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(link_control, "RETRY_SECONDS_MAX", 0.02)
 
 
-def joined(*channels):
-    eventually(lambda: all(c.link.kind == "rdma" for c in channels))
+def established(*channels):
+    eventually(lambda: all(c.transport.link.kind == "rdma" for c in channels))
 
 
 def exchange(parties, channels, count, meanwhile, seed):
@@ -83,40 +84,39 @@ def test_links_that_break_again_and_again(rig, seed, monkeypatch):
     a, b, to_b, to_a = rig.pair()
     draw = random.Random(seed)
     falls, revoke = [], LinkControl.revoke
-    monkeypatch.setattr(
-        LinkControl, "revoke", lambda carriage, reason: (falls.append(reason), revoke(carriage, reason))
-    )
+    monkeypatch.setattr(LinkControl, "revoke", lambda control, reason: (falls.append(reason), revoke(control, reason)))
 
-    def trouble(going_on):
+    def disturbance(going_on):
         while going_on():
             time.sleep(draw.random() * 0.02)
             channel = draw.choice((to_b, to_a))
-            pipe = channel._carriage._pipe
+            connection = channel.transport._control._connection
             how = draw.randrange(4)
-            if how == 0 and pipe is not None:
-                pipe.link.failed = True  # as after too many retries: this side's requests fail, also those under way
-            elif how == 1 and pipe is not None:
-                pipe.link.revoke()  # the peer's requests fail, and so do its own
+            if how == 0 and connection is not None:
+                # As after too many retries: this side's requests fail, also those under way.
+                connection.queue_pair.failed = True
+            elif how == 1 and connection is not None:
+                connection.queue_pair.revoke()  # the peer's requests fail, and so do its own
             elif how == 2:
-                channel.prefer(rdma=False)
+                prefer(channel, rdma=False)
             else:
-                channel.prefer(rdma=True)
-        to_b.prefer(rdma=True)
-        to_a.prefer(rdma=True)
+                prefer(channel, rdma=True)
+        prefer(to_b, rdma=True)
+        prefer(to_a, rdma=True)
 
-    exchange((a, b), (to_b, to_a), 600, trouble, seed)
+    exchange((a, b), (to_b, to_a), 600, disturbance, seed)
     assert falls and not a.events[1:] and not b.events[1:], "it went on on TCP, and no connection ended"
-    joined(to_b, to_a)
+    established(to_b, to_a)
     to_b.send(Lane.DELTA, 7, 0, b"")
     assert b.next().kind == 7
 
 
 def test_it_goes_to_tcp_and_back_when_it_is_told(rig):
     a, b, to_b, to_a = rig.pair()
-    joined(to_b, to_a)
+    established(to_b, to_a)
     for wanted in (False, True, False, True):
-        to_b.prefer(rdma=wanted)
-        eventually(lambda w=wanted: {c.link.kind for c in (to_b, to_a)} == {"rdma" if w else "tcp"})
+        prefer(to_b, rdma=wanted)
+        eventually(lambda w=wanted: {c.transport.link.kind for c in (to_b, to_a)} == {"rdma" if w else "tcp"})
         to_b.send(Lane.DELTA, int(wanted), 0, b"x" * 9000)
         to_a.send(Lane.BULK, int(wanted), 0, b"y" * 9000)
         assert to_b.flush(WAIT) and to_a.flush(WAIT)
@@ -130,30 +130,32 @@ def test_it_goes_to_tcp_and_back_when_it_is_told(rig):
 
 def test_what_was_not_read_is_sent_again_exactly(rig):
     _a, b, to_b, to_a = rig.pair()
-    joined(to_b, to_a)
-    with to_a._wire:  # the reader stands still, so slots stay unread
+    established(to_b, to_a)
+    with to_a.transport.connection.sending:  # the reader stands still, so slots stay unread
         time.sleep(0.02)
         to_b.post(Lane.DELTA, 1, 0, b"", [bytes(10_000)])
-        eventually(lambda: to_b._carriage.outgoing.outbound.sent >= 3)
-        to_a._carriage._pipe.link.failed = True
-        to_b._failure = LinkLost("for this test")
-        to_b._bell.ring()
-        eventually(lambda: to_b._carriage.stage is LinkPhase.FALLEN)
-        assert not any(r.live for r in to_b._carriage._pipe.link.regions), "the peer has no rights any more"
+        eventually(lambda: to_b.transport._control.outgoing.outbound.sent >= 3)
+        to_a.transport._control._connection.queue_pair.failed = True
+        to_b.transport._failure = LinkLost("for this test")
+        to_b.transport._waker.wake()
+        eventually(lambda: to_b.transport._control.phase is LinkPhase.FALLING_BACK)
+        assert not any(r.live for r in to_b.transport._control._connection.queue_pair.regions), (
+            "the peer has no rights any more"
+        )
         assert not to_b.flush(0.01), "what may have to be sent again has not left"
     assert b.next().body == bytes(10_000)
     assert to_b.flush(WAIT) and not b.events[1:]
-    joined(to_b, to_a)
+    established(to_b, to_a)
 
 
 def test_a_ring_is_not_used_before_the_devices_have_answered(rig, monkeypatch):
     with monkeypatch.context() as silent:
-        silent.setattr(FakeLink, "reap", lambda link: 0)
+        silent.setattr(FakeQueuePair, "poll", lambda queue_pair: 0)
         _, b, to_b, to_a = rig.pair()
-        eventually(lambda: {c._carriage.stage for c in (to_b, to_a)} == {LinkPhase.PROVING})
+        eventually(lambda: {c.transport._control.phase for c in (to_b, to_a)} == {LinkPhase.PROBING})
         to_b.send(Lane.DELTA, 3, 0, b"")
-        assert b.next().kind == 3 and {c.link.kind for c in (to_b, to_a)} == {"tcp"}
-    joined(to_b, to_a)
+        assert b.next().kind == 3 and {c.transport.link.kind for c in (to_b, to_a)} == {"tcp"}
+    established(to_b, to_a)
 
 
 def test_rings_of_two_sizes_stay_on_tcp_and_say_why():
@@ -177,86 +179,99 @@ def test_without_room_for_a_ring_it_stays_on_tcp_and_comes_back_when_there_is():
     try:
         a, b, c = rig.party("a"), rig.party("b"), rig.party("c")
         to_b = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
-        joined(to_b)
+        established(to_b)
         to_c = a.endpoint.connect("c", c.endpoint.listen(), WAIT)
         to_c.send(Lane.DELTA, 3, 0, b"")
         assert c.next().kind == 3
-        eventually(lambda: "the link to c pins" in to_c.link.reason)
+        eventually(lambda: "the link to c pins" in to_c.transport.link.reason)
         to_b.close()
         assert a.reason()
-        joined(to_c)
+        established(to_c)
     finally:
         rig.end()
 
 
 def test_a_peer_that_claims_more_than_was_sent_is_refused(rig):
     a, _b, to_b, to_a = rig.pair()
-    joined(to_b, to_a)
-    to_a._carriage._pipe.inbound.consumed += 100
-    to_a.prefer(rdma=False)
+    established(to_b, to_a)
+    to_a.transport._control._connection.inbound.consumed += 100
+    prefer(to_a, rdma=False)
     assert "the peer says it read 100 slots" in a.reason()
 
 
-def test_what_may_not_be_said_now_is_refused(rig):
+@pytest.mark.parametrize("message", [Signal.SWITCH, Signal.READY, Hello])
+def test_what_may_not_be_said_now_is_refused(rig, message):
     a, _b, to_b, to_a = rig.pair()
-    joined(to_b, to_a)
-    with to_a._wire:
-        to_a._carriage._say(link_control.TURN)
-    assert "while its RDMA link is joined" in a.reason()
+    established(to_b, to_a)
+    control = to_a.transport._control
+    with to_a.transport.connection.sending:
+        control._say(control._connection.hello.encode() if message is Hello else message)
+    assert "while its RDMA link is established" in a.reason()
 
 
 def test_a_peer_that_answers_neither_way_is_given_up(monkeypatch, rig):
     a, b, to_b, to_a = rig.pair()
-    joined(to_b, to_a)
+    established(to_b, to_a)
     monkeypatch.setattr(link_control, "unacknowledged", lambda _: True)
-    monkeypatch.setattr(LinkControl, "tell_fall", lambda _: None)
-    to_b._carriage._pipe.link.failed = True
+    monkeypatch.setattr(LinkControl, "announce_fall_back", lambda _: None)
+    to_b.transport._control._connection.queue_pair.failed = True
     assert "and its TCP connection does not answer either" in a.reason() + b.reason()
 
 
 def test_a_device_that_does_not_answer_has_the_peers_kernel_asked_too(monkeypatch, rig):
     _, b, to_b, to_a = rig.pair()
-    joined(to_b, to_a)
+    established(to_b, to_a)
     with monkeypatch.context() as silent:
-        silent.setattr(FakeLink, "reap", lambda link: 0)
-        eventually(lambda: to_b._carriage._pinged and to_a._carriage._pinged)
+        silent.setattr(FakeQueuePair, "poll", lambda queue_pair: 0)
+        eventually(lambda: to_b.transport._control._pinged and to_a.transport._control._pinged)
         to_b.send(Lane.DELTA, 3, 0, b"")
         assert b.next().kind == 3, "a late answer is no end"
-    eventually(lambda: not to_b._carriage._pinged)
-    joined(to_b, to_a)
+    eventually(lambda: not to_b.transport._control._pinged)
+    established(to_b, to_a)
     monkeypatch.setattr(link_control, "unacknowledged", lambda _: True)
     monkeypatch.setattr(link_control, "UNACKNOWLEDGED_SECONDS", 100.0)
-    to_b._carriage._pinged = True
-    to_b._failure = LinkLost("for this test")
-    to_b._bell.ring()
+    to_b.transport._control._pinged = True
+    to_b.transport._failure = LinkLost("for this test")
+    to_b.transport._waker.wake()
     assert "for this test, and its TCP connection does not answer either" in b.reason()
 
 
 def test_a_ping_of_one_link_says_nothing_of_the_next(monkeypatch, rig):
     _, b, to_b, to_a = rig.pair()
-    joined(to_b, to_a)
+    established(to_b, to_a)
     monkeypatch.setattr(link_control, "unacknowledged", lambda _: False)  # the ping was answered long ago
-    to_b._carriage._pinged = True
-    to_b._failure = LinkLost("for this test")
-    to_b._bell.ring()
-    eventually(lambda: to_b._carriage.reason == "for this test")
-    eventually(lambda: not to_b._carriage._pinged)
-    joined(to_b, to_a)
+    to_b.transport._control._pinged = True
+    to_b.transport._failure = LinkLost("for this test")
+    to_b.transport._waker.wake()
+    eventually(lambda: to_b.transport._control.reason == "for this test")
+    eventually(lambda: not to_b.transport._control._pinged)
+    established(to_b, to_a)
     assert not b.events[1:]
 
 
 def test_a_flush_outlives_its_link(rig):
     _, b, to_b, to_a = rig.pair()
-    joined(to_b, to_a)
-    pipe = to_b._carriage.joined
+    established(to_b, to_a)
+    connection = to_b.transport._control.established
 
     def broken():
         raise Unreachable("for this test")
 
-    pipe.settle = broken
+    connection.last_request = broken
     to_b.post(Lane.DELTA, 1, 0, b"", [bytes(10_000)])
     assert to_b.flush(WAIT) and b.next().body == bytes(10_000)
     assert not b.events[1:]
+
+
+def test_a_flush_ends_in_time_when_the_device_is_silent(rig, monkeypatch):
+    _, b, to_b, to_a = rig.pair()
+    established(to_b, to_a)
+    with monkeypatch.context() as silent:
+        silent.setattr(FakeQueuePair, "poll", lambda queue_pair: 0)
+        to_b.post(Lane.DELTA, 1, 0, b"")
+        began = time.monotonic()
+        assert not to_b.flush(0.05) and time.monotonic() - began < 1.0
+    assert to_b.flush(WAIT) and b.next().kind == 1
 
 
 @pytest.mark.parametrize("reads", [True, False])
@@ -278,8 +293,8 @@ def test_a_link_that_must_be_rdma_ends_its_connection_when_the_peer_leaves_it():
         a, b = ours.party("a"), theirs.party("b")
         to_b = a.endpoint.connect("b", b.endpoint.listen(), WAIT)
         to_a = b.opened.get(timeout=WAIT)[1]
-        joined(to_b, to_a)
-        to_a.prefer(rdma=False)
+        established(to_b, to_a)
+        prefer(to_a, rdma=False)
         assert "the peer goes on over TCP: TCP is preferred" in a.reason()
         with pytest.raises(Refusal, match="itself"):
             a.endpoint.connect("a", ("", 0))

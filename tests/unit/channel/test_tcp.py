@@ -27,9 +27,9 @@ JOB = job_hash("job")
 
 CHILD = """
 import sys, threading
-from ferry.channel.base import Held, Lane
+from ferry.channel.base import DeferredCredit, Lane
 from ferry.channel.tcp.endpoint import TcpEndpoint
-keep = lambda message: Held() if message.lane == Lane.BULK else None
+keep = lambda message: DeferredCredit() if message.lane == Lane.BULK else None
 endpoint = TcpEndpoint("child", "job", sys.stdin.readline().strip().encode(), keep, lambda p, c: None, lambda p, r: None)
 print(endpoint.listen()[1], flush=True)
 threading.Event().wait()
@@ -45,7 +45,7 @@ def net():
 
 @pytest.fixture
 def child():
-    path = os.pathsep.join([str(Path(endpoint.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(endpoint.__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD],
         stdin=subprocess.PIPE,
@@ -131,7 +131,7 @@ def test_post_does_not_wait_for_a_full_socket_and_what_it_left_is_sent_later(net
     posts = [(number, lane) for number in range(limits.SLOTS) for lane in Lane]
     posted = 0
     # Nothing but the rest of one message is left to be sent: nothing else would wake the writer for it.
-    while not channel._rest:
+    while not channel.transport._rest:
         number, lane = posts[posted]
         channel.post(lane, number, 0, b"", (bytes(size),))
         posted += 1
@@ -244,7 +244,10 @@ def test_two_that_connect_to_each_other_at_one_time_agree_on_one_connection(net)
         # b has got a message on it, so it is b's connection as well now.
         b.endpoint.channel("a").send(Lane.DELTA, turn, 2, b"", timeout=WAIT)
         assert a.next().kind == turn
-        assert a.endpoint.channel("b").opening.initiator == b.endpoint.channel("a").opening.initiator
+        assert (
+            a.endpoint.channel("b").transport.connection.opening.initiator
+            == b.endpoint.channel("a").transport.connection.opening.initiator
+        )
     for party in (a, b):
         assert party.events[0::2] == ["open"] * len(party.events[0::2]), "open and close alternate"
         assert "open" not in party.events[1::2]

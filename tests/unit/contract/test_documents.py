@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ferry.contract import documents
-from ferry.contract.documents import Links, ReportedProblem, RunSettings, Status, TransportSettings
+from ferry.contract.documents import DriverAddress, Links, ReportedProblem, RunSettings, Status, TransportSettings
 from tests.unit.contract.released import v0_1_0
 
 RELEASED = Path(__file__).parent / "released"
@@ -47,13 +47,24 @@ def test_settings_of_a_run_from_before_there_was_a_choice(tmp_path: Path) -> Non
     assert RunSettings.read(file).transport == TransportSettings() == TransportSettings(mode="auto", expected=False)
 
 
+def test_an_address_of_a_driver_is_read_as_it_was_written() -> None:
+    one = DriverAddress("http://[::1]:7070", 42, 3)
+    assert DriverAddress.load(one.dump()) == one
+    assert DriverAddress.load('{"url": "u", "pid": 1, "generation": 2, "of_a_later_release": 1}') == DriverAddress(
+        "u", 1, 2
+    )
+    for broken in ("", "{", "[]", "{}", '{"url": "u", "pid": null, "generation": 2}'):
+        with pytest.raises((ValueError, TypeError, KeyError)):
+            DriverAddress.load(broken)
+
+
 def test_a_status_of_another_version_is_understood() -> None:
     wire = json.loads(json.dumps(STATUS.to_wire()))
     assert Status.from_wire(wire) == STATUS
     assert Status.from_wire({**wire, "novelty": 1}) == STATUS
-    del wire["transport"], wire["troubles"]
+    del wire["transport"], wire["problems"]
     told = (ReportedProblem("DriverDegraded", "no room", 0.0),)
-    assert Status.from_wire(wire) == replace(STATUS, transport=Links(), troubles=told)
+    assert Status.from_wire(wire) == replace(STATUS, transport=Links(), problems=told)
 
 
 @pytest.mark.parametrize(("rdma", "tcp", "kind"), [(0, 0, ""), (2, 0, "rdma"), (0, 2, "tcp"), (1, 1, "mixed")])

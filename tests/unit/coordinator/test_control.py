@@ -18,8 +18,8 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.limits import HANG_SECONDS
 from ferry.contract.tickets import derived
 from ferry.coordinator.control import app, serve
-from ferry.coordinator.progress import Progress
-from ferry.protocol.coordinator import Desired
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.protocol.coordinator.machine import Desired
 from ferry_operator.local.driver import LocalDriver
 
 RELEASED = Path(__file__).parents[1] / "contract" / "released"
@@ -28,7 +28,7 @@ RELEASED = Path(__file__).parents[1] / "contract" / "released"
 def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
     posted: list[Desired] = []
     loop: Any = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(virtual_nodes=1)), post=posted.append)
-    api = app(loop, Progress("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
+    api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
 
     def put(number: int, secret: str = "secret", **token: int) -> int:
         async def ask() -> int:
@@ -49,7 +49,7 @@ def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
 
 def test_what_was_accepted_last_can_be_read_again_with_what_it_was_planned_for() -> None:
     loop: Any = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(virtual_nodes=1)), post=lambda _: None)
-    api = app(loop, Progress("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
+    api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
     document = {"number": 3, "placements": [["0.0", "1.0"]], "token": 2, "basis": {"usable": ["0.0", "1.0"]}}
 
     async def ask() -> list[httpx.Response]:
@@ -69,7 +69,7 @@ def test_what_was_accepted_last_can_be_read_again_with_what_it_was_planned_for()
 def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:
     stands = 0.0
     loop: Any = SimpleNamespace(stands_for=lambda: stands)
-    api = app(loop, Progress("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
+    api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
 
     async def ask(path: str) -> int:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://driver") as client:
@@ -86,7 +86,12 @@ def test_over_tls_it_is_asked_by_who_knows_the_secret(tmp_path: Path) -> None:
     loop: Any = SimpleNamespace(stands_for=lambda: 0.0, machine=SimpleNamespace(generation=1))
     stopped: list[bool] = []
     url = serve(
-        loop, Progress("job", ""), prom.CollectorRegistry(), settings, lambda: stopped.append(True), ("127.0.0.1", 0)
+        loop,
+        DriverMetrics("job", ""),
+        prom.CollectorRegistry(),
+        settings,
+        lambda: stopped.append(True),
+        ("127.0.0.1", 0),
     )
     assert url.startswith("https://")
     asked = LocalDriver(tmp_path, "s")

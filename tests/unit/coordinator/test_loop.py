@@ -12,34 +12,54 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
-from ferry.contract.names import InstanceId
+from ferry.contract.names import InstanceId, Term
+from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import loop
-from ferry.protocol import coordinator as core
-from ferry.protocol.groups import Pace
+from ferry.protocol.coordinator import machine as core
+from ferry.protocol.coordinator.groups import Pace
 from ferry.protocol.story import Story
 
 
 def fragment_of_a_loop(tmp_path: Any, step: Any) -> loop.Loop:
     one = loop.Loop.__new__(loop.Loop)
-    one._inbox, one.orders, one._story = queue.SimpleQueue(), queue.SimpleQueue(), Story()
+    one._inbox, one.orders = queue.SimpleQueue(), queue.SimpleQueue()
     one.ending = threading.Event()
     one.settings = SimpleNamespace(directory=str(tmp_path))  # type: ignore[assignment]
-    one.machine = SimpleNamespace(step=step, start=list)  # type: ignore[assignment]
+    one.machine = SimpleNamespace(step=step, start=list, story=Story())  # type: ignore[assignment]
     return one
 
 
-def test_a_broken_invariant_is_logged_with_what_came_before(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    def step(event: Any) -> list[core.Effect]:
-        if isinstance(event, m.Ask):
-            raise Bug("two leaders")
-        return []
-
-    one = fragment_of_a_loop(tmp_path, step)
-    one.post(core.EpochBegun(5))
+def test_a_broken_invariant_is_logged_with_what_came_before(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = fragment_of_a_loop(tmp_path, None)
+    settings: Any = SimpleNamespace(workers=1, instances_per_worker=1, replicas=0, virtual_nodes=2)
+    one.machine = core.Coordinator(core.CoordinatorSettings(), loop.initial_table(settings), None)
+    monkeypatch.setattr(one, "_journal", SimpleNamespace(write=lambda effect: None), raising=False)
+    one.post(core.JournalReachable(False))
     one.post(m.Ask(2))
     one._run()
-    assert one.orders.get_nowait() == core.Halt("bug", "Bug: two leaders")
-    assert "EpochBegun(5)" in caplog.text and "Ask(g2)" in caplog.text
+    assert one.orders.get_nowait() == core.Halt("bug", "Bug: the coordinator cannot take Ask(generation=2)")
+    last = [caplog.text.count(word) for word in ("Journal(table=", "JournalReachable(up=False)", "Ask(g2)")]
+    assert last == [1, 1, 1], "what it has done and was told, once"
+
+
+@pytest.mark.parametrize("error", [Bug("two leaders"), OSError(28, "No space left on device")])
+def test_an_effect_that_fails_is_logged_with_what_came_before(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def step(event: Any) -> list[core.Effect]:
+        group = Group(Term(1, 0), (InstanceId("0.0"),))
+        return [core.Journal(Table(Version(1, 0), (group,)), None)]
+
+    def write(effect: core.Journal) -> None:
+        raise error
+
+    one = fragment_of_a_loop(tmp_path, step)
+    one._journal = SimpleNamespace(write=write)  # type: ignore[assignment]
+    one._run()
+    assert one.orders.get_nowait() == core.Halt("bug", f"{type(error).__name__}: {error}")
+    assert "Journal(table=" in caplog.text
 
 
 def test_it_is_known_for_how_long_the_loop_has_stood(tmp_path: Any) -> None:
@@ -63,7 +83,7 @@ def test_it_is_known_for_how_long_the_loop_has_stood(tmp_path: Any) -> None:
 
 def test_a_halt_is_logged_with_what_came_before(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     one = fragment_of_a_loop(tmp_path, None)
-    one._story.add(1, core.JournalReachable(False))
+    one.machine.story.add_event(1, core.JournalReachable(False))
     one._perform([core.Halt("unavailable", "no copy")])
     assert one.orders.get_nowait() == core.Halt("unavailable", "no copy")
     assert "JournalReachable(up=False)" in caplog.text
@@ -77,16 +97,16 @@ def test_the_machine_gets_the_bounds_of_the_run() -> None:
     registry: Any = SimpleNamespace(journal=lambda: None)
     one = loop.Loop(settings, registry, 2, lambda epoch, stage: None, ended=7)
     one._endpoint.close()
-    assert one.machine.settings == core.CoordinatorSettings(
+    assert one.machine.driver.settings == core.CoordinatorSettings(
         operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, warm_ms=500_000, pace=Pace(3, 2), ended=7
     )
 
 
-def test_what_is_sent_goes_through_the_letters() -> None:
+def test_what_is_sent_goes_through_the_multicast() -> None:
     one: Any = loop.Loop.__new__(loop.Loop)
     posted: list[Any] = []
     one._endpoint = SimpleNamespace(channel=lambda peer: {"0.0": "a channel"}.get(peer))
-    one._letters = SimpleNamespace(post=lambda *about: posted.append(about))
+    one._multicast = SimpleNamespace(post=lambda *about: posted.append(about))
     one.machine = SimpleNamespace(generation=3)
     for to in ("0.0", "1.0"):
         one._send(core.Send(InstanceId(to), m.Ask(3)))

@@ -15,7 +15,7 @@ from ferry_operator.crd.rules import BASE, RULES, Rule, patched
 from ferry_operator.job import spec
 from ferry_operator.job.changes import TABLE, ChangeKind
 from ferry_operator.job.models import Spec
-from ferry_operator.job.models_base import MARK
+from ferry_operator.job.models_base import CHANGE_EFFECT
 from ferry_operator.job.status import JobStatus
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,7 +57,7 @@ def test_the_schema_is_structural() -> None:
         ) == (node.get("type") == "object" and path != "metadata"), path
         assert ("items" in node) == (node.get("type") == "array"), path
     text = json.dumps(SCHEMA)
-    assert MARK not in text and "$ref" not in text and "anyOf" not in text and '"title"' not in text
+    assert CHANGE_EFFECT not in text and "$ref" not in text and "anyOf" not in text and '"title"' not in text
 
 
 def test_only_maps_with_free_keys_take_any_field() -> None:

@@ -104,6 +104,14 @@ def test_the_first_epoch(tmp_path: Path) -> None:
     assert one.settle(0) is True and one.begins() == 0
 
 
+def test_an_epoch_was_planned_when_spark_says_so(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/4").write_text(
+        'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000123,"conf":{}}\n{"a":4}'
+    )
+    assert Checkpoint(tmp_path).planned(4) == 1_700_000_000_123
+
+
 def test_a_torn_file_of_an_epoch_that_only_began_is_planned_anew(query: Query) -> None:
     query.end(7)
     whole = offsets(8)

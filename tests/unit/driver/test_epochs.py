@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +10,24 @@ from typing import Any
 
 import pytest
 
+from ferry.contract.errors import SpecRefused
+from ferry.contract.limits import FLOWS_MAX, WATERMARK_NONE
 from ferry.contract.messages import Fragment
 from ferry.contract.names import Step
+from ferry.contract.notes import EpochNotes, Receipt
 from ferry.contract.tickets import Judge, Right, stage_ticket
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
-from ferry.protocol.coordinator import Ingested, StartIngest
-from ferry.spark.ingest import Work
+from ferry.protocol.coordinator.machine import Ingested, StartIngest
+from ferry.spark.compile import Plan
+from ferry.spark.graph import offsets_only
+from ferry.spark.ingest import IngestWork
+
+
+def operator(*idle_ms: int | None, origin: str | int = "a") -> Any:
+    """One with such inputs; their delay is 10."""
+    inputs = [SimpleNamespace(origin=origin, delay_ms=10, idle_ms=idle) for idle in idle_ms or (None,)]
+    return SimpleNamespace(inputs=inputs, descriptor=SimpleNamespace(name="counts"))
 
 
 def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path) -> None:
@@ -25,21 +36,23 @@ def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path
         (tmp_path / f"offsets/{epoch}").write_text(f'v1\n{{}}\n{{"a":{epoch}}}')
     posted: list[Ingested] = []
     epochs: Any = object.__new__(Epochs)
-    epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=1, late=0), post=posted.append)
-    epochs.publisher = SimpleNamespace(letters=SimpleNamespace(keep=lambda epoch, letters: None))
-    epochs.plan = SimpleNamespace(operators=[SimpleNamespace(inputs=[SimpleNamespace(origin="a", delay_ms=0)])] * 2)
+    epochs.loop = SimpleNamespace(
+        machine=SimpleNamespace(generation=1, commits=SimpleNamespace(late=0)), post=posted.append
+    )
+    epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
+    epochs.plan = SimpleNamespace(operators=[operator(), operator()])
     epochs._checkpoint = Checkpoint(tmp_path)
     meta = b'{"spark":"of the epoch before"}'
     for step in (Step(4, 0), Step(4, 1)):
-        epochs._ingested(StartIngest(step, 1, (), None, 0, meta), [], None)
+        epochs._ingested(StartIngest(step, 1, (), (), meta), [])
         meta = posted[-1].meta
-        assert json.loads(meta)["spark"] == epochs._checkpoint.notes(4)
+        assert EpochNotes.load(meta).spark == epochs._checkpoint.notes(4)
 
 
 def test_the_tasks_of_a_run_get_the_right_to_stage_its_fragments_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    works: list[Work] = []
+    works: list[IngestWork] = []
 
-    def run_ingest(spark: Any, batch: Any, operator: Any, plan: Any, work: Work, rows: Any) -> list[str]:
+    def run_ingest(spark: Any, batch: Any, operator: Any, plan: Any, work: IngestWork, rows: Any) -> list[str]:
         works.append(work)
         return []
 
@@ -49,9 +62,118 @@ def test_the_tasks_of_a_run_get_the_right_to_stage_its_fragments_and_no_other(mo
     epochs._root, epochs._dead_letter_of_tasks, epochs.spark = root, None, None
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2), members=None)
     epochs.publisher = SimpleNamespace(authority=None)
-    epochs.plan = SimpleNamespace(operators=[SimpleNamespace(descriptor=None, inputs=())])
-    assert epochs._receipts(StartIngest(Step(4, 0), 3, (), None, 0, b""), None) == []
+    epochs.plan = Plan({}, (offsets_only(),), ())
+    assert epochs._receipts(StartIngest(Step(4, 0), 3, (), (), b""), None) == []
     (work,) = works
     ticket = stage_ticket(work.right, 9, "0.0", "life")
     assert Judge(root, "0.0", "life").fragment(ticket, time.time()) == Fragment(Step(4, 0), 2, 3, 9)
     assert root.seal not in (work.right.seal, ticket) and root.seal.hex().encode() not in ticket
+
+
+class _Driver:
+    """Epochs of a plan, with nothing around; epoch E was planned at E seconds."""
+
+    def __init__(self, folder: Path, *operators: Any) -> None:
+        (folder / "offsets").mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.posted: list[Ingested] = []
+        self.epochs: Any = object.__new__(Epochs)
+        machine = SimpleNamespace(generation=1, commits=SimpleNamespace(late=0))
+        self.epochs.loop = SimpleNamespace(machine=machine, post=self.posted.append)
+        self.epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
+        self.epochs.plan = SimpleNamespace(operators=operators)
+        self.epochs._checkpoint = Checkpoint(folder)
+        self.epochs.idle = threading.Event()
+        self.epochs.idle.set()
+        self.low, self.meta = WATERMARK_NONE, b""
+
+    def epoch(self, number: int, maxima: dict[int, dict[str, int]], flows: Any = None) -> int:
+        """The watermark of the first operator after an epoch with these records."""
+        (self.folder / f"offsets/{number}").write_text(f'v1\n{{"batchTimestampMs":{number * 1000}}}\n{{}}')
+        self.low = max(self.low, self.step(Step(number, 0), maxima, flows))  # as the coordinator does
+        return self.low
+
+    def step(self, step: Step, maxima: dict[int, dict[str, int]], flows: Any = None, *fired: int) -> int:
+        """What the watermark of the step's operator might be; those before it have these."""
+        rows: Any = tuple(SimpleNamespace(high=high) for high in fired)
+        self.epochs._ingested(StartIngest(step, 1, (), rows, self.meta), [Receipt(1, maxima=maxima, flows=flows or {})])
+        self.meta = self.posted[-1].meta
+        return self.posted[-1].high
+
+
+def test_a_flow_that_lags_holds_the_watermark_back_until_it_is_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = _Driver(tmp_path, operator(3000))
+    both = {0: {"fast": False, "slow": False}}
+    assert driver.epoch(1, {0: {"fast": 3600}}, both) == WATERMARK_NONE, "the other has brought nothing"
+    assert driver.epoch(2, {0: {"fast": 3700, "slow": 50}}, both) == 40
+    assert driver.epoch(3, {0: {"fast": 3800}}, both) == 40
+    driver = _another(driver, tmp_path, operator(3000))
+    assert driver.epoch(4, {0: {"fast": 3900}}, both) == 40
+    for now, wanted in ((4.9, False), (5.0, True)):
+        monkeypatch.setattr("ferry.driver.epochs.time.time", lambda now=now: now)
+        assert driver.epochs.wants_tick() is wanted
+    assert driver.epoch(5, {}, both) == 3890, "it was heard at second 2"
+    assert driver.epoch(6, {0: {"slow": 60}}, both) == 3890, "back again, it is judged by the watermark as it is"
+    assert driver.epoch(7, {0: {"fast": 4000}}, both) == 3890
+    assert driver.epoch(20, {}, both) == 3890, "all are idle"
+    assert driver.epoch(21, {0: {"fast": 5000}}, both) == 4990
+    assert driver.epoch(40, {}, {0: {"fast": False, "slow": True}}) == 4990, "what waits to be read is waited for"
+    assert driver.epoch(41, {0: {"fast": 6000}}, both) == 4990
+
+
+def _another(driver: _Driver, folder: Path, *operators: Any) -> _Driver:
+    """The driver after this one, which knows what was committed."""
+    made = _Driver(folder, *operators)
+    made.low, made.meta = driver.low, driver.meta
+    return made
+
+
+def test_an_input_without_any_record_becomes_idle_when_it_may(tmp_path: Path) -> None:
+    for idle_ms, later in ((None, WATERMARK_NONE), (2000, 490)):
+        driver = _Driver(tmp_path / str(idle_ms), operator(None, idle_ms))
+        assert driver.epoch(1, {0: {"": 100}}) == WATERMARK_NONE
+        assert driver.epoch(3, {0: {"": 500}}) == later
+
+
+def test_what_an_operator_fires_is_idle_when_all_its_inputs_are(tmp_path: Path) -> None:
+    second = operator(None, None)
+    second.inputs[0].origin, second.inputs[0].delay_ms = 0, 0
+    driver = _Driver(tmp_path, operator(2000), second)
+    highs = []
+    for number in (1, 2, 3):
+        first = driver.epoch(number, {0: {"": 100}} if number == 1 else {})
+        highs.append(driver.step(Step(number, 1), {1: {"": 1000 * number}}, None, first))
+    assert highs == [90, 90, 2990] and driver.low == 90
+
+
+def test_rows_that_an_operator_fires_may_come_late_as_records_may(tmp_path: Path) -> None:
+    second = operator(None, origin=0)
+    driver = _Driver(tmp_path, operator(None), second)
+    assert driver.epoch(1, {0: {"": 100}}) == 90
+    assert driver.step(Step(1, 1), {}, None, 90) == 80
+    assert driver.step(Step(2, 1), {}, None, WATERMARK_NONE) == WATERMARK_NONE
+
+
+def test_a_timer_of_the_clock_asks_for_an_epoch_once_instances_have_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = _Driver(tmp_path, operator())
+    timers: list[int | None] = [None, 5_000, 5_000, 5_000, 5_000]
+    driver.epochs.loop.move_metrics = SimpleNamespace(next_timer=lambda: timers.pop(0))
+    found = []
+    for now, ended in ((6.0, None), (4.9, None), (5.0, None), (5.5, 5.2), (7.0, 5.2)):
+        monkeypatch.setattr("ferry.driver.epochs.time.time", lambda now=now: now)
+        driver.epochs._last_end = ended
+        found.append(driver.epochs.timer_is_due())
+    assert found == [False, False, True, False, True]
+
+
+def test_too_many_flows_are_refused_with_the_name_of_the_operator(tmp_path: Path) -> None:
+    driver = _Driver(tmp_path, operator())
+    flows = {str(n): False for n in range(FLOWS_MAX + 1)}
+    with pytest.raises(SpecRefused, match=r"operator 'counts': an input has 1001 flows, at most 1000"):
+        driver.epoch(1, {}, {0: flows})
+    with pytest.raises(SpecRefused, match=r"the name of flow 'n.*' has 101 characters"):
+        driver.epoch(1, {}, {0: {"n" * 101: False}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from pyspark.sql import DataFrame
 
 from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import Attempt, CommitId, Step
-from ferry.coordinator.progress import Progress
+from ferry.contract.notes import EpochCounts, EpochNotes
+from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.checkpoint import COMMIT, Checkpoint
 from ferry.driver.job import Job
-from ferry.protocol.coordinator import Ready
+from ferry.protocol.coordinator.machine import Ready
 from ferry.spark.compile import Plan
 
 NONE: dict[str, Any] = {}
@@ -37,10 +37,10 @@ def resumed(folder: Path, notes: str, final: bool = False, flush: bool = False, 
     """What a driver finds when the state has committed epoch 7: its last epoch, whether all is over, what it counts."""
     job: Any = object.__new__(Job)
     job._checkpoint = Checkpoint(folder)
-    progress = Progress("job", str(folder.parent))
-    meta = json.dumps({"spark": notes, "flush": flush, "rows": 70, "epoch": (10, 0, 0)}).encode()
+    metrics = DriverMetrics("job", str(folder.parent))
+    meta = EpochNotes(spark=notes, flush=flush, rows=70, epoch=EpochCounts(10)).dump()
     ready = Ready(CommitId(Step(7, 0), Attempt(1, 9)), meta, final)
-    return (*job._resume(ready, Plan(sources, (), ()), progress, 0), progress.epoch, progress.rows)
+    return (*job._resume(ready, Plan(sources, (), ()), metrics, 0), metrics.epoch, metrics.rows)
 
 
 def test_an_epoch_that_spark_has_not_ended_is_begun_again_with_its_own_offsets(folder: Path) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ferry.contract.errors import Bug, Exhausted, FerryError, Final, SpecRefused, StateUnavailable, Superseded
-from ferry.coordinator.progress import Progress
+from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.__main__ import code_of
 from ferry.driver.orders import Halted, Stopped
-from ferry.protocol.coordinator import Halt
+from ferry.protocol.coordinator.machine import Halt
 
 
 class Clock:
@@ -41,34 +41,34 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_day_is_not_too_long_and_a_success_begins_the_count_again(clock: Clock, tmp_path: Path) -> None:
-    progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
-    one = patience.ReportedPatience(loop, progress, "SinkFailing")  # type: ignore[arg-type]
+    metrics, loop = DriverMetrics("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
+    one = patience.ReportedPatience(loop, metrics, "SinkFailing")  # type: ignore[arg-type]
     tries = 0
     while clock.now < 1000 + 86_400:
         one.failed("the database is away")
         tries += 1
-    assert [t.reason for t in progress.troubles] == ["SinkFailing"] and tries < 4000
+    assert [t.reason for t in metrics.problems] == ["SinkFailing"] and tries < 4000
     one.succeeded()
-    assert progress.troubles == ()
+    assert metrics.problems == ()
     before = clock.now
     one.failed("again")
     assert clock.now - before == pytest.approx(patience.RETRY_SECONDS)
 
 
-def test_what_lasts_for_a_moment_is_no_trouble_yet(clock: Clock, tmp_path: Path) -> None:
-    progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
-    one = patience.ReportedPatience(loop, progress, "IngestFailing", quiet=5.0)  # type: ignore[arg-type]
+def test_what_lasts_for_a_moment_is_no_problem_yet(clock: Clock, tmp_path: Path) -> None:
+    metrics, loop = DriverMetrics("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
+    one = patience.ReportedPatience(loop, metrics, "IngestFailing", quiet=5.0)  # type: ignore[arg-type]
     while clock.now < 1004.9:
-        assert not progress.troubles
+        assert not metrics.problems
         one.failed("an instance is gone")
     one.failed("an instance is gone")
     one.failed("an instance is gone")
-    assert [t.reason for t in progress.troubles] == ["IngestFailing"]
+    assert [t.reason for t in metrics.problems] == ["IngestFailing"]
 
 
 def test_a_limit_that_the_user_has_set_ends_the_job(clock: Clock, tmp_path: Path) -> None:
-    progress, loop = Progress("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
-    one = patience.ReportedPatience(loop, progress, "SinkFailing", limit=60.0)  # type: ignore[arg-type]
+    metrics, loop = DriverMetrics("job", str(tmp_path)), SimpleNamespace(ending=clock, halt=None)
+    one = patience.ReportedPatience(loop, metrics, "SinkFailing", limit=60.0)  # type: ignore[arg-type]
     with pytest.raises(Final, match=r"no room \(for 60 s\); nothing is lost"):
         while clock.now < 2000:
             one.failed("no room")
@@ -78,7 +78,7 @@ def test_a_limit_that_the_user_has_set_ends_the_job(clock: Clock, tmp_path: Path
 @pytest.mark.parametrize("halt", [None, Halt("superseded", "generation 3 has taken over")])
 def test_an_end_of_the_job_ends_the_wait_at_once(halt: Halt | None, tmp_path: Path) -> None:
     loop: Any = SimpleNamespace(ending=threading.Event(), halt=halt)
-    one = patience.ReportedPatience(loop, Progress("job", str(tmp_path)), "SinkFailing")
+    one = patience.ReportedPatience(loop, DriverMetrics("job", str(tmp_path)), "SinkFailing")
     one._since = time.monotonic() - 1000
     threading.Timer(0.05, loop.ending.set).start()
     began = time.monotonic()

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
+from ferry.contract.descriptors import Window
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Fault, Final, SpecRefused
-from ferry.coordinator.progress import Progress
+from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.notes import EpochNotes
+from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
+from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.epochs import Epochs
-from ferry.driver.letters import DeadLetters
 from ferry.driver.orders import Halted
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
-from ferry.protocol.coordinator import FiredRows, Halt
+from ferry.protocol.coordinator.machine import Emit, FiredRows, Halt, ReadFailed
 from ferry.spark.compile import Plan
+from ferry.spark.pipeline import Input, LateOutput
 
 
 @pytest.mark.parametrize(
@@ -72,35 +78,35 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def publisher(tmp_path: Path, sink_patience_ms: int | None) -> tuple[Publisher, Progress]:
+def publisher(tmp_path: Path, sink_patience_ms: int | None) -> tuple[Publisher, DriverMetrics]:
     """Of a job that says so much of its sinks, and has none."""
     settings = RunSettings.read(Path(__file__).parents[1] / "contract" / "released" / "v0_1_0.run.json")
-    settings, progress = replace(settings, sink_patience_ms=sink_patience_ms), Progress("job", str(tmp_path))
+    settings, metrics = replace(settings, sink_patience_ms=sink_patience_ms), DriverMetrics("job", str(tmp_path))
     nobody: Any = None
     plan: Any = SimpleNamespace(outputs=())
     loop: Any = SimpleNamespace(stages={})
     letters = DeadLetters(tmp_path / "letters")
-    made = Publisher(settings, nobody, plan, loop, progress, lambda epoch, stage: None, nobody, letters)
+    made = Publisher(settings, nobody, plan, loop, metrics, lambda epoch, stage: None, nobody, letters)
     made._local_rows = -1
-    return made, progress
+    return made, metrics
 
 
-ROWS = cast(FiredRows, SimpleNamespace(fired=7))
+ROWS = FiredRows(CommitId(Step(5, 0), Attempt(1, 1)), 1, 0, 10, (), 7, 0)
 
 
 def test_a_sink_that_is_away_is_tried_until_it_is_back(tmp_path: Path, clock: Clock) -> None:
-    one, progress = publisher(tmp_path, None)
+    one, metrics = publisher(tmp_path, None)
     tries: list[int] = []
 
     def write(rows: Any, table: Any, epoch: int) -> None:
         tries.append(epoch)
         if len(tries) < 1000:
-            assert len(tries) == 1 or progress.troubles[0].reason == "SinkFailing"
+            assert len(tries) == 1 or metrics.problems[0].reason == "SinkFailing"
             raise ConnectionError("the database is away")
 
     one._write = write  # type: ignore[method-assign]
     assert one._publish_rows(ROWS, 5) == 7
-    assert len(tries) == 1000 and progress.troubles == () and clock.now > 1000 + 3600
+    assert len(tries) == 1000 and metrics.problems == () and clock.now > 1000 + 3600
 
 
 def test_a_sink_is_tried_for_as_long_as_the_job_says(tmp_path: Path, clock: Clock) -> None:
@@ -134,7 +140,7 @@ def test_a_sink_is_waited_for_as_long_as_the_job_says(
 ) -> None:
     settings: Any = SimpleNamespace(secret="s", encrypted=False, sink_patience_ms=patience_ms)
     some: Any = None
-    made = Publisher(settings, some, Plan({}, (), ()), some, Progress("j", str(tmp_path)), some, some, some)
+    made = Publisher(settings, some, Plan({}, (), ()), some, DriverMetrics("j", str(tmp_path)), some, some, some)
     assert (made._sinking._limit, made._reading._limit) == (limit, None)
 
 
@@ -143,6 +149,7 @@ def test_a_sink_that_will_never_take_the_rows_ends_the_job() -> None:
         raise Final("the table has other columns")
 
     publisher: Any = object.__new__(Publisher)
+    publisher._row_bytes = {}
     publisher.loop, publisher.hook, publisher._local_rows = (
         SimpleNamespace(stages={}),
         lambda epoch, stage: None,
@@ -150,4 +157,86 @@ def test_a_sink_that_will_never_take_the_rows_ends_the_job() -> None:
     )
     publisher._write = write
     with pytest.raises(Final, match="other columns"):
-        publisher._publish_rows(SimpleNamespace(fired=7), 5)
+        publisher._publish_rows(ROWS, 5)
+
+
+def test_other_readers_of_any_operator_are_asked_for_by_the_step_under_way() -> None:
+    publisher: Any = object.__new__(Publisher)
+    posted: list[Any] = []
+    publisher.loop = SimpleNamespace(stages={}, post=posted.append)
+    publisher.hook = lambda epoch, stage: None
+    publisher._outputs, publisher.plan = {0: ["a sink"]}, SimpleNamespace(sources={})
+    publisher._publish_rows = lambda rows, epoch: None
+    last = replace(ROWS, commit_id=CommitId(Step(5, 1), Attempt(1, 2)))
+    batch: Any = None
+    assert not publisher.publish(Emit(Step(5, 1), (ROWS, last), b""), EpochNotes(), cast(Any, SimpleNamespace()), batch)
+    assert posted == [ReadFailed(Step(5, 1))], "the coordinator heeds no other one"
+
+
+@pytest.fixture
+def late(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
+    """A publisher of a job with a sink for late records, and what it gives that sink; reading them again says no more."""
+    one: Any = publisher(tmp_path, None)[0]
+    written: list[Any] = []
+    sink = SimpleNamespace(write=lambda epoch, generation, made: written.append((epoch, made)))
+    one.plan = Plan(
+        {}, (), (), (LateOutput(0, (Input("clicks", (), pa.schema([]), "ts", 0),), Window(10, 10), cast(Any, sink)),)
+    )
+    one._watch = SimpleNamespace(on=lambda instances: nullcontext([*instances]))
+    one.splits = lambda rows: []
+    one.dead_letters = SimpleNamespace(publish=lambda epoch, letters: None)
+    one.loop.machine = SimpleNamespace(generation=1)
+    one.loop.post = lambda event: None
+    monkeypatch.setattr("ferry.driver.publisher.late_frame", lambda spark, batch, plan, output, rows, low: (low, rows))
+    return one, written
+
+
+def published(one: Any, *rows: FiredRows) -> bool:
+    order = Emit(Step(5, len(rows) - 1), rows, b"")
+    return bool(one.publish(order, EpochNotes(), cast(Any, SimpleNamespace(fired=0)), cast(Any, None)))
+
+
+def test_records_are_read_again_when_some_were_late_only(late: tuple[Any, list[Any]]) -> None:
+    one, written = late
+    assert published(one, ROWS) and written == []
+    assert published(one, replace(ROWS, low=3, late=2)) and written == [(5, (3, {}))]
+
+
+@pytest.mark.parametrize("origin", ["clicks", 0])
+def test_late_records_that_cannot_be_read_are_tried_again_or_asked_for_elsewhere(
+    late: tuple[Any, list[Any]], origin: str | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, written = late
+    output = replace(one.plan.late[0], operator=1, inputs=(replace(one.plan.late[0].inputs[0], origin=origin),))
+    one.plan = replace(one.plan, late=(output,))
+    failures = ["pyarrow._flight.FlightUnavailableError"]
+
+    def frame(spark: Any, batch: Any, plan: Any, output: Any, rows: Any, low: int) -> Any:
+        if failures:
+            raise RuntimeError(failures.pop())
+        return low, rows
+
+    monkeypatch.setattr("ferry.driver.publisher.late_frame", frame)
+    second = FiredRows(CommitId(Step(5, 1), Attempt(1, 2)), 1, 4, 10, (), 0, 2)
+    if origin == 0:
+        assert not published(one, ROWS, second), "others may have the rows"
+    assert published(one, ROWS, second)
+    assert written == [(5, (4, {} if origin == "clicks" else {0: []}))]
+
+
+@pytest.mark.parametrize(("low", "high", "fired", "asked"), [(5, 5, 0, 0), (5, 6, 0, 1), (5, 5, 3, 1)])
+def test_rows_are_asked_for_when_the_watermark_moved_or_some_have_changed(
+    low: int, high: int, fired: int, asked: int
+) -> None:
+    publisher: Any = object.__new__(Publisher)
+    publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: None
+    publisher._outputs, publisher.plan = {0: ["a sink"]}, Plan({}, (), ())
+    publisher.dead_letters = SimpleNamespace(publish=lambda epoch, letters: None)
+    calls: list[int] = []
+    publisher._publish_rows = lambda rows, epoch: calls.append(epoch) or fired
+    commit_id = CommitId(Step(7, 0), Attempt(1, 1))
+    record: Any = SimpleNamespace(fired=0)
+    order = Emit(commit_id.step, (FiredRows(commit_id, 1, low, high, (), fired, 0),), b"")
+    batch: Any = None
+    assert publisher.publish(order, EpochNotes(), record, batch)
+    assert calls == [7] * asked and record.fired == fired

@@ -1,4 +1,7 @@
-"""The aggregate functions, each against its definition, from records to fired rows, however the records are divided."""
+"""The aggregate functions, each against its definition, from records to fired rows, however the records are divided.
+
+Of integers and floats; other types have `test_values`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 
 import ferry
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.epoch_times import EpochTimes
 from ferry.kernels import aggregates
 from ferry.spark.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
@@ -50,7 +54,7 @@ DEFINITIONS: dict[str, Callable[[list[Record], int], Any]] = {
     "variance": lambda records, c: sample(statistics.variance, values(records, c)),
     "stddev": lambda records, c: sample(statistics.stdev, values(records, c)),
 }
-"""Of records and a column; `arg_max` takes two, and is below."""
+"""Of records and a column; `arg_max` takes two, and is in `test_aggregate_values`; what is about right has a file of its own."""
 
 EVERY = tuple(Aggregate(f"{name}_{column}", name, column, None, number)
               for name in DEFINITIONS for column, number in (("x", "int"), ("y", "float")))  # fmt: skip
@@ -75,8 +79,8 @@ def run(
                 f.add(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), ["k"], "t")
                 parts += f.drain()
             if parts:
-                state.put(state.delta([state.combine(parts)], -(2**62))[0])
-        fired = [row for b in state.fired(-10_000, 1000, np.arange(4)) for row in b.to_pylist()]
+                state.apply(state.delta([state.combine(parts)], EpochTimes(-(2**62), -(2**62)))[0])
+        fired = [row for b in state.fired(EpochTimes(-10_000, 1000), np.arange(4)) for row in b.to_pylist()]
         found = [row for row in fired if row["window_start"] == 0]
         out.update(found[0] if found else {})
     return out
@@ -112,7 +116,7 @@ def test_every_function_is_what_it_is_called(
 
 
 def test_every_function_is_tried() -> None:
-    assert {*DEFINITIONS, "arg_max"} == set(aggregates.FUNCTIONS)
+    assert {*DEFINITIONS, "arg_max", "approx_count_distinct"} == set(aggregates.FUNCTIONS)
 
 
 def test_a_variance_keeps_the_small_difference_of_great_values(tmp_path: Path) -> None:

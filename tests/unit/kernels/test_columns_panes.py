@@ -2,10 +2,13 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferry.contract import limits
 from ferry.contract.descriptors import Window
+from ferry.contract.epoch_times import EpochTimes
 from ferry.kernels import columns, grouping, panes
 
 WINDOWS = st.sampled_from([Window(10, 10), Window(30, 10), Window(60, 1), Window(25, 10), Window(4, 10), Window(7, 3)])
@@ -70,3 +73,21 @@ def test_order_by_hash_large_equals_small() -> None:
     hashes = np.random.default_rng(3).integers(0, 2**64, 1 << 15, np.uint64)
     hashes[::7] = hashes[0]
     assert np.array_equal(grouping.order_by_hash(hashes), np.argsort(hashes, kind="stable"))
+
+
+@pytest.mark.parametrize(
+    "low, high, ends",
+    [
+        (limits.WATERMARK_NONE, limits.WATERMARK_NONE, 0),
+        (limits.WATERMARK_NONE, 59_999, 12),
+        (120_000, 120_000, 0),
+        (120_000, 124_999, 0),
+        (120_000, 125_000, 1),
+        (119_999, 125_000, 2),
+        (120_000, 420_000, 12),
+        (120_000, limits.WATERMARK_END, 12),
+    ],
+)
+def test_a_new_row_fires_in_as_many_windows_as_end(low: int, high: int, ends: int) -> None:
+    """What fires decides whether the driver may fetch it: a minute every five seconds is twelve rows of one."""
+    assert panes.ends_of_a_row(Window(60_000, 5_000), EpochTimes(low, high)) == ends

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.kernels import columns, hashing
+from ferry.kernels import hashing, row_codec
 
 MASK = (1 << 64) - 1
 
@@ -49,7 +48,7 @@ def test_vectors_of_integer_keys() -> None:
 
 
 def test_vectors_of_encoded_keys() -> None:
-    offsets, data = columns.encode_keys(
+    offsets, data = row_codec.encode_rows(
         [pa.array(["", "ferry", "Grüße aus dem Hafen"]), pa.array([0, -1, 7])], ["string", "int"]
     )
     assert data[: offsets[1]].tobytes().hex() == "0200000000010000000000000000"
@@ -66,29 +65,14 @@ def test_vectors_of_encoded_keys() -> None:
 def test_encoding_matches_the_reference_and_comes_back(keys: list) -> None:
     arrays = [pa.array([k[i] for k in keys], t) for i, t in enumerate((pa.string(), pa.int64(), pa.string()))]
     kinds = ["string", "int", "string"]
-    offsets, data = columns.encode_keys(arrays, kinds)
+    offsets, data = row_codec.encode_rows(arrays, kinds)
     encoded = [data[offsets[i] : offsets[i + 1]].tobytes() for i in range(len(keys))]
     assert encoded == [encode(k) for k in keys]
     assert hashing.hash_bytes(offsets, data).tolist() == [hash_reference(e) for e in encoded]
-    assert [a.to_pylist() for a in columns.decode_keys(offsets, data, kinds)] == [a.to_pylist() for a in arrays]
+    assert [a.to_pylist() for a in row_codec.decode_rows(offsets, data, kinds)] == [a.to_pylist() for a in arrays]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=50))
 def test_integer_hash_is_splitmix_finaliser(values: list) -> None:
     assert hashing.hash_ints(np.array(values, np.int64)).tolist() == [mix(v) for v in values]
-
-
-def test_sliced_columns_are_read_from_their_offset() -> None:
-    text, numbers = pa.array(["x", "abc", "", "de"])[1:], pa.array([9, 1, 2, 3])[1:]
-    offsets, data = columns.encode_keys([text, numbers], ["string", "int"])
-    assert [a.to_pylist() for a in columns.decode_keys(offsets, data, ["string", "int"])] == [
-        ["abc", "", "de"],
-        [1, 2, 3],
-    ]
-
-
-def test_a_wrong_tag_is_refused() -> None:
-    offsets, data = columns.encode_keys([pa.array(["x"])], ["string"])
-    with pytest.raises(ValueError, match="encoded key"):
-        columns.decode_keys(offsets, data, ["int"])

@@ -18,8 +18,14 @@ from ferry_operator.kube.manifests.release import Installation
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Ended, KubeNode, Pod, Problem
-from ferry_operator.kube.observe.lifecycle import life_of, said_by
-from ferry_operator.kube.observe.rolling import RollingReplacement, asked_drains, asked_pins, crew_of, turnover
+from ferry_operator.kube.observe.lifecycle import end_message, lifecycle_of
+from ferry_operator.kube.observe.rolling import (
+    RollingReplacement,
+    asked_drains,
+    asked_pins,
+    plan_replacement,
+    worker_pods,
+)
 from ferry_operator.kube.observe.view import AbsenceTimers, Seen, failure_domain, look
 from ferry_operator.kube.plan import plan
 from tests.unit.kube.fakes.fake_world import job
@@ -79,20 +85,21 @@ def status(*alive: int, groups: Any = None) -> Status:
 )  # fmt: skip
 def test_what_a_drivers_pod_means(pod: Pod | None, running: bool, may_start: bool, end: str | None) -> None:
     epoch = 4 if pod is not None and names.EPOCH in pod.annotations else -1
-    life = life_of(pod, "r", epoch, False, NOW)
-    assert (life.running, life.may_start, life.end) == (running, may_start, end)
+    lifecycle = lifecycle_of(pod, "r", epoch, False, NOW)
+    assert (lifecycle.running, lifecycle.may_start, lifecycle.end) == (running, may_start, end)
 
 
 def test_a_job_that_was_seen_to_be_finished_is_finished_whatever_its_pod() -> None:
     assert all(
-        life_of(pod, "r", 5, True, NOW).end == "Finished" for pod in (None, driver(), driver(Ended(1, "", "", 1.0)))
+        lifecycle_of(pod, "r", 5, True, NOW).end == "Finished"
+        for pod in (None, driver(), driver(Ended(1, "", "", 1.0)))
     )
 
 
 def test_back_off_doubles_up_to_a_minute() -> None:
     def wait(failures: int) -> float:
         ended = driver(Ended(1, "", "", NOW), annotations={names.FAILURES: str(failures - 1)})
-        return life_of(ended, "r", -1, False, NOW).retry_at - NOW
+        return lifecycle_of(ended, "r", -1, False, NOW).retry_at - NOW
 
     assert [round(wait(n), 3) for n in (1, 2, 3, 20, 10_000)] == [0.2, 0.4, 0.8, 60.0, 60.0]
 
@@ -109,7 +116,7 @@ def test_back_off_doubles_up_to_a_minute() -> None:
     ],
 )
 def test_what_a_driver_said(message: str, reason: str, expected: str) -> None:
-    assert said_by(driver(Ended(1, reason, message, 1.0))) == expected
+    assert end_message(driver(Ended(1, reason, message, 1.0))) == expected
 
 
 # --- the spec in force
@@ -130,13 +137,15 @@ def revise(job: Any) -> Revisions:
 
 
 def test_a_first_spec_is_in_force() -> None:
-    force = effective_spec.in_force(document(), revise)
-    assert force.job is not None and force.newest and not force.good and force.trouble is None
+    effective = effective_spec.in_force(document(), revise)
+    assert effective.job is not None and effective.newest and not effective.good and effective.problem is None
 
 
 def test_a_first_spec_that_says_nonsense_leaves_none() -> None:
-    force = effective_spec.in_force(document(epoch={"interval": "soon"}), revise)
-    assert force.job is None and force.trouble is not None and "spec.epoch.interval" in force.trouble.message
+    effective = effective_spec.in_force(document(epoch={"interval": "soon"}), revise)
+    assert (
+        effective.job is None and effective.problem is not None and "spec.epoch.interval" in effective.problem.message
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,17 +157,22 @@ def test_a_first_spec_that_says_nonsense_leaves_none() -> None:
     ],
 )
 def test_the_last_good_spec_stays_in_force(changes: dict[str, Any]) -> None:
-    force = effective_spec.in_force(document(document(), workers=5, **changes), revise)
-    assert force.job is not None and force.job.spec.workers == 2 and force.trouble is not None and not force.newest
+    effective = effective_spec.in_force(document(document(), workers=5, **changes), revise)
+    assert (
+        effective.job is not None
+        and effective.job.spec.workers == 2
+        and effective.problem is not None
+        and not effective.newest
+    )
 
 
 def test_a_refused_spec_stays_refused_until_it_changes() -> None:
     bad = document(document(), pipeline={"module": "gone"})
     mine = revise(spec.check(bad))
     bad = document(document(), effective_spec.refusal(mine.both, "no such module"), pipeline={"module": "gone"})
-    force = effective_spec.in_force(bad, revise)
-    assert force.job is not None and force.job.spec.pipeline.module == "jobs.nbq5"
-    assert force.trouble is not None and "no such module" in force.trouble.message
+    effective = effective_spec.in_force(bad, revise)
+    assert effective.job is not None and effective.job.spec.pipeline.module == "jobs.nbq5"
+    assert effective.problem is not None and "no such module" in effective.problem.message
     bad["spec"]["pipeline"]["module"] = "jobs.better"
     assert effective_spec.in_force(bad, revise).newest
 
@@ -166,8 +180,8 @@ def test_a_refused_spec_stays_refused_until_it_changes() -> None:
 def test_notes_that_cannot_be_read_count_as_none() -> None:
     one = document()
     one["metadata"]["annotations"] = {names.LAST_GOOD: "{", names.REFUSED: "{}"}
-    force = effective_spec.in_force(one, revise)
-    assert force.newest and not force.good
+    effective = effective_spec.in_force(one, revise)
+    assert effective.newest and not effective.good
 
 
 def test_a_job_that_was_good_with_keys_that_are_refused_by_now_is_still_looked_after() -> None:
@@ -175,9 +189,9 @@ def test_a_job_that_was_good_with_keys_that_are_refused_by_now_is_still_looked_a
     kept = {"spark.kubernetes.executor.label.x": "y", "spark.executor.cores": "2", "spark.sql.shuffle.partitions": "4"}
     one = document(spark=kept)
     one["metadata"]["annotations"] = {names.LAST_GOOD: json.dumps(one["spec"])}
-    force = effective_spec.in_force(one, revise)
-    assert force.job is not None and force.job.spec.spark == {"spark.sql.shuffle.partitions": "4"}
-    assert force.trouble is not None and "spark.kubernetes.executor.label.x" in force.trouble.message
+    effective = effective_spec.in_force(one, revise)
+    assert effective.job is not None and effective.job.spec.spark == {"spark.sql.shuffle.partitions": "4"}
+    assert effective.problem is not None and "spark.kubernetes.executor.label.x" in effective.problem.message
 
 
 def test_the_same_spec_again_is_good() -> None:
@@ -270,7 +284,7 @@ NO_ROOM = (Problem("Unschedulable", "no room"),)
         pytest.param([worker(0), worker(1)], NODES, [0, 1], (0, 1), RollingReplacement(2), id="the user asks too much"),
         pytest.param(
             [worker(0, annotations=OLD), worker(1, annotations=OLD)], NODES, [0, 1], (), RollingReplacement(3),
-            id="out of date: first another one stands in",
+            id="out of date: first a surge worker",
         ),
         pytest.param(
             [worker(0, annotations=OLD), worker(1, annotations=OLD), worker(2)], NODES, [0, 1, 2], (),
@@ -284,34 +298,34 @@ NO_ROOM = (Problem("Unschedulable", "no room"),)
             id="and while it comes up, too",
         ),
         pytest.param(
-            [worker(0, annotations=OLD), worker(1, annotations=OLD), worker(2, troubles=NO_ROOM, phase="Pending")], NODES,
-            [0, 1], (), RollingReplacement(3, alone=0), id="no room for one that stands in",
+            [worker(0, annotations=OLD), worker(1, annotations=OLD), worker(2, problems=NO_ROOM, phase="Pending")], NODES,
+            [0, 1], (), RollingReplacement(3, without_surge=0), id="no room for a surge worker",
         ),
         pytest.param(
-            [worker(0, annotations={**OLD, names.ALONE: "true"}), worker(1, annotations=OLD)], NODES, [0, 1], (),
+            [worker(0, annotations={**OLD, names.WITHOUT_SURGE: "true"}), worker(1, annotations=OLD)], NODES, [0, 1], (),
             RollingReplacement(2, (0,), (0,)), id="it leaves without",
         ),
         pytest.param(
-            [worker(0), worker(1, annotations=OLD, troubles=NO_ROOM, phase="Pending")], NODES, [0], (),
+            [worker(0), worker(1, annotations=OLD, problems=NO_ROOM, phase="Pending")], NODES, [0], (),
             RollingReplacement(2, remade=(1,)), id="one that never ran is made again at once",
         ),
         pytest.param(
-            [worker(0, troubles=NO_ROOM, phase="Pending"), worker(1, annotations=OLD)], NODES, [1], (), RollingReplacement(2),
+            [worker(0, problems=NO_ROOM, phase="Pending"), worker(1, annotations=OLD)], NODES, [1], (), RollingReplacement(2),
             id="a new one does not come up: no other one is touched",
         ),
-        pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 2], (), RollingReplacement(3), id="one stands in for one that died"),
+        pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 2], (), RollingReplacement(3), id="a surge worker for one that died"),
         pytest.param([worker(0), worker(1), worker(2)], NODES, [0, 1, 2], (), RollingReplacement(2), id="one too many"),
     ],
 )  # fmt: skip
 def test_who_leaves(
     pods: list[Pod], nodes: Any, alive: list[int], asked: tuple[int, ...], expected: RollingReplacement
 ) -> None:
-    assert turnover(crew_of(2, pods, "r", status(*alive)), nodes, asked) == expected
+    assert plan_replacement(worker_pods(2, pods, "r", status(*alive)), nodes, asked) == expected
 
 
 def test_the_only_worker_cannot_leave_without_another_one() -> None:
-    pods = [worker(0, annotations={**OLD, names.ALONE: "true"})]
-    assert turnover(crew_of(1, pods, "r", status(0)), NODES).stuck
+    pods = [worker(0, annotations={**OLD, names.WITHOUT_SURGE: "true"})]
+    assert plan_replacement(worker_pods(1, pods, "r", status(0)), NODES).stuck
 
 
 def test_annotations_of_users() -> None:
@@ -328,8 +342,8 @@ def seen(*pods: Pod, nodes: Any = NODES, answer: Status | None = None, **changes
 
 def lost(*pods: Pod, **more: Any) -> dict[str, str]:
     one = seen(*pods, **more)
-    force = effective_spec.in_force(one.job, revise)
-    return dict(look(one, force, revise(force.job), AbsenceTimers()).lost)
+    effective = effective_spec.in_force(one.job, revise)
+    return dict(look(one, effective, revise(effective.job), AbsenceTimers()).lost)
 
 
 def silent(name: str, since: float) -> dict[str, KubeNode]:
@@ -371,27 +385,27 @@ def test_copies_are_spread_over_zones_when_there_are_enough() -> None:
 
 
 def test_what_is_missing_is_waited_for() -> None:
-    sightings = AbsenceTimers()
+    timers = AbsenceTimers()
     mine = {names.REVISION: revise(spec.check(document())).worker}
     one = seen(worker(0, annotations=mine), worker(1, annotations=mine), driver(), answer=status(0))
-    force = effective_spec.in_force(one.job, revise)
-    first = look(one, force, revise(force.job), sightings)
-    later = look(replace(one, now=NOW + 4), force, revise(force.job), sightings)
+    effective = effective_spec.in_force(one.job, revise)
+    first = look(one, effective, revise(effective.job), timers)
+    later = look(replace(one, now=NOW + 4), effective, revise(effective.job), timers)
     assert first.observed is not None and first.observed.missing == {"1.0": 0.0}
     assert later.observed is not None and later.observed.missing == {"1.0": 4.0}
 
 
 def test_an_epoch_that_does_not_end_is_told() -> None:
-    sightings, busy = AbsenceTimers(), replace(status(0), phase="prepare")
-    assert [sightings.stalled(busy, NOW + t) for t in (0, 59, 60)] == [0, 59, 60]
-    assert not sightings.stalled(replace(busy, epoch=6), NOW + 61) and not sightings.stalled(None, NOW + 200)
-    assert not sightings.stalled(replace(busy, epoch=6, phase="idle"), NOW + 300)
+    timers, busy = AbsenceTimers(), replace(status(0), phase="prepare")
+    assert [timers.stalled(busy, NOW + t) for t in (0, 59, 60)] == [0, 59, 60]
+    assert not timers.stalled(replace(busy, epoch=6), NOW + 61) and not timers.stalled(None, NOW + 200)
+    assert not timers.stalled(replace(busy, epoch=6, phase="idle"), NOW + 300)
 
 
 def test_a_worker_that_is_held_up_is_not_waited_for() -> None:
-    one = seen(worker(0), worker(1, troubles=NO_ROOM, phase="Pending", created=NOW - 1), driver(), answer=status(0))
-    force = effective_spec.in_force(one.job, revise)
-    view = look(one, force, revise(force.job), AbsenceTimers())
+    one = seen(worker(0), worker(1, problems=NO_ROOM, phase="Pending", created=NOW - 1), driver(), answer=status(0))
+    effective = effective_spec.in_force(one.job, revise)
+    view = look(one, effective, revise(effective.job), AbsenceTimers())
     assert view.observed is not None and view.observed.workers[1].seconds > d.START_SECONDS
 
 
@@ -399,18 +413,18 @@ def test_a_worker_that_is_held_up_is_not_waited_for() -> None:
 
 
 def test_a_pod_of_another_operator_is_taken_over_before_anything_else() -> None:
-    force = effective_spec.in_force(document(), revise)
-    mine = {names.REVISION: revise(force.job).worker, names.TOKEN: "7"}
+    effective = effective_spec.in_force(document(), revise)
+    mine = {names.REVISION: revise(effective.job).worker, names.TOKEN: "7"}
     one = seen(worker(0, annotations=mine), worker(1, annotations={**mine, names.TOKEN: "6"}), answer=status(0, 1))
-    steps = plan(look(one, force, revise(force.job), AbsenceTimers()), 7)
-    assert [(type(step).__name__, step.pod.name) for step in steps] == [("Claim", "nbq5-worker-1")]  # type: ignore[union-attr]
+    steps = plan(look(one, effective, revise(effective.job), AbsenceTimers()), 7)
+    assert [(type(step).__name__, step.pod.name) for step in steps] == [("TakeOwnership", "nbq5-worker-1")]  # type: ignore[union-attr]
 
 
 def test_a_paused_job_has_no_steps_and_a_deleted_one_only_ends() -> None:
     paused = copy.deepcopy(seen(worker(0), answer=None))
     paused.job["metadata"]["annotations"][names.PAUSED] = "true"
-    force = effective_spec.in_force(paused.job, revise)
-    assert plan(look(paused, force, revise(force.job), AbsenceTimers()), 7) == []
+    effective = effective_spec.in_force(paused.job, revise)
+    assert plan(look(paused, effective, revise(effective.job), AbsenceTimers()), 7) == []
     paused.job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    steps = plan(look(paused, force, revise(force.job), AbsenceTimers()), 7)
+    steps = plan(look(paused, effective, revise(effective.job), AbsenceTimers()), 7)
     assert [type(step).__name__ for step in steps] == ["DeletePod"]

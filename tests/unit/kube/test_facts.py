@@ -51,7 +51,7 @@ def test_a_pod() -> None:
 
 def test_a_pod_without_anything() -> None:
     one = facts.pod({"metadata": {"name": "x"}})
-    assert (one.phase, one.ready, one.ended, one.troubles, one.worker) == ("Pending", False, None, (), None)
+    assert (one.phase, one.ready, one.ended, one.problems, one.worker) == ("Pending", False, None, (), None)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_how_a_pod_ended(status: Doc, code: int | None, reason: str) -> None:
     ],
 )  # fmt: skip
 def test_what_keeps_a_pod_from_running(status: Doc, expected: tuple[str, str] | None) -> None:
-    found = [(one.reason, one.message) for one in facts.pod(pod(status)).troubles]
+    found = [(one.reason, one.message) for one in facts.pod(pod(status)).problems]
     assert found == ([expected] if expected else [])
 
 
@@ -159,15 +159,15 @@ SAID = {"exitCode": 4, "message": "2026 INFO up\nno transport: transport.mode is
     ],
 )
 def test_a_sidecar_without_a_transport_is_heard(one: Doc, expected: bool) -> None:
-    found = facts.pod(pod({"phase": "Pending", "initContainerStatuses": [one]})).troubles
+    found = facts.pod(pod({"phase": "Pending", "initContainerStatuses": [one]})).problems
     text = "a-worker-3: no transport: transport.mode is rdma, and there is none"
     assert found == ((facts.Problem("TransportUnavailable", text),) if expected else ())
 
 
 def test_a_sidecar_without_last_words() -> None:
     one = sidecar({"terminated": {"exitCode": 4}})
-    (trouble,) = facts.pod(pod({"phase": "Pending", "initContainerStatuses": [one]})).troubles
-    assert trouble.message == "a-worker-3: no transport: its log says why"
+    (problem,) = facts.pod(pod({"phase": "Pending", "initContainerStatuses": [one]})).problems
+    assert problem.message == "a-worker-3: no transport: its log says why"
 
 
 @pytest.mark.parametrize(

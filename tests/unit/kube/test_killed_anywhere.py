@@ -57,7 +57,7 @@ def stripped(document: Doc) -> Doc:
     one = copy.deepcopy(document)
     for key in ("uid", "resourceVersion", "creationTimestamp"):
         one["metadata"].pop(key, None)
-    for key in (names.TOKEN, names.EPOCH, names.ALONE):
+    for key in (names.TOKEN, names.EPOCH, names.WITHOUT_SURGE):
         one["metadata"].get("annotations", {}).pop(key, None)
     for owner in one["metadata"].get("ownerReferences", []):
         owner.pop("uid")

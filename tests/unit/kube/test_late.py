@@ -207,9 +207,9 @@ def test_state_is_on_its_way_until_leaders_and_copies_are_where_they_should_be(
     assert moving(JobView(seen, None, None, DriverLifecycle(True), RollingReplacement(2), None, {})) == count  # type: ignore[arg-type]
 
 
-def test_many_troubles_of_one_kind_hide_no_other_kind() -> None:
-    troubles = [*(Problem("Unschedulable", f"w{k}") for k in range(9)), Problem("CrashLoop", "w9")]
-    assert [one.message for one in worth_telling(troubles)] == ["w0", "w1", "w2", "w9"]
+def test_many_problems_of_one_kind_hide_no_other_kind() -> None:
+    problems = [*(Problem("Unschedulable", f"w{k}") for k in range(9)), Problem("CrashLoop", "w9")]
+    assert [one.message for one in worth_telling(problems)] == ["w0", "w1", "w2", "w9"]
 
 
 def test_nodes_that_could_not_be_read_for_a_moment_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import prometheus_client as prom
 import pytest
 
 from ferry.contract import places
 from ferry.contract.errors import Unreachable
 from ferry.contract.tickets import derived
+from ferry.system.monitoring import MonitoringServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, PlacementRefused, from_wire, to_wire
 from ferry_operator.job.status import JobStatus
@@ -25,7 +27,6 @@ from ferry_operator.kube.api.lease import EXPIRY_SECONDS, HELD_SECONDS, Lease
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import JOBS, LEASES, PODS, ApiError, Deposed
 from ferry_operator.kube.metrics import JobSample, Metrics
-from ferry_operator.kube.process.health import Health
 from ferry_operator.kube.process.leader import Leader
 from ferry_operator.kube.process.queue import BACK_OFF_SECONDS_MAX, WorkQueue
 from ferry_operator.kube.process.watch import changed
@@ -367,10 +368,10 @@ def fake_redis() -> Iterator[tuple[str, list[bytes], list[bytes]]]:
 
 def test_redis_is_asked_with_its_password(fake_redis: tuple[str, list[bytes], list[bytes]]) -> None:
     where, came, answers = fake_redis
-    assert redis.trouble(f"redis://:p%40ss@{where}/2") is None
+    assert redis.problem(f"redis://:p%40ss@{where}/2") is None
     assert came == [b"AUTH p@ss", b"SELECT 2", b"PING"]
     answers += [b"-WRONGPASS invalid username-password pair\r\n"]
-    said = redis.trouble(f"redis://user:bad@{where}/0")
+    said = redis.problem(f"redis://user:bad@{where}/0")
     assert said is not None and "WRONGPASS" in said and "bad" not in said and where in said
     assert came[-1] == b"AUTH user bad"
 
@@ -387,9 +388,9 @@ def test_redis_forgets_a_run(fake_redis: tuple[str, list[bytes], list[bytes]]) -
 
 
 def test_a_redis_that_is_not_there_is_told() -> None:
-    said = redis.trouble(f"redis://:secret@127.0.0.1:{free_port()}/0")
+    said = redis.problem(f"redis://:secret@127.0.0.1:{free_port()}/0")
     assert said is not None and "does not answer" in said and "secret" not in said
-    said = redis.trouble("redis://[::1]:1/0")
+    said = redis.problem("redis://[::1]:1/0")
     assert said is not None and said.startswith("Redis at [::1]:1 does not answer")
 
 
@@ -406,10 +407,10 @@ def test_an_event_that_says_the_same_has_the_same_name() -> None:
 
 
 def test_health_and_metrics_over_http() -> None:
-    metrics, trouble = Metrics(), [None, "stuck"]
+    metrics, problem = Metrics(), [None, "stuck"]
     metrics.gauge("queue_depth", "Jobs", lambda: 3.0)
     metrics.count_call("patch", "pods", "200")
-    server = Health(0, lambda: trouble[0], metrics.text, "token")
+    server = MonitoringServer(metrics.registry, ("", 0), "token", lambda: problem[0])
     url = f"http://127.0.0.1:{server.port}"
 
     def shown(token: str) -> urllib.request.Request:
@@ -422,7 +423,7 @@ def test_health_and_metrics_over_http() -> None:
     for request in (f"{url}/metrics", shown(""), shown("tokens")):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(request)
-    trouble.pop(0)
+    problem.pop(0)
     with pytest.raises(urllib.error.HTTPError, match="503"):
         urllib.request.urlopen(f"{url}/healthz")
     server.close()
@@ -453,7 +454,7 @@ def test_the_operator_says_how_its_jobs_are() -> None:
     world.api.remove(JOBS, "nbq5")
     world.rounds(3)
     assert value("phase", phase="Failed") is None
-    assert b"ferry_streamjob_phase" in metrics.text()
+    assert b"ferry_streamjob_phase" in prom.generate_latest(metrics.registry)
 
 
 def test_an_operator_that_leads_no_more_says_nothing_of_jobs() -> None:
@@ -461,12 +462,12 @@ def test_an_operator_that_leads_no_more_says_nothing_of_jobs() -> None:
     metrics = Metrics()
     leader = Leader(FakeApi(Clock()), RELEASE, 1, lambda: True, metrics)
     metrics.jobs.seen("nbq5", JobSample(JobStatus(phase="Running"), True, 2, 0), 1.5)
-    assert b"nbq5" in metrics.text()
-    assert leader.close() and b"nbq5" not in metrics.text()
+    assert b"nbq5" in prom.generate_latest(metrics.registry)
+    assert leader.close() and b"nbq5" not in prom.generate_latest(metrics.registry)
 
 
 def test_without_a_token_there_are_no_metrics() -> None:
-    server = Health(0, lambda: None, Metrics().text, None)
+    server = MonitoringServer(Metrics().registry, ("", 0), None, lambda: None)
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}/metrics", headers={"Authorization": "Bearer "})
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(request)

@@ -352,7 +352,7 @@ def test_room_for_a_worker_is_missing_and_the_others_go_on() -> None:
     world.until(lambda w: settled(w) and len(w.pods()) == 3)
 
 
-def test_a_trouble_that_lasts_hides_no_other_one_of_the_same_reason_from_the_events() -> None:
+def test_a_problem_that_lasts_hides_no_other_one_of_the_same_reason_from_the_events() -> None:
     world = running(nodes=1)
     world.api.edit(JOBS, "nbq5", {"spec": {"workers": 3}})
     world.until(lambda w: unschedulable(w) == {"nbq5-worker-2"}, 20)

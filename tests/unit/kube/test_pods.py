@@ -228,6 +228,11 @@ def test_volumes_of_the_user_and_the_checkpoint_on_one_of_them() -> None:
     assert by_name["user-data"]["persistentVolumeClaim"]["claimName"] == "inputs"
     sidecar = worker(kubernetes={"volumes": VOLUMES})["spec"]["initContainers"][0]
     assert not [m for m in sidecar["volumeMounts"] if m["name"].startswith("user-")]
+    # Instances load the file of a pipeline that has a process, and write nothing beside it.
+    file = {"module": None, "file": "/data/jobs/mine.py"}
+    sidecar = worker(pipeline=file, kubernetes={"volumes": VOLUMES})["spec"]["initContainers"][0]
+    mine = [m for m in sidecar["volumeMounts"] if m["name"].startswith("user-")]
+    assert mine == [{"name": "user-data", "mountPath": "/data", "readOnly": True}]
 
 
 def test_placement_of_the_user_is_kept_and_a_silent_node_is_tolerated() -> None:

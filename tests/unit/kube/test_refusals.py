@@ -149,8 +149,8 @@ def test_what_proves_a_spec(said: Any, driver_notes: Any, worker_notes: Any, goo
     answer: Status = replace(status(0, 1), **said)
     workers = [worker(k, annotations=worker_notes) for k in (0, 1)]
     one = Seen(GOOD, (driver(annotations=driver_notes), *workers), ALL_NODES, True, answer, None, NOW)
-    force = effective_spec.in_force(GOOD, revise)
-    view = look(one, force, revise(force.job), AbsenceTimers())
+    effective = effective_spec.in_force(GOOD, revise)
+    view = look(one, effective, revise(effective.job), AbsenceTimers())
     assert proven(view) is good
     assert any(isinstance(step, KeepSpec) for step in plan(view, 0)) is good
 
@@ -159,15 +159,15 @@ def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
     changed = document(GOOD, workers=3)
     pods = (driver(annotations=DRIVES), *(worker(k, annotations=MINE) for k in (0, 1)))
     one = Seen(changed, pods, ALL_NODES, True, replace(status(0, 1), began=5), None, NOW)
-    force = effective_spec.in_force(changed, revise)
-    assert not force.good and proven(look(one, force, revise(force.job), AbsenceTimers()))
+    effective = effective_spec.in_force(changed, revise)
+    assert not effective.good and proven(look(one, effective, revise(effective.job), AbsenceTimers()))
 
 
 # --- hopeless
 
 
 @pytest.mark.parametrize(
-    ("troubles", "seconds", "deadline", "refused"),
+    ("problems", "seconds", "deadline", "refused"),
     [
         pytest.param((ROOM,), 1e6, 900.0, None, id="no room: for ever"),
         pytest.param((IMAGE,), 299.0, 900.0, None, id="an image: for some minutes"),
@@ -178,8 +178,8 @@ def test_a_change_that_makes_no_pod_anew_is_good_at_once() -> None:
         pytest.param((), 1e6, 900.0, None, id="nothing is wrong"),
     ],
 )
-def test_what_a_new_pod_is_given_up_for(troubles: Any, seconds: float, deadline: float, refused: Any) -> None:
-    pod: Pod = worker(0, phase="Pending", troubles=troubles, created=0.0, placed=NOW - seconds)
+def test_what_a_new_pod_is_given_up_for(problems: Any, seconds: float, deadline: float, refused: Any) -> None:
+    pod: Pod = worker(0, phase="Pending", problems=problems, created=0.0, placed=NOW - seconds)
     assert held_up(pod, NOW, deadline) is refused
     assert held_up(replace(pod, phase="Running"), NOW, deadline) is None
 
@@ -214,7 +214,7 @@ def test_what_is_waited_for_is_no_standstill(more: Any, standing: bool) -> None:
     notes = {names.REVISION: mine.worker}
     answer = replace(status(0, 1), **{"phase": "ingest", "began": 5, **more})
     pods = (driver(annotations={names.REVISION: mine.driver}), *(worker(k, annotations=notes) for k in (0, 1)))
-    sightings, force = AbsenceTimers(), effective_spec.in_force(changed, revise)
+    timers, effective = AbsenceTimers(), effective_spec.in_force(changed, revise)
     seen = Seen(changed, pods, ALL_NODES, True, answer, None, NOW)
-    views = [look(replace(seen, now=NOW + t), force, mine, sightings) for t in (0.0, 899.0, 900.0)]
+    views = [look(replace(seen, now=NOW + t), effective, mine, timers) for t in (0.0, 899.0, 900.0)]
     assert [any(isinstance(step, Refuse) for step in plan(view, 0)) for view in views] == [False, False, standing]

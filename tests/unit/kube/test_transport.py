@@ -12,7 +12,7 @@ from ferry_operator.job import spec
 from ferry_operator.job.models import Spec
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import EVENTS, JOBS
-from ferry_operator.kube.report.transport import carried, pinned
+from ferry_operator.kube.report.transport import pinned, transport_status
 from tests.unit.kube.fakes.fake_world import World, job, settled, writes
 
 SHARED = {"mode": "shared", "resource": "rdma/hca"}
@@ -123,7 +123,7 @@ def test_a_job_that_gives_up_rdma_is_not_told_that_it_is_back() -> None:
     ],
 )
 def test_what_status_says(links: Links, kind: str | None, reason: str | None) -> None:
-    found = carried(links, spec.check(job()).spec)
+    found = transport_status(links, spec.check(job()).spec)
     assert (found.kind if found else None, found.reason if found else None) == (kind, reason)
 
 

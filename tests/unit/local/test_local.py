@@ -17,7 +17,7 @@ from ferry.contract.errors import Refusal, SpecRefused
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.local import environment
-from ferry_operator.local.cluster import keeper
+from ferry_operator.local.cluster import reaper
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
@@ -131,11 +131,11 @@ def test_a_kill_reaches_children_in_groups_of_their_own_and_nobody_else(tmp_path
     while not last_lines(processes.log("worker-1")):
         assert one.code is None
     mark = f"test-{os.getpid()}/worker-1\0"
-    members = keeper.marked(mark)
+    members = reaper.tagged(mark)
     assert len(members) == 3 and processes.belongs(members[-1], "worker-1")
     assert not processes.belongs(ten.pid, "worker-1")
     processes.kill(one)
-    assert keeper.marked(mark) == [] and one.code == -9 and one.killed
+    assert reaper.tagged(mark) == [] and one.code == -9 and one.killed
     assert ten.code is None
     processes.close()
     assert ten.popen.wait(5) == -9

@@ -174,7 +174,7 @@ def test_an_interrupt_leaves_no_process(ferry: Ferry, number: int, times: int, d
     run = ferry.start("run", "job.yaml", "--set", f"pipeline.args.deaf={deaf}")
     ferry.wait_for(settles)
     started = family(run)
-    assert len(started) >= 8, "keeper, redis, 2 sidecars, 2 instances, driver and its children"
+    assert len(started) >= 8, "reaper, redis, 2 sidecars, 2 instances, driver and its children"
     began = time.monotonic()
     run.send_signal(number)
     if times > 1:

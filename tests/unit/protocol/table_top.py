@@ -11,8 +11,8 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.protocol import coordinator as c
-from ferry.protocol import instance as i
+from ferry.protocol.coordinator import machine as c
+from ferry.protocol.instance import machine as i
 
 A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
 
@@ -93,7 +93,7 @@ class Top:
         return gone
 
     def back(self, x: InstanceId, files: i.Instance) -> None:
-        deltas = tuple(d for entries in files.log.values() for d in entries)
+        deltas = tuple(d for entries in files.log.by_commit_id.values() for d in entries)
         self.members[x] = i.Instance(x, 1, files.saved, deltas)
         self.follow(x, self.members[x].start())
         self.tell(c.Connected(x))

@@ -9,8 +9,8 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Step, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.protocol import coordinator as c
-from ferry.protocol import instance as i
+from ferry.protocol.coordinator import machine as c
+from ferry.protocol.instance import machine as i
 from tests.unit.protocol.table_top import A, B, C, Top
 
 
@@ -18,11 +18,11 @@ def test_a_normal_epoch() -> None:
     top = Top([(A, B), (B, A)], (A, B))
     assert top.kinds() == ["Ready"]
     top.epoch(0)
-    rows = top.last(c.Emit).rows
-    assert rows.label.step == Step(0, 0) and rows.readers == ((A, (0,)), (B, (1,))) and rows.fired == 2
-    assert set(top.committed().values()) == {rows.label}
+    (rows,) = top.last(c.Emit).rows
+    assert rows.commit_id.step == Step(0, 0) and rows.readers == ((A, (0,)), (B, (1,))) and rows.fired == 2
+    assert set(top.committed().values()) == {rows.commit_id}
     top.epoch(1)
-    assert top.last(c.Emit).rows.low == 0 and top.last(c.Emit).rows.high == 10
+    assert top.last(c.Emit).rows[-1].low == 0 and top.last(c.Emit).rows[-1].high == 10
     assert top.driver.phase is c.Phase.IDLE
 
 
@@ -47,8 +47,8 @@ def test_a_leader_lost_in_prepare_means_a_new_attempt_without_a_new_ingest() -> 
     top.crash(C)
     assert top.kinds().count("StartIngest") == before
     assert top.journal is not None and [g.in_sync for g in top.journal.groups] == [(A,), (A,)]
-    label = top.last(c.Emit).rows.label
-    assert label.step == Step(1, 0) and label.attempt == Attempt(1, 4)
+    commit_id = top.last(c.Emit).rows[-1].commit_id
+    assert commit_id.step == Step(1, 0) and commit_id.attempt == Attempt(1, 4)
 
 
 def test_a_lost_helper_means_that_ingest_runs_again() -> None:
@@ -61,7 +61,7 @@ def test_a_lost_helper_means_that_ingest_runs_again() -> None:
     assert top.driver.phase is c.Phase.INGEST and top.last(c.StartIngest).step == Step(1, 0)
     top.stop = ()
     top.ingested(A)
-    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
 
 
 def test_who_is_leaving_helps_no_more_until_it_comes_again() -> None:
@@ -90,10 +90,10 @@ def test_a_new_driver_finishes_what_one_member_committed() -> None:
     top.give(B, commit)
     top.stop = ()
     top.new_driver()
-    assert set(top.committed().values()) == {commit.label}
-    assert top.last(c.Ready).committed == commit.label and top.driver.high == 10
+    assert set(top.committed().values()) == {commit.commit_id}
+    assert top.last(c.Ready).committed == commit.commit_id and top.driver.commits.watermark == 10
     top.tell(c.EpochBegun(1))  # Spark had not committed it: the same rows again
-    assert top.last(c.Emit).rows.label == commit.label
+    assert top.last(c.Emit).rows[-1].commit_id == commit.commit_id
     zombie = replace(commit, generation=1)
     top.done = []
     assert top.members[A].step(zombie) == [i.Send(i.DRIVER, m.Refused(A, 2))]
@@ -131,12 +131,12 @@ def test_a_learner_becomes_in_step_is_cut_to_and_the_origin_cleaned() -> None:
     top.tell(c.Desired(1, ((B,),)))
     seen = []
     for epoch in range(1, 6):
-        assert top.driver.pending() == (epoch <= 3)
+        assert top.driver.moves.pending() == (epoch <= 3)
         top.epoch(epoch)
         assert top.journal is not None
         seen.append((top.journal.groups[0].in_sync, top.journal.groups[0].learners))
     assert seen == [((A,), (B,)), ((B, A), ()), ((B,), ()), ((B,), ()), ((B,), ())]
-    assert (A, i.Drop((0,))) in top.done and not top.driver.pending()
+    assert (A, i.Drop((0,))) in top.done and not top.driver.moves.pending()
 
 
 @pytest.mark.parametrize("missed", [False, True], ids=["told of every table", "told of a later table only"])
@@ -160,7 +160,7 @@ def test_a_learner_that_alone_heard_of_a_commit_does_not_go_on_from_it(missed: b
         version = Version(top.journal.version.generation, top.journal.version.number + 1)
         top.give(B, m.Install(replace(top.journal, version=version, groups=(wanted,))))
         assert (B, i.Drop((0,))) in top.done
-    assert top.committed()[B] is None and top.members[B].saved.high < 0
+    assert top.committed()[B] is None and top.members[B].saved.results == ()
     top.done = []
     top.tell(c.Desired(1, ((A, B),)))
     for epoch in range(1, 5):
@@ -178,7 +178,7 @@ def test_the_sole_copy_comes_back_with_its_files() -> None:
     assert top.driver.phase is c.Phase.COMMIT  # it waits: only that attempt can be finished
     top.stop = ()
     top.back(A, files)
-    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
 
 
 @pytest.mark.parametrize("waited", [50_000, 70_000])
@@ -188,7 +188,8 @@ def test_the_sole_copy_without_files_stops_the_job(waited: int) -> None:
     files = top.crash(A)
     top.tell(c.Tick(waited))
     if waited < 60_000:
-        files.saved, files.log = i.Saved(), {}
+        files.state.saved = i.Saved()
+        files.log.by_commit_id.clear()
         top.back(A, files)
     assert top.last(c.Halt).kind == ("unavailable" if waited < 60_000 else "away")
 
@@ -234,13 +235,13 @@ def test_a_learner_whose_delta_comes_after_the_commit_is_in_step_all_the_same() 
 def test_a_read_is_refused_for_what_is_not_there() -> None:
     top = Top([(A, B)], (A, B))
     top.epoch(0)
-    label = top.last(c.Emit).rows.label
-    assert top.members[A].may_read(1, label, (0,))
-    assert not top.members[A].may_read(0, label, (0,))
-    assert not top.members[A].may_read(1, label, (0, 1))
+    commit_id = top.last(c.Emit).rows[-1].commit_id
+    assert top.members[A].may_read(1, commit_id, (0,))
+    assert not top.members[A].may_read(0, commit_id, (0,))
+    assert not top.members[A].may_read(1, commit_id, (0, 1))
     top.stop = (m.Commit,)
     top.ingest(1)
-    assert not top.members[A].may_read(1, label, (0,))  # the first Prepare of the next epoch has released them
+    assert not top.members[A].may_read(1, commit_id, (0,))  # the first Prepare of the next epoch has released them
 
 
 def test_an_instance_speaks_once_for_all_chains_that_end_there() -> None:
@@ -252,9 +253,9 @@ def test_an_instance_speaks_once_for_all_chains_that_end_there() -> None:
     top.epoch(0)
     said.clear()
     top.epoch(1)
-    order = top.driver.view.order
+    order = top.driver.journaling.view.order
     assert sorted(sorted(order[n] for n in ack.chains) for ack in said) == [[(A, B)], [(A, C), (B, C), (C,)]]
-    assert (top.driver.late, top.driver.fired) == (0, 4), "of each chain, once"
+    assert top.driver.commits.results[0][3:] == (0, 4), "of each chain, once"
 
 
 def test_chains_that_are_complete_do_not_wait_for_the_others_beyond_a_tick() -> None:

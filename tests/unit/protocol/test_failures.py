@@ -6,7 +6,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Step
-from ferry.protocol import coordinator as c
+from ferry.protocol.coordinator import machine as c
 from tests.unit.protocol.table_top import A, B, Top
 
 
@@ -25,13 +25,13 @@ def test_a_failed_instance_is_a_lost_one() -> None:
     fail(top)
     assert "Halt" not in top.kinds()
     assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
-    assert top.last(c.Emit).rows.label.step == Step(1, 0), "the epoch ends without it"
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0), "the epoch ends without it"
     note = next(x for x in top.done if isinstance(x, c.Note) and x.kind == "failed")
     assert note.text == "0.0: Exhausted: the disk is full; it is left out for 1 s"
 
 
 def test_it_is_left_out_for_a_while_the_longer_the_oftener_it_fails() -> None:
-    top = Top([(B,)], (A, B), c.CoordinatorSettings(bar_ms=1000, bar_max_ms=3000))
+    top = Top([(B,)], (A, B), c.CoordinatorSettings(backoff_ms=1000, backoff_max_ms=3000))
     for bar in (1000, 2000, 3000, 3000):
         failed = top.driver.now
         fail(top)
@@ -87,7 +87,7 @@ def test_whose_connection_breaks_for_a_moment_stays_a_member() -> None:
     top.tell(c.Tick(1199))
     top.back(A, files)
     assert [g.in_sync for g in top.driver.table.groups] == groups
-    assert top.last(c.Emit).rows.label.step == Step(1, 0), "and the epoch goes on with it"
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0), "and the epoch goes on with it"
     top.tell(c.EpochEnded(1))
     top.crash(A)
     top.tell(c.Desired(1, ((B, A), (B, A))))
@@ -124,16 +124,17 @@ def test_the_last_holder_has_its_own_time_to_come_back() -> None:
 
 @pytest.mark.parametrize("copies", [(A, B), (A,)])
 @pytest.mark.parametrize("another_driver", [False, True])
-def test_a_put_whose_log_is_gone_is_no_copy(copies: tuple[InstanceId, ...], another_driver: bool) -> None:
+def test_an_apply_whose_log_is_gone_is_no_copy(copies: tuple[InstanceId, ...], another_driver: bool) -> None:
     top = Top([copies], (A, B))
     top.epoch(0)
     top.deaf = {(A, m.Commit)}
     top.ingest(1)
     files = top.crash(A)
     commit = next(x[1] for x in reversed(top.done) if isinstance(x, tuple) and isinstance(x[1], m.Commit))
-    assert commit.label in files.log
-    # Of different days: its commit record is of the middle of the put, its log is of another time.
-    files.saved, files.log, top.deaf = files.saved.changed(committing=commit), {}, set()
+    assert commit.commit_id in files.log.by_commit_id
+    # Of different days: its commit record is of the middle of the Apply, its log is of another time.
+    files.state.saved, top.deaf = files.saved.changed(committing=commit), set()
+    files.log.by_commit_id.clear()
     if another_driver:
         top.new_driver()
     top.done.clear()
@@ -143,4 +144,4 @@ def test_a_put_whose_log_is_gone_is_no_copy(copies: tuple[InstanceId, ...], anot
         assert halt.kind == "unavailable" and "[0] (of 1)" in halt.reason
         return
     assert [g.in_sync for g in top.driver.table.groups] == [(B,)] and "Halt" not in top.kinds()
-    assert top.committed() == {A: None, B: commit.label}
+    assert top.committed() == {A: None, B: commit.commit_id}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ferry.contract import messages as m
-from ferry.protocol import coordinator as c
-from ferry.protocol import instance as i
-from ferry.protocol.groups import Pace
+from ferry.protocol.coordinator import machine as c
+from ferry.protocol.coordinator.groups import Pace
+from ferry.protocol.instance import machine as i
 from tests.unit.protocol.table_top import A, B, C, Top
 
 
@@ -26,7 +26,7 @@ def test_after_a_cut_no_other_virtual_node_begins_for_some_epochs(gap: int, seco
     changes(top)
     seen = {}
     for epoch in range(1, second + 3):
-        assert top.driver.pending(), "in the gap, too: without data a tick has to make its epochs"
+        assert top.driver.moves.pending(), "in the gap, too: without data a tick has to make its epochs"
         top.epoch(epoch)
         seen[epoch] = changes(top)
     assert seen[1] == [(0, "joined")]
@@ -35,7 +35,7 @@ def test_after_a_cut_no_other_virtual_node_begins_for_some_epochs(gap: int, seco
     assert (0, "cleaned") in seen[3], "the gap holds up no move that has begun"
     assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
     top.epoch(second + 3)
-    assert not changes(top) and not top.driver.pending()
+    assert not changes(top) and not top.driver.moves.pending()
 
 
 def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while() -> None:
@@ -59,11 +59,11 @@ def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while
         ]
         assert changes(top) == [(0, "aborted")]
         assert top.driver.table.groups[0].members == (A,)
-        assert list(top.driver.given_up()) == [(B, 0)]
+        assert list(top.driver.moves.given_up()) == [(B, 0)]
         top.wait(wait - 1)
-        assert not top.driver.pending()
+        assert not top.driver.moves.pending()
         top.wait(1)
-        assert top.driver.pending(), "without data a tick has to make an epoch"
+        assert top.driver.moves.pending(), "without data a tick has to make an epoch"
         epoch += 1
         top.epoch(epoch)
         assert changes(top) == [(0, "joined")]
@@ -78,7 +78,7 @@ def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while
         epoch += 1
         top.epoch(epoch)
         made += [kind for _, kind in changes(top)]
-    assert made[-3:] == ["in-sync", "switched", "cleaned"] and not top.driver.given_up()
+    assert made[-3:] == ["in-sync", "switched", "cleaned"] and not top.driver.moves.given_up()
 
 
 def test_a_move_that_comes_along_has_the_time_that_it_needs() -> None:
@@ -117,11 +117,11 @@ def test_who_is_too_late_for_the_first_table_is_taken_in_when_nobody_plans() -> 
     top.epoch(0)
     top.members[B] = i.Instance(B, 1, i.Saved())
     top.tell(c.Connected(B))
-    assert top.driver.pending(), "without data a tick has to make an epoch"
+    assert top.driver.moves.pending(), "without data a tick has to make an epoch"
     for epoch in (1, 2):
         top.epoch(epoch)
     assert [g.in_sync for g in top.driver.table.groups] == groups, "and leads again what it should"
-    assert top.driver.table.groups[0].learners == () and not top.driver.pending()
+    assert top.driver.table.groups[0].learners == () and not top.driver.moves.pending()
 
 
 def test_a_copy_that_was_lost_is_made_again_by_the_next_driver_too() -> None:
@@ -147,7 +147,7 @@ def test_groups_that_somebody_has_placed_stay_as_they_are_while_nobody_says_more
     placed = [(C,), (B, A)]
     assert [g.in_sync for g in top.driver.table.groups] == placed
     top.new_driver()
-    assert not top.driver.pending()
+    assert not top.driver.moves.pending()
     for epoch in range(5, 8):
         top.epoch(epoch)
     assert [g.in_sync for g in top.driver.table.groups] == placed

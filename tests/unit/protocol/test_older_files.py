@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
+from ferry.contract.results import StepResult
 from ferry.contract.routing import Group, Table, Version
-from ferry.protocol import coordinator as c
-from ferry.protocol import instance as i
+from ferry.protocol.coordinator import machine as c
+from ferry.protocol.instance import machine as i
 from tests.unit.protocol.table_top import A, B, C, Top
 
 VERSION = Version(1, 1)
@@ -14,20 +15,20 @@ VERSION = Version(1, 1)
 
 def copy_of(member: i.Instance) -> i.Instance:
     """Its files as they are now."""
-    deltas = tuple(delta for entries in member.log.values() for delta in entries)
+    deltas = tuple(delta for entries in member.log.by_commit_id.values() for delta in entries)
     return i.Instance(member.me, 1, member.saved, deltas)
 
 
-def label(epoch: int) -> CommitId:
+def commit_id(epoch: int) -> CommitId:
     return CommitId(Step(epoch, 0), Attempt(1, epoch + 1))
 
 
 def delta(epoch: int, chain: tuple[InstanceId, ...], *vnodes: int, version: Version = VERSION) -> m.Delta:
-    return m.Delta(*label(epoch), version, A, chain, vnodes, 0, 0)
+    return m.Delta(*commit_id(epoch), version, A, chain, vnodes, 0, 0)
 
 
 def commit(epoch: int) -> m.Commit:
-    return m.Commit(label(epoch), 1, 0, 0, b"", 0, 0)
+    return m.Commit(commit_id(epoch), 1, (StepResult(commit_id(epoch).attempt, 0, 0),))
 
 
 def table(version: Version, *groups: tuple[tuple[InstanceId, ...], tuple[InstanceId, ...]]) -> Table:
@@ -41,8 +42,8 @@ def messages(effects: list[i.Effect]) -> list[m.Message]:
 
 def test_an_attempt_of_which_a_delta_is_missing_is_not_prepared() -> None:
     deltas = delta(1, (A, B), 0), delta(1, (C, B), 1)
-    for logged, prepared in ((deltas[:1], ()), (deltas, (label(1),))):
-        member = i.Instance(B, 1, i.Saved(1, label(0), holds=(0, 1)), logged)
+    for logged, prepared in ((deltas[:1], ()), (deltas, (commit_id(1),))):
+        member = i.Instance(B, 1, i.Saved(1, commit_id(0), holds=(0, 1)), logged)
         (answer,) = messages(member.step(m.Ask(2)))
         assert isinstance(answer, m.Answer) and answer.prepared == prepared
 
@@ -51,13 +52,13 @@ def test_what_was_learned_is_not_there_when_what_was_prepared_since_lacks_it() -
     """Files of the day on which it had learned virtual node 1; since then the journal made it a member for that, too."""
     deltas = delta(1, (A, B), 0), delta(1, (A,), 1)
     for logged, holds in ((deltas[:1], (0,)), (deltas, (0, 1)), ((), (0, 1))):
-        member = i.Instance(B, 1, i.Saved(1, label(0), holds=(0,), learned=(1,)), logged)
+        member = i.Instance(B, 1, i.Saved(1, commit_id(0), holds=(0,), learned=(1,)), logged)
         (answer,) = messages(member.step(m.Ask(2)))
         assert isinstance(answer, m.Answer) and answer.holds == holds
-        assert answer.prepared == ((label(1),) if logged else ())
+        assert answer.prepared == ((commit_id(1),) if logged else ())
 
 
-def test_the_only_copy_whose_files_lack_the_last_put_does_it_from_its_log() -> None:
+def test_the_only_copy_whose_files_lack_the_last_apply_does_it_from_its_log() -> None:
     top = Top([(A,)], (A,))
     top.epoch(0)
     top.stop = (m.Commit,)
@@ -72,13 +73,13 @@ def test_the_only_copy_whose_files_lack_the_last_put_does_it_from_its_log() -> N
     top.back(A, old)
     assert top.committed() == {A: committed}
     top.epoch(2)
-    assert top.last(c.Emit).rows.label.step == Step(2, 0)
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(2, 0)
 
 
 def test_who_is_silent_may_have_what_spark_has_seen_the_end_of() -> None:
     top = Top([(A, B)], (A, B), c.CoordinatorSettings(start_ms=15_000, return_ms=60_000, ended=1))
     top.epoch(0)
-    old, epoch = copy_of(top.members[A]), top.last(c.Emit).rows.label
+    old, epoch = copy_of(top.members[A]), top.last(c.Emit).rows[-1].commit_id
     top.epoch(1)
     late = top.members[B]
     top.members = {A: old}
@@ -105,7 +106,7 @@ def test_what_a_member_said_before_it_was_lost_is_not_begun_anew() -> None:
     assert top.last(c.Halt).kind == "unavailable"
 
 
-def test_what_a_lost_member_said_is_put_by_one_that_has_it_in_its_log() -> None:
+def test_what_a_lost_member_said_is_applied_by_one_that_has_it_in_its_log() -> None:
     top = Top([(A, B)], (A, B))
     top.epoch(0)
     top.deaf = {(B, m.Commit)}
@@ -125,7 +126,7 @@ def test_what_was_learned_whole_is_known_to_the_next_life_before_the_driver_hear
     member = i.Instance(B, 1, i.Saved())
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
     member.step(commit(0))
-    effects = member.step(m.Chunk(A, 1, 0, label(0), True, 0, 0))
+    effects = member.step(m.Chunk(A, 1, 0, commit_id(0), True, 0, 0))
     saved = [at for at, x in enumerate(effects) if isinstance(x, i.Save) and x.saved.learned == (0,)]
     told = [at for at, x in enumerate(effects) if isinstance(x, i.Send) and isinstance(x.message, m.Warm)]
     assert saved and told and saved[0] < told[0]
@@ -144,23 +145,23 @@ def test_what_was_learned_is_whole_as_of_its_step_only() -> None:
     member = i.Instance(B, 1, i.Saved())
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
     member.step(commit(0))
-    member.step(m.Chunk(A, 1, 0, label(0), True, 0, 0))
+    member.step(m.Chunk(A, 1, 0, commit_id(0), True, 0, 0))
     member.step(commit(1))  # The delta is on its way.
     assert not member.saved.learned
 
 
 def test_a_delta_that_waits_for_its_table_is_forgotten_with_its_body() -> None:
-    member, newer = i.Instance(B, 1, i.Saved(1, label(0))), Version(1, 2)
+    member, newer = i.Instance(B, 1, i.Saved(1, commit_id(0))), Version(1, 2)
     member.step(m.Install(table(VERSION, ((A,), ()))))
     member.step(delta(1, (), 0, version=newer))
     assert i.ForgetLog(Step(1, 0)) in member.step(commit(1))
     effects = member.step(m.Install(table(newer, ((A,), (B,)))))
-    assert not any(isinstance(x, i.LogDelta | i.Put) for x in effects)
+    assert not any(isinstance(x, i.LogDelta | i.Apply) for x in effects)
     assert any(isinstance(x, m.Fetch) for x in messages(effects))
 
 
 def test_a_request_that_comes_twice_begins_one_snapshot() -> None:
-    member = i.Instance(A, 1, i.Saved(1, label(0), holds=(0,)))
+    member = i.Instance(A, 1, i.Saved(1, commit_id(0), holds=(0,)))
     member.step(m.Install(table(VERSION, ((A,), (B,)))))
 
     def scans(session: int) -> list[int]:
@@ -174,7 +175,7 @@ def test_a_request_that_comes_twice_begins_one_snapshot() -> None:
 
 
 def test_what_a_former_life_asked_for_is_not_answered() -> None:
-    member, newer = i.Instance(A, 1, i.Saved(1, label(0), holds=(0,))), Version(1, 2)
+    member, newer = i.Instance(A, 1, i.Saved(1, commit_id(0), holds=(0,))), Version(1, 2)
     member.step(m.Install(table(VERSION, ((A,), ()))))
     member.step(m.Fetch(B, newer, 1, (0,)))
     member.step(i.PeerLost(B))

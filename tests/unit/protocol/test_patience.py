@@ -8,8 +8,8 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Step
-from ferry.protocol import coordinator as c
-from ferry.protocol.groups import GroupChange
+from ferry.protocol.coordinator import machine as c
+from ferry.protocol.coordinator.groups import GroupChange
 from tests.unit.protocol.table_top import A, B, C, Top
 
 SECOND_DEADLINE = 10_000 + 20_000 + 2_000
@@ -37,7 +37,7 @@ def test_a_helper_that_a_leader_cannot_hear_helps_no_more_until_a_while_has_pass
     assert top.driver.phase is c.Phase.INGEST and top.last(c.StartIngest).helpers == (A, B)
     assert notes(top, "apart")[0].text == "0.0 and 2.0 cannot reach each other: kept apart for 60 s"
     top.ingested(B)
-    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
     assert members(top) == groups, "no replica is touched"
     top.tell(c.EpochEnded(1))
     top.epoch(2)
@@ -63,7 +63,7 @@ def test_a_replica_that_cannot_be_reached_leaves_its_group_and_only_it(
     top.wait(22_000)
     assert members(top) == [left, (C, A)]
     assert notes(top, "apart")[0].text == f"{cut[0]} and {cut[1]} cannot reach each other: kept apart for 60 s"
-    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
 
 
 def test_where_no_helper_reaches_every_leader_others_lead() -> None:
@@ -76,7 +76,7 @@ def test_where_no_helper_reaches_every_leader_others_lead() -> None:
     top.wait(1)
     if top.driver.phase is c.Phase.INGEST:
         top.ingested(top.driver.table.groups[0].leader)
-    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
 
 
 def test_pairs_that_are_found_one_after_the_other_are_worked_around_together() -> None:
@@ -91,7 +91,7 @@ def test_pairs_that_are_found_one_after_the_other_are_worked_around_together() -
         assert "Halt" not in top.kinds()
         if top.driver.phase is c.Phase.INGEST:
             top.ingested(top.last(c.StartIngest).helpers[0])
-    assert top.last(c.Emit).rows.label.step == Step(1, 0)
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0)
 
 
 def test_when_nothing_helps_the_job_stops_with_the_names() -> None:
@@ -133,11 +133,11 @@ def test_a_slow_replica_is_demoted_and_comes_back_when_it_keeps_up() -> None:
     top.deaf = {(B, m.Delta)}
     top.ingest(1)
     top.wait(10_001, {B: 5000})
-    assert members(top) == groups and top.driver.deadlines == 1, "once more with all of them"
+    assert members(top) == groups and top.driver.attempts.deadlines == 1, "once more with all of them"
     top.wait(22_000, {B: 5000})
     assert [(g.in_sync, g.learners) for g in top.driver.table.groups] == [((A,), (B,)), ((C, A), ())]
     assert top.last(c.Note).changes == (GroupChange(0, "demoted", B),)
-    assert top.last(c.Emit).rows.label.step == Step(1, 0), "the epoch ends without it"
+    assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0), "the epoch ends without it"
     top.tell(c.EpochEnded(1))
     top.epoch(2)
     assert top.driver.table.groups[0].learners == (B,)
@@ -155,9 +155,9 @@ def test_a_leader_that_computes_has_all_the_time_it_needs() -> None:
     top.ingest(1, helper=B)
     for busy in range(0, 600_000, 100_000):
         top.wait(100_000, {A: busy + 1, B: 0})
-    assert top.driver.deadlines == 0 and members(top) == groups
+    assert top.driver.attempts.deadlines == 0 and members(top) == groups
     top.wait(11_002, {A: 0, B: 0})
-    assert top.driver.deadlines == 1, "and not a moment more, once it has stopped"
+    assert top.driver.attempts.deadlines == 1, "and not a moment more, once it has stopped"
 
 
 def test_who_is_at_work_and_has_no_time_to_answer_is_not_gone() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ferry.contract import places
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.names import InstanceId, Term
@@ -255,3 +258,13 @@ def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis)
         with pytest.raises(SpecRefused, match=r"they were counts, now they are counts.*Put them back"):
             registry.publish_descriptors(descriptors)
     assert registry.descriptors() == [counts]
+
+
+def test_operators_that_an_older_release_has_published_are_the_same(redis: Redis) -> None:
+    counts = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    older = {name: value for name, value in counts.to_wire().items() if name != "emit"}
+    registry = redis.registry()
+    registry._redis.set(places.pipeline(RUN), json.dumps({"operators": [older]}))
+    registry.publish_descriptors([counts])
+    with pytest.raises(SpecRefused):
+        registry.publish_descriptors([replace(counts, emit="changes")])

@@ -6,9 +6,9 @@ import ctypes
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,17 +16,21 @@ from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.documents import RunSettings
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.contract.tickets import ReadTicket
 from ferry.kernels.schemas import fired_schema, state_schema
-from ferry.protocol import instance as core
+from ferry.process.shapes import shape_of
+from ferry.protocol.instance import machine as core
 from ferry.sidecar import data
 from ferry.sidecar.data import Data
 from ferry.spark.fragment import Fragmenter
+from ferry.store.process import ProcessState
+from tests.unit.store.processes import Everything
 
 ME, NEXT, LEARNER = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
-SHAPE = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 1000), (Aggregate("n", "count"),))
+DESCRIPTOR = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 1000), (Aggregate("n", "count"),))
 VNODES = 8
 STEP, ATTEMPT = Step(1, 0), Attempt(1, 1)
 
@@ -51,7 +55,7 @@ class One:
             settings_of(directory),
             me,
             directory,
-            [SHAPE],
+            [DESCRIPTOR],
             lambda *a: self.sent.append(a),
             lambda *a: True,
             lend_bytes,
@@ -61,7 +65,7 @@ class One:
 
     def compute(self) -> core.Computed:
         """An epoch with some records; one chain, and a learner."""
-        f = Fragmenter(SHAPE, groups_max=10_000)
+        f = Fragmenter(DESCRIPTOR, groups_max=10_000)
         f.add(pa.record_batch({"k": list(range(3000)), "t": [1] * 3000}), ["k"], "t")
         (part,) = f.drain()
         merged = self.data.states[0].combine([part])
@@ -91,8 +95,30 @@ def test_a_loop_says_that_it_lives_between_the_parts_of_long_work(tmp_path: Path
     for chain in ((ME,), (ME, NEXT), (ME, LEARNER)):
         one.data.perform(core.LogDelta(delta_of(chain, (0, 1))))
     before = len(said)
-    one.data.perform(core.Put(CommitId(STEP, ATTEMPT)))
+    one.data.perform(core.Apply(CommitId(STEP, ATTEMPT)))
     assert before >= 4 and len(said) - before >= 3
+
+
+def test_states_of_processes_are_told_what_is_held_whole_and_of_which_timers_the_clock_is(tmp_path: Path) -> None:
+    key, inputs = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64()), ("text", pa.string())])
+    process = OperatorDescriptor(
+        "p", 1, "process", (("k", "int"),), Window(1, 1), process=shape_of("p", Everything(), key, [inputs], None)
+    )
+    made = Data(settings_of(tmp_path), ME, tmp_path, [DESCRIPTOR, process], lambda *a: None, lambda *a: True)
+    told: list[list[int]] = []
+    state = made.states[1]
+    assert isinstance(state, ProcessState)
+    state.whole = lambda vnodes: told.append(sorted(vnodes.tolist()))  # type: ignore[method-assign]
+    saved = made.saved()
+    for holds, learned in (((1, 2), ()), ((1, 2), ()), ((1,), (5,))):
+        made.perform(core.Save(saved.changed(holds=holds, learned=learned)))
+    assert told == [[], [1, 2], [1, 5]]
+    assert made.next_timer() is None
+    f = Fragmenter(process)
+    f.add(pa.record_batch({"k": [1, 2], "t": [70, 50], "n": [1, 1], "text": ["a", "b"]}), ["k"], "t")
+    delta, _ = state.delta([state.combine(f.drain())], EpochTimes(0, 0, 1, 10), np.arange(VNODES))
+    state.apply(delta, 1, "x")
+    assert made.next_timer() == 50
 
 
 def delta_of(chain: tuple[InstanceId, ...], vnodes: tuple[int, ...]) -> m.Delta:
@@ -116,7 +142,7 @@ def test_what_is_sent_down_a_chain_is_what_is_logged(tmp_path: Path, lend_bytes:
     ((_, _, logged),) = one.data._log.entries(CommitId(STEP, ATTEMPT))
     assert logged.num_rows == 3000 and pa.ipc.read_record_batch(first, logged.schema) == logged
 
-    # The next of the chain logs what came, and puts it.
+    # The next of the chain logs what came, and applies it.
     other = One(tmp_path / "other", NEXT, lend_bytes)
     other.data.receive(delta, memoryview(bytes(first)))
     other.data.perform(core.LogDelta(delta))
@@ -131,7 +157,7 @@ def test_what_is_not_logged_here_is_made_when_it_is_sent(tmp_path: Path) -> None
     one.data.perform(core.LogDelta(delta_of((ME, NEXT), ALL)))
     one.data.perform(core.SendDelta(LEARNER, delta_of((), (1, 2))))
     (body,) = one.bodies()
-    rows = pa.ipc.read_record_batch(body, state_schema(SHAPE))
+    rows = pa.ipc.read_record_batch(body, state_schema(DESCRIPTOR))
     assert not one.lies_in_arena(body) and 0 < rows.num_rows < 3000
 
 
@@ -175,7 +201,7 @@ def test_pieces_of_a_read_in_which_nothing_fires_let_the_loop_in(
 ) -> None:
     one = One(tmp_path, ME, 0)
     one.compute()
-    nothing, row = (pa.RecordBatch.from_pylist(r, schema=fired_schema(SHAPE)) for r in ([], [{"k": 1, "n": 2}]))
+    nothing, row = (pa.RecordBatch.from_pylist(r, schema=fired_schema(DESCRIPTOR)) for r in ([], [{"k": 1, "n": 2}]))
     monkeypatch.setattr(one.data.states[0], "fired", lambda *_: iter([nothing, nothing, row, nothing]))
     let_in: list[bool] = []
 
@@ -194,32 +220,12 @@ def test_pieces_of_a_read_in_which_nothing_fires_let_the_loop_in(
 
 
 def test_the_next_life_keeps_what_is_held_and_what_was_learned_whole(tmp_path: Path) -> None:
-    one, label = One(tmp_path, ME, 0), CommitId(STEP, ATTEMPT)
+    one, commit_id = One(tmp_path, ME, 0), CommitId(STEP, ATTEMPT)
     one.compute()
     one.data.perform(core.LogDelta(delta_of((ME,), ALL)))
-    one.data.perform(core.Put(label))
-    saved = core.Saved(1, label, holds=(0, 3), learned=(1,))
+    one.data.perform(core.Apply(commit_id))
+    saved = core.Saved(1, commit_id, holds=(0, 3), learned=(1,))
     one.data.perform(core.Save(saved))
     again = One(tmp_path, ME, 0)
     assert again.data.saved() == saved
     assert again.data.states[0].statistics()["entries"].astype(bool).tolist() == [v in (0, 1, 3) for v in ALL]
-
-
-@pytest.mark.parametrize(
-    "low, high, ends",
-    [
-        (limits.WATERMARK_NONE, limits.WATERMARK_NONE, 0),
-        (limits.WATERMARK_NONE, 59_999, 12),
-        (120_000, 120_000, 0),
-        (120_000, 124_999, 0),
-        (120_000, 125_000, 1),
-        (119_999, 125_000, 2),
-        (120_000, 420_000, 12),
-        (120_000, limits.WATERMARK_END, 12),
-    ],
-)
-def test_a_new_row_fires_in_as_many_windows_as_end(low: int, high: int, ends: int) -> None:
-    """What fires decides whether the driver may fetch it: a minute every five seconds is twelve rows of one."""
-    made: Any = object.__new__(Data)
-    made.descriptors = [SimpleNamespace(window=Window(60_000, 5_000))]
-    assert made._ends(0, low, high) == ends

@@ -23,7 +23,7 @@ def test_reports_go_to_the_driver_whose_attempt_it_is() -> None:
 
 
 def test_an_answer_goes_to_who_asked_and_a_refusal_to_who_is_superseded() -> None:
-    assert both().for_message(m.Answer(ME, 1, None, 0, 0, b"", (), ())) == [OLD]
+    assert both().for_message(m.Answer(ME, 1, None, (), b"", (), ())) == [OLD]
     assert both().for_message(m.Refused(ME, 2)) == [OLD]
 
 

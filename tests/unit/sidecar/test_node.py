@@ -13,8 +13,7 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Exhausted
 from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.contract.routing import Version
-from ferry.protocol import instance as core
-from ferry.protocol.story import Story
+from ferry.protocol.instance import machine as core
 from ferry.sidecar import ALIVE, node
 from ferry.sidecar.inbox import Inbox
 
@@ -29,8 +28,8 @@ def test_whatever_ends_an_instance_is_told_to_the_driver(
 ) -> None:
     sent: list[Any] = []
     one = node.Node.__new__(node.Node)
-    one.me, one._story = ME, Story()
-    one._story.add(7, m.Ask(3))
+    one.me, one._machine = ME, core.Instance(ME, 1, core.Saved())
+    one._machine.story.add_event(7, m.Ask(3))
 
     def loop() -> None:
         raise error
@@ -45,7 +44,7 @@ def test_whatever_ends_an_instance_is_told_to_the_driver(
 
 def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     one, taken = node.Node.__new__(node.Node), []
-    one._inbox, one._story = Inbox(), Story()
+    one._inbox = Inbox()
     one._newest = Attempt(0, 0)
     monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: taken.append(event)), raising=False)
     monkeypatch.setattr(one, "_machine", SimpleNamespace(step=lambda event: []), raising=False)

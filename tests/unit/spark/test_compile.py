@@ -12,8 +12,9 @@ import pytest
 import ferry
 from ferry.contract.errors import SpecRefused
 from ferry.spark.compile import Plan, build
+from ferry.spark.pipeline import Output
 from ferry.spark.sinks import Parquet
-from ferry.spark.stream import Output, Stream
+from ferry.spark.stream import Stream
 
 ROWS = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
 
@@ -37,8 +38,8 @@ def built(directory: Path, *sinks: str, names: str = "a", output: str | None = N
     return build(cast(Any, None), module, {}, output, events)
 
 
-def test_a_graph_that_is_no_chain_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecRefused, match="operator 'count_of_b' reads source 'b', but it is not the first operator"):
+def test_an_operator_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecRefused, match="operator 'count_of_a' is read by no operator and no sink"):
         built(tmp_path, "out", names="ab")
 
 
@@ -50,6 +51,26 @@ def test_sinks_know_their_directories_and_have_one_each(tmp_path: Path) -> None:
     ]
     with pytest.raises(SpecRefused, match="both write to"):
         built(tmp_path, "clicks/out", "views/out", output=str(tmp_path / "out"))
+
+
+def test_sinks_of_late_records_are_the_plan_s_and_have_directories_of_their_own(tmp_path: Path) -> None:
+    def judged(late: str) -> Plan:
+        def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
+            return {"a": ferry.json_files(tmp_path, ROWS)}
+
+        def pipeline(streams: dict[str, Stream], args: dict[str, Any]) -> Output:
+            minutes = streams["a"].event_time("ts").key_by("k").window(ferry.tumbling("1m"))
+            return minutes.aggregate("n", n=ferry.count(), late=ferry.parquet(late)).sink(ferry.parquet("n"))
+
+        module = ModuleType("jobs")
+        module.sources, module.pipeline = sources, pipeline  # type: ignore[attr-defined]
+        return build(cast(Any, None), module, {}, str(tmp_path / "out"))
+
+    plan = judged("late")
+    assert [one.operator for one in plan.late] == [0] and len(plan.outputs) == 1
+    assert [cast(Parquet, sink).directory.name for sink in plan.sinks] == ["n", "late"]
+    with pytest.raises(SpecRefused, match="both write to"):
+        judged("other/n")
 
 
 def test_a_bound_that_no_source_heeds_is_refused(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.driver.publisher import Publisher
 from ferry.driver.watch import EpochWatch
-from ferry.spark import emit
+from ferry.protocol.coordinator.machine import FiredRows
+from ferry.spark import emit, flight
 
 SCHEMA = pa.schema([("text", pa.string())])
 BATCH = pa.RecordBatch.from_pydict({"text": ["x" * 10_000] * 10}, schema=SCHEMA)
@@ -30,7 +32,7 @@ def instances(monkeypatch: pytest.MonkeyPatch) -> None:
             given.append(number)
             yield BATCH
 
-    monkeypatch.setattr(emit, "read_rows", read_rows)
+    monkeypatch.setattr(flight, "read_rows", read_rows)
 
 
 def fetch(batches: list[int], bytes_max: int, rows_max: int = 1 << 40) -> pa.Table | None:
@@ -59,7 +61,7 @@ def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPa
         answers.wait(20)
         yield BATCH
 
-    monkeypatch.setattr(emit, "read_rows", read_rows)
+    monkeypatch.setattr(flight, "read_rows", read_rows)
     publisher: Any = object.__new__(Publisher)
     publisher._local_rows, publisher._local_bytes, publisher._fired_schema = 1000, 1 << 20, lambda rows: SCHEMA
     publisher._watch, publisher.splits = EpochWatch(lambda: None, lambda instance: True), lambda rows: [{}]
@@ -73,7 +75,7 @@ def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
 def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:
     publisher: Any = object.__new__(Publisher)
-    publisher._local_rows, publisher._local_bytes, publisher._row_bytes = 1000, 5 * BATCH.nbytes, 0.0
+    publisher._local_rows, publisher._local_bytes, publisher._row_bytes = 1000, 5 * BATCH.nbytes, {}
     publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: None
     publisher._reading = publisher._sinking = SimpleNamespace(succeeded=lambda: None)
     publisher._watch, publisher._readers = EpochWatch(lambda: None, lambda instance: True), ThreadPoolExecutor(4)
@@ -84,7 +86,7 @@ def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:
     asked = []
     for fired in (200, 200, 30, 200):
         given.clear()
-        publisher._publish_rows(SimpleNamespace(fired=fired, readers=()), 1)
+        publisher._publish_rows(FiredRows(CommitId(Step(1, 0), Attempt(1, 1)), 1, 0, 10, (), fired, 0), 1)
         asked.append(bool(given))
     assert written == [None, None, 30, None]
     assert asked == [True, False, True, False]

@@ -9,8 +9,9 @@ import pyarrow as pa
 import ferry
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import feeds_of
+from ferry.spark.pipeline import Build, Input
 from ferry.spark.splits import Splits
-from ferry.spark.stream import Build, Input, Stream
+from ferry.spark.stream import Stream
 from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 DAY = 86_400_000
@@ -23,7 +24,7 @@ def feed_of(source: Splits, operator: int, ahead: str | None = "1d") -> int | No
     counts = stream.key_by("auction").window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
     counts.event_time("window_end").key_by("n").window(ferry.tumbling("1s")).aggregate("b", m=ferry.count())
     plan = Plan({"bid": source}, tuple(build.operators), ())
-    ((feed,),) = feeds_of(build.operators[operator], plan, operator > 0).values()
+    ((feed,),) = feeds_of(build.operators[operator], plan).values()
     return feed.ahead_ms
 
 

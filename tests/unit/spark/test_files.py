@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
 from ferry.spark import files, taken
 from ferry.spark.files import DirectorySplits, json_files, parquet_files
-from ferry.spark.splits import Malformed, Splits
+from ferry.spark.flow_pattern import FlowPattern
+from ferry.spark.splits import Flow, Malformed, Splits
 
 SCHEMA = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string()), ("f", pa.float64())])
 
@@ -366,3 +368,72 @@ def test_the_size_of_json_files_counts_against_max_rows(tmp_path: Path) -> None:
         write_lines(tmp_path, f"f{i}", i, [b'{"a": 1}'] * 100)
     source = json_files(tmp_path, SCHEMA)
     assert names(source.latest(source.start(), 250)) == ["f0", "f1"]
+
+
+def flows_of(items: Iterator[Any]) -> dict[str, list[int]]:
+    """Column a of what was read, by flow."""
+    found: dict[str, list[int]] = {}
+    flow = "none"
+    for item in items:
+        if isinstance(item, Flow):
+            flow = item.name
+        else:
+            found.setdefault(flow, []).extend(item["a"].to_pylist())
+    return found
+
+
+def test_every_folder_is_a_flow_from_the_moment_that_it_is_there(tmp_path: Path) -> None:
+    for folder in ("north", "south", "_hidden", "south/deeper"):
+        (tmp_path / folder).mkdir()
+    write_parquet(tmp_path / "north", "1", 1, range(10))
+    write_parquet(tmp_path / "south", "1", 2, range(10, 20))
+    write_parquet(tmp_path / "north", "2", 3, range(20, 30))
+    source = parquet_files(tmp_path, flow="{flow}/*")
+    (tmp_path / "west").mkdir()
+    start = source.start()
+    assert source.flows(start) == {"north": True, "south": True, "west": False}
+    first = source.latest(start, 25)
+    assert names(first) == ["north/1", "south/1"]
+    assert flows_of(take(source, start, first, 2)) == {"north": [*range(10)], "south": [*range(10, 20)]}
+    assert source.flows(first) == {"north": True, "south": False, "west": False}
+    second = source.latest(first, 25)
+    assert flows_of(take(source, first, second)) == {"north": [*range(20, 30)]}
+    assert source.flows(second) == {"north": False, "south": False, "west": False}
+    again = parquet_files(tmp_path, flow="{flow}/*")
+    assert again.flows(second) == source.flows(second), "also for a process that begins here"
+
+
+def test_names_say_the_flow_where_the_pattern_says_so(tmp_path: Path) -> None:
+    for order, name in enumerate(("eu-2026-01.json", "us-2026-01.json", "eu-2026-02.json")):
+        write_lines(tmp_path, name, order, [b'{"a": %d}' % order])
+    source = json_files(tmp_path, SCHEMA, finite=True, flow="{flow}-*.json")
+    start = source.start()
+    write_lines(tmp_path, "asia-2026-03.json", 9, [b'{"a": 9}'])
+    assert source.flows(start) == {"eu": True, "us": True, "asia": False}, "what came later is not of a finite input"
+    stop = source.latest(start, 100)
+    assert flows_of(take(source, start, stop, 1)) == {"eu": [0, 2], "us": [1]}
+    assert not any(source.flows(stop).values()) and source.ended(stop)
+
+
+def test_a_file_that_fits_no_flow_is_not_taken(tmp_path: Path) -> None:
+    write_lines(tmp_path, "stray.txt", 1, [b'{"a": 1}'])
+    for finite in (True, False):
+        source = json_files(tmp_path, SCHEMA, finite, "{flow}/*.json")
+        with pytest.raises(Fault, match=r"stray.txt does not fit flow='{flow}/\*.json': give it a name that does"):
+            source.latest(source.start(), 10)
+
+
+@pytest.mark.parametrize(
+    "flow", ["", "*", "{flow}{flow}", "/{flow}", "{flow}/", "../{flow}", "_in/{flow}", "a//{flow}"]
+)
+def test_a_pattern_without_one_place_for_the_flow_is_refused(flow: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        SpecRefused, match=re.escape(f"flow={flow!r}: a pattern for files below the directory is needed")
+    ):
+        parquet_files(tmp_path, flow=flow)
+
+
+def test_what_is_no_pattern_stands_for_itself() -> None:
+    pattern = FlowPattern("day=*/{flow}.(x)+/*.parquet")
+    assert pattern.depth == 2 and pattern.flow_of("day=1/a.b.(x)+/f.parquet") == "a.b"
+    assert pattern.flow_of_folder("day=/a.(x)+") == "a" and pattern.flow_of_folder("day=1/a.xx") is None

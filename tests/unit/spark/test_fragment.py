@@ -1,6 +1,7 @@
 """Fragments of a task against a plain count, and the records that it refuses."""
 
 from collections import Counter
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,8 @@ import pytest
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
-from ferry.kernels import columns, schemas
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.kernels import columns, row_codec, schemas
 from ferry.spark.fragment import Fragmenter
 
 COUNT = OperatorDescriptor("c", 0, "aggregate", (("k", "int"),), Window(30, 10), (Aggregate("n", "count"),))
@@ -34,6 +36,11 @@ def merged(batches: list[pa.RecordBatch]) -> Counter:
     return total
 
 
+def taken(f: Fragmenter) -> int:
+    """How many records are in what is left."""
+    return sum(sum(b["n"].to_pylist()) for b in f.drain())
+
+
 @pytest.mark.parametrize("groups_max", [1, 7, 100_000])
 def test_count_equals_counter_whatever_the_bound(groups_max: int) -> None:
     rng = np.random.default_rng(5)
@@ -41,12 +48,13 @@ def test_count_equals_counter_whatever_the_bound(groups_max: int) -> None:
     f = Fragmenter(COUNT, groups_max=groups_max)
     out = []
     for at in range(0, 3000, 1000):
-        f.add(pa.record_batch({"k": keys[at : at + 1000], "t": times[at : at + 1000]}), ["k"], "t")
+        greatest = f.add(pa.record_batch({"k": keys[at : at + 1000], "t": times[at : at + 1000]}), ["k"], "t")
+        assert greatest == times[at : at + 1000].max()
         out += f.take_full()
     out += f.drain()
     assert all(b.schema == schemas.partials_schema(COUNT) and b.num_rows <= groups_max for b in out)
     assert merged(out) == Counter((t // 10 * 10, k) for k, t in zip(keys.tolist(), times.tolist(), strict=True))
-    assert f.rows == 3000 and f.event_time_max == times.max() and f.drain() == [] and f.malformed() is None
+    assert f.drain() == [] and f.malformed() is None
 
 
 def test_values_and_encoded_keys() -> None:
@@ -60,7 +68,7 @@ def test_values_and_encoded_keys() -> None:
     }
     f.add(pa.record_batch(batch), ["word", "k"], "t")
     (out,) = f.drain()
-    words, ks = columns.decode_keys(*columns.binary(out["key"]), ["string", "int"])
+    words, ks = row_codec.decode_rows(*columns.binary(out["key"]), ["string", "int"])
     values = zip(*(out[c].to_pylist() for c in ("n", "s0", "s1", "s2", "s3", "s4")))
     rows = dict(zip(zip(words.to_pylist(), ks.to_pylist()), values))
     assert out["s5"].to_pylist() == [0b1011] * 3
@@ -74,7 +82,7 @@ def test_values_and_encoded_keys() -> None:
 def test_malformed_records_are_returned_as_they_came() -> None:
     batch = pa.record_batch(
         {
-            "word": ["ok", None, "time", "absurd"],
+            "word": ["ok", None, "time", "absurd"],  # A null is a key as any other.
             "k": [1, 1, 1, 1],
             "t": [1, 2, None, 2**62],
             "x": [None, 1, 1, 1],
@@ -83,21 +91,22 @@ def test_malformed_records_are_returned_as_they_came() -> None:
         }
     )
     f = Fragmenter(WORDS)
-    f.add(batch, ["word", "k"], "t")
+    greatest = f.add(batch, ["word", "k"], "t")
     refused = f.malformed()
-    assert refused is not None and refused.to_pylist() == batch.slice(1).to_pylist()
-    assert (f.rows, f.rows_malformed, f.event_time_max) == (1, 3, 1)
-    assert sum(b.num_rows for b in f.drain()) == 1 and f.malformed() is None
+    assert refused is not None and refused.to_pylist() == batch.slice(2).to_pylist()
+    assert greatest == 2 and Fragmenter(WORDS).add(batch.slice(2), ["word", "k"], "t") == WATERMARK_NONE
+    assert taken(f) == 2 and f.malformed() is None
 
 
 @pytest.mark.parametrize(("unit", "per_ms"), [("s", 0.001), ("ms", 1), ("us", 1000), ("ns", 1_000_000)])
 def test_timestamps_become_milliseconds_rounded_down(unit: str, per_ms: float) -> None:
     raw = [int(-40_000 * per_ms) - (per_ms > 1), int(50_000 * per_ms), None]
     f = Fragmenter(COUNT)
-    f.add(pa.record_batch({"k": [1, 2, 3], "t": pa.array(raw, pa.timestamp(unit, "UTC"))}), ["k"], "t")
+    greatest = f.add(pa.record_batch({"k": [1, 2, 3], "t": pa.array(raw, pa.timestamp(unit, "UTC"))}), ["k"], "t")
     (out,) = f.drain()
     assert out["slice"].to_pylist() == [-40_010 if per_ms > 1 else -40_000, 50_000]
-    assert f.rows_malformed == 1 and f.event_time_max == 50_000
+    refused = f.malformed()
+    assert refused is not None and refused.num_rows == 1 and greatest == 50_000
 
 
 def test_join_rows_of_both_sides_have_one_schema() -> None:
@@ -108,7 +117,7 @@ def test_join_rows_of_both_sides_have_one_schema() -> None:
     assert a.schema == b.schema == schemas.rows_schema(JOIN)
     assert [a.to_pylist()[0][c] for c in ("slice", "side", "l_a", "r_b")] == [10, 0, 7, None]
     assert [b.to_pylist()[0][c] for c in ("slice", "side", "l_a", "r_b")] == [10, 1, None, None]
-    assert left.rows_malformed == 1 and a["hash"] == b["hash"]
+    assert a["hash"] == b["hash"] and left.malformed() is None
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:
@@ -124,7 +133,25 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(SpecRefused, match=message):
             f.add(pa.record_batch({**good, **change}), keys, "t")
-    assert f.rows == 0
+    assert f.drain() == []
+
+
+def test_key_columns_that_are_other_values_are_refused() -> None:
+    kinds = {"date": pa.date32(), "timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "decimal128(6, 2)": pa.decimal128(6, 2),
+             "float": pa.float64(), "bool": pa.bool_()}  # fmt: skip
+    for kind, arrow in kinds.items():
+        f = Fragmenter(OperatorDescriptor("c", 0, "aggregate", (("k", kind),), Window(10, 10), COUNT.aggregates))
+        for other in (pa.int64(), pa.string(), pa.timestamp("us"), *(k for k in kinds.values() if k != arrow)):
+            with pytest.raises(SpecRefused, match="operator c: key column k is"):
+                f.add(pa.record_batch({"k": pa.nulls(1, other), "t": [1]}), ["k"], "t")
+        f.add(pa.record_batch({"k": pa.nulls(1), "t": [1]}), ["k"], "t")
+        assert taken(f) == 1
+    f = Fragmenter(
+        OperatorDescriptor("c", 0, "aggregate", (("k", "decimal128(6, 2)"),), Window(10, 10), COUNT.aggregates)
+    )
+    f.add(pa.record_batch({"k": pa.array([Decimal("1.5")], pa.decimal128(20, 1)), "t": [1]}), ["k"], "t")
+    with pytest.raises(SpecRefused, match="column k is decimal128"):
+        f.add(pa.record_batch({"k": pa.array([Decimal("1.555")], pa.decimal128(6, 3)), "t": [1]}), ["k"], "t")
 
 
 @pytest.mark.parametrize("column", ["k", "t", "x"])
@@ -136,15 +163,15 @@ def test_unsigned_integers_beyond_63_bits_are_malformed(column: str) -> None:
     f.add(pa.record_batch(data), ["k"], "t")
     refused = f.malformed()
     assert refused is not None and 2**63 in refused[column].to_pylist()
-    # A null is no value, but a record without a key or a time belongs nowhere.
-    assert f.rows_malformed == refused.num_rows == (1 if column == "x" else 2)
-    assert sum(b["n"].to_pylist()[0] * b.num_rows for b in f.drain()) == f.rows == 3 - f.rows_malformed
+    # A null is a key and no value, but a record without a time belongs nowhere.
+    assert refused.num_rows == (2 if column == "t" else 1)
+    assert taken(f) == 3 - refused.num_rows
 
 
 def test_event_times_ahead_of_what_may_be_do_not_move_the_watermark() -> None:
     batch = pa.record_batch({"k": [1, 2, 3], "t": [100, 101, 1_700_000_000_000_000]})
     f = Fragmenter(COUNT)
-    f.add(batch, ["k"], "t", 100)
+    greatest = f.add(batch, ["k"], "t", 100)
     refused = f.malformed()
     assert refused is not None and refused["k"].to_pylist() == [2, 3]
-    assert (f.rows, f.event_time_max) == (1, 100)
+    assert (taken(f), greatest) == (1, 100)

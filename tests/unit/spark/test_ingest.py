@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,8 @@ from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.spark import ingest
 from ferry.spark.fragment import Fragmenter
-from ferry.spark.ingest import LETTERS_MAX, Feed, Work, _Task, in_turn, ingest_shares
+from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestWork, _Task, in_turn, ingest_shares
+from ferry.spark.splits import Flow
 
 HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
 
@@ -48,8 +50,9 @@ def task(dead_letter: str | None) -> _Task:
         "counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),)
     )
     made = object.__new__(_Task)  # outside of Spark there is no task context
-    made.work, made.attempt = Work(descriptor, {}, (), RIGHT, None, 5, 2, 3, dead_letter), 77
-    made.malformed, made.letters = 0, []
+    made.work, made.attempt = IngestWork(descriptor, {}, (), RIGHT, None, 5, 2, 3, dead_letter), 77
+    made.malformed, made.dead_letters = 0, []
+    made.maxima, made.flows, made.flush, made.rows = {}, {}, False, 0
     return made
 
 
@@ -57,7 +60,7 @@ def test_what_goes_through_spark_holds_neither_the_secret_nor_the_key_of_tickets
     descriptor = OperatorDescriptor(
         "counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),)
     )
-    data = cloudpickle.dumps(ingest_shares(Work(descriptor, {}, HELPERS, RIGHT, None, 5, 2, 3, None)))
+    data = cloudpickle.dumps(ingest_shares(IngestWork(descriptor, {}, HELPERS, RIGHT, None, 5, 2, 3, None)))
     assert RIGHT.seal in data, "the right of this run goes along"
     for secret in ("a-secret-of-the-run", derived("a-secret-of-the-run", "tickets")):
         assert secret.encode() not in data
@@ -74,13 +77,13 @@ def test_a_task_judges_event_times_by_its_clock(
     made.fragmenters, made.sender = {0: Fragmenter(made.work.descriptor)}, SimpleNamespace(send=lambda batches: None)  # type: ignore[assignment]
     records = pa.record_batch({"k": [1, 2], "t": [now + 86_400_000, now * 1000]})
     made._contribute("bids", Feed(0, (), ("k",), "t", None, None, ahead_ms), records)
-    assert (made.fragmenters[0].rows, made.malformed) == (taken, 2 - taken)
+    assert (sum(b.num_rows for b in made.fragmenters[0].drain()), made.malformed) == (taken, 2 - taken)
 
 
 def test_malformed_records_go_to_the_directory_that_is_shared(tmp_path: Path) -> None:
     made = task(str(tmp_path / "letters"))
     made._set_aside(2, ["{", "}"], "no JSON")
-    assert (made.malformed, made.letters) == (2, [])
+    assert (made.malformed, made.dead_letters) == (2, [])
     lines = (tmp_path / "letters" / ".epoch=5" / "5-0-2-3-77.jsonl").read_text().splitlines()
     assert [json.loads(line)["record"] for line in lines] == ["{", "}"]
 
@@ -89,8 +92,8 @@ def test_without_one_some_go_with_the_receipt_and_all_are_counted() -> None:
     made = task(None)
     for _ in range(3):
         made._set_aside(60, [str(n) for n in range(60)], "no JSON")
-    assert made.malformed == 180 and len(made.letters) == LETTERS_MAX
-    assert json.loads(made.letters[61]) == {"reason": "no JSON", "record": "1"}
+    assert made.malformed == 180 and len(made.dead_letters) == DEAD_LETTERS_MAX
+    assert json.loads(made.dead_letters[61]) == {"reason": "no JSON", "record": "1"}
 
 
 class _Sent:
@@ -131,3 +134,27 @@ def test_every_batch_of_a_table_that_a_function_returns_is_taken() -> None:
     batches = sent(one, lambda batch: pa.Table.from_batches([batch, batch]), lambda batch: batch)
     assert [t for b in batches for t in b["l_a"].to_pylist()] == ["1", "2", "1", "2"]
     assert sent(one, lambda batch: pa.Table.from_batches([], schema=batch.schema), lambda batch: batch) == []
+
+
+class _Shops:
+    """Two flows in one split, and records before the first one is named."""
+
+    has_flows = True
+
+    def read(self, split: Any, columns: Any) -> Any:
+        for flow, times in (("", [3]), ("north", [50, 70]), ("south", [20]), ("north", [60])):
+            if flow:
+                yield Flow(flow)
+            yield pa.record_batch({"k": [1] * len(times), "t": times})
+            yield pa.record_batch({"k": [1], "t": [2**62]})
+
+
+def test_a_receipt_has_the_greatest_event_time_of_each_flow() -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {1: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+    shops = Feed(1, (), ("k",), "t", cast(Any, _Shops()), None, number=1)
+    made.work = replace(made.work, feeds={"sales": (shops,)})
+    made._read([("", 'flows ["sales", {"north": true, "south": false}]'), ("", 'flows ["others", {"x": true}]')])
+    made._read([("sales", "{}")])
+    assert made.flows == {1: {"north": True, "south": False}} and not made.flush
+    assert made.maxima == {1: {"": 3, "north": 70, "south": 20}} and made.malformed == 4

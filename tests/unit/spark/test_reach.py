@@ -16,11 +16,12 @@ from ferry.contract.names import Step
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, stage_right
 from ferry.kernels.schemas import state_schema
-from ferry.spark import ingest
-from ferry.spark.ingest import Work, _Sender, read_rows
+from ferry.spark import flight
+from ferry.spark.flight import read_rows
+from ferry.spark.ingest import IngestWork, _Sender
 
-SHAPE = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
-ROW = pa.RecordBatch.from_pydict({"slice": [0], "hash": [1], "key": [1], "n": [1]}, schema=state_schema(SHAPE))
+DESCRIPTOR = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+ROW = pa.RecordBatch.from_pydict({"slice": [0], "hash": [1], "key": [1], "n": [1]}, schema=state_schema(DESCRIPTOR))
 
 
 class Helper(fl.FlightServerBase):
@@ -53,7 +54,7 @@ def helper() -> Iterator[Helper]:
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An address that takes connections and says nothing, as a path that loses one direction does."""
-    monkeypatch.setattr(ingest, "REACH_SECONDS", 0.1)
+    monkeypatch.setattr(flight, "REACH_SECONDS", 0.1)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -63,14 +64,14 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def sender(*helpers: tuple[str, str]) -> _Sender:
     right = stage_right(Right.root("a-secret-of-the-run"), Step(0, 0), 2, 3, time.time())
     some = tuple(Registration(instance, "life", instance, 1, uri, 1) for instance, uri in helpers)
-    return _Sender(Work(SHAPE, {}, some, right, None, 0, 2, 3, None), 7, 0)
+    return _Sender(IngestWork(DESCRIPTOR, {}, some, right, None, 0, 2, 3, None), 7, 0)
 
 
 def test_a_helper_that_says_nothing_is_passed_over(
     silent: str, helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = sender(("0.0", silent), ("1.0", helper.uri))
-    monkeypatch.setattr(ingest, "REACH_SECONDS", 0.5)
+    monkeypatch.setattr(flight, "REACH_SECONDS", 0.5)
     made.send([ROW])
     made.finish()
     assert (made.helper, helper.rows) == ("1.0", 1)
@@ -91,7 +92,7 @@ def test_reading_from_who_says_nothing_ends(silent: str) -> None:
 
 
 def test_rows_that_do_not_come_are_not_waited_for_for_ever(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(flight, "CALL_SECONDS", 0.1)
     with pytest.raises(fl.FlightTimedOutError):
         list(read_rows({"flight": helper.uri, "ticket": "x", "authority": None}))
 
@@ -102,7 +103,7 @@ def test_rows_that_are_not_taken_are_not_pushed_for_ever(monkeypatch: pytest.Mon
             time.sleep(0.4)
 
     stuck = Stuck()
-    monkeypatch.setattr(ingest, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(flight, "CALL_SECONDS", 0.1)
     made = sender(("0.0", stuck.uri))
     with pytest.raises(fl.FlightTimedOutError):
         made.send([ROW])
@@ -116,7 +117,7 @@ def test_an_end_that_is_gone_is_found_out_long_before_tcp_does(
 ) -> None:
     asked: list[dict[str, int]] = []
     monkeypatch.setattr(fl, "connect", lambda uri, generic_options, **others: asked.append(dict(generic_options)))
-    ingest.connect("grpc+tls://host:1" if authority else "grpc+tcp://host:1", authority)
+    flight.connect("grpc+tls://host:1" if authority else "grpc+tcp://host:1", authority)
     (options,) = asked
     assert options["grpc.keepalive_timeout_ms"] <= 60_000
     assert 300_000 < options["grpc.keepalive_time_ms"] <= 400_000, "a server refuses more than one ping in 300 s"

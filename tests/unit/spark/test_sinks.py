@@ -14,6 +14,7 @@ import pytest
 from ferry.contract.errors import SpecRefused
 from ferry.spark import sinks
 from ferry.spark.sinks import MANIFEST, ForeachEpoch, Parquet, console, parquet
+from ferry.system import files
 
 ROWS = pa.table({"k": [1, 2]})
 
@@ -147,7 +148,7 @@ def test_the_epoch_of_another_sink_is_not_taken_for_its_own(tmp_path: Path) -> N
 
 def test_everything_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    synced, rename = sinks._synced, Path.rename
+    synced, rename = files.sync, Path.rename
 
     def seen_sync(path: Path) -> int:
         steps.append(re.sub(r"(epoch=\d+)\..*", r"\1", path.name))
@@ -157,7 +158,7 @@ def test_everything_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatc
         steps.append(f"-> {target.name}")
         return rename(path, target)
 
-    monkeypatch.setattr(sinks, "_synced", seen_sync)
+    monkeypatch.setattr(files, "sync", seen_sync)
     monkeypatch.setattr(Path, "rename", seen_rename)
     sink = placed(tmp_path)
     sink.open(-1)

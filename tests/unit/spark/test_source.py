@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 import ferry
-from ferry.spark.source import SplitsReader
+from ferry.spark.source import FLOWS, SplitsReader
 from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 
@@ -64,3 +64,22 @@ def test_the_reader_keeps_the_lists_of_files_beside_the_offsets(tmp_path: Path) 
     offset = reader.latestOffset(reader.initialOffset(), None)
     assert reader.latestOffset(offset, None) == offset
     assert (tmp_path / "checkpoint" / "files" / "s.jsonl").exists()
+
+
+def test_flows_go_to_the_tasks_with_every_epoch_also_without_data(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "b").mkdir()
+    (tmp_path / "in" / "a" / "1").write_bytes(b'{"a": 1}\n')
+    schema = pa.schema([("a", pa.int64())])
+    flows = ferry.json_files(tmp_path / "in", schema, flow="{flow}/*")
+    reader = SplitsReader({"s": flows, "t": Waiting(0)}, 90, 2, str(tmp_path / "tick"), False)
+    start = reader.initialOffset()
+    assert said(reader, start, start) == [FLOWS + '["s", {"a": true, "b": false}]']
+    stop = reader.latestOffset(start, None)
+    assert said(reader, start, stop) == [FLOWS + '["s", {"a": false, "b": false}]']
+    assert said(reader, stop, stop) == [FLOWS + '["s", {"a": false, "b": false}]']
+
+
+def said(reader: SplitsReader, start: Any, stop: Any) -> list[str]:
+    """What the rows of an epoch say that are of no source."""
+    return [split for share in reader.partitions(start, stop) for name, split in share.rows if not name]

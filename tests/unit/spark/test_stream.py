@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 
 import ferry
+from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused
-from ferry.kernels.aggregates import state_types
-from ferry.spark.stream import Build, Input, Stream
+from ferry.kernels.aggregates import state_columns
+from ferry.process.shapes import process_of
+from ferry.spark.pipeline import Build, Input
+from ferry.spark.stream import Stream
 from ferry.spark.words import milliseconds
+from tests.unit.streams import Latest
 
 BIDS = pa.schema([("ts", pa.int64()), ("auction", pa.int64()), ("price", pa.int64()), ("channel", pa.string()), ("score", pa.float64())])  # fmt: skip
-PEOPLE = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.string())])
+PEOPLE = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.string()), ("tags", pa.list_(pa.string()))])  # fmt: skip
 
 
 @pytest.fixture
@@ -43,7 +48,76 @@ def test_an_aggregate_declares_its_operator_and_its_output(bids: Stream, build: 
     (operator,) = build.operators
     assert operator.inputs[0].delay_ms == 3000
     assert operator.descriptor.key == (("auction", "int"), ("channel", "string"))
-    assert state_types(operator.descriptor) == ("int", "float", "int", "float", "int", "int")
+    kept = [column.number for column in state_columns(operator.descriptor)]
+    assert kept == ["int", "float", "int", "float", "int", "int"]
+
+
+def test_a_timeout_of_silent_flows_goes_with_the_input(bids: Stream, build: Build) -> None:
+    assert bids.event_time("ts").input.idle_ms is None
+    assert bids.event_time("ts", delay="3s", idle="30s").input.idle_ms == 30_000
+
+
+def test_keys_of_many_types_are_declared_and_fired_as_they_were(build: Build) -> None:
+    of = {
+        "i": (pa.int16(), "int", pa.int64()), "t": (pa.large_string(), "string", pa.string()),
+        "b": (pa.bool_(), "bool", pa.bool_()), "d": (pa.date32(), "date", pa.date32()),
+        "raw": (pa.binary(16), "binary", pa.binary()), "m": (pa.decimal128(12, 2), "decimal128(12, 2)", pa.decimal128(12, 2)),
+        "at": (pa.timestamp("ns", "Europe/Berlin"), "timestamp[ns, tz=Europe/Berlin]", pa.timestamp("ns", "Europe/Berlin")),
+        "f": (pa.float32(), "float32", pa.float32()), "g": (pa.float64(), "float", pa.float64()),
+    }  # fmt: skip
+    schema = pa.schema([(name, kind[0]) for name, kind in of.items()] + [("ts", pa.int64())])
+    stream = Stream(build, Input("of", (), schema, None, 0)).event_time("ts")
+    fired = stream.key_by(*of).window(ferry.tumbling("1s")).aggregate("counts", n=ferry.count())
+    assert build.operators[0].descriptor.key == tuple((name, kind[1]) for name, kind in of.items())
+    assert fired.input.schema.types[: len(of)] == [kind[2] for kind in of.values()]
+    assert OperatorDescriptor.from_wire(build.operators[0].descriptor.to_wire()) == build.operators[0].descriptor
+
+
+def test_an_aggregate_without_a_window_needs_no_time_and_has_no_window_columns(bids: Stream, build: Build) -> None:
+    totals = bids.key_by("auction").aggregate("totals", n=ferry.count(), window_end=ferry.max("price"))
+    assert totals.input.schema.names == ["auction", "n", "window_end"]
+    again = totals.key_by("n").aggregate("again", emit=ferry.changes(), last=ferry.max("auction"))
+    assert again.input.schema.names == ["n", "last"]
+    bids.event_time("ts").key_by("auction").aggregate("latest", emit=ferry.at_end(), price=ferry.last("price"))
+    shapes = [(o.descriptor.emit, len(state_columns(o.descriptor))) for o in build.operators]
+    assert shapes == [("final", 2), ("changes", 3), ("final", 3)]
+    for operator in build.operators:
+        assert (
+            OperatorDescriptor.from_wire(json.loads(json.dumps(operator.descriptor.to_wire()))) == operator.descriptor
+        )
+
+
+def test_streams_that_are_united_are_inputs_of_one_side(bids: Stream, build: Build) -> None:
+    late = bids.event_time("ts", delay="3s")
+    both = bids.event_time("ts").union(late).map_batches(lambda rows: rows).key_by("auction")
+    both.window(ferry.tumbling("1s")).join("j", late.union(late).key_by("price"), ["price"], {"other": "price"})
+    (operator,) = build.operators
+    assert [(one.side, one.delay_ms, one.key, len(one.steps)) for one in operator.inputs] == [
+        (0, 0, ("auction",), 1),
+        (0, 3000, ("auction",), 1),
+        (1, 3000, ("price",), 0),
+        (1, 3000, ("price",), 0),
+    ]
+
+
+def test_a_process_sees_what_it_was_given_and_is_an_operator_as_any_other(
+    bids: Stream, people: Stream, build: Build
+) -> None:
+    made = bids.event_time("ts").key_by("auction").process("latest", Latest("price"), order="ts", columns=["price"])
+    assert made.input.schema.names == ["value"]
+    other = people.event_time("at").key_by("id")
+    bids.event_time("ts").key_by("auction").process("both", Latest("price"), other=other)
+    made.key_by("value").process("untimed", Latest("value"))
+    shapes = [(o.descriptor.shape.columns, o.descriptor.windowed) for o in build.operators]
+    every, all_people = (tuple(schema.names) for schema in (BIDS, PEOPLE))
+    assert shapes == [((("price", "ts"),), True), ((every, all_people), True), ((("value",),), False)]
+    for operator in build.operators:
+        wire = json.loads(json.dumps(operator.descriptor.to_wire()))
+        assert OperatorDescriptor.from_wire(wire) == operator.descriptor
+        assert (
+            process_of(operator.descriptor) == Latest(operator.descriptor.shape.columns[0][0])
+            or operator.descriptor.name == "both"
+        )
 
 
 def test_a_fired_stream_is_keyed_again_by_its_window_end(bids: Stream, build: Build) -> None:
@@ -63,27 +137,48 @@ def test_a_join_renames_and_keeps_types(bids: Stream, people: Stream) -> None:
 
 windowed = lambda s: s.event_time("ts").key_by("auction").window(ferry.tumbling("10s"))  # noqa: E731
 
+keyed = lambda s: s.event_time("ts").key_by("auction")  # noqa: E731
+
 REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
+    ("no process", lambda b, p: keyed(b).process("p", Latest), "is not a process; give an instance of a subclass"),
+    ("odd order", lambda b, p: keyed(b).process("p", Latest("price"), order="channel"), "process 'p': order='channel' is string; an integer or a timestamp"),
+    ("no order", lambda b, p: keyed(b).process("p", Latest("price"), order="seq"), "process 'p': no column 'seq' to order by; there are ts"),
+    ("no column", lambda b, p: keyed(b).process("p", Latest("price"), columns=["cost"]), "process 'p': no column 'cost'; there are ts"),
+    ("unkeyed", lambda b, p: keyed(b).process("p", Latest("price"), other=p), "process 'p': the other stream needs .key_by(...)"),
+    ("keys apart", lambda b, p: keyed(b).process("p", Latest("price"), other=p.event_time("at").key_by("name")), "process 'p': keys differ in type: {'auction': 'int'} and {'name': 'string'}"),
+    ("half timed", lambda b, p: keyed(b).process("p", Latest("price"), other=p.key_by("id")), "process 'p' on source 'person': no event time"),
+    ("process name", lambda b, p: keyed(b).process("My P", Latest("price")), "operator name 'My P': use lower-case letters"),
     ("no such time", lambda b, p: b.event_time("when"), "event_time on source 'bid': no column 'when'; there are ts, auction"),
     ("time of text", lambda b, p: b.event_time("channel"), "column 'channel' is string; int64 milliseconds or a timestamp"),
+    ("idle at once", lambda b, p: b.event_time("ts", idle=0), "event_time on source 'bid': idle=0 is no time at all"),
+    ("idle rows", lambda b, p: windowed(b).aggregate("a", n=ferry.count()).event_time("window_end", idle="1s"), "event_time on operator 'a': rows that it fires bring its watermark; give idle= to its inputs"),
     ("negative delay", lambda b, p: b.event_time("ts", delay=-1), "delay: -1 is negative"),
     ("odd delay", lambda b, p: b.event_time("ts", delay="soon"), "delay: 'soon' is not a duration"),
     ("no such key", lambda b, p: b.key_by("actuion"), "key_by on source 'bid': no column 'actuion'"),
     ("no key", lambda b, p: b.key_by(), "name at least one column"),
-    ("float key", lambda b, p: b.key_by("score"), "key column 'score' is double; integers and strings"),
+    ("list key", lambda b, p: p.key_by("id", "tags"), "key column 'tags' is list<item: string>; integers, strings, booleans"),
     ("no time", lambda b, p: b.key_by("auction").window(ferry.tumbling("1s")), "no event time; call .event_time"),
     ("not a window", lambda b, p: b.event_time("ts").key_by("auction").window("10s"), "'10s' is not a window"),
     ("slide", lambda b, p: ferry.sliding("60s", "7s"), "slide '7s' does not divide size '60s'"),
     ("empty window", lambda b, p: ferry.tumbling(0), "must be positive"),
+    ("not to be emitted", lambda b, p: b.key_by("auction").aggregate("x", "always", n=ferry.count()), "emit='always' is not possible; use ferry.at_end() or ferry.changes()"),
+    ("last of no time", lambda b, p: b.key_by("auction").aggregate("x", p=ferry.last("price")), "p=last('price') goes by event time; call .event_time(column)"),
     ("no aggregate", lambda b, p: windowed(b).aggregate("x"), "aggregate 'x': name at least one"),
     ("not an aggregate", lambda b, p: windowed(b).aggregate("x", n="count"), "n='count' is not an aggregate"),
     ("no such column", lambda b, p: windowed(b).aggregate("x", s=ferry.sum("prize")), "s needs column 'prize'"),
     ("text column", lambda b, p: windowed(b).aggregate("x", s=ferry.sum("channel")), "column 'channel' is string"),
     ("taken name", lambda b, p: windowed(b).aggregate("x", auction=ferry.count()), "'auction' is already an output column"),
     ("too many", lambda b, p: windowed(b).aggregate("x", **{f"m{i}": ferry.mean("price") for i in range(16)}), "16 aggregates need 33 columns of state, 31 are possible"),
+    ("too large", lambda b, p: windowed(b).aggregate("x", **{f"d{i}": ferry.approx_count_distinct("channel") for i in range(3)}), "3 aggregates need 1032 bytes of state for each key, 1024 are possible; declare less (d0 344, d1 344,"),
+    ("distinct lists", lambda b, p: p.event_time("at").key_by("id").window(ferry.tumbling("1s")).aggregate("x", d=ferry.approx_count_distinct("tags")), "column 'tags' is list<item: string>; integers, floats, booleans, strings, bytes, dates and timestamps"),
     ("operator name", lambda b, p: windowed(b).aggregate("Hot Items", n=ferry.count()), "operator name 'Hot Items'"),
-    ("no operator", lambda b, p: b.sink(ferry.console()), "a pipeline without a stateful operator"),
+    ("negative limit", lambda b, p: ferry.console(limit=-1), "console: limit -1 is negative"),
+    ("no function", lambda b, p: ferry.foreach_epoch("store"), "foreach_epoch: 'store' is no function of (epoch, generation"),
+    ("other columns", lambda b, p: b.union(p), "union of source 'bid' and source 'person': the columns differ"),
+    ("sink of several", lambda b, p: b.union(b).sink(ferry.console()), "which is united with others"),
+    ("time of one", lambda b, p: b.event_time("ts").union(b).key_by("auction").window(ferry.tumbling("1s")), "no event time"),
     ("no other key", lambda b, p: windowed(b).join("j", p, [], []), "the other stream needs .key_by"),
+    ("key zones", lambda b, p: p.event_time("at").key_by("at").window(ferry.tumbling("1s")).join("j", b.event_time("ts").key_by("ts"), [], []), "keys differ in type: {'at': 'timestamp[us]'} and {'ts': 'int'}"),
     ("key types", lambda b, p: windowed(b).join("j", p.event_time("at").key_by("name"), [], []), "keys differ in type"),
     ("join column", lambda b, p: windowed(b).join("j", p.event_time("at").key_by("id"), ["x"], []), "join 'j': no column 'x'"),
     ("twice", lambda b, p: windowed(b).join("j", b.event_time("ts").key_by("auction"), ["price"], ["price"]), "would appear twice"),
@@ -115,6 +210,6 @@ def test_durations(text: int | str, value: int) -> None:
 
 def test_columns_of_any_type_can_be_counted(bids: Stream, build: Build) -> None:
     windowed(bids).aggregate("x", n=ferry.count(), named=ferry.count("channel"))
-    assert state_types(build.operators[0].descriptor) == ("int",)
+    assert [column.number for column in state_columns(build.operators[0].descriptor)] == ["int"]
     with pytest.raises(SpecRefused, match="'y': n needs column 'chanel'"):
         windowed(bids).aggregate("y", n=ferry.count("chanel"))

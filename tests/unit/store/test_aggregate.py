@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 
 from ferry.contract import limits
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Exhausted, RowsGone
-from ferry.kernels import columns, hashing, schemas, table
+from ferry.kernels import columns, hashing, row_codec, schemas, table
+from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.spark.fragment import Fragmenter
 from ferry.store import aggregate, mapped, slice_table
-from ferry.store.aggregate import AggregateState, split_by_vnode, take_vnodes
+from ferry.store.aggregate import AggregateState
 
 ALL = (
     Aggregate("n", "count"),
@@ -89,7 +91,7 @@ def contents(state: AggregateState, vnodes: Any = None) -> dict:
 def fired(state: AggregateState, low: int, high: int, vnodes: Any = None, max_rows: int = 3) -> dict:
     every = np.arange(state.virtual_nodes) if vnodes is None else vnodes
     out: dict = {}
-    for batch in state.fired(low, high, every, max_rows):
+    for batch in state.fired(EpochTimes(low, high), every, max_rows):
         assert batch.schema == schemas.fired_schema(state.descriptor) and 0 < batch.num_rows <= max_rows
         width = len(state.descriptor.key)
         for row in batch.to_pylist():
@@ -97,7 +99,7 @@ def fired(state: AggregateState, low: int, high: int, vnodes: Any = None, max_ro
             name = (values[width], values[width + 1], values[:width])
             assert name not in out
             out[name] = values[width + 2 :]
-    assert len(out) <= state.fired_count(low, high, every)
+    assert len(out) <= state.fired_count(EpochTimes(low, high), every)
     return out
 
 
@@ -117,7 +119,7 @@ def epoch(state: AggregateState, records: list[Record], watermark: int) -> tuple
     half = len(records) // 2
     helpers = [state.combine(partials(state.descriptor, half_)) for half_ in (records[:half], records[half:])]
     before = contents(state)
-    delta, late = state.delta(helpers, watermark)
+    delta, late = state.delta(helpers, EpochTimes(watermark, watermark))
     assert contents(state) == before, "delta has touched the state"
     hashes = delta["hash"].to_pylist()
     assert hashes == sorted(hashes)
@@ -177,14 +179,14 @@ def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window
             match step:
                 case ("epoch", _, how):
                     if how == "torn":
-                        state.put(delta.slice(0, delta.num_rows // 2))
-                    state.put(delta)
+                        state.apply(delta.slice(0, delta.num_rows // 2))
+                    state.apply(delta)
                     if how == "twice":
-                        state.put(delta)
+                        state.apply(delta)
                 case ("advance", by):
                     watermark = max(watermark, 0) + by
                     assert fired(state, low, watermark) == expected_windows(descriptor, kept, low, watermark)
-                    state.expire(watermark)
+                    state.release(0, watermark)
                     low = watermark
                     kept = [r for r in kept if window.last_end(r[0] // window.pane_ms * window.pane_ms) > watermark]
                 case ("work", pieces):
@@ -195,7 +197,7 @@ def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window
                 case ("reopen",):
                     before = contents(state)
                     state = AggregateState(descriptor, virtual_nodes, state.directory)
-                    state.expire(watermark)
+                    state.release(0, watermark)
                     assert contents(state) == before
                 case ("drop", vnodes):
                     dropped = {v % virtual_nodes for v in vnodes}
@@ -203,7 +205,7 @@ def test_any_history_equals_the_dictionary(steps: list, key: Any, window: Window
                     kept = [r for r in kept if vnode_of(descriptor, r[1], virtual_nodes) not in dropped]
                 case ("move", _, after):
                     state = move(state, delta, after, Path(root, str(number + 1)))
-                    state.expire(watermark)
+                    state.release(0, watermark)
             every = np.arange(virtual_nodes)
             assert state.statistics()["entries"].sum() == len(contents(state))
             assert state.statistics(every[:1])["entries"][0] == len(contents(state, every[:1]))
@@ -216,15 +218,15 @@ def vnode_of(descriptor: OperatorDescriptor, number: int, virtual_nodes: int) ->
 
 
 def move(origin: AggregateState, delta: pa.RecordBatch, after: int, directory: Path) -> AggregateState:
-    """Warm a learner while a delta is put on both, `after` so many chunks; the learner goes on instead of the origin."""
+    """Warm a learner while a delta is applied to both, `after` so many chunks; the learner goes on instead of the origin."""
     target = AggregateState(origin.descriptor, origin.virtual_nodes, directory)
     for count, chunk in enumerate(origin.snapshot(np.arange(origin.virtual_nodes), 300)):
         if count == after:
-            origin.put(delta)
-            target.put(delta)
-        target.put_absent(chunk)
-    origin.put(delta)
-    target.put(delta)
+            origin.apply(delta)
+            target.apply(delta)
+        target.apply_absent(chunk)
+    origin.apply(delta)
+    target.apply(delta)
     assert contents(target) == contents(origin)
     return target
 
@@ -242,12 +244,12 @@ def counts(keys: Any, n: Any = 1, slice_start: int = 0) -> pa.RecordBatch:
 
 def test_growth_during_a_snapshot_misses_nothing(directory: Path) -> None:
     state = AggregateState(COUNT, 4, directory)
-    state.put(counts(range(1000)))
+    state.apply(counts(range(1000)))
     seen: set = set()
     for number, chunk in enumerate(state.snapshot(np.arange(4), 800)):
         seen |= set(chunk["key"].to_pylist())
         if number == 3:
-            state.put(counts(range(1000, 9000)))
+            state.apply(counts(range(1000, 9000)))
     assert seen >= set(range(1000))
     assert state.statistics()["entries"].sum() == 9000 and len(list(directory.glob("*.table"))) == 1
     assert set(contents(AggregateState(COUNT, 4, directory))) == {(0, k) for k in range(9000)}
@@ -257,13 +259,13 @@ def test_growth_during_a_snapshot_misses_nothing(directory: Path) -> None:
 def test_rows_that_growth_moves_back_behind_the_scan_come_out(directory: Path, part: int) -> None:
     """Growth lets displaced rows go back towards their home, past the place where the scan stands."""
     state = AggregateState(COUNT, 1, directory)
-    state.put(counts(range(1400)))
+    state.apply(counts(range(1400)))
     bits = int(state._table(0).places[0]) & 63
     scan = state.snapshot(np.arange(1), 32 * part)
     seen = set(next(scan)["key"].to_pylist())
     added = 1400
     while int(state._table(0).places[0]) & 63 == bits:
-        state.put(counts(range(added, added + 50)))
+        state.apply(counts(range(added, added + 50)))
         added += 50
     for chunk in scan:
         seen |= set(chunk["key"].to_pylist())
@@ -275,7 +277,7 @@ def moved_by(state: AggregateState, keys: range) -> list[int]:
     moved = []
     for first in keys:
         before = state._table(0).places.copy()
-        state.put(counts(range(first, first + keys.step)))
+        state.apply(counts(range(first, first + keys.step)))
         moved.append(int(np.count_nonzero(state._table(0).places != before)))
     return moved
 
@@ -283,7 +285,7 @@ def moved_by(state: AggregateState, keys: range) -> list[int]:
 def test_a_put_makes_few_regions_grow(directory: Path) -> None:
     """Not all at once: what a put costs depends on its own rows, not on how many there are."""
     state = AggregateState(COUNT, 256, directory)
-    state.put(counts(range(20_000)))
+    state.apply(counts(range(20_000)))
     moved = moved_by(state, range(20_000, 60_000, 1000))
     assert sum(moved) >= 256 and max(moved) < 256 / 4
     assert state.statistics()["entries"].sum() == 60_000 == len(contents(AggregateState(COUNT, 256, directory)))
@@ -292,7 +294,7 @@ def test_a_put_makes_few_regions_grow(directory: Path) -> None:
 def test_large_regions_do_not_grow_at_one_time(directory: Path) -> None:
     """Though they have about as many rows: the larger they are the less they differ."""
     state = AggregateState(COUNT, 16, directory)
-    state.put(counts(range(250_000)))
+    state.apply(counts(range(250_000)))
     moved = moved_by(state, range(250_000, 380_000, 10_000))
     assert sum(moved) == 16 and max(moved) <= 5, moved
 
@@ -300,13 +302,13 @@ def test_large_regions_do_not_grow_at_one_time(directory: Path) -> None:
 def test_a_scan_that_growth_overtakes_goes_on(directory: Path) -> None:
     """It repeats the region it is in, and none before it."""
     state = AggregateState(COUNT, 256, directory)
-    state.put(counts(range(20_000)))
+    state.apply(counts(range(20_000)))
     scan, rows, keys = state.snapshot(np.arange(256), 16_000), 0, 20_000
     seen: set = set()
     for chunk in scan:
         seen |= set(chunk["key"].to_pylist())
         rows += chunk.num_rows
-        state.put(counts(range(keys, keys + 500)))
+        state.apply(counts(range(keys, keys + 500)))
         keys += 500
     assert seen >= set(range(20_000)) and rows <= keys * 1.1
 
@@ -314,47 +316,49 @@ def test_a_scan_that_growth_overtakes_goes_on(directory: Path) -> None:
 @pytest.mark.parametrize(("watermark", "late"), [(9, 0), (10, 3), (11, 3), (19, 3), (20, 5)])
 def test_late_is_when_the_last_window_has_ended(directory: Path, watermark: int, late: int) -> None:
     state = AggregateState(COUNT, 1, directory)
-    delta, found = state.delta([counts([1], 3, 0), counts([1], 2, 10), counts([1], 1, 20)], watermark)
+    delta, found = state.delta(
+        [counts([1], 3, 0), counts([1], 2, 10), counts([1], 1, 20)], EpochTimes(watermark, watermark)
+    )
     assert (found, sum(delta["n"].to_pylist())) == (late, 6 - late)
 
 
 def test_expired_slices_are_left_out_of_a_running_snapshot_and_never_come_back(directory: Path) -> None:
     state = AggregateState(COUNT, 4, directory)
     for s in (0, 10, 20):
-        state.put(counts(range(100), slice_start=s))
+        state.apply(counts(range(100), slice_start=s))
     scan = state.snapshot(np.arange(4), 100)
     first = next(scan)
-    state.expire(20)
-    state.put(counts([1], slice_start=10))
-    state.put_absent(first)
+    state.release(0, 20)
+    state.apply(counts([1], slice_start=10))
+    state.apply_absent(first)
     assert {s for chunk in scan for s in chunk["slice"].to_pylist()} == {20}
     assert {s for s, _ in contents(state)} == {20} and len(list(directory.iterdir())) == 1
     with pytest.raises(RowsGone):
-        list(state.fired(0, 30, np.arange(4)))
-    assert sum(b.num_rows for b in state.fired(20, 30, np.arange(4))) == 100
+        list(state.fired(EpochTimes(0, 30), np.arange(4)))
+    assert sum(b.num_rows for b in state.fired(EpochTimes(20, 30), np.arange(4))) == 100
 
 
 def test_rows_expired_while_they_are_read_are_an_error(directory: Path) -> None:
     state = AggregateState(COUNT, 4, directory)
-    state.put(counts(range(100)))
-    reading = state.fired(0, 10, np.arange(4), 30)
+    state.apply(counts(range(100)))
+    reading = state.fired(EpochTimes(0, 10), np.arange(4), 30)
     next(reading)
-    state.expire(10)
+    state.release(0, 10)
     with pytest.raises(RowsGone):
         list(reading)
 
 
-def test_put_absent_never_overwrites_what_is_newer(directory: Path) -> None:
+def test_apply_absent_never_overwrites_what_is_newer(directory: Path) -> None:
     state = AggregateState(COUNT, 1, directory)
-    state.put(counts([1, 2], 7))
-    state.put_absent(counts([1, 3], 5))
+    state.apply(counts([1, 2], 7))
+    state.apply_absent(counts([1, 3], 5))
     assert {k: v[3] for (_, k), v in contents(state).items()} == {1: 7, 2: 7, 3: 5}
 
 
 def test_growth_that_was_torn_leaves_the_region_where_it_was(directory: Path) -> None:
     """The end is moved first, then the rows are copied, then the region's place is written."""
     state = AggregateState(COUNT, 1, directory)
-    state.put(counts(range(50)))
+    state.apply(counts(range(50)))
     before, inside = contents(state), state._table(0)
     place, end = int(inside.places[0]), int(inside._end[0])
     inside._grant(256)
@@ -363,7 +367,7 @@ def test_growth_that_was_torn_leaves_the_region_where_it_was(directory: Path) ->
     inside._header[slice_table._DIRTY] = 1
     again = AggregateState(COUNT, 1, directory)
     assert contents(again) == before and int(again._table(0).places[0]) == place
-    again.put(counts(range(5000)))
+    again.apply(counts(range(5000)))
     assert len(contents(AggregateState(COUNT, 1, directory))) == 5000
     (directory / "10.table").write_bytes(bytes(8192))
     assert AggregateState(COUNT, 1, directory).statistics()["slices"] == 1 and not (directory / "10.table").exists()
@@ -372,7 +376,7 @@ def test_growth_that_was_torn_leaves_the_region_where_it_was(directory: Path) ->
 def test_put_that_was_torn_inside_a_row_is_done_again(directory: Path) -> None:
     """Values, key and hash are written before the used word: without it the row is not there; the put is redone."""
     state = AggregateState(COUNT, 1, directory)
-    state.put(counts(range(20)))
+    state.apply(counts(range(20)))
     inside = state._table(0)
     rows = np.flatnonzero(inside.slots[:, table.USED])
     inside.slots[rows[:7], table.USED] = 0
@@ -380,14 +384,14 @@ def test_put_that_was_torn_inside_a_row_is_done_again(directory: Path) -> None:
     inside._header[slice_table._DIRTY] = 1
     again = AggregateState(COUNT, 1, directory)
     assert again.statistics()["entries"].tolist() == [13]
-    again.put(counts(range(20)))
+    again.apply(counts(range(20)))
     assert {k: v[3] for (_, k), v in contents(again).items()} == dict.fromkeys(range(20), 1)
     assert again.statistics()["entries"].tolist() == [20]
 
 
 def test_byte_keys_that_collide_are_told_apart(directory: Path) -> None:
     descriptor = shape_of(TEXT_KEY, Window(10, 10), (Aggregate("n", "count"),))
-    offsets, data = columns.encode_keys([pa.array(["a", "b", "cc"])], ["string"])
+    offsets, data = row_codec.encode_rows([pa.array(["a", "b", "cc"])], ["string"])
     key = columns.binary_array(offsets, data, pa.binary())
     same = pa.RecordBatch.from_arrays(
         [pa.array([0] * 3), pa.array([5] * 3, pa.uint64()), key, pa.array([1, 2, 3])],
@@ -395,17 +399,17 @@ def test_byte_keys_that_collide_are_told_apart(directory: Path) -> None:
     )
     state = AggregateState(descriptor, 8, directory)
     for _ in range(2):
-        state.put(state.delta([state.combine([same, same])], -1)[0])
+        state.apply(state.delta([state.combine([same, same])], EpochTimes(-1, -1))[0])
     assert fired(state, 0, 10) == {(0, 10, (k,)): (n,) for k, n in (("a", 4), ("b", 8), ("cc", 12))}
 
 
 def test_full_disk_is_noticed_before_it_kills(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = AggregateState(COUNT, 1, directory)
-    state.put(counts(range(50)))
+    state.apply(counts(range(50)))
     before = contents(state)
     monkeypatch.setattr(mapped, "RESERVE_BYTES", 1 << 62)
     with pytest.raises(Exhausted, match="kept in reserve"):
-        state.put(counts(range(100)))
+        state.apply(counts(range(100)))
     with pytest.raises(Exhausted, match="kept in reserve"):
         state._table(0)._grant(1)
     assert contents(state) == before
@@ -422,7 +426,7 @@ def on_disk(directory: Path) -> int:
 
 def test_drop_gives_disk_back_later_and_leaves_the_others(directory: Path) -> None:
     state = AggregateState(COUNT, 4, directory)
-    state.put(counts(range(40_000)))
+    state.apply(counts(range(40_000)))
     before, full = state.statistics(), on_disk(directory)
     entries = before["entries"].tolist()
     written = {p.name: p.stat().st_mtime_ns for p in directory.glob("*.table")}
@@ -437,7 +441,7 @@ def test_drop_gives_disk_back_later_and_leaves_the_others(directory: Path) -> No
     upkeep(again)
     assert on_disk(directory) < 0.6 * full
     batch = counts(range(40_000))
-    again.put(take_vnodes(batch, split_by_vnode(batch, 4), np.array([2])))
+    again.apply(take_vnodes(batch, split_by_vnode(batch, 4), np.array([2])))
     assert again.statistics()["entries"].tolist()[1:3] == [0, entries[2]]
     assert len(contents(AggregateState(COUNT, 4, directory))) == sum(entries) - entries[1]
 
@@ -457,7 +461,7 @@ def test_keys_that_come_and_go_do_not_fill_the_disk(directory: Path, monkeypatch
     state = AggregateState(TEXT, 4, directory)
     batch = texts([f"{i:0500d}" for i in range(1000)])
     offsets = split_by_vnode(batch, 4)
-    state.put(batch)
+    state.apply(batch)
     full, every = on_disk(directory), contents(state)
     away = np.array([1, 2, 3])
     for turn in range(6):
@@ -466,7 +470,7 @@ def test_keys_that_come_and_go_do_not_fill_the_disk(directory: Path, monkeypatch
             state.work()
         if turn % 2:
             state = AggregateState(TEXT, 4, directory)
-        state.put(take_vnodes(batch, offsets, away))
+        state.apply(take_vnodes(batch, offsets, away))
         assert contents(state) == every
         upkeep(state)
         assert contents(state) == every == contents(AggregateState(TEXT, 4, directory))
@@ -484,7 +488,7 @@ def test_many_long_keys_make_every_heap_grow(directory: Path) -> None:
         for some in (keys[:100], keys[100:2900], keys[2900:]):
             f = Fragmenter(descriptor)
             f.add(pa.record_batch({"k": some, "t": [t] * len(some)}), ["k"], "t")
-            state.put(state.delta(f.drain(), -1)[0])
+            state.apply(state.delta(f.drain(), EpochTimes(-1, -1))[0])
     again = AggregateState(descriptor, 4, directory)
     assert fired(again, 10, 20, max_rows=1000) == {(0, 20, (k,)): (2,) for k in keys}
     assert again.statistics()["bytes"].sum() == 2 * 3000 * (32 + 4 + 5 + 200)
@@ -492,10 +496,10 @@ def test_many_long_keys_make_every_heap_grow(directory: Path) -> None:
 
 def test_fired_rows_come_in_batches_of_bounded_bytes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = AggregateState(TEXT, 1, directory)
-    state.put(texts([f"{i:0500d}" for i in range(300)]))
+    state.apply(texts([f"{i:0500d}" for i in range(300)]))
     expected = fired(state, 10, 20, max_rows=1000)
     monkeypatch.setattr(aggregate, "FIRED_BYTES_MAX", 20_000)
-    batches = list(state.fired(10, 20, np.arange(1), 1000))
+    batches = list(state.fired(EpochTimes(10, 20), np.arange(1), 1000))
     assert max(b.num_rows for b in batches) <= 40 and len(expected) == 300
     assert fired(state, 10, 20, max_rows=1000) == expected
 
@@ -506,7 +510,7 @@ def test_cold_slices_are_paged_out_and_stay_readable(directory: Path, monkeypatc
     monkeypatch.setattr(mapped, "page_out", lambda mapping: (paged.append(mapping), page_out(mapping)))
     state = AggregateState(COUNT, 1, directory, memory_bytes=1)
     for s in (0, 10, 20, 0):
-        state.put(counts(range(50), slice_start=s))
+        state.apply(counts(range(50), slice_start=s))
     assert len(paged) == 3, "each once: 0 and 10 when they were left, 20 at the end; 10 is cold and not asked again"
     assert len(contents(state)) == 150
 
@@ -517,16 +521,16 @@ from pathlib import Path
 import numpy as np, pyarrow as pa
 resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
 sys.path.insert(0, str(Path({here!r}).parent))
-from test_aggregate import COUNT, AggregateState, counts
+from test_aggregate import COUNT, AggregateState, EpochTimes, counts
 state, slices = AggregateState(COUNT, 2, Path(sys.argv[1])), 600
 batch = pa.concat_batches([counts([1, 2, 3], 1, 10 * s) for s in range(slices)]).sort_by("hash")
-state.put(batch)
-state.put(state.delta([batch], -1)[0])
+state.apply(batch)
+state.apply(state.delta([batch], EpochTimes(-1, -1))[0])
 again = AggregateState(COUNT, 2, state.directory)
 assert again.statistics()["slices"] == slices and again.statistics()["entries"].sum() == 3 * slices
 found = [b for b in again.snapshot(np.arange(2))]
 assert sum(sum(b["n"].to_pylist()) for b in found) == 6 * slices
-again.expire(10 * slices - 10)
+again.release(0, 10 * slices - 10)
 while again.work():
     pass
 assert again.statistics()["entries"].sum() == 3 and len(list(state.directory.glob("*.table"))) == 1
@@ -547,17 +551,17 @@ def test_a_system_that_maps_no_more_files_is_said_aloud(directory: Path, monkeyp
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     state = AggregateState(COUNT, 1, directory)
-    state.put(counts([1]))
+    state.apply(counts([1]))
     monkeypatch.setattr(mapped.mmap, "mmap", refuse)
     with pytest.raises(Exhausted, match=r"vm\.max_map_count"):
-        state.put(counts([1], slice_start=10))
+        state.apply(counts([1], slice_start=10))
 
 
 def test_what_expires_at_once_goes_in_pieces(directory: Path) -> None:
     state = AggregateState(COUNT, 1, directory)
     for s in range(100):
-        state.put(counts([1], slice_start=10 * s))
-    state.expire(10_000)
+        state.apply(counts([1], slice_start=10 * s))
+    state.release(0, 10_000)
     left = len(list(directory.glob("*.table")))
     assert 0 < left < 100 and state.statistics()["slices"] == 0 and not contents(state)
     upkeep(state)
@@ -567,18 +571,18 @@ def test_what_expires_at_once_goes_in_pieces(directory: Path) -> None:
 def test_what_expires_at_once_is_little_also_in_bytes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = AggregateState(COUNT, 1, directory)
     for s in range(20):
-        state.put(counts(list(range(100)), slice_start=10 * s))
+        state.apply(counts(list(range(100)), slice_start=10 * s))
     monkeypatch.setattr(aggregate, "CUT_BYTES", 3 * state._table(0).mapped_bytes)
-    state.expire(10_000)
+    state.release(0, 10_000)
     assert len(list(directory.glob("*.table"))) == 17 and state.statistics()["slices"] == 0
     upkeep(state)
     assert not list(directory.iterdir()) and state.statistics()["entries"].tolist() == [0]
 
 
 def test_of_many_slices_some_are_counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, all_of_it = AggregateState(COUNT, 1, directory), (0, limits.WATERMARK_END, np.arange(1))
+    state, all_of_it = AggregateState(COUNT, 1, directory), (EpochTimes(0, limits.WATERMARK_END), np.arange(1))
     for s in range(21):
-        state.put(counts([1, 2, 3], slice_start=10 * s))
+        state.apply(counts([1, 2, 3], slice_start=10 * s))
     assert state.fired_count(*all_of_it) == 63
     monkeypatch.setattr(aggregate, "COUNT_SLICES_MAX", 8)
     opened: list[int] = []
@@ -594,7 +598,7 @@ def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest
     monkeypatch.setattr(slice_table, "PUNCH_BYTES", 64 * 1024)
     monkeypatch.setattr(slice_table, "CUT_BYTES", 256 * 1024)
     state = AggregateState(COUNT, 4, directory)
-    state.put(counts(range(40_000)))
+    state.apply(counts(range(40_000)))
     punched: list[int] = []
     punch = mapped.punch
     monkeypatch.setattr(mapped, "punch", lambda path, a, b: (punched.append(b - a), punch(path, a, b))[1])
@@ -606,7 +610,7 @@ def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest
     assert sum(punched) > 1_000_000 and max(punched) <= 64 * 1024 and pieces > 10
     (path,) = directory.glob("*.table")
     size = path.stat().st_size
-    state.expire(1000)
+    state.release(0, 1000)
     assert size > path.stat().st_size > size - 1_000_000
     upkeep(state)
     assert not list(directory.glob("*.table"))
@@ -616,7 +620,7 @@ def test_a_snapshot_of_nothing_stops_at_times(directory: Path, monkeypatch: pyte
     monkeypatch.setattr(aggregate, "SLICES_A_CHUNK", 5)
     state = AggregateState(COUNT, 2, directory)
     for s in range(20):
-        state.put(counts([1], slice_start=10 * s))
+        state.apply(counts([1], slice_start=10 * s))
     lonely = np.flatnonzero(state.statistics()["entries"] == 0)
     chunks = list(state.snapshot(lonely))
     assert len(chunks) == 4 and sum(c.num_rows for c in chunks) == 0
@@ -626,7 +630,14 @@ def test_a_snapshot_of_nothing_stops_at_times(directory: Path, monkeypatch: pyte
 def test_empty_batches_are_fine(directory: Path) -> None:
     state = AggregateState(shape_of(PAIR_KEY, Window(10, 10)), 8, directory)
     nothing = state.combine([])
-    assert nothing.num_rows == 0 and state.delta([nothing], 0) == (nothing, 0) and state.delta([], 0) == (nothing, 0)
-    state.put(nothing)
-    assert list(state.fired(-100, 100, np.arange(8))) == [] and list(state.snapshot(np.arange(8))) == []
-    assert state.fired_count(-100, 100, np.arange(8)) == 0 and state.statistics()["entries"].tolist() == [0] * 8
+    assert (
+        nothing.num_rows == 0
+        and state.delta([nothing], EpochTimes(0, 0)) == (nothing, 0)
+        and state.delta([], EpochTimes(0, 0)) == (nothing, 0)
+    )
+    state.apply(nothing)
+    assert list(state.fired(EpochTimes(-100, 100), np.arange(8))) == [] and list(state.snapshot(np.arange(8))) == []
+    assert (
+        state.fired_count(EpochTimes(-100, 100), np.arange(8)) == 0
+        and state.statistics()["entries"].tolist() == [0] * 8
+    )

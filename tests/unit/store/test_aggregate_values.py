@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
 from ferry.spark.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
@@ -47,8 +48,8 @@ def run(where: Path, aggregates: tuple[Aggregate, ...], window: Window, epochs: 
             rows = [dict(zip(SCHEMA.names, r, strict=True)) for r in records]
             f.add(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), ["k"], "t")
             parts += f.drain()
-        state.put(state.delta([state.combine(parts)], -(2**62))[0])
-    return [row for b in state.fired(-1000, 1000, np.arange(4)) for row in b.to_pylist()]
+        state.apply(state.delta([state.combine(parts)], EpochTimes(-(2**62), -(2**62)))[0])
+    return [row for b in state.fired(EpochTimes(-1000, 1000), np.arange(4)) for row in b.to_pylist()]
 
 
 def expected(records: list[Record]) -> tuple[Any, ...]:

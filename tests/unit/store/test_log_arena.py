@@ -24,7 +24,7 @@ from ferry.store.log import DeltaLog
 PAGE = mmap.PAGESIZE
 
 
-def label(epoch: int, number: int = 1) -> CommitId:
+def commit_id(epoch: int, number: int = 1) -> CommitId:
     return CommitId(Step(epoch, 0), Attempt(1, number))
 
 
@@ -49,7 +49,7 @@ def found(log: DeltaLog, at: CommitId) -> list[pa.RecordBatch]:
 def test_the_body_is_the_message_that_a_receiver_reads(tmp_path: Path, arena_bytes: int) -> None:
     log = DeltaLog(tmp_path, arena_bytes)
     for epoch, batch in enumerate((batch_of(1000), batch_of(1000).slice(10, 7), batch_of(0))):
-        body = log.append(label(epoch), "s", {}, batch)
+        body = log.append(commit_id(epoch), "s", {}, batch)
         assert body.equals(batch.serialize())
         assert pa.ipc.read_record_batch(pa.py_buffer(memoryview(body)), batch.schema) == batch
         assert inside(log, body) if arena_bytes else log.arena is None
@@ -57,23 +57,23 @@ def test_the_body_is_the_message_that_a_receiver_reads(tmp_path: Path, arena_byt
 
 def test_deltas_of_the_arena_survive_reopening(tmp_path: Path) -> None:
     log = DeltaLog(tmp_path, 1 << 20)
-    log.append(label(1), "0.0", {"n": 1}, batch_of(500, 1))
-    log.append(label(1), "1.0", {"n": 2}, batch_of(500, 2))
+    log.append(commit_id(1), "0.0", {"n": 1}, batch_of(500, 1))
+    log.append(commit_id(1), "1.0", {"n": 2}, batch_of(500, 2))
     assert all(file.stat().st_size < 200 for file in tmp_path.glob("*.delta")), "a delta is written once"
     again = DeltaLog(tmp_path, 1 << 20)
-    assert again.entries(label(1)) == [("0.0", {"n": 1}, batch_of(500, 1)), ("1.0", {"n": 2}, batch_of(500, 2))]
+    assert again.entries(commit_id(1)) == [("0.0", {"n": 1}, batch_of(500, 1)), ("1.0", {"n": 2}, batch_of(500, 2))]
     for number in range(20):
-        again.append(label(2, number), "s", {}, batch_of(500, number))
-    assert found(again, label(1)) == [batch_of(500, 1), batch_of(500, 2)], "their blocks were taken"
+        again.append(commit_id(2, number), "s", {}, batch_of(500, number))
+    assert found(again, commit_id(1)) == [batch_of(500, 1), batch_of(500, 2)], "their blocks were taken"
     again.forget(Step(2, 0))
-    assert DeltaLog(tmp_path, 1 << 20).labels() == [] and not list(tmp_path.glob("*.delta"))
+    assert DeltaLog(tmp_path, 1 << 20).commit_ids() == [] and not list(tmp_path.glob("*.delta"))
 
 
 @pytest.mark.parametrize("damage", ["bytes of the delta", "place", "meta", "magic", "no arena"])
 def test_torn_bytes_are_absent(tmp_path: Path, damage: str) -> None:
     log = DeltaLog(tmp_path, 1 << 20)
-    body = log.append(label(1), "s", {"n": 1}, batch_of(100))
-    log.append(label(1), "t", {"n": 1}, batch_of(100))
+    body = log.append(commit_id(1), "s", {"n": 1}, batch_of(100))
+    log.append(commit_id(1), "t", {"n": 1}, batch_of(100))
     arena, (file,) = tmp_path / "arena", tmp_path.glob("*-s.delta")
     content = bytearray(file.read_bytes())
     if damage == "bytes of the delta":
@@ -85,18 +85,18 @@ def test_torn_bytes_are_absent(tmp_path: Path, damage: str) -> None:
         content[{"place": -10, "meta": 17, "magic": 7}[damage]] ^= 1
         file.write_bytes(content)
     again = DeltaLog(tmp_path, 1 << 20)
-    assert [source for source, _, _ in again.entries(label(1))] == ([] if damage == "no arena" else ["t"])
+    assert [source for source, _, _ in again.entries(commit_id(1))] == ([] if damage == "no arena" else ["t"])
     assert not file.exists(), "its block is used again, so it must not come back"
 
 
 def test_what_does_not_fit_gets_a_file_of_its_own(tmp_path: Path) -> None:
     log = DeltaLog(tmp_path, 3 * PAGE)
     bodies = [
-        log.append(label(1, number), "s", {}, batch_of(rows, number)) for number, rows in enumerate((300, 700, 300))
+        log.append(commit_id(1, number), "s", {}, batch_of(rows, number)) for number, rows in enumerate((300, 700, 300))
     ]
     assert [inside(log, body) for body in bodies] == [True, False, True]
     for opened in (log, DeltaLog(tmp_path, 3 * PAGE)):
-        assert [found(opened, label(1, n)) for n in range(3)] == [
+        assert [found(opened, commit_id(1, n)) for n in range(3)] == [
             [batch_of(300)],
             [batch_of(700, 1)],
             [batch_of(300, 2)],
@@ -105,46 +105,48 @@ def test_what_does_not_fit_gets_a_file_of_its_own(tmp_path: Path) -> None:
 
 def test_a_block_is_used_again_when_it_is_forgotten_and_nobody_looks(tmp_path: Path) -> None:
     log = DeltaLog(tmp_path, 3 * PAGE)
-    body = log.append(label(1), "s", {}, batch_of(600))
+    body = log.append(commit_id(1), "s", {}, batch_of(600))
     view, wanted = memoryview(body)[10:20], bytes(body)
     address = body.address
-    assert inside(log, body) and not inside(log, log.append(label(2), "s", {}, batch_of(600, 1))), "it is logged"
+    assert inside(log, body) and not inside(log, log.append(commit_id(2), "s", {}, batch_of(600, 1))), "it is logged"
     log.forget(Step(1, 0))
     for number in range(3):
-        assert not inside(log, log.append(label(2, number), "s", {}, batch_of(600, 1))), "somebody looks at it"
+        assert not inside(log, log.append(commit_id(2, number), "s", {}, batch_of(600, 1))), "somebody looks at it"
     assert bytes(body) == wanted
     del body
-    assert not inside(log, log.append(label(2, 4), "s", {}, batch_of(600, 1))) and bytes(view) == wanted[10:20]
+    assert not inside(log, log.append(commit_id(2, 4), "s", {}, batch_of(600, 1))) and bytes(view) == wanted[10:20]
     del view
-    assert log.append(label(3), "s", {}, batch_of(600, 2)).address == address
+    assert log.append(commit_id(3), "s", {}, batch_of(600, 2)).address == address
 
 
 def test_a_delta_that_is_replaced_frees_its_block(tmp_path: Path) -> None:
     log = DeltaLog(tmp_path, 8 * PAGE)
     for number in range(10):
-        assert inside(log, log.append(label(1), "s", {"n": number}, batch_of(600, number)))
-        assert [(meta, batch) for _, meta, batch in log.entries(label(1))] == [({"n": number}, batch_of(600, number))]
+        assert inside(log, log.append(commit_id(1), "s", {"n": number}, batch_of(600, number)))
+        assert [(meta, batch) for _, meta, batch in log.entries(commit_id(1))] == [
+            ({"n": number}, batch_of(600, number))
+        ]
 
 
 def test_rows_that_were_read_keep_their_block(tmp_path: Path) -> None:
-    DeltaLog(tmp_path, 3 * PAGE).append(label(1), "s", {}, batch_of(600))
+    DeltaLog(tmp_path, 3 * PAGE).append(commit_id(1), "s", {}, batch_of(600))
     log = DeltaLog(tmp_path, 3 * PAGE)
-    (batch,) = found(log, label(1))
+    (batch,) = found(log, commit_id(1))
     log.forget(Step(1, 0))
-    assert not inside(log, log.append(label(2), "s", {}, batch_of(600, 1))) and batch == batch_of(600)
+    assert not inside(log, log.append(commit_id(2), "s", {}, batch_of(600, 1))) and batch == batch_of(600)
     del batch
-    assert inside(log, log.append(label(3), "s", {}, batch_of(600, 2)))
+    assert inside(log, log.append(commit_id(3), "s", {}, batch_of(600, 2)))
 
 
 @pytest.mark.parametrize("after", [0, PAGE, 2 * PAGE, 1 << 20])
 def test_what_is_logged_outlives_a_change_of_the_size(tmp_path: Path, after: int) -> None:
     log = DeltaLog(tmp_path, 8 * PAGE)
     for epoch in (1, 2):
-        log.append(label(epoch), "s", {"n": epoch}, batch_of(600, epoch))
+        log.append(commit_id(epoch), "s", {"n": epoch}, batch_of(600, epoch))
     for size in (after, 8 * PAGE):
         again = DeltaLog(tmp_path, size)
         for epoch in (1, 2):
-            assert again.entries(label(epoch)) == [("s", {"n": epoch}, batch_of(600, epoch))]
+            assert again.entries(commit_id(epoch)) == [("s", {"n": epoch}, batch_of(600, epoch))]
         assert (len(again.arena) if again.arena else 0) == size
         assert (tmp_path / "arena").exists() == (size > 0)
 
@@ -152,7 +154,7 @@ def test_what_is_logged_outlives_a_change_of_the_size(tmp_path: Path, after: int
 def test_a_change_of_the_size_that_was_cut_short_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = DeltaLog(tmp_path, 8 * PAGE)
     for epoch in (1, 2, 3):
-        log.append(label(epoch), "s", {"n": epoch}, batch_of(300, epoch))
+        log.append(commit_id(epoch), "s", {"n": epoch}, batch_of(300, epoch))
     replace, calls = os.replace, iter(range(10))
 
     def cut(source: Path, target: Path) -> None:
@@ -164,7 +166,7 @@ def test_a_change_of_the_size_that_was_cut_short_is_done_again(tmp_path: Path, m
         patched.setattr(os, "replace", cut)
         DeltaLog(tmp_path, 0)
     again = DeltaLog(tmp_path, 3 * PAGE)
-    assert [again.entries(label(e)) for e in (1, 2, 3)] == [[("s", {"n": e}, batch_of(300, e))] for e in (1, 2, 3)]
+    assert [again.entries(commit_id(e)) for e in (1, 2, 3)] == [[("s", {"n": e}, batch_of(300, e))] for e in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, PAGE + 1])
@@ -227,7 +229,7 @@ class Machine(RuleBasedStateMachine):
     def append(self, epoch: int, source: int, rows: int, hold: bool) -> None:
         self.written += 1
         batch = batch_of(rows, self.written)
-        body = self.log.append(label(epoch), str(source), {"n": self.written}, batch)
+        body = self.log.append(commit_id(epoch), str(source), {"n": self.written}, batch)
         assert body.equals(batch.serialize())
         self.kept[epoch, source] = (self.written, batch)
         if hold:
@@ -253,7 +255,7 @@ class Machine(RuleBasedStateMachine):
     def nothing_is_lost_or_changed(self) -> None:
         for epoch in range(1, 5):
             wanted = [(str(s), {"n": n}, batch) for (e, s), (n, batch) in sorted(self.kept.items()) if e == epoch]
-            assert self.log.entries(label(epoch)) == wanted
+            assert self.log.entries(commit_id(epoch)) == wanted
         assert all(bytes(body) == content for body, content in self.held)
 
     def teardown(self) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract import limits
+from ferry.contract.epoch_times import EpochTimes
 from ferry.store import joining, removals, rows, segments
 from ferry.store.rows import RowState
 from tests.unit.store.test_rows import contents, fragments, shape_of, some, upkeep
@@ -23,7 +24,7 @@ ALL = np.arange(8)
 def filled(directory: Path, count: int) -> RowState:
     state = RowState(shape_of(), 8, directory)
     for i in range(count):
-        state.put(some(100 * i), i, "a")
+        state.apply(some(100 * i), i, "a")
     return state
 
 
@@ -111,7 +112,7 @@ def test_files_are_let_go_one_at_a_time(tmp_path: Path) -> None:
     gc.collect()
     again = RowState(shape_of(), 8, tmp_path)
     let_go(again, tmp_path)
-    again.put(some(0), 100, "a")
+    again.apply(some(0), 100, "a")
     again.drop(ALL)
     let_go(again, tmp_path)
     assert looked_into(tmp_path) == 0
@@ -136,9 +137,9 @@ def test_so_are_those_of_a_snapshot(tmp_path: Path, chunks: int) -> None:
 def test_a_snapshot_of_what_has_expired_comes_back_to_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RowState(shape_of(), 8, tmp_path)
     monkeypatch.setattr(segments, "PART_BYTES", 100)
-    state.put(state.combine([some(0, 2000), some(10**6, 2, time=15)]), 1, "a")
+    state.apply(state.combine([some(0, 2000), some(10**6, 2, time=15)]), 1, "a")
     assert len(state._segments[0].parts) > 20 * rows.IN_VAIN_MAX
-    state.expire(10)
+    state.release(0, 10)
     read: list[int] = []
     living = RowState._living
     monkeypatch.setattr(RowState, "_living", lambda self, *a: (read.append(1), living(self, *a))[1])
@@ -166,11 +167,11 @@ def reads(patch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_piece_in_which_nothing_is_joined_is_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(state.combine(fragments(shape_of(), [(0, 5, k, k) for k in range(500)])), 1, "a")
+    state.apply(state.combine(fragments(shape_of(), [(0, 5, k, k) for k in range(500)])), 1, "a")
     monkeypatch.setattr(joining, "READ_BYTES_MAX", state._segments[0].bytes // 20)
     read = reads(monkeypatch)
     pieces = 0
-    for batch in state.fired(0, 10, ALL):
+    for batch in state.fired(EpochTimes(0, 10), ALL):
         pieces += 1
         assert batch.num_rows == 0 and len(read) == pieces
     assert pieces >= 20 and sum(read) == 500
@@ -179,20 +180,20 @@ def test_a_piece_in_which_nothing_is_joined_is_a_piece(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("vnodes", [1, 8, 256])
 def test_what_fires_is_counted_by_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vnodes: int) -> None:
     state = RowState(shape_of(), vnodes, tmp_path)
-    state.put(some(0, 40_000), 1, "a")
+    state.apply(some(0, 40_000), 1, "a")
     every = np.arange(vnodes)
-    assert state.fired_count(0, 10, every) == 20_000, "what is little is counted"
+    assert state.fired_count(EpochTimes(0, 10), every) == 20_000, "what is little is counted"
     monkeypatch.setattr(joining, "COUNT_BYTES_MAX", state._segments[0].bytes // 10)
     read = reads(monkeypatch)
-    assert 14_000 < state.fired_count(0, 10, every) < 26_000
+    assert 14_000 < state.fired_count(EpochTimes(0, 10), every) < 26_000
     assert 0 < sum(read) < 40_000 / 8
 
 
 def test_a_count_by_a_sample_is_never_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has found more rows than it may hold divides by it."""
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(state.combine(fragments(shape_of(), [(0, 5, k, k) for k in range(500)])), 1, "a")
-    assert state.fired_count(0, 10, ALL) == 0
+    state.apply(state.combine(fragments(shape_of(), [(0, 5, k, k) for k in range(500)])), 1, "a")
+    assert state.fired_count(EpochTimes(0, 10), ALL) == 0
     monkeypatch.setattr(joining, "COUNT_BYTES_MAX", 500)
-    assert state.fired_count(0, 10, ALL) == 1
-    assert state.fired_count(10, limits.WATERMARK_END, ALL) == 0
+    assert state.fired_count(EpochTimes(0, 10), ALL) == 1
+    assert state.fired_count(EpochTimes(10, limits.WATERMARK_END), ALL) == 0

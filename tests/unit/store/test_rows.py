@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor, Side, Window
+from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, Exhausted, RowsGone, StateUnavailable
 from ferry.kernels import columns, schemas
 from ferry.spark.fragment import Fragmenter
@@ -58,10 +59,10 @@ def naive_join(descriptor: OperatorDescriptor, records: list[Record], low: int, 
 
 def fired(state: RowState, low: int, high: int, max_rows: int = 3) -> Counter:
     out: Counter = Counter()
-    for batch in state.fired(low, high, np.arange(state.virtual_nodes), max_rows):
+    for batch in state.fired(EpochTimes(low, high), np.arange(state.virtual_nodes), max_rows):
         assert batch.schema == schemas.fired_schema(state.descriptor) and batch.num_rows <= max_rows
         out.update(tuple(row.values()) for row in batch.to_pylist())
-    assert state.fired_count(low, high, np.arange(state.virtual_nodes)) == sum(out.values())
+    assert state.fired_count(EpochTimes(low, high), np.arange(state.virtual_nodes)) == sum(out.values())
     return out
 
 
@@ -107,17 +108,19 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
             if step[0] in ("epoch", "move"):
                 timely = [r for r in step[1] if window.last_end(r[1] // window.pane_ms * window.pane_ms) > watermark]
                 before = contents(state)
-                delta, late = state.delta([state.combine(fragments(descriptor, step[1]))], watermark)
+                delta, late = state.delta(
+                    [state.combine(fragments(descriptor, step[1]))], EpochTimes(watermark, watermark)
+                )
                 assert late == len(step[1]) - len(timely) and contents(state) == before
                 kept += timely
             match step:
                 case ("epoch", _):
-                    state.put(delta, number, "a")
-                    state.put(delta, number, "a")
+                    state.apply(delta, number, "a")
+                    state.apply(delta, number, "a")
                 case ("advance", by):
                     watermark = max(watermark, 0) + by
                     assert fired(state, low, watermark) == naive_join(descriptor, kept, low, watermark)
-                    state.expire(watermark)
+                    state.release(0, watermark)
                     low = watermark
                     kept = [r for r in kept if window.last_end(r[1] // window.pane_ms * window.pane_ms) > watermark]
                 case ("work", pieces):
@@ -128,7 +131,7 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
                 case ("reopen",):
                     before = contents(state)
                     state = RowState(descriptor, virtual_nodes, state.directory)
-                    state.expire(watermark)
+                    state.release(0, watermark)
                     assert contents(state) == before
                 case ("drop", vnodes):
                     dropped = {v % virtual_nodes for v in vnodes}
@@ -136,16 +139,16 @@ def test_any_history_equals_the_naive_join(steps: list, key: Any, window: Window
                     kept = [r for r in kept if vnode_of(descriptor, r[2], virtual_nodes) not in dropped]
                 case ("move", _, after):
                     target = RowState(descriptor, virtual_nodes, Path(root, str(number + 1)))
-                    target.expire(watermark)
+                    target.release(0, watermark)
                     for count, chunk in enumerate(state.snapshot(np.arange(virtual_nodes), 300)):
                         if count == after:
-                            state.put(delta, number, "a")
-                            target.put(delta, number, "a")
-                        target.put_absent(chunk)
+                            state.apply(delta, number, "a")
+                            target.apply(delta, number, "a")
+                        target.apply_absent(chunk)
                         state.work()
                         target.work()
-                    state.put(delta, number, "a")
-                    target.put(delta, number, "a")
+                    state.apply(delta, number, "a")
+                    target.apply(delta, number, "a")
                     assert contents(target) == contents(state)
                     state = target
             assert state.statistics()["entries"].sum() >= contents(state).total()
@@ -172,23 +175,23 @@ def test_segments_are_merged_in_tiers_and_the_last_epoch_is_known(tmp_path: Path
     state = RowState(shape_of(), 8, tmp_path)
     count = rows.TIER**2 + 3
     for i in range(count):
-        state.put(some(100 * i), i // 3, f"leader/{i % 3}")
+        state.apply(some(100 * i), i // 3, f"leader/{i % 3}")
     upkeep(state)
     assert state.statistics()["segments"] == 4 == len(list(tmp_path.iterdir()))
     before = contents(state)
     assert before.total() == 20 * count
     for again in (state, RowState(shape_of(), 8, tmp_path)):
         for i in range((count - 1) // 3 * 3, count):
-            again.put(some(100 * i), i // 3, f"leader/{i % 3}")
+            again.apply(some(100 * i), i // 3, f"leader/{i % 3}")
         assert contents(again) == before and again.statistics()["entries"].sum() == before.total()
         with pytest.raises(Bug, match="after those of epoch"):
-            again.put(some(0), 0, "leader/0")
+            again.apply(some(0), 0, "leader/0")
 
 
 def test_what_was_put_is_one_number_however_many_puts(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(rows.TIER):
-        state.put(some(100 * i), i, f"of epoch {i}")
+        state.apply(some(100 * i), i, f"of epoch {i}")
     upkeep(state)
     (merged,) = state._segments
     assert merged.about.sources == ("of epoch 15",) and state._sources == {"of epoch 15"}
@@ -202,9 +205,9 @@ def test_crash_at_any_piece_of_upkeep_changes_nothing(
     monkeypatch.setattr(rows, "_FUEL", 0)
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(rows.TIER):
-        state.put(some(100 * i), i, "a")
+        state.apply(some(100 * i), i, "a")
     state.drop(np.array([3]))
-    state.put_absent(some(10**6))
+    state.apply_absent(some(10**6))
     for _ in range(pieces):
         state.work()
     state.drop(np.array([5]))
@@ -219,9 +222,9 @@ def test_crash_at_any_piece_of_upkeep_changes_nothing(
 def test_crash_between_merge_and_removal_changes_nothing(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(rows.TIER - 1):
-        state.put(some(100 * i), i, "a")
+        state.apply(some(100 * i), i, "a")
     saved = {p: p.read_bytes() for p in tmp_path.iterdir()}
-    state.put(some(10**6), 99, "a")
+    state.apply(some(10**6), 99, "a")
     upkeep(state)
     assert not any(p.exists() for p in saved)
     for path, content in saved.items():
@@ -235,7 +238,7 @@ def test_a_merge_is_a_series_of_small_pieces(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(rows, "_FUEL", 0)
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(rows.TIER):
-        state.put(some(1000 * i, 400), i, "a")
+        state.apply(some(1000 * i, 400), i, "a")
     size = state._segments[0].bytes
     monkeypatch.setattr(segments, "PART_BYTES", size)
     written: list[int] = []
@@ -253,10 +256,10 @@ def test_a_merge_is_a_series_of_small_pieces(tmp_path: Path, monkeypatch: pytest
 
 def test_of_large_segments_as_many_are_merged_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(some(0), 0, "a")
+    state.apply(some(0), 0, "a")
     monkeypatch.setattr(rows, "MERGE_BYTES_MAX", 6 * state._segments[0].bytes)
     for i in range(1, rows.TIER):
-        state.put(some(100 * i), i, "a")
+        state.apply(some(100 * i), i, "a")
     before = contents(state)
     upkeep(state)
     assert len(state._segments) == rows.TIER - 5 and contents(state) == before
@@ -265,7 +268,7 @@ def test_of_large_segments_as_many_are_merged_as_may_be(tmp_path: Path, monkeypa
 def test_a_drop_writes_no_row_anew(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
     for i in range(5):
-        state.put(some(1000 * i, 400), i, "a")
+        state.apply(some(1000 * i, 400), i, "a")
     before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in tmp_path.glob("*.arrow")}
     every = contents(state)
     state.drop(np.array([2, 6]))
@@ -282,7 +285,7 @@ def test_a_drop_writes_no_row_anew(tmp_path: Path) -> None:
 
 def test_what_is_mostly_dropped_leaves_the_disk(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(some(0, 4000), 1, "a")
+    state.apply(some(0, 4000), 1, "a")
     full = sum(p.stat().st_size for p in tmp_path.iterdir())
     state.drop(np.arange(6))
     upkeep(state)
@@ -296,17 +299,17 @@ def test_what_is_mostly_dropped_leaves_the_disk(tmp_path: Path) -> None:
 def test_dropped_rows_do_not_come_back_when_they_are_put_again(tmp_path: Path) -> None:
     state = RowState(shape_of(), 2, tmp_path)
     rows_of_e1 = some(0)
-    state.put(rows_of_e1, 1, "a")
+    state.apply(rows_of_e1, 1, "a")
     arriving = list(state.snapshot(np.array([0])))
     state.drop(np.array([0, 1]))
     upkeep(state)
     for opened in (state, RowState(shape_of(), 2, tmp_path)):
-        opened.put(rows_of_e1, 1, "a")
+        opened.apply(rows_of_e1, 1, "a")
         assert not contents(opened)
     for chunk in arriving:
-        opened.put_absent(chunk)
+        opened.apply_absent(chunk)
     assert contents(opened) == Counter(tuple(r.values()) for c in arriving for r in c.to_pylist())
-    opened.put(some(100), 2, "a")
+    opened.apply(some(100), 2, "a")
     assert contents(RowState(shape_of(), 2, tmp_path)) == contents(opened)
 
 
@@ -314,18 +317,18 @@ def test_a_virtual_node_that_goes_and_comes_back_has_only_what_came_back(tmp_pat
     """Also when its old rows were in a merge that had begun, and ended after it had come back."""
     state = RowState(shape_of(), 2, tmp_path)
     for i in range(rows.TIER - 1):
-        state.put(some(100 * i), i, "a")
+        state.apply(some(100 * i), i, "a")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "_FUEL", 0)
         patch.setattr(segments, "PART_BYTES", 500)
-        state.put(some(10**6), 99, "a")
+        state.apply(some(10**6), 99, "a")
         state.work()
         assert state._merges
         state.drop(np.array([1]))
         back = list(state.snapshot(np.array([0])))
         state.drop(np.array([0]))
         for chunk in back:
-            state.put_absent(chunk)
+            state.apply_absent(chunk)
         expected = Counter(tuple(r.values()) for c in back for r in c.to_pylist())
         assert contents(state) == expected
         upkeep(state)
@@ -334,43 +337,43 @@ def test_a_virtual_node_that_goes_and_comes_back_has_only_what_came_back(tmp_pat
 
 def test_a_snapshot_holds_what_was_there_when_it_was_asked_for(tmp_path: Path) -> None:
     state = RowState(shape_of(), 2, tmp_path)
-    state.put(some(0), 1, "a")
+    state.apply(some(0), 1, "a")
     before = contents(state)
     asked = state.snapshot(np.arange(2))
-    state.put(some(100), 2, "a")
+    state.apply(some(100), 2, "a")
     assert Counter(tuple(r.values()) for c in asked for r in c.to_pylist()) == before
 
 
 def test_dead_segments_are_unlinked_and_dead_rows_filtered(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(some(0, time=5), 1, "dead")
-    state.put(state.combine([some(100, time=5), some(200, time=15)]), 2, "half dead")
+    state.apply(some(0, time=5), 1, "dead")
+    state.apply(state.combine([some(100, time=5), some(200, time=15)]), 2, "half dead")
     scan = state.snapshot(np.arange(8), 10**6)
-    reading = state.fired(0, 20, np.arange(8), 4)
+    reading = state.fired(EpochTimes(0, 20), np.arange(8), 4)
     next(reading)
-    state.expire(10)
+    state.release(0, 10)
     with pytest.raises(RowsGone):
         list(reading)
     assert {s for chunk in scan for s in chunk["slice"].to_pylist()} == {10}
     upkeep(state)
     assert [p.name for p in tmp_path.iterdir()] == ["000000000002.0.arrow"]
-    state.put(some(0, time=5), 2, "dead")
+    state.apply(some(0, time=5), 2, "dead")
     assert len(list(tmp_path.iterdir())) == 1
     with pytest.raises(RowsGone):
-        list(state.fired(0, 20, np.arange(8)))
+        list(state.fired(EpochTimes(0, 20), np.arange(8)))
 
 
 def test_hot_key_is_read_in_bounded_pieces(tmp_path: Path) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(state.combine(fragments(shape_of(), [(i % 2, 5, 1, i) for i in range(4000)])), 1, "hot")
-    assert state.fired_count(0, 10, np.arange(8)) == 4_000_000
-    reading = state.fired(0, 10, np.arange(8), 1000)
+    state.apply(state.combine(fragments(shape_of(), [(i % 2, 5, 1, i) for i in range(4000)])), 1, "hot")
+    assert state.fired_count(EpochTimes(0, 10), np.arange(8)) == 4_000_000
+    reading = state.fired(EpochTimes(0, 10), np.arange(8), 1000)
     assert [next(reading).num_rows for _ in range(5)] == [1000] * 5
 
 
 def test_groups_of_virtual_nodes_are_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RowState(shape_of(), 64, tmp_path)
-    state.put(some(0, 400), 1, "a")
+    state.apply(some(0, 400), 1, "a")
     whole = fired(state, 0, 10, 1000)
     monkeypatch.setattr(joining, "READ_BYTES_MAX", 500)
     assert fired(state, 0, 10, 1000) == whole and whole.total() == 200
@@ -379,7 +382,7 @@ def test_groups_of_virtual_nodes_are_read_apart(tmp_path: Path, monkeypatch: pyt
 def test_pieces_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of one virtual node, and however wide the rows are."""
     state = RowState(shape_of(), 1, tmp_path)
-    state.put(some(0, 2000), 1, "a")
+    state.apply(some(0, 2000), 1, "a")
     whole, rows_bytes = fired(state, 0, 10, 1000), state._segments[0].bytes
     joined: list[int] = []
     concatenated = columns.concatenated
@@ -388,7 +391,7 @@ def test_pieces_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setattr(joining, "READ_BYTES_MAX", rows_bytes // 10)
     monkeypatch.setattr(joining, "FIRED_BYTES_MAX", 20)
-    assert max(b.num_rows for b in state.fired(0, 10, np.arange(1))) < 20
+    assert max(b.num_rows for b in state.fired(EpochTimes(0, 10), np.arange(1))) < 20
     assert len(joined) >= 10 and max(joined) < rows_bytes / 5
     assert fired(state, 0, 10, 1000) == whole and whole.total() == 1000
 
@@ -399,15 +402,15 @@ def test_more_text_than_32_bits_can_count(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(columns, "BINARY_BYTES_MAX", 1000)
     merged = state.combine(parts)
     assert merged.schema.field("l_a").type == pa.large_string()
-    delta, _ = state.delta([merged, merged], 0)
-    state.put(delta, 1, "a")
+    delta, _ = state.delta([merged, merged], EpochTimes(0, 0))
+    state.apply(delta, 1, "a")
     offsets = columns.split_by_vnode(merged, 8)
     for vnode in range(8):
         share = columns.narrowed(
             columns.take_vnodes(merged, offsets, np.array([vnode])), schemas.rows_schema(state.descriptor)
         )
         for source in "ab":
-            other.put(share, 1, f"{source} of {vnode}")
+            other.apply(share, 1, f"{source} of {vnode}")
     assert contents(state) == contents(other)
     monkeypatch.setattr(columns, "BINARY_BYTES_MAX", 2**31 - 1)
     assert fired(state, 0, 10, 1000).total() == fired(other, 0, 10, 1000).total() == 50 * 4 * 4
@@ -417,12 +420,12 @@ def test_more_text_than_32_bits_can_count(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_full_disk_and_damage_are_said_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RowState(shape_of(), 8, tmp_path)
-    state.put(some(0), 1, "a")
+    state.apply(some(0), 1, "a")
     with monkeypatch.context() as patch:
         patch.setattr(mapped, "RESERVE_BYTES", 1 << 62)
         with pytest.raises(Exhausted, match="kept in reserve"):
-            state.put(some(0), 2, "a")
-    state.put(some(0), 2, "a")
+            state.apply(some(0), 2, "a")
+    state.apply(some(0), 2, "a")
     assert state.statistics()["entries"].sum() == 40
     (path, _) = sorted(tmp_path.iterdir())
     path.write_bytes(path.read_bytes()[:100])

@@ -184,3 +184,9 @@ def test_the_end_of_a_pod_is_the_end_of_its_tasks(follower: Follower) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
     assert (follower._files.configuration).read_text().count("spark.authenticate true") == 1
+
+
+def test_one_that_fails_for_hours_is_still_waited_for(follower: Follower) -> None:
+    follower._failures, follower._started = 5000, 100.0
+    follower._ended(100.0, 1)
+    assert follower._not_before == 100.0 + RESTART_SECONDS_MAX

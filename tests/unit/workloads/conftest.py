@@ -21,6 +21,7 @@ def reference() -> Reference:
     gen = importlib.import_module("oracle.gen")
 
     def make(workload: str, **options: Any) -> tuple[dict[str, pa.Table], int]:
+        options.setdefault("rate", 10.0 if workload == "unimico" else 1000.0)
         made = gen.WORKLOADS[workload](gen.Config(workload=workload, **options))
         stamped = [t for t in made.values() if "ts" in t]
         order = np.argsort(np.concatenate([t["seq"] for t in stamped]))

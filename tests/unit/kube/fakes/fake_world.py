@@ -92,7 +92,7 @@ class FakeDriver:
     def status(self) -> Status:
         return Status(
             job="nbq5", generation=self.generation, phase="ingest" if self.world.stands else "idle", epoch=self.world.epoch,
-            watermark=None, version=(1, 1), began=self.began, troubles=self.world.troubles,
+            watermark=None, version=(1, 1), began=self.began, problems=self.world.problems,
             moves_given_up=len(self.world.gives_up), notices=self.world.gives_up,
             groups=[(list(g), []) for g in self.groups], settled=self.settled(),
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
@@ -170,7 +170,7 @@ class World:
         """why nothing moves"""
         self.no_records = False
         """no epoch begins"""
-        self.troubles: tuple[ReportedProblem, ...] = ()
+        self.problems: tuple[ReportedProblem, ...] = ()
         """what the driver says of itself"""
         self.ends_with: tuple[int, str] | None = None
         self.ending: dict[str, float] = {}

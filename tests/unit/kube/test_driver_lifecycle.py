@@ -32,7 +32,7 @@ from tests.unit.kube.test_passes import running
 def test_an_exit_code_means_the_same_on_one_machine_and_on_a_cluster(code: int, here: Any, on_a_cluster: Any) -> None:
     outcome = restarts.RestartPolicy().ended(code, expected=False, now=0.0)
     assert (outcome.kind if outcome is not None else None) == here
-    assert lifecycle.life_of(driver(Ended(code, "", "x", NOW)), "r", -1, False, NOW).end == on_a_cluster
+    assert lifecycle.lifecycle_of(driver(Ended(code, "", "x", NOW)), "r", -1, False, NOW).end == on_a_cluster
 
 
 def test_a_final_halt_says_how_the_driver_is_started_again() -> None:
@@ -49,13 +49,13 @@ def test_a_final_halt_says_how_the_driver_is_started_again() -> None:
 def test_what_a_driver_tries_again_is_a_condition_and_ends_nothing() -> None:
     world = running()
     world.stands = True
-    world.troubles = (ReportedProblem("SinkFailing", "/out: Stale file handle", world.now),)
+    world.problems = (ReportedProblem("SinkFailing", "/out: Stale file handle", world.now),)
     world.until(lambda w: w.condition("Degraded").get("reason") == "SinkFailing", 20)
     assert "Stale file handle" in world.condition("Degraded")["message"] and world.status["phase"] == "Degraded"
     for _ in range(80):
         world.round(30.0)
     assert world.lives == 1, "another driver would fail the same way"
-    world.stands, world.troubles = False, ()
+    world.stands, world.problems = False, ()
     world.until(lambda w: w.condition("Degraded").get("status") == "False")
 
 
@@ -145,9 +145,9 @@ def seen_with(job: Doc, **said: Any) -> JobView:
             *(worker(k, annotations={names.REVISION: MINE.worker}) for k in (0, 1)))  # fmt: skip
     answer = replace(status(0, 1), **{"phase": "commit", **said})
     seen = Seen(job, here, NODES, True, answer, None, NOW)
-    force, sightings = effective_spec.in_force(seen.job, revise), AbsenceTimers()
-    look(seen, force, MINE, sightings)
-    return look(replace(seen, now=NOW + 3600.0), force, MINE, sightings)
+    effective, timers = effective_spec.in_force(seen.job, revise), AbsenceTimers()
+    look(seen, effective, MINE, timers)
+    return look(replace(seen, now=NOW + 3600.0), effective, MINE, timers)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def seen_with(job: Doc, **said: Any) -> JobView:
     [
         pytest.param({}, True, id="nothing is said to fail"),
         pytest.param({"phase": "idle"}, False, id="no epoch is under way"),
-        pytest.param({"troubles": (ReportedProblem("SinkFailing", "x", 0.0),)}, False, id="the sink fails"),
+        pytest.param({"problems": (ReportedProblem("SinkFailing", "x", 0.0),)}, False, id="the sink fails"),
         pytest.param({"journal_up": False}, False, id="Redis is away"),
         pytest.param({"groups": [(["0.0", "2.0"], [])]}, False, id="an instance is waited for"),
     ],
@@ -189,10 +189,10 @@ def test_when_a_driver_hangs(pod: dict[str, Any], answers: bool, seconds: float,
     assert (lifecycle.hangs(driver(**pod), answers, seconds) is not None) is ended
 
 
-@pytest.mark.parametrize(("troubles", "ended"), [((), True), ((facts.Problem("RedisRefuses", "x"),), False)])
-def test_a_driver_that_starts_waits_for_redis(troubles: Any, ended: bool) -> None:
+@pytest.mark.parametrize(("problems", "ended"), [((), True), ((facts.Problem("RedisRefuses", "x"),), False)])
+def test_a_driver_that_starts_waits_for_redis(problems: Any, ended: bool) -> None:
     here = (driver(annotations={names.REVISION: MINE.driver}, unwell_since=0.0),)
-    seen = Seen(document(), here, NODES, True, None, None, NOW, troubles)
+    seen = Seen(document(), here, NODES, True, None, None, NOW, problems)
     view = look(seen, effective_spec.in_force(seen.job, revise), MINE, AbsenceTimers())
     assert (view.hangs is not None) is ended
 

@@ -8,32 +8,32 @@ from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.coordinator.meters import Meters, StateCollector
-from ferry.protocol.groups import GroupChange
+from ferry.coordinator.move_metrics import MoveMetrics, StateCollector
+from ferry.protocol.coordinator.groups import GroupChange
 
 A, B, C, D = (InstanceId(f"{k}.0") for k in range(4))
 TABLE = Table(Version(1, 1), (Group(Term(1, 0), (A, B)), Group(Term(1, 0), (B, A))))
 
 
 class Told:
-    """Meters and their clock."""
+    """MoveMetrics and their clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.meters = Meters(lambda: self.now)
+        self.move_metrics = MoveMetrics(lambda: self.now)
 
     def epoch(self, settled: bool = False, seconds: float = 0.5) -> None:
         self.now += seconds
-        self.meters.epoch(seconds / 2, lambda: settled)
+        self.move_metrics.epoch(seconds / 2, lambda: settled)
 
     def change(self, *changes: tuple[int, str, InstanceId], epoch: int = 0) -> None:
-        self.meters.changed([GroupChange(*c) for c in changes], epoch)
+        self.move_metrics.changed([GroupChange(*c) for c in changes], epoch)
 
     def count(self, name: str) -> float:
-        return self.meters.registry.get_sample_value(f"ferry_{name}_seconds_count") or 0.0
+        return self.move_metrics.registry.get_sample_value(f"ferry_{name}_seconds_count") or 0.0
 
     def seconds(self, name: str) -> float:
-        return self.meters.registry.get_sample_value(f"ferry_{name}_seconds_sum") or 0.0
+        return self.move_metrics.registry.get_sample_value(f"ferry_{name}_seconds_sum") or 0.0
 
 
 def test_a_move_is_timed_in_its_parts() -> None:
@@ -42,7 +42,7 @@ def test_a_move_is_timed_in_its_parts() -> None:
     told.change((0, "joined", C), (1, "joined", C), epoch=7)
     told.epoch()
     told.epoch(seconds=1.5)
-    assert told.meters.replica_lag(9) == 2
+    assert told.move_metrics.replica_lag(9) == 2
     told.change((0, "in-sync", C), (1, "in-sync", C))
     told.epoch()
     told.change((0, "switched", C))
@@ -55,8 +55,8 @@ def test_a_move_is_timed_in_its_parts() -> None:
     assert (told.count("handover_switchover"), told.seconds("handover_switchover")) == (1, 0.5)
     assert (told.count("handover_clean"), told.seconds("handover_clean")) == (1, 0.5)
     assert (told.count("handover_pause"), told.seconds("handover_pause")) == (1, 1.5)
-    assert told.meters.registry.get_sample_value("ferry_handover_vnodes_total") == 1
-    assert told.meters.replica_lag(20) == 0
+    assert told.move_metrics.registry.get_sample_value("ferry_handover_vnodes_total") == 1
+    assert told.move_metrics.replica_lag(20) == 0
 
 
 def test_a_copy_that_is_given_up_holds_nothing_open() -> None:
@@ -65,13 +65,15 @@ def test_a_copy_that_is_given_up_holds_nothing_open() -> None:
     told.change((0, "joined", C))
     told.change((0, "aborted", C))
     told.epoch(settled=True)
-    assert told.count("handover_pause") == 1 and told.count("handover_warm") == 0 and told.meters.replica_lag(9) == 0
+    assert (
+        told.count("handover_pause") == 1 and told.count("handover_warm") == 0 and told.move_metrics.replica_lag(9) == 0
+    )
 
 
 @pytest.mark.parametrize(("lost", "recoveries"), [(A, 1), (C, 0)], ids=["a leader", "a bystander"])
 def test_a_recovery_is_the_time_to_the_next_epoch(lost: InstanceId, recoveries: int) -> None:
     told = Told()
-    told.meters.lost(lost, TABLE)
+    told.move_metrics.lost(lost, TABLE)
     told.epoch()
     told.epoch()
     assert (told.count("recovery"), told.seconds("recovery")) == (recoveries, 0.5 * recoveries)
@@ -79,33 +81,43 @@ def test_a_recovery_is_the_time_to_the_next_epoch(lost: InstanceId, recoveries: 
 
 def test_loads_are_what_the_leaders_report() -> None:
     told = Told()
-    assert told.meters.loads(TABLE, 1000.0) == [(500.0, 0.0), (500.0, 0.0)], "nobody has said anything"
-    for seconds, puts in ((0.0, 0), (1.0, 30)):
+    assert told.move_metrics.loads(TABLE, 1000.0) == [(500.0, 0.0), (500.0, 0.0)], "nobody has said anything"
+    for seconds, computed in ((0.0, 0), (1.0, 30)):
         told.now += seconds
-        told.meters.report(m.Report(A, "1", (0, 1), (100, 999), (puts, 0)))
-        told.meters.report(m.Report(B, "1", (0, 1), (999, 200), (0, puts // 3)))
-    assert told.meters.loads(TABLE, 1000.0) == [(750.0, 100.0), (250.0, 200.0)]
+        told.move_metrics.report(m.Report(A, "1", (0, 1), (100, 999), (computed, 0)))
+        told.move_metrics.report(m.Report(B, "1", (0, 1), (999, 200), (0, computed // 3)))
+    assert told.move_metrics.loads(TABLE, 1000.0) == [(750.0, 100.0), (250.0, 200.0)]
     told.now += 1
-    told.meters.report(m.Report(A, "2", (0,), (50,), (5,)))
-    assert told.meters.loads(TABLE, 1000.0) == [(0.0, 50.0), (1000.0, 200.0)], "another life counts anew"
-    told.meters.lost(B, TABLE)
-    assert told.meters.loads(TABLE, 1000.0)[1] == (500.0, 0.0)
+    told.move_metrics.report(m.Report(A, "2", (0,), (50,), (5,)))
+    assert told.move_metrics.loads(TABLE, 1000.0) == [(0.0, 50.0), (1000.0, 200.0)], "another life counts anew"
+    told.move_metrics.lost(B, TABLE)
+    assert told.move_metrics.loads(TABLE, 1000.0)[1] == (500.0, 0.0)
 
 
 def test_every_virtual_node_has_its_state() -> None:
     told = Told()
-    told.meters.registry.register(StateCollector(lambda: TABLE, lambda: [(1.0, 10.0), (2.0, 20.0)]))
-    value = told.meters.registry.get_sample_value
+    told.move_metrics.registry.register(StateCollector(lambda: TABLE, lambda: [(1.0, 10.0), (2.0, 20.0)]))
+    value = told.move_metrics.registry.get_sample_value
     assert value("ferry_state_bytes", {"vnode": "1", "instance": B}) == 20
     assert value("ferry_state_rows_per_second", {"vnode": "0"}) == 1
 
 
+def test_the_next_timer_is_that_of_the_instances_that_are_there() -> None:
+    told = Told()
+    assert told.move_metrics.next_timer() is None
+    for instance, timer in ((A, 70), (B, 50), (C, None)):
+        told.move_metrics.report(m.Report(instance, "life", (), (), (), timer=timer))
+    assert told.move_metrics.next_timer() == 50
+    told.move_metrics.lost(B, TABLE)
+    assert told.move_metrics.next_timer() == 70
+
+
 def test_links_are_summed_and_the_commonest_reason_counts() -> None:
     told = Told()
-    assert told.meters.links() == Links()
+    assert told.move_metrics.links() == Links()
     for instance, rdma, tcp, reason in ((A, 2, 0, ""), (B, 1, 1, "slow"), (C, 0, 2, "odd"), (D, 0, 2, "slow")):
-        told.meters.report(m.Report(instance, "life", (), (), (), rdma, tcp, reason))
-    assert told.meters.links() == Links(3, 5, "slow")
+        told.move_metrics.report(m.Report(instance, "life", (), (), (), rdma, tcp, reason))
+    assert told.move_metrics.links() == Links(3, 5, "slow")
     for gone in (B, C, D):
-        told.meters.lost(gone, TABLE)
-    assert told.meters.links() == Links(2, 0, "")
+        told.move_metrics.lost(gone, TABLE)
+    assert told.move_metrics.links() == Links(2, 0, "")

@@ -10,7 +10,7 @@ import prometheus_client as prom
 from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
-from ferry.sidecar.counts import LABELS, Counts, InstanceLife, InstancesCollector, Row, Tally
+from ferry.sidecar.metrics import LABELS, InstanceLife, InstanceMetrics, InstancesCollector, LinkCount, LoadCounter
 
 
 def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
     registry.register(InstancesCollector(3, tmp_path, lambda: lives))
     (tmp_path / "0").mkdir()
     fast, slow = ("rdma", "mlx5_0", "10.1.2.3", "4096", "imm", ""), ("tcp", "", "", "", "", "the peer has no RDMA")
-    Counts(1000, 20, 30, (Row(fast, 0), Row(slow, 2)), 40).write(tmp_path / "0")
+    InstanceMetrics(1000, 20, 30, (LinkCount(fast, 0), LinkCount(slow, 2)), 40).write(tmp_path / "0")
 
     def value(name: str, instance: str) -> float | None:
         return registry.get_sample_value(f"ferry_{name}", {"instance": instance})
@@ -36,10 +36,10 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
 
 
 def test_what_is_held_or_was_computed_is_reported() -> None:
-    tally = Tally(4)
+    tally = LoadCounter(4)
     tally.computed(np.array([0, 2, 2, 5, 5]))
     tally.computed(np.array([0, 1, 1, 1, 1]))
     report = tally.report(InstanceId("3.0"), "life", np.array([100, 0, 0, 7]), Links(1, 2, "why"))
-    assert (report.vnodes, report.state_bytes, report.puts) == ((0, 2, 3), (100, 0, 7), (3, 3, 0))
+    assert (report.vnodes, report.state_bytes, report.computed) == ((0, 2, 3), (100, 0, 7), (3, 3, 0))
     assert (report.rdma, report.tcp, report.reason) == (1, 2, "why")
     assert m.decode(m.CODES[m.Report], m.encode(report)) == report

@@ -13,30 +13,31 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, Term
+from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.contract.routing import Group, Table, Version
-from ferry.coordinator.meters import Meters
-from ferry.coordinator.progress import TROUBLE_TEXT_MAX, EpochRecord, Progress, is_at_rest, is_settled
-from ferry.protocol.bars import Bar
-from ferry.protocol.coordinator import Coordinator, CoordinatorSettings, Tick
-from ferry.protocol.coordinator_io import Desired
+from ferry.coordinator.driver_metrics import PROBLEM_TEXT_MAX, DriverMetrics, EpochRecord, is_at_rest, is_settled
+from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.protocol.backoff import Backoff
+from ferry.protocol.coordinator.io import Desired
+from ferry.protocol.coordinator.machine import Coordinator, CoordinatorSettings, Tick
 
-NOTES = {"rows": 100, "malformed": 7, "late": 3, "epoch": (40, 2, 1)}
+NOTES = EpochNotes(rows=100, malformed=7, late=3, epoch=EpochCounts(40, 2, 1))
 """After an epoch of 40 rows, 2 malformed; 1 late record at its first operator, and 5 at its last."""
 
 
 def test_a_new_driver_goes_on_from_a_finished_epoch(tmp_path: Path) -> None:
-    progress = Progress("job", str(tmp_path))
-    progress.resume(8, NOTES, 5, again=False)
-    assert (progress.epoch, progress.rows, progress.malformed, progress.late) == (8, 100, 7, 8)
-    assert progress.began == 8
+    metrics = DriverMetrics("job", str(tmp_path))
+    metrics.resume(8, NOTES, 5, again=False)
+    assert (metrics.epoch, metrics.rows, metrics.malformed, metrics.late) == (8, 100, 7, 8)
+    assert metrics.began == 8
 
 
 def test_an_epoch_that_is_emitted_again_is_counted_once(tmp_path: Path) -> None:
-    progress = Progress("job", str(tmp_path))
-    progress.resume(7, NOTES, 5, again=True)
-    progress.finish_epoch(EpochRecord(8, 1.0, 2.0, 40, 0, 6, 2), 2, 0)
-    assert (progress.epoch, progress.rows, progress.malformed, progress.late) == (8, 100, 7, 8)
-    assert progress.began == 8, "it was committed by the driver before: it says nothing of this one's program"
+    metrics = DriverMetrics("job", str(tmp_path))
+    metrics.resume(7, NOTES, 5, again=True)
+    metrics.finish_epoch(EpochRecord(8, 1.0, 2.0, 40, 0, 6, 2), 2, 0)
+    assert (metrics.epoch, metrics.rows, metrics.malformed, metrics.late) == (8, 100, 7, 8)
+    assert metrics.began == 8, "it was committed by the driver before: it says nothing of this one's program"
     assert json.loads((tmp_path / "timeline.jsonl").read_text())["rows"] == 40
 
 
@@ -48,22 +49,24 @@ def test_an_epoch_that_is_emitted_again_is_counted_once(tmp_path: Path) -> None:
 def test_a_job_is_at_rest_when_former_members_are_gone(in_sync: tuple[str, ...], settled: bool, at_rest: bool) -> None:
     table = Table(Version(1, 1), (Group(Term(1, 0), tuple(InstanceId(i) for i in in_sync)),))
     desired = Desired(1, ((InstanceId("1.0"), InstanceId("0.0")),))
-    machine: Any = SimpleNamespace(table=table, desired=desired, alive=dict.fromkeys(("0.0", "1.0", "2.0"), True))
+    machine: Any = SimpleNamespace(
+        table=table, moves=SimpleNamespace(desired=desired), alive=dict.fromkeys(("0.0", "1.0", "2.0"), True)
+    )
     assert (is_settled(machine), is_at_rest(machine)) == (settled, at_rest)
 
 
-def test_a_trouble_is_told_once_and_stays_in_the_status_with_its_latest_text_until_it_is_mended(tmp_path: Path) -> None:
-    progress = Progress("job", str(tmp_path))
-    progress.troubled("SinkFailing", "try 1")
-    (first,) = progress.troubles
-    progress.troubled("SinkFailing", "try 2" + "x" * 5000)
-    progress.troubled("IngestFailing", "rows are away")
-    sink, ingest = progress.troubles
+def test_a_problem_is_told_once_and_stays_in_the_status_with_its_latest_text_until_it_is_mended(tmp_path: Path) -> None:
+    metrics = DriverMetrics("job", str(tmp_path))
+    metrics.report_problem("SinkFailing", "try 1")
+    (first,) = metrics.problems
+    metrics.report_problem("SinkFailing", "try 2" + "x" * 5000)
+    metrics.report_problem("IngestFailing", "rows are away")
+    sink, ingest = metrics.problems
     assert (sink.reason, sink.since, ingest.reason) == ("SinkFailing", first.since, "IngestFailing")
-    assert sink.text.startswith("try 2") and len(sink.text) <= TROUBLE_TEXT_MAX
-    progress.mended("SinkFailing")
-    progress.mended("SinkFailing")
-    assert progress.troubles == (ingest,)
+    assert sink.text.startswith("try 2") and len(sink.text) <= PROBLEM_TEXT_MAX
+    metrics.mended("SinkFailing")
+    metrics.mended("SinkFailing")
+    assert metrics.problems == (ingest,)
     told = [json.loads(line)["kind"] for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
     assert told == ["degraded", "degraded", "mended"]
 
@@ -76,21 +79,21 @@ def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) 
     machine.start()
     machine.step(Tick(1000))
     machine.step(m.Failed(a, "Exhausted: the disk is full"))
-    machine.refuse(b, (0, 2), "nothing has come from 0.0 for 600 s")
-    machine.apart[(a, b)] = Bar(500, 9000, 8000)
+    machine.moves.refuse(b, (0, 2), "nothing has come from 0.0 for 600 s")
+    machine.reachability.apart[(a, b)] = Backoff(500, 9000, 8000)
     status = Status.from_wire(
-        json.loads(json.dumps(Progress("job", str(tmp_path)).status(machine, Meters()).to_wire()))
+        json.loads(json.dumps(DriverMetrics("job", str(tmp_path)).status(machine, MoveMetrics()).to_wire()))
     )
     assert {n.reason: n.text for n in status.notices} == {
         "InstanceFailed": "0.0: Exhausted: the disk is full",
         "InstancesApart": "0.0 and 1.0 cannot reach each other",
         "MovesGivenUp": "2 copies on 1.0: nothing has come from 0.0 for 600 s",
     }
-    assert status.moves_given_up == 2 and not status.troubles
+    assert status.moves_given_up == 2 and not status.problems
     assert {round(time.time() - n.since, 1) for n in status.notices} == {0.0, 0.5}
     machine.step(Tick(6000))
-    status = Progress("job", str(tmp_path)).status(machine, Meters())
+    status = DriverMetrics("job", str(tmp_path)).status(machine, MoveMetrics())
     assert status.moves_given_up == 0 and [n.reason for n in status.notices] == ["InstanceFailed", "InstancesApart"]
-    progress = Progress("job", str(tmp_path))
-    progress.warn("JournalNotSafe", "Redis is set to appendonly no")
-    assert progress.status(machine, Meters()).notices[0].reason == "JournalNotSafe"
+    metrics = DriverMetrics("job", str(tmp_path))
+    metrics.warn("JournalNotSafe", "Redis is set to appendonly no")
+    assert metrics.status(machine, MoveMetrics()).notices[0].reason == "JournalNotSafe"

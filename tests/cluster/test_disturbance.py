@@ -26,18 +26,19 @@ def some(seed: int, first_ms: int, count: int) -> list[clicks.Click]:
 
 def test_malformed_records_are_set_aside_and_late_ones_counted(tmp_path: Path) -> None:
     good = [some(n, n * 10_000, 300) for n in range(6)]
-    bad = ['{"user": "u1", "ts": "noon"}', "{", "", '["u1"]', '{"user": null, "ts": 31000, "amount": 1}', "\x00"]
+    bad = ['{"user": "u1", "ts": "noon"}', "{", "", '["u1"]', '{"user": "u1", "ts": null, "amount": 1}', "\x00"]
+    nobody = (None, 31_000, 1)  # A null is a key as any other.
     late = some(99, 10_000, 7)
-    clicks.write(tmp_path / "in", [good[0], good[1], [*good[2], *bad], good[3], [*late, *good[4]], good[5]])
+    clicks.write(tmp_path / "in", [good[0], good[1], [*good[2], *bad, nobody], good[3], [*late, *good[4]], good[5]])
     job = clicks.job(tmp_path, {"input": str(tmp_path / "in")})
     letters = tmp_path / "letters"
     at = ["epoch=2:prepare kill-instance=0.0", "epoch=3:ingest kill-instance=1.0", "epoch=4:emit kill-driver"]
     result = runner.run(job, tmp_path, sets=[f"deadLetter.directory={letters}"], at=at)
     assert result.code == 0 and not result.left, result.story()
-    found: Counter[tuple[str, int, int, int]] = Counter()
+    found: Counter[tuple[str | None, int, int, int]] = Counter()
     for file in result.output.glob("clicks/epoch=*/*.parquet"):
         found.update(clicks.row(one) for one in pq.read_table(file).to_pylist())
-    assert found == clicks.expected([c for part in good for c in part])
+    assert found == clicks.expected([*(c for part in good for c in part), nobody])
     assert (result.summary["malformed"], result.summary["late"]) == (5, 7), result.summary
     records = [json.loads(line) for file in letters.glob("epoch=*/*") for line in file.read_text().splitlines()]
     assert len(records) == 5 and all(r["reason"] for r in records), records

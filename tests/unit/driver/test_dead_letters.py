@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ferry.driver.letters import DeadLetters
+from ferry.driver.dead_letters import DeadLetters
 
 
 def found(directory: Path) -> dict[str, str]:

@@ -9,9 +9,10 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.errors import Refusal
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term, driver_name
+from ferry.contract.results import StepResult
 from ferry.contract.routing import Group, Table, Version
-from ferry.coordinator import letters
-from ferry.coordinator.letters import Letters
+from ferry.coordinator import multicast
+from ferry.coordinator.multicast import Multicast
 from ferry.sidecar.drivers import Drivers
 
 NAMES = tuple(InstanceId(f"{w}.0") for w in range(20))
@@ -46,14 +47,14 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[m.Message]:
         seen.append(message)
         return real(message)
 
-    monkeypatch.setattr(letters.m, "encode", encode)
+    monkeypatch.setattr(multicast.m, "encode", encode)
     return seen
 
 
 def test_a_helper_gets_its_own_fragments_and_everybody_the_names_of_all_helpers() -> None:
     winners = tuple((name, tuple(m.Fragment(STEP, 2, 5, t) for t in range(4))) for name in NAMES[:10])
     prepare = m.Prepare(STEP, ATTEMPT, Version(2, 1), winners, 10, 20)
-    out = Letters()
+    out = Multicast()
     for name in NAMES:
         wire = Wire()
         out.post(wire, name, 2, prepare)  # type: ignore[arg-type]
@@ -66,7 +67,7 @@ def test_a_table_is_sent_as_what_has_changed(encoded: list[m.Message]) -> None:
     groups = list(first.groups)
     groups[7] = Group(Term(2, 2), (NAMES[3],), (NAMES[4],))
     second = first.with_groups(Version(2, 2), groups)
-    out, wires, drivers = Letters(), [Wire() for _ in range(3)], [Drivers() for _ in range(3)]
+    out, wires, drivers = Multicast(), [Wire() for _ in range(3)], [Drivers() for _ in range(3)]
     for version in (first, second, second):
         for name, wire in zip(NAMES, wires, strict=False):
             out.post(wire, name, 2, m.Install(version))  # type: ignore[arg-type]
@@ -97,7 +98,11 @@ def test_a_change_of_a_table_that_is_not_here_is_refused() -> None:
 
 
 def test_what_all_get_is_encoded_once(encoded: list[m.Message]) -> None:
-    out, wire, commit = Letters(), Wire(), m.Commit(CommitId(STEP, ATTEMPT), 2, 0, 10, b"notes")
+    out, wire, commit = (
+        Multicast(),
+        Wire(),
+        m.Commit(CommitId(STEP, ATTEMPT), 2, (StepResult(ATTEMPT, 0, 10),), b"notes"),
+    )
     for name in NAMES:
         out.post(wire, name, 2, commit)  # type: ignore[arg-type]
     assert encoded == [commit] and wire.said == [commit] * len(NAMES)

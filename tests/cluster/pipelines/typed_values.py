@@ -1,0 +1,46 @@
+"""Aggregates of columns of many types: as they are in the files, or through Spark's SQL before, between and behind two operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ferry
+
+
+def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
+    """The files that are there when the job begins."""
+    return {"sales": ferry.parquet_files(args["sales"], finite=True)}
+
+
+def all_of(rows: Any) -> Any:
+    """Spark sees them."""
+    return rows.where("1 = 1")
+
+
+def pipeline(streams: Any, args: dict[str, Any]) -> Any:
+    """By shop and 10 s; with `again` all shops together by 20 s."""
+    again = all_of if args["again"] else None
+    sales = streams["sales"].transform(all_of) if again else streams["sales"]
+    keyed = sales.event_time("at", delay="5s").key_by("shop").window(ferry.tumbling("10s"))
+    fired = keyed.aggregate(
+        "sales", total=ferry.sum("price"), usual=ferry.mean("price"), low=ferry.min("price"), high=ferry.max("price"),
+        since=ferry.min("at"), until=ferry.max("at"), day=ferry.last("day"), member=ferry.max("member"),
+        took=ferry.sum("took"), dearest=ferry.arg_max("opened", by="price"), great=ferry.sum("great"),
+        prices=ferry.approx_count_distinct("price"),
+    )  # fmt: skip
+    if not again:
+        return fired.sink(ferry.parquet("sales"))
+    together = fired.transform(all_of).map_batches(one_key).key_by("one").window(ferry.tumbling("20s"))
+    summed = together.aggregate(
+        "again", total=ferry.sum("total"), low=ferry.min("low"), high=ferry.max("high"), since=ferry.min("since"),
+        until=ferry.max("until"), member=ferry.min("member"), took=ferry.sum("took"), great=ferry.sum("great"),
+        dearest=ferry.arg_max("dearest", by="high"),
+    )  # fmt: skip
+    return summed.transform(all_of).sink(ferry.parquet("sales"))
+
+
+def one_key(rows: Any) -> Any:
+    """The same for all."""
+    import pyarrow as pa
+
+    return pa.table(rows).append_column("one", pa.array([0] * rows.num_rows, pa.int64()))

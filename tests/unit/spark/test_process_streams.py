@@ -1,0 +1,153 @@
+"""Steps of pipelines that are processes: which one they make, what it reads, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ferry
+from ferry.contract.errors import SpecRefused
+from ferry.process.aggregator import Functions
+from ferry.process.interval import IntervalJoin
+from ferry.process.row_windows import RowWindows
+from ferry.process.running import RunningAggregate
+from ferry.process.sessions import SessionAggregate, SessionJoin
+from ferry.process.shapes import process_of
+from ferry.process.window_join import WindowJoin
+from ferry.process.windowed import KeyAggregate, WindowAggregate
+from tests.unit.process.test_aggregator import Joined
+from tests.unit.streams import sources
+
+N = {"n": ferry.count()}
+S = {"s": ferry.sum("price")}
+MINUTE = ferry.tumbling("60s")
+SIDES: tuple[Any, Any] = (["name"], {"auction": "id"})
+
+
+def declared(step: Callable[[Any, Any, Any], Any]) -> tuple[Any, ferry.Stream]:
+    """The operator that a step makes of bids by auction, people by id and auctions by seller."""
+    streams = sources()
+    bids, people, auctions = (
+        streams[name].event_time("ts").key_by(key)
+        for name, key in (("bids", "auction"), ("people", "id"), ("auctions", "seller"))
+    )
+    made = step(bids, people, auctions)
+    return made.build.operators[-1].descriptor, made
+
+
+STEPS: list[tuple[Callable[[Any, Any, Any], Any], Any, list[tuple[str, ...]]]] = [
+    (
+        lambda b, p, a: b.window(ferry.session("10s")).aggregate("x", **N),
+        SessionAggregate(10_000, Functions(N)),
+        [("auction",)],
+    ),
+    (
+        lambda b, p, a: b.window(ferry.session(10)).aggregate("x", **S),
+        SessionAggregate(10, Functions(S)),
+        [("price",)],
+    ),
+    (
+        lambda b, p, a: p.window(ferry.session("1m")).join("x", a, *SIDES, how="left"),
+        SessionJoin(60_000, {"name": "name"}, {"auction": "id"}, "left"),
+        [("name",), ("id",)],
+    ),
+    (
+        lambda b, p, a: p.window(MINUTE).join("x", a, *SIDES, how="full"),
+        WindowJoin(60_000, 60_000, {"name": "name"}, {"auction": "id"}, "full"),
+        [("name",), ("id",)],
+    ),
+    (
+        lambda b, p, a: p.join("x", a, *SIDES, within="12h"),
+        IntervalJoin({"name": "name"}, {"auction": "id"}, 0, 43_200_000),
+        [("name",), ("id",)],
+    ),
+    (
+        lambda b, p, a: p.join("x", a, {"p": "id"}, ["id", "ts"], within=("-10s", 500), where=[("p", "<", "id")]),
+        IntervalJoin({"p": "id"}, {"id": "id", "ts": "ts"}, -10_000, 500, [["p", "<", "id"]]),
+        [("id",), ("id", "ts")],
+    ),
+    (
+        lambda b, p, a: p.join("x", a, *SIDES),
+        IntervalJoin({"name": "name"}, {"auction": "id"}),
+        [("name",), ("id",)],
+    ),
+    (
+        lambda b, p, a: b.window(ferry.rows(5, 2)).aggregate("x", ["seq"], order="ts", number="row", **S),
+        RowWindows(5, Functions(S), {"seq": "seq"}, 2, ["ts"], "row"),
+        [("price", "seq", "ts")],
+    ),
+    (
+        lambda b, p, a: b.aggregate("x", **N, emit=ferry.records("seq", "auction", order="seq")),
+        RunningAggregate(Functions(N), {"seq": "seq", "auction": "auction"}, ["seq"]),
+        [("seq", "auction")],
+    ),
+    (
+        lambda b, p, a: p.window(ferry.sliding(20, 10)).aggregate("x", Joined("name")),
+        WindowAggregate(20, 10, Joined("name")),
+        [("id", "ts", "name")],
+    ),
+    (
+        lambda b, p, a: p.aggregate("x", aggregator=Joined("name"), emit=ferry.changes()),
+        KeyAggregate(Joined("name"), "changes"),
+        [("id", "ts", "name")],
+    ),
+    (
+        lambda b, p, a: p.aggregate("x", aggregator=Joined("name")),
+        KeyAggregate(Joined("name"), "end"),
+        [("id", "ts", "name")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "process", "columns"), STEPS, ids=lambda s: type(s).__name__ if s else "")
+def test_a_step_makes_its_process(step: Any, process: Any, columns: Any) -> None:
+    descriptor, stream = declared(step)
+    made = process_of(descriptor)
+    assert made == process and [*descriptor.shape.columns] == columns
+    assert stream.columns == made.output.names
+
+
+REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
+    (lambda b, p, a: b.window(ferry.session(0)), "a session's gap of 0 is no time at all"),
+    (lambda b, p, a: b.window(ferry.rows(0)), "rows(0, 1) needs numbers of rows, 1 at least"),
+    (lambda b, p, a: b.window("10s"), "use tumbling(size), sliding(size, slide), session(gap) or rows(size)"),
+    (lambda b, p, a: b.window(ferry.session(5)).aggregate("x"), "name at least one"),
+    (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", Joined("ts"), **N), "not both"),
+    (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", n=5), "n=5 is not an aggregate"),
+    (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", "sum"), "'sum' is not a ferry.Aggregator"),
+    (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", v=ferry.variance("price")), "v=variance(...)"),
+    (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", v=ferry.max("prize")), "no column 'prize'"),
+    (lambda b, p, a: p.window(ferry.session(5)).join("x", sources()["bids"], *SIDES), "needs .key_by(...)"),
+    (lambda b, p, a: p.window(MINUTE).join("x", a, *SIDES, how="outer"), "how='outer'"),
+    (lambda b, p, a: p.join("x", a, ["name"], ["nome"]), "no column 'nome'"),
+    (lambda b, p, a: p.join("x", a, *SIDES, within=(5, 5)), "nothing would match"),
+    (lambda b, p, a: p.join("x", a, *SIDES, within="soon"), "within: 'soon' is not a duration"),
+    (lambda b, p, a: p.join("x", a, ["id"], ["id"]), "['id'] would appear twice"),
+]
+
+
+@pytest.mark.parametrize(("step", "text"), REFUSED, ids=lambda s: s if isinstance(s, str) else "")
+def test_mistakes_are_refused(step: Any, text: str) -> None:
+    with pytest.raises(SpecRefused) as refused:
+        declared(step)
+    assert text in str(refused.value)
+
+
+def test_a_step_needs_an_event_time() -> None:
+    bids = sources()["bids"].key_by("auction")
+    with pytest.raises(SpecRefused, match="no event time"):
+        bids.window(ferry.rows(5))
+    with pytest.raises(SpecRefused, match="no event time"):
+        bids.aggregate("x", emit=ferry.records(), n=ferry.count())
+    assert pa.types.is_int64(sources()["bids"].input.schema.field("price").type)
+
+
+def test_of_the_columns_that_a_process_sees_each_input_gives_those_that_it_has() -> None:
+    join = IntervalJoin({"name": "name"}, {"auction": "id", "seller": "seller"})
+    descriptor, _ = declared(lambda b, p, a: p.process("x", join, a, columns=["name", "id", "seller", "id"]))
+    assert [*descriptor.shape.columns] == [("name", "id"), ("id", "seller")]
+    with pytest.raises(SpecRefused, match="process 'x': no column 'nam'; there are id, ts, name, seller, reserve"):
+        declared(lambda b, p, a: p.process("x", join, a, columns=["nam", "id", "seller"]))
