@@ -235,13 +235,13 @@ class Supervisor:
         if pid is None:
             self.outcome = Outcome("stopped")
         elif self._interrupts.count > 1 or time.monotonic() - self.stopping > STOP_SECONDS:
-            self._cluster.kill_driver()
+            self._cluster.end_driver()
             self.outcome = Outcome("stopped")
         elif not self._stop_requested:
             self._stop_requested = self._client.stop(pid)
             if not self._stop_requested and self._watch.latest(pid) is None:
                 # It does not serve yet, so no epoch is under way that would be worth waiting for.
-                self._cluster.kill_driver()
+                self._cluster.end_driver()
                 self.outcome = Outcome("stopped")
 
     def _note(self, text: str) -> None:

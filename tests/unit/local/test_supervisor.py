@@ -185,6 +185,14 @@ def test_an_interrupt_leaves_no_process(ferry: Ferry, number: int, times: int, d
     assert living(started) == []
 
 
+def test_a_driver_that_ends_without_an_answer_is_stopped_like_any_other(ferry: Ferry) -> None:
+    run = ferry.start("run", "job.yaml", "--set", "pipeline.args.mute=1")
+    ferry.wait_for(settles)
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=20)
+    assert run.returncode == 0, err
+
+
 def test_nothing_outlives_a_supervisor_that_is_killed(ferry: Ferry) -> None:
     run = ferry.start("run", "job.yaml")
     ferry.wait_for(settles)

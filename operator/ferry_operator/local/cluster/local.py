@@ -175,6 +175,11 @@ class LocalCluster:
             raise Refusal("the driver is not running")
         self._processes.kill(self._driver)
 
+    def end_driver(self) -> None:
+        """End the driver if it runs; it may have ended by itself just now."""
+        if self._driver is not None:
+            self._processes.kill(self._driver)
+
     def keep_redis(self) -> bool:
         """Start Redis again if it has died; True when it had."""
         if self._redis.running or time.monotonic() - self._redis.started < REDIS_SECONDS:
@@ -184,8 +189,7 @@ class LocalCluster:
 
     def close(self) -> None:
         """End everything; return when nothing is left: the driver first, for it is the one that talks to all others."""
-        if self._driver is not None:
-            self._processes.kill(self._driver)
+        self.end_driver()
         for process in self._workers.values():
             if process.code is None:
                 process.killed = True

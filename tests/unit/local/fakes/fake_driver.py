@@ -1,7 +1,7 @@
 """A driver that keeps the contract and does no work: standard library only, so that it starts at once.
 
 Arguments of the pipeline steer it: exit_at {epoch, code} (only in the first life unless `always`), seconds per epoch,
-deaf (does not obey /stop), restless (children in groups of their own).
+deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
 """
 
 import hmac
@@ -60,6 +60,7 @@ class State:
     groups = load("groups", None)
     desired = (0, None)
     stop = False
+    mute = False
     finished = False
 
 
@@ -94,6 +95,8 @@ class Handler(BaseHTTPRequestHandler):
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
 
     def do_GET(self):
+        if State.mute:
+            time.sleep(60)
         self.answer(status())
 
     def do_PUT(self):
@@ -103,6 +106,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.body()
+        if ARGS.get("mute"):
+            State.mute = True
+            time.sleep(4)
+            os._exit(0)
         State.stop = not ARGS.get("deaf")
         self.answer({})
 
