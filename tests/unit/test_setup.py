@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "setup"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "setup"
+GUEST = ROOT / "tests" / "rdma" / "settings.sh"
 
 
 def shell(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -127,3 +131,23 @@ def test_set_up_has_git_check_messages_unless_told_otherwise(tmp_path: Path) -> 
     assert hooks() == "scripts/hooks"
     subprocess.run(["git", "-C", tmp_path, "config", "core.hooksPath", "mine"], check=True)
     assert hooks() == "mine"
+
+
+LOADED = (
+    "import sys, ferry.sidecar.node; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('ferry.')))"
+)
+
+
+def test_a_guest_has_every_library_that_a_sidecar_imports() -> None:
+    """What its modules name outside of functions; libraries of libraries come with them."""
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    trees = (ast.parse(Path(file).read_text()) for file in done.stdout.split())
+    nodes = [node for tree in trees for node in tree.body]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    roots = {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"ferry"}
+    listed = subprocess.run(
+        ["bash", "-c", f"ROOT=.; source '{GUEST}'; echo $LIBRARIES"], capture_output=True, text=True, check=True
+    )
+    installed = {name.replace("-", "_") for name in listed.stdout.split()}
+    assert "numba" in roots and not roots - installed
