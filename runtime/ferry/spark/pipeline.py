@@ -65,7 +65,8 @@ class Input:
     @property
     def timed(self) -> bool:
         """Whether its records have event times: said, or the end of the window that they were fired for."""
-        return self.time is not None or (isinstance(self.origin, int) and "window_end" in self.schema.names)
+        ends = [field.type for field in self.schema if field.name == "window_end"]
+        return self.time is not None or (isinstance(self.origin, int) and ends == [pa.int64()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,9 @@ def test_a_step_needs_an_event_time() -> None:
         bids.window(ferry.rows(5))
     with pytest.raises(SpecRefused, match="no event time"):
         bids.aggregate("x", emit=ferry.records(), n=ferry.count())
+    _, named = declared(lambda b, p, a: p.join("x", a, {"window_end": "name"}, {"auction": "id"}, within="1s"))
+    with pytest.raises(SpecRefused, match="no event time"):
+        named.key_by("auction").window(MINUTE)
     assert pa.types.is_int64(sources()["bids"].input.schema.field("price").type)
 
 
