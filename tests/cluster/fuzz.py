@@ -27,9 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from tests import moving
-from tests.cluster import runner
-from tests.cluster.queries import DISORDERED, JOBS, KEYED, sinks_of, workload_of
+from tests.cluster import graph, runner
+from tests.cluster.queries import DISORDERED, JOBS, KEYED, UNIQUE_IDS, Query, workload_of
 from tests.cluster.wires import Wires
+
+GRAPH = "graph"
+DRAWN = {**JOBS, GRAPH: Query(share=3, keys=UNIQUE_IDS, sinks=graph.NAMES)}
+"""The papers' queries, and operators in a graph that none of them has."""
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 
@@ -63,7 +67,8 @@ class Case:
 
     def command(self) -> str:
         """As a user would type it."""
-        words = [f"ferry run examples/{self.query}.yaml --events {self.events}"]
+        file = "tests/cluster/pipelines/graph.py" if self.query == GRAPH else f"examples/{self.query}.yaml"
+        words = [f"ferry run {file} --events {self.events}"]
         words += [f"--set {one}" for one in (*runner.sets_of(self.args), *self.sets)]
         words += [f"--at '{one}'" for one in self.at]
         words += [f"({one})" for one in self.disturbances]
@@ -73,8 +78,8 @@ class Case:
 def case_of(seed: int) -> Case:
     """The case of a seed, always the same one."""
     draw = random.Random(f"cluster {seed}")
-    name = draw.choices([*JOBS], [query.share for query in JOBS.values()])[0]
-    query, workload = JOBS[name], workload_of(name)
+    name = draw.choices([*DRAWN], [query.share for query in DRAWN.values()])[0]
+    query, workload = DRAWN[name], "nexmark" if name == GRAPH else workload_of(name)
     epochs = draw.randint(6, 12)
     events = epochs * draw.choice([20_000, 40_000, 60_000])
     args: dict[str, Any] = {"seed": draw.randint(1, 1000)}
@@ -170,7 +175,7 @@ class Disturbances:
 
     def _sink(self, running: runner.Running, disturbance: Disturbance) -> None:
         """Where the folder of the sink was, something else stands in the way."""
-        folder = running.output / sinks_of(self.case.query)[0]
+        folder = running.output / (DRAWN[self.case.query].sinks or (self.case.query,))[0]
         aside = running.output / ".aside"
         with contextlib.suppress(FileNotFoundError):
             aside.write_text("in the way")
@@ -212,13 +217,17 @@ def check(case: Case, base: Path) -> str | None:
             stack.enter_context(runner.disk(base / "state" / "workers" / worker, "1g"))
         sets += [f"state.directory={base / 'state'}"] if full else []
         meanwhile = Disturbances(case, base, wires)
-        result = runner.run(case.query, base, case.events, sets, case.at, meanwhile, wires=wires)
+        job = graph.job(base, case.args) if case.query == GRAPH else case.query
+        result = runner.run(job, base, case.events, sets, case.at, meanwhile, wires=wires)
     wrong = []
     if result.code != 0:
         wrong.append(f"exit code {result.code}")
     if result.left:
         wrong.append(f"left behind: {result.left}")
-    missing, extra = runner.difference(case.query, case.events, case.args, result.output, base)
+    if case.query == GRAPH:
+        missing, extra = graph.difference(case.events, case.args, result.output, base)
+    else:
+        missing, extra = runner.difference(case.query, case.events, case.args, result.output, base)
     if missing or extra:
         wrong.append(f"missing {len(missing)} {missing[:3]}, unexpected {len(extra)} {extra[:3]}")
     if result.code == 0 and result.summary.get("rows", -1) < 0:
