@@ -21,11 +21,12 @@ from tests.cluster import runner
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
-NAMES = ("counts", "lasts", "pages", "alarms", "sessions")
+NAMES = ("counts", "lasts", "pages", "alarms", "sessions", "balances")
 SCHEMA = pa.schema(
     [("who", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("at", pa.int64()), ("seq", pa.int64()),
      ("page", pa.string()), ("v", pa.int64())]
 )  # fmt: skip
+BALANCES = pa.schema([("who", pa.string()), ("balance", pa.int64()), ("due", pa.int64())])
 LAST = "the end"
 """A key whose record is so late that all other timers are due in Spark, too: there, an input has no end."""
 
@@ -38,7 +39,7 @@ made = made.config("spark.ui.enabled", False).config("spark.sql.session.timeZone
 provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 spark = made.config("spark.sql.streaming.stateStore.providerClass", provider).getOrCreate()
 for name in spark_state.CASES:
-    spark_state.on_spark(spark, name, sys.argv[1], f"{sys.argv[2]}/{name}")
+    spark_state.on_spark(spark, name, sys.argv[1], sys.argv[2], f"{sys.argv[3]}/{name}")
 """
 
 
@@ -61,28 +62,48 @@ def written(folder: Path, files: int, per_file: int) -> None:
         os.utime(folder / f"{number:02}.parquet", (1_700_000_000 + number, 1_700_000_000 + number))
 
 
+def balances(folder: Path, files: int, per_file: int) -> None:
+    """What states begin from: some rows of a key, and of keys that have no readings."""
+    folder.mkdir()
+    draw, began_ms = random.Random(13), int(datetime(2024, 3, 1, tzinfo=UTC).timestamp()) * 1000
+    for number in range(files):
+        rows = [
+            {
+                "who": f"{draw.randrange(300)} é",
+                "balance": draw.randrange(1000),
+                "due": began_ms + draw.randrange(10**5),
+            }
+            for _ in range(per_file)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows, BALANCES), folder / f"{number:02}.parquet")
+
+
 def test_the_same_classes_give_the_same_rows_on_spark_and_on_ferry(tmp_path: Path) -> None:
     pytest.importorskip("google.protobuf", reason="Spark's own transformWithState needs protobuf")
     written(tmp_path / "readings", files=18, per_file=700)
+    balances(tmp_path / "balances", files=4, per_file=600)
     spec: dict[str, Any] = {
         "pipeline": {
             "file": str(HERE / "pipelines" / "spark_state.py"),
-            "args": {"readings": str(tmp_path / "readings")},
+            "args": {name: str(tmp_path / name) for name in ("readings", "balances")},
         },
         "workers": 2, "state": {"virtualNodes": 16}, "epoch": {"maxRows": 1000},
     }  # fmt: skip
     document = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "state"}, "spec": spec}
     (tmp_path / "job.yaml").write_text(json.dumps(document))
-    at = [
+    at = [  # the balances are read in epochs 0 to 3
+        "epoch=0:prepare kill-driver",
+        "epoch=1:commit kill-instance=1.0",
         "epoch=2 workers=3",
-        "epoch=4:commit kill-instance=0.0",
-        "epoch=6:begin move=5:2.0",
-        "epoch=8:begin workers=2",
+        "epoch=3:sink kill-driver",
+        "epoch=5:commit kill-instance=0.0",
+        "epoch=8:begin move=5:2.0",
+        "epoch=10:begin workers=2",
     ]
     result = runner.run(tmp_path / "job.yaml", tmp_path, at=at)
     assert result.code == 0 and not result.left, result.story()
     assert result.changes("switched") and result.changes("promoted"), result.story()
-    command = [sys.executable, "-c", ON_SPARK, str(tmp_path / "readings"), str(tmp_path / "spark")]
+    command = [sys.executable, "-c", ON_SPARK, *(str(tmp_path / name) for name in ("readings", "balances", "spark"))]
     python = os.environ | {"PYSPARK_PYTHON": sys.executable}
     alone = subprocess.run(command, cwd=runner.ROOT, env=python, capture_output=True, text=True, check=False)
     assert alone.returncode == 0, alone.stderr[-4000:]

@@ -228,7 +228,9 @@ class Epochs:
         for number, operator in enumerate(self.plan.operators[: last + 1]):
             highs: list[int | None] = []
             for side, source in enumerate(operator.inputs):
-                if isinstance(source.origin, int):
+                if source.initial:
+                    highs.append(None)
+                elif isinstance(source.origin, int):
                     before = of[source.origin]
                     idle = bool(before) and set(before) == {None}
                     highs.append(None if idle else max(fired[source.origin] - source.delay_ms, limits.WATERMARK_NONE))

@@ -31,7 +31,7 @@ from ferry.protocol.coordinator import machine as core
 from ferry.registry import JobRegistry
 from ferry.spark import compile
 from ferry.spark.source import SLOTS, splits_source
-from ferry.spark.splits import Splits
+from ferry.spark.splits import WHOLE, Splits
 from ferry.spark.warmup import warm_up
 from ferry.system import files
 from ferry.system.monitoring import MonitoringServer
@@ -141,10 +141,11 @@ class Job:
         splits = {n: s for n, s in plan.sources.items() if isinstance(s, Splits)}
         frames = {n: s for n, s in plan.sources.items() if isinstance(s, DataFrame)}
         tick = str(self.settings.path / "tick")
-        # Spark's own sources never end, so nothing may fire as if they had.
-        one = splits_source(
-            splits, self.settings.epoch_max_rows, self.settings.cores, tick, bool(splits) and not frames
-        )
+        rows, cores = self.settings.epoch_max_rows, self.settings.cores
+        # Spark's own sources do not wait for what has to be read first: it is in the first epoch then.
+        first = dict.fromkeys(plan.first, WHOLE if frames else rows)
+        # They never end, so nothing may fire as if they had.
+        one = splits_source(splits, rows, cores, tick, bool(splits) and not frames, first)
         spark.dataSource.register(one)
         raw = spark.readStream.format("ferry").load()
         for name, frame in frames.items():

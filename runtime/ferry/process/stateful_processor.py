@@ -221,16 +221,22 @@ class HostedProcessor(Process):
         processor.init(handle)
         processor.close()
         self.tables = {variable.table: variable.state for variable in handle.variables.values()}
+        self._begins = len(inputs) > 1
 
     def process(self, work: Work) -> None:
-        """Rows of every key, then its timers."""
+        """Of every key its initial state, if it has any, and its rows; then its timers."""
         handle, emitted, processor = Handle(self.time_mode, work), Emitted(self.output), self._made()
         processor.init(handle)
         handle.opened = True
         keys = [*zip(*(column.to_pylist() for column in work.keys.columns), strict=True)]
+        times = self._times(work.now, max(work.low, 0))
+        for key, rows in self._by_key(work.rows(1), work.key_of(1), work.count) if self._begins else ():
+            handle.cursor.at = key
+            for one in rows:
+                processor.handleInitialState(keys[key], one, times)
         for key, rows in self._inputs(work):
             handle.cursor.at = key
-            emitted.add(key, processor.handleInputRows(keys[key], rows, self._times(work.now, max(work.low, 0))))
+            emitted.add(key, processor.handleInputRows(keys[key], rows, times))
         for key, time in zip(*map(np.ndarray.tolist, self._due(work)), strict=True):
             handle.cursor.at = key
             if handle.has_timer(time):
@@ -266,7 +272,11 @@ class HostedProcessor(Process):
         batch, keys = work.rows(), work.key_of()
         if not timely.all():
             batch, keys = batch.filter(pa.array(timely)), keys[timely]
-        spans = np.searchsorted(keys, np.arange(work.count + 1))
+        return self._by_key(batch, keys, work.count)
+
+    def _by_key(self, batch: pa.RecordBatch, keys: Ints, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
+        """Of each key that has any of these rows: they themselves, as Rows or as one DataFrame."""
+        spans = np.searchsorted(keys, np.arange(count + 1))
         touched = np.flatnonzero(np.diff(spans))
         begins, ends = spans[touched].tolist(), spans[touched + 1].tolist()
         return zip(touched.tolist(), (self._frames if self.pandas else self._rows)(batch, begins, ends), strict=True)

@@ -56,6 +56,12 @@ class Plan:
     late: tuple[LateOutput, ...] = ()
 
     @property
+    def first(self) -> list[str]:
+        """Sources from which the states of operators begin: all others wait for their ends."""
+        inputs = (one for operator in self.operators for one in operator.inputs)
+        return sorted({one.origin for one in inputs if one.initial and isinstance(one.origin, str)})
+
+    @property
     def sinks(self) -> list[sinks.Sink]:
         """All that rows or records go to."""
         return [*(one.sink for one in self.outputs), *(one.sink for one in self.late)]
@@ -93,6 +99,7 @@ def build(
                 f"{module.__name__}.pipeline must return what .sink(...) returns (or a list of them), not {one!r}"
             )
     graph.refuse_unread(sources, building.operators, outputs)
+    graph.refuse_initial(sources, building.operators, outputs)
     _refuse_unheeded(sources, building.operators, outputs)
     plan = Plan(sources, tuple(building.operators or [graph.offsets_only()]), outputs, tuple(building.late))
     sinks.place(plan.sinks, output)

@@ -62,6 +62,7 @@ def feeds_of(operator: Operator, plan: Plan) -> dict[str, tuple[Feed, ...]]:
                 None if free else source.ahead_ms,
                 name in uncounted,
                 number,
+                source.initial,
             )
         )
         if name in uncounted:
@@ -90,7 +91,8 @@ def in_spark(source: Input) -> bool:
 
 def _columns(operator: Operator, source: Input) -> tuple[str, ...]:
     """The columns an input needs, when nothing but the operator looks at them."""
-    time = source.time or ("window_end" if operator.descriptor.windowed else None)
+    fired = operator.descriptor.windowed and not source.initial
+    time = source.time or ("window_end" if fired else None)
     wanted = [*source.key, *(() if time is None else (time,)), *operator.descriptor.columns(source.side)]
     return tuple(dict.fromkeys(wanted))
 

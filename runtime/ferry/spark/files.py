@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ferry.contract.errors import Fault, RowsGone, SpecRefused
 from ferry.spark.flow_pattern import FlowPattern
 from ferry.spark.json_lines import parse
-from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
+from ferry.spark.splits import BATCH_ROWS, WHOLE, Flow, Malformed, Position, Split
 from ferry.spark.taken import File, Taken, digest, files_of, origin
 
 EPOCH_FILES = 500
@@ -122,7 +122,10 @@ class DirectorySplits(ABC):
         return {**origin(), "end": list(files[-1][:2]) if files else [0, ""], "whole": digest(files)}
 
     def latest(self, start: Position, max_rows: int) -> Position:
-        """As many whole files as fit into max_rows, at least one; JSON rows are estimated from the file's size."""
+        """As many whole files as fit into max_rows, at least one; JSON rows are estimated from the file's size.
+
+        Of more than `EPOCH_FILES` the rest is left for later epochs, unless all are asked for at once (`WHOLE`).
+        """
         self._refuse_old(start)
         if self.ended(start):
             return start
@@ -136,13 +139,14 @@ class DirectorySplits(ABC):
         self._shares = {file: pieces for file, pieces in self._shares.items() if file in waiting}
         taken: list[File] = []
         rows = letters = 0
-        for file in files[:EPOCH_FILES]:
+        for file in files:
             letters += len(file.name)
             try:
                 rows += sum(share for _, _, share in self._pieces(file))
             except FileNotFoundError:
                 continue  # It went away before it was taken.
-            if taken and (rows > max_rows or letters > EPOCH_NAMES):
+            full = rows > max_rows or letters > EPOCH_NAMES or len(taken) == EPOCH_FILES
+            if taken and full and max_rows < WHOLE:
                 break
             taken.append(file)
         return self._taken.after(start, listed, taken) if taken else start

@@ -6,11 +6,13 @@ pipeline of sources and sinks alone gets one operator that keeps nothing: what a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 from ferry.spark.pipeline import Input, Operator, Output
+from ferry.spark.splits import Splits
 
 OFFSETS = "offsets"
 """Name of the operator that keeps nothing."""
@@ -31,6 +33,22 @@ def refuse_unread(sources: Iterable[str], operators: Sequence[Operator], outputs
                 f"operator {operator.descriptor.name!r} is read by no operator and no sink: "
                 "end it with .sink(...) and return that, or leave it out"
             )
+
+
+def refuse_initial(sources: Mapping[str, Any], operators: Sequence[Operator], outputs: Sequence[Output]) -> None:
+    """Refuse initial states that have no end, or are read as something else, too: that would wait for itself."""
+    elsewhere = {one.origin for operator in operators for one in operator.inputs if not one.initial}
+    elsewhere |= {output.input.origin for output in outputs}
+    for operator in operators:
+        for one in (one for one in operator.inputs if one.initial):
+            what = f"operator {operator.descriptor.name!r}: initial_state comes from source {one.origin!r}"
+            source = sources[str(one.origin)]
+            if not isinstance(source, Splits) or not getattr(source, "finite", True):
+                raise SpecRefused(
+                    f"{what}, which has no end; give it files with finite=True, or another source of Ferry's that ends"
+                )
+            if one.origin in elsewhere:
+                raise SpecRefused(f"{what}, which is read otherwise, too; have it in sources() under two names")
 
 
 def offsets_only() -> Operator:

@@ -72,6 +72,8 @@ class Feed:
     """Whether records are counted here: each source's once, however many read it."""
     number: int = 0
     """Of the input, where several are united on one side."""
+    initial: bool = False
+    """Records from which states begin have no event times, also where all others have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class _Task:
                 self._contribute(name, feed, piece, flow)
 
     def _contribute(self, name: str, feed: Feed, records: pa.RecordBatch, flow: str = "") -> None:
-        records, time = timed(records, feed.time, self.work.descriptor)
+        records, time = (records, None) if feed.initial else timed(records, feed.time, self.work.descriptor)
         fragmenter = self.fragmenters[feed.side]
         latest = EVENT_TIME_MAX if feed.ahead_ms is None else int(clock.time() * 1000) + feed.ahead_ms
         greatest = fragmenter.add(records, list(feed.key), time, latest)

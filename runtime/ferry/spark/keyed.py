@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, get_args, overload
 
 import pyarrow as pa
@@ -161,6 +162,7 @@ class KeyedStream:
         time_mode: str = "EventTime",
         pandas: bool = False,
         order: str | None = None,
+        initial_state: KeyedStream | None = None,
     ) -> Stream:
         """Run a class that was written for PySpark's `transformWithState` or `transformWithStateInPandas`, as it is.
 
@@ -173,15 +175,20 @@ class KeyedStream:
             time_mode: of its timers, as in Spark: "EventTime", "ProcessingTime" or "None".
             pandas: it takes and gives DataFrames of pandas, as with `transformWithStateInPandas`; otherwise Rows.
             order: a column in whose order an epoch's records of a key are taken, otherwise that of their event times.
+            initial_state: a stream of finite files, or of another source of Ferry's that ends, with a key of the same types:
+                its records go to `handleInitialState` before any other record of the job is read. It needs no event time.
         Returns: the rows that it gives; call `.event_time(column)` before another operator.
-        Raises: SpecRefused, if instances could not make the processor anew, or its state has types that cannot be kept.
+        Raises: SpecRefused, if instances could not make the processor anew, or its state has types that cannot be kept; or
+            if the initial state has no end, is made by an operator, or is read as something else, too.
         Example:
             >>> per_auction = bids.event_time("ts").key_by("auction")
             >>> counts = per_auction.transform_with_state("counts", RunningCount(), "auction LONG, n LONG", time_mode="None")
             >>> counts.columns
             ['auction', 'n']
         """
-        return self.process(name, hosted(name, processor, output, time_mode, pandas), order=order)
+        others = [] if initial_state is None else [self._initial(name, initial_state)]
+        made = hosted(name, processor, output, time_mode, pandas)
+        return self._processed(name, made, *others, order=order, columns=[None] * (1 + len(others)), needs_time=False)
 
     def join(
         self,
@@ -235,6 +242,19 @@ class KeyedStream:
         if not isinstance(other, KeyedStream):
             raise SpecRefused(f"{what}: the other stream needs .key_by(...) and nothing after it")
         return other
+
+    def _initial(self, name: str, given: KeyedStream) -> KeyedStream:
+        """Records that are read before all others, and have no event times."""
+        other = self._other(f"transform_with_state {name!r}: initial_state", given)
+        for one in other.stream._inputs:
+            if not isinstance(one.origin, str):
+                where = replace(other.stream, input=one)._where()
+                raise SpecRefused(
+                    f"transform_with_state {name!r}: initial_state comes from {where}; it has to be there before any record "
+                    "is read: take a source"
+                )
+        change = partial(replace, time=None, delay_ms=0, ahead_ms=None, idle_ms=None, initial=True)
+        return KeyedStream(other.stream._each(change))
 
     def _key(self, name: str) -> tuple[tuple[str, KeyType], ...]:
         schema = self.stream.input.schema

@@ -61,6 +61,8 @@ class Input:
     """How long a flow may be silent before the watermark goes on without it; None: as long as it likes."""
     side: int = 0
     """Of the operator that reads it: 1 for the right one of a join."""
+    initial: bool = False
+    """It is what the operator's state begins from: it is read before all else, and has no event times."""
 
     @property
     def timed(self) -> bool:

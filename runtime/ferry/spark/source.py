@@ -8,8 +8,9 @@ source is finite and has ended, one last row says so, and everything fires.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pyarrow as pa
@@ -17,8 +18,9 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from ferry.contract.errors import Fault
 from ferry.spark.files import DirectorySplits
-from ferry.spark.splits import FlowSplits, Splits, has_flows
+from ferry.spark.splits import WHOLE, FlowSplits, Splits, has_flows
 
 SCHEMA = "source string, split string"
 TICK, FLUSH, FLOWS = "tick", "flush", "flows "
@@ -43,8 +45,18 @@ class Share(InputPartition):
 class SplitsReader(DataSourceStreamReader):
     """Offsets: {"positions": {source: position}, "tick": n, "flushed": bool}."""
 
-    def __init__(self, sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str, finite: bool) -> None:
+    def __init__(
+        self,
+        sources: dict[str, Splits],
+        max_rows: int,
+        tasks: int,
+        tick_file: str,
+        finite: bool,
+        first: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`first`: sources that are read to their ends before any other, and how many rows of each an epoch has."""
         self._sources = sources
+        self._first = first
         self._finite = finite
         self._max_rows = max_rows
         self._tasks = tasks
@@ -68,7 +80,9 @@ class SplitsReader(DataSourceStreamReader):
         return {**start, "tick": max(start["tick"], self._ticks())}
 
     def _later(self, now: dict[str, Any]) -> dict[str, Any]:
-        """Positions further on: what has something new shares max_rows, evenly."""
+        """Positions further on: of what is read first, then of all that has something new, which shares max_rows evenly."""
+        if first := [name for name in self._first if not self._sources[name].ended(now[name])]:
+            return now | {name: self._begun(name, now[name]) for name in first}
         groups: dict[Any, list[str]] = {}
         for name, source in self._sources.items():
             groups.setdefault(getattr(source, "counted_with", name), []).append(name)
@@ -79,6 +93,15 @@ class SplitsReader(DataSourceStreamReader):
             for name in (name for group in active for name in group):
                 later[name] = self._sources[name].latest(now[name], rows)
             active = [group for group in active if any(later[name] != now[name] for name in group)]
+        return later
+
+    def _begun(self, name: str, now: Any) -> Any:
+        later = self._sources[name].latest(now, self._first[name])
+        if self._first[name] == WHOLE and not self._sources[name].ended(later):
+            raise Fault(
+                f"source {name!r}, from which an operator's state begins, did not end with the first epoch; Spark's own "
+                "sources cannot wait for the rest of it"
+            )
         return later
 
     def _ticks(self) -> int:
@@ -133,9 +156,12 @@ def planned(batch: DataFrame) -> list[list[tuple[str, str]]]:
 
 
 def splits_source(
-    sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str, finite: bool
+    sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str, finite: bool, first: Mapping[str, int]
 ) -> type[DataSource]:
-    """A Spark data source named `ferry` for these sources; `finite`: when they have all ended the input has."""
+    """A Spark data source named `ferry` for these sources; `finite`: when they have all ended the input has.
+
+    `first`: those that are read before any other, and how many rows of each an epoch has.
+    """
 
     class FerrySplits(DataSource):
         @classmethod
@@ -146,6 +172,6 @@ def splits_source(
             return SCHEMA
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return SplitsReader(sources, max_rows, tasks, tick_file, finite)
+            return SplitsReader(sources, max_rows, tasks, tick_file, finite, first)
 
     return FerrySplits

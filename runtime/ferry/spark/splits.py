@@ -16,6 +16,9 @@ import pyarrow as pa
 Position: TypeAlias = Any
 """How far a source has been read: a JSON value that only its source understands. It is kept in Spark's offset log."""
 
+WHOLE = 1 << 62
+"""Asked for as many rows a source is read to its end, in one epoch."""
+
 Split: TypeAlias = dict[str, Any]
 """One task's share of the records between two positions: a JSON object that only its source understands."""
 

@@ -212,7 +212,7 @@ class Stream:
         )
 
     def _require_time(self, what: str) -> None:
-        for one in self._inputs:
+        for one in (one for one in self._inputs if not one.initial):
             if not one.timed:
                 where = replace(self, input=one)._where()
                 raise SpecRefused(
@@ -225,7 +225,7 @@ class Stream:
         if isinstance(one.origin, str):
             return
         operator = self.build.operators[one.origin]
-        for source in operator.inputs:
+        for source in (source for source in operator.inputs if not source.initial):
             if not source.timed:
                 raise SpecRefused(
                     f"{what} on {self._where()}: operator {operator.descriptor.name!r} reads records without an event time: "

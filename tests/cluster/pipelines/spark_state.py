@@ -1,4 +1,4 @@
-"""Five StatefulProcessors as they are written for Spark, beside each other; `on_spark` runs one of them without Ferry.
+"""Six StatefulProcessors as they are written for Spark, beside each other; `on_spark` runs one of them without Ferry.
 
 What they give depends on the order of a key's records, by `seq`, and not on where a batch or an epoch ends: they are told
 which records are theirs in any order, and a timer that is due after all of them says what the next record would have said.
@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import ferry
 
 READINGS = "who STRING, ts TIMESTAMP, at LONG, seq LONG, page STRING, v LONG"
+BALANCES = "who STRING, balance LONG, due LONG"
 
 
 def sorted_rows(rows: Iterable[Row]) -> list[Row]:
@@ -129,6 +130,32 @@ class Sessions(StatefulProcessor):
         return Row(who=key[0], begins=session[0], ends=session[1], n=session[2])
 
 
+class Balances(StatefulProcessor):
+    """An initial state of several rows for a key, which timers tell again, also of keys that never have a record."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.sum = handle.getValueState("sum", "s LONG")
+        self.begun = handle.getListState("begun", "balance LONG")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        assert key == (initialState.who,) and timerValues.getCurrentWatermarkInMs() == 0 and not self.sum.exists()
+        self.begun.appendValue((initialState.balance,))
+        self.handle.registerTimer(initialState.due)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        balances = [balance for (balance,) in self.begun.get()]
+        total = self.sum.get()[0] if self.sum.exists() else sum(balances)
+        for row in sorted_rows(rows):
+            total += row.v
+            yield Row(who=key[0], seq=row.seq, s=total, n=len(balances))
+        self.sum.update((total,))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        balances = [balance for (balance,) in self.begun.get()]
+        yield Row(who=key[0], seq=-expiredTimerInfo.getExpiryTimeInMs(), s=sum(balances), n=len(balances))
+
+
 class Case(NamedTuple):
     """A processor with its output, its time mode, and whether it is for pandas."""
 
@@ -136,6 +163,7 @@ class Case(NamedTuple):
     output: str
     time_mode: str
     pandas: bool = False
+    initial: bool = False
 
 
 CASES = {
@@ -144,16 +172,18 @@ CASES = {
     "pages": Case(PageCounts(), "who STRING, seq LONG, n INT, pages LONG", "ProcessingTime"),
     "alarms": Case(Downtime(4_000), "who STRING, since LONG, alarm LONG", "EventTime"),
     "sessions": Case(Sessions(1_500), "who STRING, begins LONG, ends LONG, n LONG", "EventTime"),
+    "balances": Case(Balances(), "who STRING, seq LONG, s LONG, n LONG", "EventTime", initial=True),
 }
 
 
-def on_spark(spark: SparkSession, name: str, folder: str, output: str) -> None:
+def on_spark(spark: SparkSession, name: str, folder: str, balances: str, output: str) -> None:
     """What Spark alone makes of the files, some in each batch, in Parquet files."""
     case = CASES[name]
     read = spark.readStream.schema(READINGS).option("maxFilesPerTrigger", 4).parquet(folder)
     keyed = read.withWatermark("ts", "1 second").groupBy("who")
     transform = keyed.transformWithStateInPandas if case.pandas else keyed.transformWithState
-    made = transform(case.processor, case.output, "Append", case.time_mode)
+    initial = spark.read.schema(BALANCES).parquet(balances).groupBy("who") if case.initial else None
+    made = transform(case.processor, case.output, "Append", case.time_mode, initial)
     # With processing time there are batches without data for ever, and `availableNow` never ends.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", case.time_mode == "EventTime")
     query = made.writeStream.format("parquet").option("checkpointLocation", f"{output}-checkpoint")
@@ -162,10 +192,14 @@ def on_spark(spark: SparkSession, name: str, folder: str, output: str) -> None:
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The files that are there when the job begins."""
-    return {"readings": ferry.parquet_files(args["readings"], finite=True)}
+    return {name: ferry.parquet_files(args[name], finite=True) for name in ("readings", "balances")}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """All five of one stream, each into its own sink."""
-    keyed = streams["readings"].event_time("ts", delay="1s").key_by("who")
-    return [keyed.transform_with_state(name, *case).sink(ferry.parquet(name)) for name, case in CASES.items()]
+    """All six of one stream, each into its own sink."""
+    keyed, balances = streams["readings"].event_time("ts", delay="1s").key_by("who"), streams["balances"].key_by("who")
+    outputs = []
+    for name, (*case, initial) in CASES.items():
+        made = keyed.transform_with_state(name, *case, initial_state=balances if initial else None)
+        outputs.append(made.sink(ferry.parquet(name)))
+    return outputs

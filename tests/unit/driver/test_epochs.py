@@ -26,7 +26,8 @@ from ferry.spark.ingest import IngestWork
 
 def operator(*idle_ms: int | None, origin: str | int = "a") -> Any:
     """One with such inputs; their delay is 10."""
-    inputs = [SimpleNamespace(origin=origin, delay_ms=10, idle_ms=idle) for idle in idle_ms or (None,)]
+    idles = idle_ms or (None,)
+    inputs = [SimpleNamespace(origin=origin, delay_ms=10, idle_ms=idle, initial=False) for idle in idles]
     return SimpleNamespace(inputs=inputs, descriptor=SimpleNamespace(name="counts"))
 
 
@@ -154,6 +155,16 @@ def test_rows_that_an_operator_fires_may_come_late_as_records_may(tmp_path: Path
     assert driver.epoch(1, {0: {"": 100}}) == 90
     assert driver.step(Step(1, 1), {}, None, 90) == 80
     assert driver.step(Step(2, 1), {}, None, WATERMARK_NONE) == WATERMARK_NONE
+
+
+def test_nobody_waits_for_the_event_times_of_an_initial_state(tmp_path: Path) -> None:
+    first, second = operator(None, None), operator(None, origin=0)
+    first.inputs[1].initial = True
+    driver = _Driver(tmp_path, first, second)
+    assert driver.epoch(1, {}) == WATERMARK_NONE, "it is no sign that records have come"
+    assert driver.step(Step(1, 1), {}, None, WATERMARK_NONE) == WATERMARK_NONE
+    assert driver.epoch(2, {0: {"": 100}}) == 90
+    assert driver.step(Step(2, 1), {}, None, 90) == 80
 
 
 def test_a_timer_of_the_clock_asks_for_an_epoch_once_instances_have_reported(

@@ -97,6 +97,16 @@ class Plain(Everything):
         raise AssertionError
 
 
+class Begun(Plain):
+    """The same, with an initial state: each row is in all three."""
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        assert key == (initialState.k,) and timerValues.getCurrentWatermarkInMs() == -1
+        self.value.update((initialState.n, initialState.t))
+        self.list.appendValue((initialState.n,))
+        self.map.updateValue((initialState.n % 4, "x"), (initialState.n,))
+
+
 @dataclass
 class Lasting(StatefulProcessor):
     """Every kind of state, with a time to live."""
@@ -144,6 +154,11 @@ class Frames(StatefulProcessor):
             self.sum.update((total,))
             self.handle.registerTimer(frame.ts.max() + 10)
             yield pd.DataFrame({"k": [key[0]], "what": ["sum"], "a": [total], "b": [None]})
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        assert timerValues.getCurrentWatermarkInMs() == 0 and set(initialState.k) == {key[0]}
+        self.sum.update((int(initialState.n.sum()),))
+        self.handle.registerTimer(1_000)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         yield pd.DataFrame([(key[0], "timer", expiredTimerInfo.getExpiryTimeInMs(), "none")])

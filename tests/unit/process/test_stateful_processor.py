@@ -38,6 +38,44 @@ def rig(processor: Any, time_mode: str = "EventTime", pandas: bool = False, **op
     return ProcessHarness(process, SCHEMA, "k", **options)
 
 
+def steps(ops: list[str]) -> Any:
+    return st.lists(st.tuples(st.integers(1, 3), st.sampled_from(ops), st.integers(0, 9)), max_size=8)
+
+
+BEFORE = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("t", pa.string())])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=6), max_size=3), steps(STATE))
+def test_initial_state_is_as_in_the_tester_of_pyspark(initial: Any, last: Any) -> None:
+    process = hosted("it", sp.Begun(), sp.OUTPUT, "None", False)
+    shape_of("it", process, KEY, [SCHEMA, BEFORE], None)
+    mine = ProcessHarness(process, SCHEMA, "k", BEFORE, "k", time=None)
+    before = [[{"k": k, "n": n, "t": f"t{n}"} for k, n in epoch] for epoch in initial]
+    for epoch in before[:-1]:
+        assert mine.epoch(other=epoch).num_rows == 0
+    found = mine.epoch(rows(*((k, op, v, 0) for k, op, v in last)), before[-1] if before else None)
+    known = [row for epoch in before for row in epoch]
+    other = TwsTester(sp.Begun(), [(row["k"], Row(**row)) for row in known], timeMode="None")
+    for key in {k for k, _, _ in last}:
+        want = other.test(key, [Row(op=op, v=v) for k, op, v in last if k == key])
+        expected = [(r.what, int(r.b not in ("[]", None)) if r.what in ("list", "map") else r.a, r.b) for r in want]
+        assert told(found, key) == expected
+    kept = {key for (key,), _ in mine.rows("list_state")} - {k for k, _, _ in last}
+    assert kept == {row["k"] for row in known} - {k for k, _, _ in last}, "also of keys that have nothing else"
+
+
+def test_initial_state_by_frames_of_pandas_with_timers() -> None:
+    process = hosted("it", sp.Frames(2), sp.OUTPUT, "EventTime", True)
+    mine = ProcessHarness(process, SCHEMA, "k", BEFORE, "k", time=None)
+    before = [{"k": 1, "n": 5, "t": "x"}, {"k": 2, "n": 7, "t": "x"}, {"k": 1, "n": 6, "t": "x"}]
+    found = mine.epoch(rows((1, "", 1, 5)), before)
+    assert told(found) == [("sum", 11 + 2, None)], "it is there before the first row"
+    assert {key for (key, _) in mine.timers()} == {(1,), (2,)}
+    fired = [("timer", 15, "none"), ("timer", 1_000, "none"), ("timer", 1_000, "none")]
+    assert sorted(told(mine.epoch(watermark=1_001))) == fired
+
+
 def rows(*given_: tuple[int, str, int, int]) -> list[dict[str, Any]]:
     return [dict(zip(SCHEMA.names, one, strict=True)) for one in given_]
 
@@ -45,10 +83,6 @@ def rows(*given_: tuple[int, str, int, int]) -> list[dict[str, Any]]:
 def told(found: pa.Table, key: int | None = None) -> list[tuple[Any, ...]]:
     """Rows without their key, of one key."""
     return [tuple(row.values())[1:] for row in found.to_pylist() if key in (None, row["k"])]
-
-
-def steps(ops: list[str]) -> Any:
-    return st.lists(st.tuples(st.integers(1, 3), st.sampled_from(ops), st.integers(0, 9)), max_size=8)
 
 
 @settings(max_examples=60, deadline=None)

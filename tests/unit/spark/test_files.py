@@ -15,7 +15,7 @@ from ferry.contract.errors import Fault, RowsGone, SpecRefused
 from ferry.spark import files, taken
 from ferry.spark.files import DirectorySplits, json_files, parquet_files
 from ferry.spark.flow_pattern import FlowPattern
-from ferry.spark.splits import Flow, Malformed, Splits
+from ferry.spark.splits import WHOLE, Flow, Malformed, Splits
 
 SCHEMA = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string()), ("f", pa.float64())])
 
@@ -244,6 +244,18 @@ def test_the_position_is_small_and_the_list_does_not_grow_for_ever(
     (log,) = (tmp_path / "lists").iterdir()
     assert sum(len(json.loads(line).get("files", ())) for line in log.read_text().splitlines()) < 30
     assert planner(tmp_path).latest(position, 10) == position
+
+
+def test_all_files_of_a_finite_input_can_be_asked_for_at_once(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(files, "EPOCH_FILES", 2)
+    monkeypatch.setattr(files, "EPOCH_NAMES", 2)
+    for i in range(5):
+        write_parquet(tmp_path, f"f{i}", i, range(10 * i, 10 * i + 10))
+    source = parquet_files(tmp_path, finite=True)
+    start = source.start()
+    assert names(source.latest(start, 10**9)) == ["f0"]
+    stop = source.latest(start, WHOLE)
+    assert source.ended(stop) and sorted(values(take(source, start, stop))) == [*range(50)]
 
 
 def test_a_finite_input_is_what_was_there_at_first(tmp_path: Path) -> None:

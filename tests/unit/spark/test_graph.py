@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused
-from ferry.spark.graph import first_readers, offsets_only, refuse_unread
+from ferry.spark.compile import Plan
+from ferry.spark.graph import first_readers, offsets_only, refuse_initial, refuse_unread
 from ferry.spark.pipeline import Build, Input
 from ferry.spark.stream import Stream
+from tests.unit.streams import RunningCount
 
 ROWS = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
 
@@ -86,3 +89,56 @@ def test_records_of_a_source_are_counted_once() -> None:
 
 def test_a_pipeline_without_operators_has_one_that_keeps_nothing() -> None:
     assert offsets_only().inputs == () and offsets_only().descriptor.inputs == 1
+
+
+def begun(a: Stream, b: Stream) -> Stream:
+    keyed = a.event_time("ts").key_by("k")
+    output = "auction LONG, n LONG"
+    return keyed.transform_with_state("t", RunningCount(), output, initial_state=b.key_by("k"))
+
+
+INITIAL: list[tuple[str, Graph, str]] = [
+    ("no end", lambda a, b: [begun(b, a)], "operator 't': initial_state comes from source 'a', which has no end"),
+    ("twice", lambda a, b: [begun(a, b), counted(b, "x")], "source 'b', which is read otherwise, too"),
+    ("itself", lambda a, b: [begun(b, b), a], "source 'b', which is read otherwise, too"),
+    ("a sink", lambda a, b: [begun(a, b), b], "source 'b', which is read otherwise, too"),
+    ("fired", lambda a, b: [begun(a, counted(b, "x"))], "initial_state comes from operator 'x'"),
+    ("united", lambda a, b: [begun(a, u(b, counted(b, "x")))], "initial_state comes from operator 'x'"),
+    ("no key", lambda a, b: [a.key_by("k").transform_with_state("t", RunningCount(), "n LONG", initial_state=b)],  # type: ignore[arg-type]
+     "transform_with_state 't': initial_state: the other stream needs .key_by(...)"),
+]  # fmt: skip
+
+
+def u(b: Stream, fired: Stream) -> Stream:
+    return b.union(fired.map_batches(lambda rows: rows.select(["k", "n"]).rename_columns(["ts", "k"])))
+
+
+def judged_initial(graph: Graph, tmp_path: Path) -> Build:
+    build = Build(lambda function, schema, where: schema)
+    files = {name: ferry.parquet_files(tmp_path, ROWS, finite=name == "b") for name in ("a", "b")}
+    a, b = (Stream(build, Input(name, (), ROWS, None, 0)) for name in files)
+    refuse_initial(files, build.operators, [end.sink(ferry.console()) for end in graph(a, b)])
+    return build
+
+
+@pytest.mark.parametrize(("graph", "text"), [r[1:] for r in INITIAL], ids=[r[0] for r in INITIAL])
+def test_what_a_state_cannot_begin_from_is_refused(graph: Graph, text: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecRefused) as refused:
+        judged_initial(graph, tmp_path)
+    assert text in str(refused.value)
+
+
+def test_a_state_begins_from_sources_that_need_no_event_time(tmp_path: Path) -> None:
+    build = judged_initial(lambda a, b: [begun(a, b.event_time("ts", idle="1s").union(b))], tmp_path)
+    main, *initial = build.operators[0].inputs
+    assert [(one.origin, one.side, one.initial, one.time, one.idle_ms) for one in initial] == [
+        ("b", 1, True, None, None)
+    ] * 2
+    assert (main.initial, main.time) == (False, "ts") and build.operators[0].descriptor.windowed
+    assert Plan({}, tuple(build.operators), ()).first == ["b"]
+    again = judged_initial(lambda a, b: [counted(begun(a, b).event_time("n").map_batches(renamed), "x")], tmp_path)
+    assert len(again.operators) == 2, "an operator behind it has a watermark"
+
+
+def renamed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.rename_columns(["k", "ts"])

@@ -158,3 +158,11 @@ def test_a_receipt_has_the_greatest_event_time_of_each_flow() -> None:
     made._read([("sales", "{}")])
     assert made.flows == {1: {"north": True, "south": False}} and not made.flush
     assert made.maxima == {1: {"": 3, "north": 70, "south": 20}} and made.malformed == 4
+
+
+def test_records_from_which_states_begin_have_no_event_times_also_where_others_have() -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {1: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+    records = pa.record_batch({"k": [1, 2], "window_end": ["never", "soon"]})
+    made._contribute("old", Feed(1, (), ("k",), None, None, None, initial=True), records)
+    assert sum(b.num_rows for b in made.fragmenters[1].drain()) == 2 and not made.maxima

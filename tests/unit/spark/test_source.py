@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import ferry
+from ferry.contract.errors import Fault
 from ferry.spark.source import FLOWS, SplitsReader
+from ferry.spark.splits import WHOLE
 from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 
@@ -18,6 +22,7 @@ class Waiting:
     """A source with so many rows; a position is a number of them."""
 
     rows: int
+    finite: bool = False
 
     def start(self) -> int:
         return 0
@@ -26,12 +31,12 @@ class Waiting:
         return min(start + max_rows, self.rows)
 
     def ended(self, position: int) -> bool:
-        return False
+        return self.finite and position == self.rows
 
 
-def taken(tmp_path: Path, sources: Any, epochs: int = 1) -> dict[str, int]:
+def taken(tmp_path: Path, sources: Any, epochs: int = 1, first: Any = MappingProxyType({})) -> dict[str, int]:
     """Positions after some epochs of 90 rows at most."""
-    reader = SplitsReader(sources, 90, 2, str(tmp_path / "tick"), False)
+    reader = SplitsReader(sources, 90, 2, str(tmp_path / "tick"), False, first)
     offset = reader.initialOffset()
     for _ in range(epochs):
         offset = reader.latestOffset(offset, None)
@@ -48,6 +53,22 @@ def test_what_has_nothing_new_leaves_its_share_to_the_others(tmp_path: Path) -> 
     assert taken(tmp_path, some) == {"a": 45, "b": 30, "c": 0}
     assert taken(tmp_path, some, 2) == {"a": 135, "b": 30, "c": 0}
     assert taken(tmp_path, {"a": Waiting(0), "b": Waiting(0)}) == {"a": 0, "b": 0}
+
+
+def test_what_states_begin_from_is_read_to_its_end_before_all_else(tmp_path: Path) -> None:
+    some = {"a": Waiting(1000), "b": Waiting(100, True), "c": Waiting(30, True), "d": Waiting(1000)}
+    first = {"b": 60, "c": 60}
+    assert taken(tmp_path, some, 1, first) == {"a": 0, "b": 60, "c": 30, "d": 0}
+    assert taken(tmp_path, some, 2, first) == {"a": 0, "b": 100, "c": 30, "d": 0}
+    assert taken(tmp_path, some, 3, first) == {"a": 45, "b": 100, "c": 30, "d": 45}
+    assert taken(tmp_path, {**some, "c": Waiting(30)}, 5, first) == {"a": 0, "b": 100, "c": 30, "d": 0}, "more may come"
+
+
+def test_beside_sources_that_do_not_wait_it_is_in_the_first_epoch(tmp_path: Path) -> None:
+    some = {"a": Waiting(1000), "b": Waiting(500, True), "c": Waiting(300, True)}
+    assert taken(tmp_path, some, 1, {"b": WHOLE, "c": WHOLE}) == {"a": 0, "b": 500, "c": 300}
+    with pytest.raises(Fault, match="source 'a', from which an operator's state begins, did not end"):
+        taken(tmp_path, some, 1, {"a": WHOLE})
 
 
 def test_streams_of_one_generator_count_each_other(tmp_path: Path) -> None:
