@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,11 +52,12 @@ class Side(NamedTuple):
 
 
 class Timely(NamedTuple):
-    """A record that has a window still, and the operator's watermark before its epoch."""
+    """A record that has a window still, its epoch, and the operator's watermark before that."""
 
     user: str
     ts: int
     low: int
+    epoch: int
 
     def ends(self, size: int, slide: int) -> set[int]:
         """Of the windows that it is in, and that were not final before."""
@@ -73,7 +74,7 @@ def judged(last_end: Callable[[int], int], *sides: Side) -> tuple[list[list[Time
         for number, side in enumerate(sides):
             for one in side.epochs[epoch]:
                 if last_end(one[1]) > low:
-                    timely[number].append(Timely(one[0], one[1], low))
+                    timely[number].append(Timely(one[0], one[1], low, epoch))
                 else:
                     late[number].append(one)
                 greatest[number] = max(greatest[number], one[1])
@@ -88,6 +89,19 @@ def rows(output: Path, name: str, *columns: str) -> Counter[tuple[Any, ...]]:
         table = pq.ParquetFile(file).read()
         found.update(tuple(row[column] for column in columns or table.column_names) for row in table.to_pylist())
     return found
+
+
+def near(clicks: Sequence[Timely], views: Sequence[Timely]) -> Iterator[tuple[str, int, int]]:
+    """Pairs of a click and a view that is at most two seconds before, or less than three after it.
+
+    One of an earlier epoch is kept until the watermark has reached what can match it.
+    """
+    for one in clicks:
+        for two in views:
+            if one.user == two.user and one.ts - 2_000 <= two.ts < one.ts + 3_000:
+                kept = one.ts + 3_000 > two.low if one.epoch < two.epoch else two.ts + 2_000 >= one.low
+                if kept or one.epoch == two.epoch:
+                    yield one.user, one.ts, two.ts
 
 
 def test_what_comes_too_late_goes_to_a_sink_once_whatever_dies(tmp_path: Path) -> None:
@@ -157,7 +171,16 @@ def test_what_comes_too_late_goes_to_a_sink_once_whatever_dies(tmp_path: Path) -
     tops = Counter((one.user, end) for one in timely for end in one.ends(4_000, 4_000))
     assert rows(out, "tops", "user", "window_end", "num") == Counter((*key, n) for key, n in tops.items())
 
-    assert (result.summary["late"], result.summary["malformed"]) == (late_ones, 2 + 5), (
-        "a null time is malformed to each of the five operators that read it",
+    (left, right), (late, other) = judged(lambda ts: ts + 5_000, Side(made), Side(viewed))
+    check("late_near_clicks", late)
+    check("late_near_views", other)
+    assert rows(out, "near", "user", "click", "view") == Counter(near(left, right))
+
+    (timely,), (late,) = judged(lambda ts: ts + 1, Side(made))
+    check("late_echo", late)
+    assert rows(out, "echo", "user", "ts") == Counter((one.user, one.ts) for one in timely)
+
+    assert (result.summary["late"], result.summary["malformed"]) == (late_ones, 2 + 7), (
+        "a null time is malformed to each of the seven operators that read it",
         result.summary,
     )

@@ -26,7 +26,7 @@ from ferry.spark.pipeline import (
     Operator,
     key_type,
 )
-from ferry.spark.processes import ProcessInput, process_descriptor, shared
+from ferry.spark.processes import EACH_TIME, ProcessInput, process_descriptor, shared
 from ferry.spark.windowed import (
     RowStream,
     SessionStream,
@@ -36,6 +36,7 @@ from ferry.spark.windowed import (
     join_of,
     kept,
     read_by,
+    with_late,
 )
 from ferry.spark.words import EachRecord, LastRows, SessionGap
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessor
     from pyspark.sql.types import StructType
 
+    from ferry.spark.sinks import Sink
     from ferry.spark.stream import Stream
 
 
@@ -163,6 +165,7 @@ class KeyedStream:
         pandas: bool = False,
         order: str | None = None,
         initial_state: KeyedStream | None = None,
+        late: Sink | None = None,
     ) -> Stream:
         """Run a class that was written for PySpark's `transformWithState` or `transformWithStateInPandas`, as it is.
 
@@ -177,9 +180,12 @@ class KeyedStream:
             order: a column in whose order an epoch's records of a key are taken, otherwise that of their event times.
             initial_state: a stream of finite files, or of another source of Ferry's that ends, with a key of the same types:
                 its records go to `handleInitialState` before any other record of the job is read. It needs no event time.
+            late: a sink for the records that are behind the watermark, which the processor does not see: they are counted,
+                and go there as they came, with all columns.
         Returns: the rows that it gives; call `.event_time(column)` before another operator.
         Raises: SpecRefused, if instances could not make the processor anew, or its state has types that cannot be kept; or
-            if the initial state has no end, is made by an operator, or is read as something else, too.
+            if the initial state has no end, is made by an operator, or is read as something else, too; or if `late` is
+            given where nothing is, without an event time.
         Example:
             >>> per_auction = bids.event_time("ts").key_by("auction")
             >>> counts = per_auction.transform_with_state("counts", RunningCount(), "auction LONG, n LONG", time_mode="None")
@@ -188,7 +194,9 @@ class KeyedStream:
         """
         others = [] if initial_state is None else [self._initial(name, initial_state)]
         made = hosted(name, processor, output, time_mode, pandas)
-        return self._processed(name, made, *others, order=order, columns=[None] * (1 + len(others)), needs_time=False)
+        columns = [None] * (1 + len(others))
+        fired = self._processed(name, made, *others, order=order, columns=columns, needs_time=late is not None)
+        return with_late(fired, EACH_TIME, (late, *(None for _ in others)))
 
     def join(
         self,
@@ -198,6 +206,7 @@ class KeyedStream:
         right: dict[str, str] | Sequence[str],
         within: int | str | tuple[int | str, int | str] | None = None,
         where: Sequence[tuple[str, str, str]] = (),
+        late: tuple[Sink | None, Sink | None] | None = None,
     ) -> Stream:
         """Pairs of records of both streams with the same key, emitted when the later one arrives.
 
@@ -209,9 +218,11 @@ class KeyedStream:
             within: how long after the left record the right one may be, less than that: "12h", or a pair of bounds such as
                 ("-10s", "10s"), of which the first one is still within. None: any time; then rows are kept for ever.
             where: further conditions on output columns, such as ("price", ">=", "reserve").
+            late: a pair of sinks, for records of the left and of the right stream that come when nothing is kept any more
+                that they could match, as for windows. Without `within` nothing is late.
         Returns: a stream of the left columns, and the right columns. Call `.event_time(column)` before another operator.
-        Raises: SpecRefused, if the keys differ in type, a column is missing, an output column is there twice, or the bounds
-            leave no time.
+        Raises: SpecRefused, if the keys differ in type, a column is missing, an output column is there twice, the bounds
+            leave no time, or `late` is given without any.
         Example:
             >>> sellers = auctions.event_time("ts").key_by("seller")
             >>> near = people.event_time("ts").key_by("id").join("near", sellers, ["name"], {"auction": "id"}, within="12h")
@@ -220,7 +231,13 @@ class KeyedStream:
         """
         lower, upper = bounds_of(within)
         join = IntervalJoin(kept(left), kept(right), lower, upper, [list(one) for one in where])
-        return join_of(self, name, self._other(f"join {name!r}", other), join)
+        fired = join_of(self, name, self._other(f"join {name!r}", other), join)
+        if lower is None or upper is None:
+            if late is not None:
+                raise SpecRefused(f"join {name!r}: without within= nothing is late; leave late= out, or give bounds")
+            return fired
+        # Both sides are late alike: when the last one that matches a record is not kept any more.
+        return with_late(fired, Window(upper - lower, 1), late)
 
     def _processed(
         self,

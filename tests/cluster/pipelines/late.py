@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
 
 import ferry
 
@@ -26,8 +29,18 @@ def paid(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column("cents", pc.multiply(batch.column("amount"), 100))
 
 
+class Echo(StatefulProcessor):
+    """Gives what it is given."""
+
+    def init(self, handle: Any) -> None:
+        """Nothing is kept."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        yield from (Row(user=key[0], ts=row.ts) for row in rows)
+
+
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """Two operators on one source, a join, united streams, and an operator behind another one."""
+    """Operators of every kind that leaves late records out; one source, a join, united streams, and one behind another."""
     clicks, views = streams["clicks"].event_time("ts"), streams["views"]
     per_user = clicks.key_by("user")
     minutes = per_user.window(ferry.tumbling("10s"))
@@ -49,5 +62,14 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     pairs = per_user.window(ferry.rows(2)).aggregate("pairs", ["user", "ts"], order="ts", most=ferry.max("amount"))
     again = pairs.event_time("ts").key_by("user").window(ferry.tumbling("4s"))
     tops = again.aggregate("tops", num=ferry.count(), late=ferry.parquet("late_tops"))
-    fired = {"sums": sums, "visits": visits, "both": both, "seen": seen, "tops": tops}
+    near = per_user.join(
+        "near",
+        views.event_time("ts").key_by("user"),
+        {"user": "user", "click": "ts"},
+        {"view": "ts"},
+        within=("-2s", "3s"),
+        late=(ferry.parquet("late_near_clicks"), ferry.parquet("late_near_views")),
+    )
+    echo = per_user.transform_with_state("echo", Echo(), "user STRING, ts LONG", late=ferry.parquet("late_echo"))
+    fired = {"sums": sums, "visits": visits, "both": both, "seen": seen, "tops": tops, "near": near, "echo": echo}
     return [stream.sink(ferry.parquet(name)) for name, stream in fired.items()]

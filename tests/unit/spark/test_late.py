@@ -12,10 +12,15 @@ from ferry.contract.descriptors import Window
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.schemas import fired_schema
 from ferry.process.aggregator import Functions
+from ferry.process.harness import ProcessHarness
+from ferry.process.interval import IntervalJoin
 from ferry.spark.late import late_of
 from ferry.spark.pipeline import Build, Input
 from ferry.spark.stream import Stream
+from ferry.spark.windowed import bounds_of
+from tests.unit.streams import RunningCount
 
+TIMED = pa.schema([("k", pa.string()), ("ts", pa.int64())])
 ROWS = pa.schema([("k", pa.string()), ("ts", pa.int64()), ("more", pa.list_(pa.int64()))])
 SINK, OTHER = ferry.parquet("late"), ferry.parquet("other")
 
@@ -69,6 +74,45 @@ def test_each_side_of_a_join_has_a_sink_of_its_own_or_none(rows: Stream) -> None
     nobody = at(0, k=None)
     assert late(join, 5_000, *at(0), *nobody) == at(0), "they have no partner at any time, and are not counted"
     assert late(join, 5_000, *at(0), *nobody, number=1) == [*at(0), *nobody], "an outer join would have kept them"
+
+
+@pytest.mark.parametrize(("within", "first"), [("5s", 95_000), (("-3s", "4s"), 93_000)])
+def test_a_record_of_an_interval_join_is_late_when_its_last_partner_is_not_kept(
+    rows: Stream, within: Any, first: int
+) -> None:
+    key = rows.key_by("k")
+    key.join("near", key, {"mine": "ts"}, {"theirs": "ts"}, within=within, late=(SINK, OTHER))
+    assert [(one.inputs[0].side, one.sink) for one in rows.build.late] == [(0, SINK), (1, OTHER)]
+    for number in (0, 1):
+        assert late(rows, 100_000, *at(first - 1, first, first + 1, 100_000), number=number) == at(first - 1, first)
+    columns = {"mine": "ts"}, {"theirs": "ts"}
+    lower, upper = bounds_of(within)
+    for side in (0, 1):
+        harness = ProcessHarness(IntervalJoin(*columns, lower, upper), TIMED, "k", TIMED)
+        harness.epoch(watermark=100_000)
+        given: list[Any] = [None, None]
+        given[side] = [{"k": "a", "ts": ts} for ts in (first - 1, first, first + 1)]
+        harness.epoch(*given)
+        assert harness.late == 2, "as many as it counts"
+
+
+def test_what_is_behind_the_watermark_is_late_for_a_processor_of_spark(rows: Stream) -> None:
+    key, output = rows.key_by("k"), "auction STRING, n LONG"
+    found = key.transform_with_state("n", RunningCount(), output, late=SINK)
+    assert late(found, 5_000, *at(4_999, 5_000), *at(0, k=None)) == [*at(4_999), *at(0, k=None)]
+    old = Stream(rows.build, Input("old", (), ROWS, None, 0)).key_by("k")
+    key.transform_with_state("m", RunningCount(), output, late=OTHER, initial_state=old)
+    assert [(one.operator, len(one.inputs), one.sink) for one in rows.build.late] == [(0, 1, SINK), (1, 1, OTHER)]
+    assert rows.build.late[1].inputs[0].origin == "rows", "an initial state is never late"
+
+
+def test_where_nothing_is_late_a_sink_for_it_is_refused(rows: Stream) -> None:
+    key = rows.key_by("k")
+    with pytest.raises(SpecRefused, match="join 'j': without within= nothing is late"):
+        key.join("j", key, {"mine": "ts"}, {"theirs": "ts"}, late=(SINK, None))
+    untimed = Stream(rows.build, Input("rows", (), ROWS, None, 0)).key_by("k")
+    with pytest.raises(SpecRefused, match="no event time; call"):
+        untimed.transform_with_state("t", RunningCount(), "n LONG", "None", late=SINK)
 
 
 def test_united_inputs_go_to_one_sink(rows: Stream) -> None:
