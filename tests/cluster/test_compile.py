@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 import ferry
 from ferry.contract.errors import SpecRefused
 from ferry.spark import compile
+from tests.unit.streams import RunningCount
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120), pytest.mark.xdist_group("one session of Spark")]
 
@@ -69,6 +70,12 @@ def plain(streams: Any, args: dict[str, Any]) -> Any:
 def streaming(spark: Any, args: dict[str, Any], change: Callable[[Any], Any] = lambda frame: frame) -> dict[str, Any]:
     schema = spark.read.parquet(args["files"]).schema
     return {"bid": change(spark.readStream.schema(schema).parquet(args["files"]))}
+
+
+def begun(streams: Any, args: dict[str, Any]) -> Any:
+    keyed, old = (streams[name].key_by("auction") for name in ("bid", "old"))
+    made = keyed.transform_with_state("counts", RunningCount(), "auction LONG, n LONG", "None", initial_state=old)
+    return made.sink(ferry.console())
 
 
 def transformed(function: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -130,6 +137,8 @@ REFUSED: list[tuple[str, Callable[..., Any], Callable[..., Any], str]] = [
     ("joined source", lambda s, a: streaming(s, a, lambda f: f.join(f.select("ts"), "ts")), plain, "'bid': Spark's Join of two"),
     ("malformed behind SQL", json_lines, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': malformed records"),
     ("flows behind SQL", flows, transformed(lambda f: f.where("ts > 0")), "transform on source 'bid': of which flow a record is"),
+    ("flows twice", flows, lambda st, a: st["bid"].event_time("ts", flow="price").key_by("auction").aggregate("a", n=ferry.count()).sink(ferry.console()), "flow='price', but the source names its flows by itself"),
+    ("endless initial state", lambda s, a: {**splits(s, a), "old": streaming(s, a)["bid"]}, begun, "initial_state comes from source 'old', which has no end"),
     ("batch source", lambda s, a: {"bid": s.read.parquet(a["files"])}, plain, "source 'bid': a batch DataFrame"),
     ("odd source", lambda s, a: {"bid": 3}, plain, "source 'bid': int is neither a streaming DataFrame nor"),
     ("unread source", lambda s, a: {**splits(s, a), "other": splits(s, a)["bid"]}, plain, "source 'other' is read by no operator"),

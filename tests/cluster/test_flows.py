@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster import runner
@@ -17,6 +20,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 PIPELINES = Path(__file__).parent / "pipelines"
 HOUR = 3_600_000
+SALES = pa.schema(
+    [("seq", pa.int64()), ("shop", pa.string()), ("ts", pa.int64()), ("amount", pa.int64()), ("partition", pa.int32())]
+)
 
 
 def job(folder: Path, name: str, **spec: Any) -> Path:
@@ -114,3 +120,49 @@ def test_the_windows_of_the_rest_fire_when_a_flow_is_idle(tmp_path: Path) -> Non
         f"SELECT shop, window_end, total FROM read_parquet('{result.output}/shops/*/*.parquet')"
     ).fetchall()
     assert sorted(rows) == shops.expected(3 * HOUR - 1000)
+
+
+def test_a_column_of_sparks_own_source_names_flows_and_states_begin_beside_it(tmp_path: Path) -> None:
+    shops, sums, begun, sales = ("north", "south", "west"), Counter[Any](), Counter[str](), 0
+    (tmp_path / "sales").mkdir()
+    (tmp_path / "opening").mkdir()
+    for number in range(12):  # a file of each partition an epoch; the second partition is an hour behind
+        partition = number % 2
+        rows = [
+            {"seq": sales + i, "shop": shops[i % 3], "ts": (1 - partition) * HOUR + number * 4_000 + i * 80,
+             "amount": 2**number * (i + 1), "partition": partition}
+            for i in range(50)
+        ]  # fmt: skip
+        sales += len(rows)
+        for row in rows:
+            sums[row["shop"], row["ts"] // 10_000 * 10_000 + 10_000] += row["amount"]
+        file = tmp_path / "sales" / f"{number:02}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows).cast(SALES), file)
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+    for number in range(5):
+        rows = [{"shop": shop, "amount": 10**number + i} for i, shop in enumerate(shops)]
+        begun.update({row["shop"]: row["amount"] for row in rows})
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "opening" / f"{number}.parquet")
+    args = {name: str(tmp_path / name) for name in ("sales", "opening")}
+    file = job(tmp_path, "partitions", args=args, epoch={"maxRows": 1, "interval": "300ms"})
+
+    def meanwhile(running: runner.Running) -> None:
+        def epochs() -> list[dict[str, Any]]:
+            return [r for r in running.records() if r["kind"] == "epoch"]
+
+        running.await_that(lambda: sum(r["rows"] for r in epochs()) == sales + 15, "end of the files", 200)
+        runner.stop(running)
+
+    at = ["epoch=0:prepare kill-driver", "epoch=1:commit kill-worker=0", "epoch=3:sink kill-driver"]
+    result = runner.run(file, tmp_path, at=at, meanwhile=meanwhile)
+    assert result.code == 0 and not result.left, result.story()
+    epochs = result.kinds("epoch")
+    assert sum(r["late"] for r in epochs) == 0 and epochs[0]["rows"] == 115, (
+        "the first epoch has all that states begin from"
+    )
+    watermark = 11 * 4_000 + 49 * 80 - 1_000
+    columns = "shop, window_end, total"
+    rows = duckdb.sql(f"SELECT {columns} FROM '{result.output}/sums/*/*.parquet' ORDER BY ALL").fetchall()
+    assert rows == sorted((*key, total) for key, total in sums.items() if key[1] <= watermark)
+    told = duckdb.sql(f"SELECT seq, begun FROM '{result.output}/begun/*/*.parquet' ORDER BY seq").fetchall()
+    assert told == [(seq, begun[shops[seq % 50 % 3]]) for seq in range(sales)]

@@ -98,14 +98,16 @@ class EpochNotes:
         letters: Iterable[str],
         now: int = 0,
         idle: Mapping[int, int] | None = None,
+        unlisted: Iterable[int] = (),
     ) -> EpochNotes:
         """With what the tasks of an operator's ingest have read.
 
-        `now`: when the epoch was planned. `idle`: timeouts by input, where there is one.
+        `now`: when the epoch was planned. `idle`: timeouts by input, where there is one. `unlisted`: inputs whose flows are
+        named by their records, and listed by nobody.
         """
         rows = sum(r.rows for r in receipts)
         malformed = sum(r.malformed for r in receipts)
-        mine = _advanced(self.maxima.get(operator, {}), receipts, now, idle or {})
+        mine = _advanced(self.maxima.get(operator, {}), receipts, now, idle or {}, unlisted)
         return replace(
             self,
             epoch=EpochCounts(self.epoch.rows + rows, self.epoch.malformed + malformed, self.epoch.late),
@@ -134,11 +136,15 @@ class EpochNotes:
 
 
 def _advanced(
-    before: Mapping[int, Clocks], receipts: Sequence[Receipt], now: int, idle: Mapping[int, int]
+    before: Mapping[int, Clocks],
+    receipts: Sequence[Receipt],
+    now: int,
+    idle: Mapping[int, int],
+    unlisted: Iterable[int],
 ) -> dict[int, Clocks]:
     """Clocks of the flows by input, after these receipts; inputs of which nothing is known are left out."""
     maxima: dict[int, dict[str, int]] = {}
-    listed: dict[int, Mapping[str, bool]] = {}
+    listed: dict[int, Mapping[str, bool]] = {side: {} for side in unlisted}
     for receipt in receipts:
         listed |= receipt.flows
         for side, flows in receipt.maxima.items():

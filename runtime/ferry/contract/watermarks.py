@@ -33,7 +33,8 @@ def advanced(
     """The clocks after an epoch, whose records have these greatest event times.
 
     `listed`: the flows that exist, and whether each has records that wait to be read; None: the source is one flow. A flow
-    that is not listed any more counts until it is idle. Where nothing is known of any, the timeout is of the whole input.
+    that is not listed any more, or never was, counts until it is idle; the last of them stay idle. Where nothing is known of
+    any, the timeout is of the whole input.
     """
     if listed is None:
         listed = {}
@@ -41,7 +42,7 @@ def advanced(
         kept = {""} & clocks.keys()
     else:
         kept = {flow for flow, clock in clocks.items() if flow and not _is_idle(clock, idle_ms, now)}
-    flows = kept | maxima.keys() | listed.keys()
+    flows = kept | maxima.keys() | listed.keys() or set(clocks)
     if not flows and idle_ms is not None:
         flows = {""}
     waiting = {flow for flow, waits in listed.items() if waits}

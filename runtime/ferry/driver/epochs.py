@@ -208,7 +208,8 @@ class Epochs:
             begun = before.next_operator(late)
         now, inputs = self._checkpoint.planned(step.epoch), self.plan.operators[step.operator].inputs
         idle = {side: source.idle_ms for side, source in enumerate(inputs) if source.idle_ms is not None}
-        notes = begun.add(step.operator, receipts, letters, now, idle)
+        unlisted = [side for side, source in enumerate(inputs) if source.flow is not None]
+        notes = begun.add(step.operator, receipts, letters, now, idle, unlisted)
         high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
         self._silent_at = self._next_silence(notes, now)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))

@@ -123,6 +123,11 @@ def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs
             )
     for source in (i for operator in operators for i in operator.inputs):
         made = sources.get(source.origin) if isinstance(source.origin, str) else None
+        if source.flow is not None and has_flows(made):
+            raise SpecRefused(
+                f"event_time on source {source.origin!r}: flow={source.flow!r}, but the source names its flows by itself; "
+                "leave one of both out"
+            )
         if not any(isinstance(step, Transform) for step in source.steps):
             continue
         if has_flows(made):

@@ -63,6 +63,7 @@ def feeds_of(operator: Operator, plan: Plan) -> dict[str, tuple[Feed, ...]]:
                 name in uncounted,
                 number,
                 source.initial,
+                source.flow,
             )
         )
         if name in uncounted:
@@ -93,8 +94,8 @@ def _columns(operator: Operator, source: Input) -> tuple[str, ...]:
     """The columns an input needs, when nothing but the operator looks at them."""
     fired = operator.descriptor.windowed and not source.initial
     time = source.time or ("window_end" if fired else None)
-    wanted = [*source.key, *(() if time is None else (time,)), *operator.descriptor.columns(source.side)]
-    return tuple(dict.fromkeys(wanted))
+    wanted = [*source.key, time, source.flow, *operator.descriptor.columns(source.side)]
+    return tuple(dict.fromkeys(column for column in wanted if column is not None))
 
 
 def run_ingest(

@@ -74,6 +74,8 @@ class Feed:
     """Of the input, where several are united on one side."""
     initial: bool = False
     """Records from which states begin have no event times, also where all others have."""
+    flow: str | None = None
+    """Column that says of which flow a record is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,8 @@ class _Task:
             batches = [made for batch in batches for made in batches_of(function(batch))]
         for batch in batches:
             for piece in in_pieces(batch):
-                self._contribute(name, feed, piece, flow)
+                for named, mine in [(flow, piece)] if feed.flow is None else by_flow(piece, feed.flow):
+                    self._contribute(name, feed, mine, named)
 
     def _contribute(self, name: str, feed: Feed, records: pa.RecordBatch, flow: str = "") -> None:
         records, time = (records, None) if feed.initial else timed(records, feed.time, self.work.descriptor)
@@ -266,6 +269,17 @@ def timed(
         return records, time
     ends = pc.subtract(records.column("window_end"), 1)
     return pa.RecordBatch.from_arrays([*records.columns, ends], names=[*records.schema.names, EVENT_TIME]), EVENT_TIME
+
+
+def by_flow(records: pa.RecordBatch, column: str) -> list[tuple[str, pa.RecordBatch]]:
+    """The records of each flow that this column names; a null is one, too, and so is an empty text."""
+    named = records.column(column)
+    plain = named.dictionary_decode() if pa.types.is_dictionary(named.type) else named
+    flows = pc.dictionary_encode(plain, null_encoding="encode")
+    names = [str(name) or "''" for name in flows.dictionary.to_pylist()]
+    if len(names) < 2:
+        return [(name, records) for name in names or [""]]
+    return [(name, records.filter(pc.equal(flows.indices, i))) for i, name in enumerate(names)]
 
 
 def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -270,7 +270,7 @@ class KeyedStream:
                     f"transform_with_state {name!r}: initial_state comes from {where}; it has to be there before any record "
                     "is read: take a source"
                 )
-        change = partial(replace, time=None, delay_ms=0, ahead_ms=None, idle_ms=None, initial=True)
+        change = partial(replace, time=None, delay_ms=0, ahead_ms=None, idle_ms=None, flow=None, initial=True)
         return KeyedStream(other.stream._each(change))
 
     def _key(self, name: str) -> tuple[tuple[str, KeyType], ...]:
@@ -285,6 +285,12 @@ class KeyedStream:
         if any(o.descriptor.name == name for o in operators):
             raise SpecRefused(f"two operators are named {name!r}; names identify state and must differ")
         sides = enumerate((self, *others))
-        inputs = (replace(one, side=side) for side, keyed in sides for one in keyed.stream._inputs)
-        operators.append(Operator(descriptor, tuple(inputs)))
+        inputs = tuple(replace(one, side=side) for side, keyed in sides for one in keyed.stream._inputs)
+        for one in inputs:
+            if one.flow is not None and one.flow not in one.schema.names:
+                raise SpecRefused(
+                    f"operator {name!r}: column {one.flow!r}, which names the flow, is gone; there are "
+                    f"{', '.join(one.schema.names)}: keep it until here"
+                )
+        operators.append(Operator(descriptor, inputs))
         return replace(self.stream, input=Input(descriptor.index, (), fired_schema(descriptor), None, 0), more=())

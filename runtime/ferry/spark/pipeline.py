@@ -59,6 +59,8 @@ class Input:
     """How far ahead of the clock an event time may be; None: as far as it likes."""
     idle_ms: int | None = None
     """How long a flow may be silent before the watermark goes on without it; None: as long as it likes."""
+    flow: str | None = None
+    """Column that says of which flow a record is; None: the source says it, or it is one flow."""
     side: int = 0
     """Of the operator that reads it: 1 for the right one of a join."""
     initial: bool = False

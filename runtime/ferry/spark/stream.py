@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
+from ferry.kernels.kinds import key_kind_of
 from ferry.spark.keyed import KeyedStream
 from ferry.spark.pipeline import (
     Batches,
@@ -92,10 +94,12 @@ class Stream:
         delay: int | str = 0,
         ahead: int | str | None = "1d",
         idle: int | str | None = None,
+        flow: str | None = None,
     ) -> Stream:
         """`column` is the event time; the watermark is the greatest one seen minus `delay`, of the slowest flow.
 
-        A source is one flow unless it names several: `parquet_files(..., flow=...)`, `json_files`, or a `FlowSplits`.
+        A source is one flow unless it names several: `parquet_files(..., flow=...)`, `json_files`, or a `FlowSplits`; or
+        unless its records do, in the column `flow`.
 
         Parameters:
             column: int64 milliseconds or a timestamp.
@@ -106,9 +110,11 @@ class Stream:
                 watermark back. Time in which the job was down counts; a flow whose records wait to be read is not idle.
                 When it brings records again, they are judged by the watermark as it is then. None: it is waited for, for
                 ever. If all flows of all inputs of an operator are idle, its watermark stays where it is.
+            flow: a column that says of which flow a record is, such as "partition" of Spark's Kafka source. Nobody lists
+                these flows: they are waited for from their first record on, and idle also when more waits to be read.
         Returns: the same records, with an event time.
-        Raises: SpecRefused, if there is no such column, it holds no times, or a duration is none; or if `idle` is given for
-            rows that an operator fired, which bring its watermark.
+        Raises: SpecRefused, if there is no such column, it holds no times, or a duration is none; if `idle` or `flow` is
+            given for rows that an operator fired, which bring its watermark; or if the source has named its flows already.
         Example:
             >>> timed = bids.event_time("ts", delay="3s", idle="30s")
         """
@@ -118,15 +124,26 @@ class Stream:
             raise SpecRefused(f"event_time: column {column!r} is {kind}; int64 milliseconds or a timestamp is needed")
         ahead_ms = None if ahead is None else milliseconds(ahead, "ahead")
         delay_ms, idle_ms = milliseconds(delay, "delay"), self._idle(idle)
-        return self._each(lambda one: replace(one, time=column, delay_ms=delay_ms, ahead_ms=ahead_ms, idle_ms=idle_ms))
+        if flow is not None:
+            self._refuse_fired("flow")
+            self._column(flow, "event_time")
+            if key_kind_of(kind := self.input.schema.field(flow).type) is None:
+                raise SpecRefused(
+                    f"event_time: column {flow!r} is {kind}, which names no flow; use an integer or a text"
+                )
+        change = partial(replace, time=column, delay_ms=delay_ms, ahead_ms=ahead_ms, idle_ms=idle_ms, flow=flow)
+        return self._each(change)
+
+    def _refuse_fired(self, given: str) -> None:
+        if any(isinstance(one.origin, int) for one in self._inputs):
+            raise SpecRefused(
+                f"event_time on {self._where()}: rows that it fires bring its watermark; give {given}= to its inputs"
+            )
 
     def _idle(self, idle: int | str | None) -> int | None:
         if idle is None:
             return None
-        if any(isinstance(one.origin, int) for one in self._inputs):
-            raise SpecRefused(
-                f"event_time on {self._where()}: rows that it fires bring its watermark; give idle= to its inputs"
-            )
+        self._refuse_fired("idle")
         if (idle_ms := milliseconds(idle, "idle")) == 0:
             raise SpecRefused(f"event_time on {self._where()}: idle={idle!r} is no time at all; a flow needs some")
         return idle_ms

@@ -133,6 +133,14 @@ def test_an_input_of_which_no_flow_is_known_has_a_timeout_too() -> None:
     assert advanced(clocks, {}, {"a": False}, 100, 60) == {"a": FlowClock(None, 60)}
 
 
+def test_the_last_flows_of_which_nobody_keeps_a_list_stay_idle() -> None:
+    clocks = advanced({}, {"a": 5, "b": 6}, {}, 100, 0)
+    for now in (100, 150, 500):
+        clocks = advanced(clocks, {}, {}, 100, now)
+        assert clocks == {"a": FlowClock(5, 0), "b": FlowClock(6, 0)} and input_watermark(clocks, 0, 100, now) is None
+    assert advanced(clocks, {"c": 7}, {}, 100, 600) == {"c": FlowClock(7, 600)}
+
+
 def test_a_clock_that_was_put_back_makes_a_flow_idle_no_later_than_its_timeout_from_then_on() -> None:
     clocks = advanced({"": FlowClock(5, 1000)}, {}, None, 100, 300)
     assert clocks == {"": FlowClock(5, 300)}

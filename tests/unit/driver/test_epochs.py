@@ -27,7 +27,8 @@ from ferry.spark.ingest import IngestWork
 def operator(*idle_ms: int | None, origin: str | int = "a") -> Any:
     """One with such inputs; their delay is 10."""
     idles = idle_ms or (None,)
-    inputs = [SimpleNamespace(origin=origin, delay_ms=10, idle_ms=idle, initial=False) for idle in idles]
+    said = {"origin": origin, "delay_ms": 10, "initial": False, "flow": None}
+    inputs = [SimpleNamespace(**said, idle_ms=idle) for idle in idles]
     return SimpleNamespace(inputs=inputs, descriptor=SimpleNamespace(name="counts"))
 
 
@@ -122,6 +123,17 @@ def test_a_flow_that_lags_holds_the_watermark_back_until_it_is_idle(
     assert driver.epoch(21, {0: {"fast": 5000}}, both) == 4990
     assert driver.epoch(40, {}, {0: {"fast": False, "slow": True}}) == 4990, "what waits to be read is waited for"
     assert driver.epoch(41, {0: {"fast": 6000}}, both) == 4990
+
+
+def test_flows_that_records_name_are_waited_for_though_nobody_lists_them(tmp_path: Path) -> None:
+    counts = operator(3000)
+    counts.inputs[0].flow = "partition"
+    driver = _Driver(tmp_path, counts)
+    assert driver.epoch(1, {0: {"0": 3600, "1": 50}}) == 40
+    assert driver.epoch(2, {0: {"0": 3700}}) == 40
+    assert driver.epoch(3, {}) == 40, "no task has said anything"
+    assert driver.epoch(4, {0: {"0": 3800}}) == 3790, "the other is idle"
+    assert driver.epoch(9, {}) == 3790 and driver.epoch(10, {0: {"1": 3900}}) == 3890, "all were"
 
 
 def _another(driver: _Driver, folder: Path, *operators: Any) -> _Driver:

@@ -13,6 +13,7 @@ from ferry.spark.pipeline import Build, Input
 from ferry.spark.splits import Splits
 from ferry.spark.stream import Stream
 from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
+from tests.unit.streams import RunningCount
 
 DAY = 86_400_000
 BID = pa.schema([("ts", pa.int64()), ("auction", pa.int64())])
@@ -40,3 +41,21 @@ def test_event_times_of_records_may_be_a_day_ahead_of_the_clock(tmp_path: Path) 
 def test_generators_and_fired_rows_do_not_follow_the_clock(tmp_path: Path) -> None:
     assert feed_of(NexmarkSplits(NexmarkGenerator(), "bid"), 0) is None
     assert feed_of(ferry.parquet_files(tmp_path, schema=BID), 1) is None
+
+
+def test_a_task_reads_the_column_of_the_flow_and_no_time_of_an_initial_state(tmp_path: Path) -> None:
+    build = Build(lambda function, schema, where: schema)
+    schema = pa.schema([*BID, ("partition", pa.int32()), ("more", pa.string())])
+    bids, old = (Stream(build, Input(name, (), schema, None, 0)) for name in ("bids", "old"))
+    keyed = bids.event_time("ts", flow="partition").key_by("auction")
+    keyed.window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
+    keyed.transform_with_state("b", RunningCount(), "n LONG", initial_state=old.event_time("ts").key_by("auction"))
+    plan = Plan(
+        {n: ferry.parquet_files(tmp_path, schema, finite=True) for n in ("bids", "old")}, tuple(build.operators), ()
+    )
+    (first,) = feeds_of(build.operators[0], plan)["bids"]
+    assert (first.columns, first.flow) == (("auction", "ts", "partition"), "partition")
+    feeds = feeds_of(build.operators[1], plan)
+    assert feeds["bids"][0].flow == "partition" and not feeds["bids"][0].initial
+    assert (feeds["old"][0].initial, feeds["old"][0].time, feeds["old"][0].flow) == (True, None, None)
+    assert set(feeds["old"][0].columns or ()) == {*schema.names}, "not a column window_end"

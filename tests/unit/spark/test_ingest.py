@@ -18,7 +18,7 @@ from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.spark import ingest
 from ferry.spark.fragment import Fragmenter
-from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestWork, _Task, in_turn, ingest_shares
+from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestWork, _Task, by_flow, in_turn, ingest_shares
 from ferry.spark.splits import Flow
 
 HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
@@ -166,3 +166,18 @@ def test_records_from_which_states_begin_have_no_event_times_also_where_others_h
     records = pa.record_batch({"k": [1, 2], "window_end": ["never", "soon"]})
     made._contribute("old", Feed(1, (), ("k",), None, None, None, initial=True), records)
     assert sum(b.num_rows for b in made.fragmenters[1].drain()) == 2 and not made.maxima
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int32(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_a_column_may_say_of_which_flow_a_record_is(kind: pa.DataType) -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {0: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+    feed = Feed(0, (), ("k",), "t", None, None, flow="partition", number=2)
+    for partitions, times in (([7, 8, None, 7], [50, 20, 5, 60]), ([8, 8], [30, 2**62]), ([], [])):
+        of = pa.array([None if n is None else n if kind == pa.int32() else str(n) for n in partitions], kind)
+        columns = [pa.array([1] * len(times), pa.int64()), pa.array(times, pa.int64()), of]
+        made._add("s", feed, pa.record_batch(columns, ["k", "t", "partition"]))
+    assert made.maxima == {2: {"7": 60, "8": 30, "None": 5}} and (made.rows, made.malformed) == (6, 1)
+    drained = made.fragmenters[0].drain()
+    assert sum(sum(b["n"].to_pylist()) for b in drained) == 5
+    assert by_flow(pa.record_batch({"p": ["", "a"]}), "p")[0][0] == "''", "a name of its own"

@@ -55,6 +55,7 @@ def test_an_aggregate_declares_its_operator_and_its_output(bids: Stream, build: 
 def test_a_timeout_of_silent_flows_goes_with_the_input(bids: Stream, build: Build) -> None:
     assert bids.event_time("ts").input.idle_ms is None
     assert bids.event_time("ts", delay="3s", idle="30s").input.idle_ms == 30_000
+    assert bids.event_time("ts", flow="channel").input.flow == "channel" and bids.event_time("ts").input.flow is None
 
 
 def test_keys_of_many_types_are_declared_and_fired_as_they_were(build: Build) -> None:
@@ -151,6 +152,10 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("no such time", lambda b, p: b.event_time("when"), "event_time on source 'bid': no column 'when'; there are ts, auction"),
     ("time of text", lambda b, p: b.event_time("channel"), "column 'channel' is string; int64 milliseconds or a timestamp"),
     ("idle at once", lambda b, p: b.event_time("ts", idle=0), "event_time on source 'bid': idle=0 is no time at all"),
+    ("flow of rows", lambda b, p: windowed(b).aggregate("a", n=ferry.count()).event_time("window_end", flow="n"), "event_time on operator 'a': rows that it fires bring its watermark; give flow= to its inputs"),
+    ("no flow", lambda b, p: b.event_time("ts", flow="chanel"), "event_time on source 'bid': no column 'chanel'"),
+    ("flow of lists", lambda b, p: p.event_time("at", flow="tags"), "column 'tags' is list<item: string>, which names no flow"),
+    ("flow is gone", lambda b, p: b.event_time("ts", flow="channel").map_batches(lambda r: r.select(["ts", "auction"])).key_by("auction").aggregate("a", n=ferry.count()), "operator 'a': column 'channel', which names the flow, is gone; there are ts, auction"),
     ("idle rows", lambda b, p: windowed(b).aggregate("a", n=ferry.count()).event_time("window_end", idle="1s"), "event_time on operator 'a': rows that it fires bring its watermark; give idle= to its inputs"),
     ("negative delay", lambda b, p: b.event_time("ts", delay=-1), "delay: -1 is negative"),
     ("odd delay", lambda b, p: b.event_time("ts", delay="soon"), "delay: 'soon' is not a duration"),
