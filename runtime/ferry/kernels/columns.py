@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ferry.contract import names
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Exhausted
+from ferry.contract.errors import Exhausted, SpecRefused
 from ferry.kernels import hashing, schemas, values
 from ferry.kernels.aggregates import state_columns, words_of
 from ferry.kernels.grouping import (
@@ -57,6 +57,16 @@ class PartialArrays:
 def integers(column: pa.Array) -> Ints:
     """An int64 column without nulls as a writable array."""
     return np.require(column.to_numpy(zero_copy_only=True), np.int64, ["C", "W"])
+
+
+def cast(descriptor: OperatorDescriptor, column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """The column as that type. Raises SpecRefused with its name when it cannot be."""
+    if column.type == kind:
+        return column
+    try:
+        return pc.cast(column, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+        raise SpecRefused(f"operator {descriptor.name}: column {name} is {column.type}, {kind} is needed: {e}") from e
 
 
 def binary(column: pa.Array) -> tuple[Ints, Bytes]:

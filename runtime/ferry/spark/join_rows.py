@@ -8,7 +8,7 @@ import pyarrow as pa
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels import columns, schemas
 from ferry.kernels.values import named_type
-from ferry.spark.records import KeyedRecords, cast
+from ferry.spark.records import KeyedRecords
 
 
 class JoinRows:
@@ -32,7 +32,7 @@ class JoinRows:
             for name, source, kind in side.columns:
                 arrow = named_type(kind)
                 if number == self._side:
-                    out.append(cast(d, records.batch.column(source), arrow, f"{source} (as {name})"))
+                    out.append(columns.cast(d, records.batch.column(source), arrow, f"{source} (as {name})"))
                 else:
                     out.append(pa.nulls(rows, arrow))
         made = pa.RecordBatch.from_arrays(out, schema=schemas.rows_schema(d))

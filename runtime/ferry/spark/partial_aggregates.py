@@ -5,20 +5,14 @@ Memory is bounded: a full table becomes an output batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import assert_never
-
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ValueType
-from ferry.contract.errors import SpecRefused
-from ferry.kernels import aggregates, columns, sketch, values
-from ferry.kernels.grouping import CELLS, NO_INTS, Groups, Ints
-from ferry.kernels.kept import StateColumn
-from ferry.spark.records import KeyedRecords, cast
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.kernels import aggregates, columns
+from ferry.kernels.contributions import contribute, records_at_once
+from ferry.kernels.grouping import CELLS, NO_INTS, Groups
+from ferry.spark.records import KeyedRecords
 
 GROUPS_MAX = 1 << 18
 """Groups of one task before they become an output batch: 8 MiB for count()."""
@@ -28,11 +22,6 @@ GROUPS_BYTES_MAX = 64 * 1024 * 1024
 
 KEY_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of keys of one task before they become an output batch."""
-
-CELLS_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes of state that records are made at a time."""
-
-Has = np.bool_ | npt.NDArray[np.bool_]
 
 
 class PartialAggregates:
@@ -47,7 +36,7 @@ class PartialAggregates:
             min(groups_max, GROUPS_BYTES_MAX // (8 * (CELLS + codes.size))),
             KEY_BYTES_MAX,
         )
-        self._at_once = max(1, CELLS_BYTES_MAX // (8 * max(1, codes.size)))
+        self._at_once = records_at_once(descriptor)
         self._full: list[pa.RecordBatch] = []
 
     @property
@@ -62,7 +51,8 @@ class PartialAggregates:
             self._add(records.slice(begin, self._at_once))
 
     def _add(self, r: KeyedRecords) -> None:
-        cells, start = self._cells(r), 0
+        cells, start = np.empty((r.batch.num_rows, self._groups.codes.size), np.int64), 0
+        contribute(self._descriptor, r.batch, r.times, cells)
         while True:
             start = self._groups.add(r.slices, r.hashes, r.keys, r.offsets, r.data, NO_INTS, cells, start)
             if start == r.hashes.size:
@@ -83,93 +73,3 @@ class PartialAggregates:
         if self._groups.count:
             self._full.append(columns.from_groups(self._descriptor, self._groups.rows(), self._groups.heap))
             self._groups.clear()
-
-    def _cells(self, records: KeyedRecords) -> Ints:
-        cells = np.empty((records.batch.num_rows, self._groups.codes.size), np.int64)
-        cells[:, aggregates.words_of(aggregates.value_columns(self._descriptor)) :] = 0
-        for place in aggregates.places(self._descriptor):
-            valid = _valid(records.batch, place.aggregate)
-            has = np.True_ if valid is None else valid.to_numpy(zero_copy_only=False)
-            contribution, at = _Contribution(self._descriptor, records, place.aggregate, valid, has), place.word
-            for state in place.columns:
-                into = cells[:, at] if state.words == 1 else cells[:, at : at + state.words]
-                into[:] = contribution.to(state)
-                at += state.words
-            if place.function.nullable:
-                cells[:, -1] |= np.int64(1 << place.first) * has
-        return cells
-
-
-@dataclass(frozen=True, slots=True)
-class _Contribution:
-    """What records contribute to the state of one aggregate."""
-
-    descriptor: OperatorDescriptor
-    records: KeyedRecords
-    aggregate: Aggregate
-    valid: pa.Array | None
-    has: Has
-    """`valid` as numpy has it: which records are not left out"""
-
-    def to(self, state: StateColumn) -> Ints | Has | int:
-        """Cells of one state column."""
-        match state.source:
-            case "column" | "-column":
-                return self._values(self.aggregate.column, self.aggregate.number, state)
-            case "by":
-                return self._values(self.aggregate.by, self.aggregate.by_number, state)
-            case "one":
-                return self.has
-            case "zero":
-                return 0
-            case "time":
-                return self._timely(columns.integers(self.records.times), state)
-            case "-time":
-                return self._timely(-columns.integers(self.records.times), state)
-            case "sketch":
-                return self._sketches(self.aggregate.column)
-            case _:
-                assert_never(state.source)
-
-    def _timely(self, times: Ints, state: StateColumn) -> Ints:
-        return times if self.valid is None else np.where(self.has, times, np.int64(state.neutral))
-
-    def _values(self, name: str | None, value: ValueType, state: StateColumn) -> Ints:
-        """One word of a column's values, with the neutral one where the record is left out."""
-        assert name is not None
-        column = self.records.batch.column(name)
-        if value == "int" and pa.types.is_floating(column.type):
-            raise SpecRefused(
-                f"operator {self.descriptor.name}: column {name} is {column.type}: declare the aggregate as float"
-            )
-        kind = values.arrow_type("float" if state.number == "float" else value)
-        if state.number == "float" and (pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)):
-            column = column.cast(kind, safe=False)  # A mean of great integers is as exact as a double is.
-        words = values.cells(cast(self.descriptor, column, kind, name), state.word)
-        if state.source == "-column":
-            words = pc.bit_wise_not(words)
-        if self.valid is not None:
-            words = pc.if_else(self.valid, words, pa.scalar(state.neutral, words.type))
-        found: Ints = words.to_numpy(zero_copy_only=True).view(np.int64)
-        return found
-
-    def _sketches(self, name: str | None) -> Ints:
-        assert name is not None
-        column = self.records.batch.column(name)
-        if not columns.hashable(column.type):
-            raise SpecRefused(f"operator {self.descriptor.name}: column {name} is {column.type}, which has no hash")
-        counted = np.broadcast_to(self.has, len(column)).copy()
-        sketches: Ints = sketch.singles(columns.value_hashes(column), counted)
-        return sketches
-
-
-def _valid(batch: pa.RecordBatch, aggregate: Aggregate) -> pa.Array | None:
-    """Which records have all columns of an aggregate; None: all have."""
-    used = (batch.column(name) for name in (aggregate.column, aggregate.by) if name is not None)
-    valid = None
-    for column in used:
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()  # The dictionary itself may have nulls.
-        if column.null_count:
-            valid = column.is_valid() if valid is None else pc.and_(valid, column.is_valid())
-    return valid

@@ -8,7 +8,7 @@ import pyarrow as pa
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import SpecRefused
 from ferry.kernels import columns, schemas
-from ferry.spark.records import KeyedRecords, cast
+from ferry.spark.records import KeyedRecords
 
 FIRST = -(2**63)
 """A record without a value in the order's column comes before all others of its key."""
@@ -38,7 +38,7 @@ class ProcessRows:
         for number, schema in enumerate(self._inputs):
             for field in schema:
                 mine = number == self._side
-                column = cast(d, records.batch.column(field.name), field.type, field.name) if mine else None
+                column = columns.cast(d, records.batch.column(field.name), field.type, field.name) if mine else None
                 out.append(column if column is not None else pa.nulls(rows, field.type))
         self._full.append(pa.RecordBatch.from_arrays(out, schema=self._schema))
 

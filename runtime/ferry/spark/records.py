@@ -122,12 +122,12 @@ class RecordReader:
             raise SpecRefused(
                 f"operator {self.descriptor.name}: key column {name} is {column.type}, a {wanted} is needed"
             )
-        return cast(self.descriptor, column, wanted, name)
+        return columns.cast(self.descriptor, column, wanted, name)
 
     def _time(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         column = batch.column(name)
         if not pa.types.is_timestamp(column.type):
-            return cast(self.descriptor, column, pa.int64(), name)
+            return columns.cast(self.descriptor, column, pa.int64(), name)
         per_ms = _UNIT_PER_MS[column.type.unit]
         raw = column.cast(pa.int64())
         if per_ms == 1:
@@ -138,16 +138,6 @@ class RecordReader:
             return pc.multiply(clipped, 1000)
         values = np.floor_divide(raw.fill_null(0).to_numpy(zero_copy_only=False), per_ms)
         return pa.array(values, mask=np.asarray(raw.is_null()) if raw.null_count else None)
-
-
-def cast(descriptor: OperatorDescriptor, column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """The column as that type. Raises SpecRefused with its name when it cannot be."""
-    if column.type == kind:
-        return column
-    try:
-        return pc.cast(column, kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
-        raise SpecRefused(f"operator {descriptor.name}: column {name} is {column.type}, {kind} is needed: {e}") from e
 
 
 def _too_great(batch: pa.RecordBatch, names: list[str]) -> Flags | None:

@@ -17,7 +17,7 @@ import ferry
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import SpecRefused
-from ferry.kernels import aggregates, columns, grouping, hashing, schemas, sketch
+from ferry.kernels import aggregates, columns, contributions, grouping, hashing, schemas, sketch
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, RANKS, Groups, Hashes, Ints
 from ferry.spark import partial_aggregates
 from ferry.spark.fragment import Fragmenter
@@ -333,7 +333,7 @@ def test_a_task_makes_little_state_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     one = descriptor(DISTINCT)
     values, keys = pa.array(range(1000)), np.arange(1000) % 90
     (whole,) = fragments(one, values, keys)
-    monkeypatch.setattr(partial_aggregates, "CELLS_BYTES_MAX", 8 * sketch.WORDS * 64)
+    monkeypatch.setattr(contributions, "CELLS_BYTES_MAX", 8 * sketch.WORDS * 64)
     made: list[int] = []
     singles = sketch.singles
     monkeypatch.setattr(sketch, "singles", lambda h, counted: made.append(h.size) or singles(h, counted))
