@@ -29,7 +29,7 @@ __all__ = [
 
 NUMBERS = ("integers", "floats", "decimals")
 ADDED = (*NUMBERS, "durations")
-ORDERED = (*ADDED, "booleans", "dates", "times", "timestamps")
+ORDERED = (*ADDED, "booleans", "dates", "times", "timestamps", "strings", "bytes")
 """Families of values (`ferry.kernels.values`) that a function may take."""
 
 COLUMNS_MAX = 31
@@ -79,14 +79,17 @@ class PlacedAggregate:
         """Its state columns among those of the operator."""
         return slice(self.first, self.first + len(self.columns))
 
-    def results(self, state: Sequence[pa.Array], records: pa.Array, flags: Ints) -> pa.Array:
-        """Its output column, of its state columns, the numbers of records and the last one. Raises OverflowError."""
-        nullable = self.function.nullable
-        if nullable and (flags & (1 << OVERFLOWED + self.first)).any():
+    def check(self, flags: Ints) -> None:
+        """Of the last state column. Raises OverflowError when a sum has left its bits."""
+        if self.function.nullable and (flags & (1 << OVERFLOWED + self.first)).any():
             wide = self.columns[0].merge == SUM_WIDE
             raise OverflowError("beyond 128 bits" if wide else "beyond 64-bit integers")
+
+    def results(self, state: Sequence[pa.Array], records: pa.Array, flags: Ints) -> pa.Array:
+        """Its output column, of its state columns, the numbers of records and the last one. Raises OverflowError."""
+        self.check(flags)
         found = self.function.result(self.aggregate, state, records)
-        if not nullable:
+        if not self.function.nullable:
             return found
         return pc.if_else(pa.array(flags & (1 << self.first) != 0), found, pa.scalar(None, found.type))
 

@@ -138,11 +138,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def to_partials(descriptor: OperatorDescriptor, batch: pa.RecordBatch) -> PartialArrays:
     """The arrays of one batch of partials."""
-    state, at = state_columns(descriptor), 0
-    cells = np.empty((batch.num_rows, words_of(state)), np.int64)
-    for number, column in enumerate(state, 4):
-        cells[:, at : at + column.words] = column.cells(batch.column(number))
-        at += column.words
+    cells = np.empty((batch.num_rows, words_of(state_columns(descriptor))), np.int64)
+    fill_cells(descriptor, batch.columns[4:], cells)
     keys, (offsets, data) = NO_INTS, (NO_INTS, NO_BYTES)
     if descriptor.int_key:
         keys = integers(batch.column(2))
@@ -159,6 +156,14 @@ def cell_arrays(descriptor: OperatorDescriptor, cells: Ints) -> list[pa.Array]:
         columns.append(column.array(cells[:, at : at + column.words]))
         at += column.words
     return columns
+
+
+def fill_cells(descriptor: OperatorDescriptor, arrays: Sequence[pa.Array], cells: Ints) -> None:
+    """Inverse of `cell_arrays`."""
+    at = 0
+    for column, array in zip(state_columns(descriptor), arrays, strict=True):
+        cells[:, at : at + column.words] = column.cells(array)
+        at += column.words
 
 
 def key_array(descriptor: OperatorDescriptor, keys: Ints, heap: Bytes) -> pa.Array:

@@ -27,8 +27,8 @@ def records_at_once(descriptor: OperatorDescriptor) -> int:
     return max(1, CELLS_BYTES_MAX // (8 * max(1, aggregates.merge_codes(descriptor).size)))
 
 
-def contribute(descriptor: OperatorDescriptor, batch: pa.RecordBatch, times: pa.Array, cells: Ints) -> None:
-    """Fill cells int64[rows, words of state] with what these records contribute; `times` are their event times."""
+def contribute(descriptor: OperatorDescriptor, batch: pa.RecordBatch, times: pa.Array | None, cells: Ints) -> None:
+    """Fill cells int64[rows, words of state] with what these records contribute; `times`: where a function goes by them."""
     cells[:, aggregates.words_of(aggregates.value_columns(descriptor)) :] = 0
     for place in aggregates.places(descriptor):
         valid = _valid(batch, place.aggregate)
@@ -48,7 +48,7 @@ class _Contribution:
 
     descriptor: OperatorDescriptor
     batch: pa.RecordBatch
-    times: pa.Array
+    times: pa.Array | None
     aggregate: Aggregate
     valid: pa.Array | None
     has: Has

@@ -21,13 +21,15 @@ from ferry.kernels.aggregates import (
     words_of,
 )
 from ferry.kernels.columns import hashable
-from ferry.kernels.values import family, value_type
+from ferry.kernels.values import TEXTS, family, value_type
 
 
-def typed(out: str, aggregate: Aggregate, schema: pa.Schema) -> Aggregate:
-    """The aggregate under its name, with the types of its columns. Raises SpecRefused."""
-    value = _value(out, aggregate.column, aggregate, FUNCTIONS[aggregate.function].takes, schema)
-    by = _value(out, aggregate.by, aggregate, ORDERED, schema)
+def typed(out: str, aggregate: Aggregate, schema: pa.Schema, texts: bool) -> Aggregate:
+    """The aggregate under its name, with the types of its columns, maybe texts. Raises SpecRefused."""
+    most = ORDERED if texts else ORDERED[: -len(TEXTS)]
+    takes = [family for family in FUNCTIONS[aggregate.function].takes if family in most]
+    value = _value(out, aggregate.column, aggregate, takes, schema)
+    by = _value(out, aggregate.by, aggregate, most, schema)
     return replace(aggregate, name=out, number=value, by_number=by)
 
 

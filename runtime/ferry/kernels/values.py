@@ -24,9 +24,12 @@ INT_MAX = 2**63 - 1
 DIGITS_MAX = 38
 """of a decimal"""
 
+TEXTS = ("string", "binary")
+"""Values that have an order, but no words: a process keeps them (`ferry.process.aggregator`)."""
+
 _FAMILIES = {
     "int": "integers", "float": "floats", "decimal128": "decimals", "duration": "durations", "bool": "booleans",
-    "date": "dates", "time64": "times", "timestamp": "timestamps",
+    "date": "dates", "time64": "times", "timestamp": "timestamps", "string": "strings", "binary": "bytes",
 }  # fmt: skip
 
 
@@ -43,9 +46,8 @@ def value_type(kind: pa.DataType) -> ValueType | None:
         return kind_of(pa.decimal128(kind.precision, kind.scale)) if known else None
     if pa.types.is_duration(kind) or pa.types.is_time64(kind):
         return str(kind)
-    return (
-        kind_of(kind) if pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind) else None
-    )
+    known = kind_of(kind)
+    return known if known in _FAMILIES or pa.types.is_timestamp(kind) else None
 
 
 def arrow_type(value: ValueType) -> pa.DataType:

@@ -7,20 +7,39 @@ its three functions is a few calls of numpy or Arrow. Sessions, windows of rows 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ferry.contract.descriptors import Aggregate
+from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor
 from ferry.contract.errors import OVERFLOW, SpecRefused
-from ferry.kernels.grouping import Ints
-from ferry.process.api import batch_of
+from ferry.kernels import columns
+from ferry.kernels.aggregates import (
+    PlacedAggregate,
+    merge_codes,
+    places,
+    reads_times,
+    reads_values,
+    result_type,
+    state_columns,
+)
+from ferry.kernels.contributions import contribute, records_at_once
+from ferry.kernels.declared import check_state, typed
+from ferry.kernels.grouping import CELLS, COUNT, Ints, merge_found
+from ferry.kernels.values import TEXTS, arrow_type
+from ferry.process.api import Work, batch_of
 from ferry.process.groups import begins_of
+
+TIME = "_time"
+"""Column of event times, for an aggregator that goes by them."""
+
+CODED = "_order of "
+"""Before the name of a column of texts: the numbers that stand for them."""
 
 
 class Aggregator(ABC):
@@ -32,6 +51,7 @@ class Aggregator(ABC):
     Attributes:
         state: columns that are kept of a group.
         output: columns that are read from them.
+        timed: whether rows have their event times, in milliseconds, as a column `_time`.
     Example:
         >>> import dataclasses, numpy, pyarrow as pa
         >>> @dataclasses.dataclass
@@ -52,6 +72,7 @@ class Aggregator(ABC):
 
     state: pa.Schema
     output: pa.Schema
+    timed: bool = False
 
     def open(self, rows: pa.Schema) -> None:  # noqa: B027
         """Look at the columns of the rows, and set what depends on them. Raises SpecRefused."""
@@ -69,59 +90,102 @@ class Aggregator(ABC):
         """What is read from each state: columns of `output`."""
 
 
-class _Function(NamedTuple):
-    """One aggregate function: its state columns, and how they come about."""
-
-    state: Callable[[pa.DataType], list[pa.DataType]]
-    update: Callable[[pa.Array, Ints], list[Any]]
-    merge: Callable[[Sequence[pa.Array], Ints], list[Any]]
-    result: Callable[[Sequence[pa.Array]], pa.Array]
-    output: Callable[[pa.DataType], pa.DataType]
-    numbers: bool = False
-    """Its column has to be a number."""
-
-
 @dataclass
 class Functions(Aggregator):
-    """The aggregate functions of pipelines, one output column each: `{"n": ferry.count(), "s": ferry.sum("price")}`."""
+    """The aggregate functions of pipelines, one output column each: `{"n": ferry.count(), "s": ferry.sum("price")}`.
+
+    A group has the number of its records, and the state columns of `ferry.kernels.aggregates`. Texts are no words of state:
+    where states are merged, numbers stand for them that are in the order of their bytes.
+    """
 
     aggregates: dict[str, Aggregate]
 
     def open(self, rows: pa.Schema) -> None:
         """Types of states and results follow from those of the columns."""
-        self._functions = {name: _function(name, a, rows) for name, a in self.aggregates.items()}
-        state, output = [], []
-        for name, a in self.aggregates.items():
-            kind = rows.field(a.column).type if a.column is not None else pa.int64()
-            found = self._functions[name]
-            state += [(f"{name}_{i}", t) for i, t in enumerate(found.state(kind))]
-            output.append((name, found.output(kind)))
-        self.state = pa.schema(state)
-        self.output = pa.schema(output)
+        made = tuple(_typed(out, a, rows) for out, a in self.aggregates.items())
+        self._table = table = OperatorDescriptor("functions", 0, "aggregate", (), GLOBAL, tuple(map(_coded, made)))
+        check_state(table)
+        self.timed = any(map(reads_times, made))
+        self._texts: dict[int, tuple[str | None, pa.DataType]] = {}
+        """of state columns that keep texts: the column that has them, and their type"""
+        for place, a in zip(places(table), made, strict=True):
+            for number, kept in enumerate(place.columns, place.first):
+                column, value = (a.by, a.by_number) if kept.source == "by" else (a.column, a.number)
+                if kept.source in ("by", "column") and value in TEXTS:
+                    self._texts[number] = column, arrow_type(value)
+        kinds = [self._texts[i][1] if i in self._texts else kept.type for i, kept in enumerate(state_columns(table))]
+        self.state = pa.schema([("n", pa.int64()), *((f"s{i}", kind) for i, kind in enumerate(kinds))])
+        self.output = pa.schema([(a.name, result_type(a)) for a in made])
 
     def update(self, rows: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
-        """Each function by itself."""
-        made: list[Any] = []
-        for name, a in self.aggregates.items():
-            column = _ones(rows.num_rows) if a.column is None else rows.column(a.column)
-            made += self._functions[name].update(column, begins)
-        return _batch(made, self.state)
+        """Some records at a time are a state each, and are merged."""
+        texts = {column: numbered(rows.column(column).cast(kind)) for column, kind in self._texts.values()}
+        codes, names = [codes for codes, _ in texts.values()], [f"{CODED}{column}" for column in texts]
+        rows = pa.RecordBatch.from_arrays([*rows.columns, *codes], [*rows.schema.names, *names])
+        times = rows.column(TIME) if self.timed else None
+        into = self._words(begins.size)
+        for start in range(0, rows.num_rows, step := records_at_once(self._table)):
+            piece = self._words(min(step, rows.num_rows - start))
+            piece[:, COUNT] = 1
+            of_piece = None if times is None else times.slice(start, step)
+            contribute(self._table, rows.slice(start, step), of_piece, piece[:, CELLS:])
+            self._merge(into, begins, piece, start)
+        return self._states(into, {i: texts[column][1] for i, (column, _) in self._texts.items()})
 
     def merge(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
-        """Each function by itself."""
-        return _batch([m for f, columns in self._of_each(states) for m in f.merge(columns, begins)], self.state)
+        """By the kernel that merges all state."""
+        rows, texts = self._rows(states)
+        into = self._words(begins.size)
+        self._merge(into, begins, rows, 0)
+        return self._states(into, texts)
 
     def result(self, states: pa.RecordBatch) -> pa.RecordBatch:
         """Each function by itself."""
-        return _batch([f.result(columns) for f, columns in self._of_each(states)], self.output)
+        rows, texts = self._rows(states)
+        kept, records, out = columns.cell_arrays(self._table, rows[:, CELLS:]), pa.array(rows[:, COUNT].copy()), []
+        for place in places(self._table):
+            with _named(place):
+                found = place.results(kept[place.state], records, rows[:, -1])
+            text = texts.get(place.state.stop - 1) if place.columns else None
+            out.append(found if text is None else text.take(found))
+        return pa.RecordBatch.from_arrays(out, schema=self.output)
 
-    def _of_each(self, states: pa.RecordBatch) -> list[tuple[_Function, list[pa.Array]]]:
-        found, at = [], 0
-        for name, function in self._functions.items():
-            width = sum(1 for column in self.state.names if column.rpartition("_")[0] == name)
-            found.append((function, states.columns[at : at + width]))
-            at += width
-        return found
+    def _words(self, rows: int) -> Ints:
+        """Rows as `ferry.kernels.grouping` has them, without slice, hash and key."""
+        return np.zeros((rows, CELLS + merge_codes(self._table).size), np.int64)
+
+    def _merge(self, into: Ints, begins: Ints, rows: Ints, start: int) -> None:
+        """Take rows into groups; the first of them is the row `start` of all."""
+        low, high = np.searchsorted(begins, [start, start + len(rows)])
+        is_first = np.zeros(len(rows), np.bool_)
+        is_first[begins[low:high] - start] = True
+        into[low:high] = rows[is_first]
+        others = np.flatnonzero(~is_first)
+        group = low - 1 + np.cumsum(is_first)[others]
+        merge_found(into, into.view(np.float64), group, others, rows, rows.view(np.float64), merge_codes(self._table))
+
+    def _states(self, rows: Ints, texts: dict[int, pa.Array]) -> pa.RecordBatch:
+        for place in places(self._table):
+            with _named(place):
+                place.check(rows[:, -1])
+        kept = columns.cell_arrays(self._table, rows[:, CELLS:])
+        for i, text in texts.items():
+            codes = kept[i].to_numpy()
+            none = (codes < 0) | (codes >= len(text))
+            kept[i] = text.take(pa.array(codes, mask=none))
+        return pa.RecordBatch.from_arrays([pa.array(rows[:, COUNT].copy()), *kept], schema=self.state)
+
+    def _rows(self, states: pa.RecordBatch) -> tuple[Ints, dict[int, pa.Array]]:
+        """Inverse of `_states`."""
+        n, *kept = states.columns
+        texts: dict[int, pa.Array] = {}
+        for i in self._texts:
+            codes, texts[i] = numbered(kept[i])
+            kept[i] = codes.fill_null(int(state_columns(self._table)[i].neutral))
+        rows = self._words(states.num_rows)
+        rows[:, COUNT] = n.to_numpy()
+        columns.fill_cells(self._table, kept, rows[:, CELLS:])
+        return rows, texts
 
 
 def taken_in(
@@ -155,122 +219,53 @@ def results(
     return pa.RecordBatch.from_arrays([*before, *found.columns], schema=output)
 
 
-def group_numbers(begins: Ints, rows: int) -> Ints:
-    """The number of each row's group."""
-    return np.repeat(np.arange(begins.size), np.diff(begins, append=rows))
+def open_aggregator(aggregator: Aggregator, rows: pa.Schema) -> pa.Schema:
+    """Have it look at the columns of rows; those that it is given, by `rows_of`. Raises SpecRefused."""
+    aggregator.open(rows)
+    if not aggregator.timed:
+        return rows
+    if TIME in rows.names:
+        raise SpecRefused(f"column {TIME!r}: event times have this name here; give it another one before the operator")
+    return rows.append(pa.field(TIME, pa.int64()))
 
 
-def _batch(columns: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [pa.array(c) if isinstance(c, np.ndarray) else c for c in columns]
-    return pa.RecordBatch.from_arrays([a.cast(f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema)
+def rows_of(aggregator: Aggregator, work: Work) -> pa.RecordBatch:
+    """The rows of an epoch, as an aggregator is given them."""
+    rows = work.rows()
+    return rows.append_column(TIME, pa.array(work.times())) if aggregator.timed else rows
 
 
-def _ones(rows: int) -> pa.Array:
-    return pa.array(np.ones(rows, np.int64))
+def numbered(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """A number for each text, in the order of their bytes, null for null; and the text of each number."""
+    found = texts.dictionary_encode()
+    order = pc.sort_indices(found.dictionary)
+    return pc.sort_indices(order).cast(pa.int64()).take(found.indices), found.dictionary.take(order)
 
 
-def _function(name: str, aggregate: Aggregate, rows: pa.Schema) -> _Function:
-    if aggregate.function not in FUNCTIONS:
+def _typed(out: str, aggregate: Aggregate, rows: pa.Schema) -> Aggregate:
+    made = typed(out, aggregate, rows, texts=True)
+    for column in (aggregate.column, aggregate.by) if reads_values(aggregate) else ():
+        if column is not None and rows.field(column).type == pa.uint64():
+            raise SpecRefused(f"{out}: column {column!r} is uint64; make it an int64 or a double before the operator")
+    return made
+
+
+def _coded(aggregate: Aggregate) -> Aggregate:
+    """The same of the numbers that stand for texts."""
+    if aggregate.number in TEXTS:
+        aggregate = replace(aggregate, column=f"{CODED}{aggregate.column}", number="int")
+    if aggregate.by_number in TEXTS:
+        aggregate = replace(aggregate, by=f"{CODED}{aggregate.by}", by_number="int")
+    return aggregate
+
+
+@contextmanager
+def _named(place: PlacedAggregate) -> Iterator[None]:
+    """Sums that are too great say of which column they are."""
+    try:
+        yield
+    except OverflowError as beyond:
+        a = place.aggregate
         raise SpecRefused(
-            f"{name}={aggregate.function}(...): sessions, windows of rows and processes have "
-            f"{', '.join(sorted(FUNCTIONS))}; write a ferry.Aggregator for others"
-        )
-    if aggregate.column is not None and aggregate.column not in rows.names:
-        raise SpecRefused(f"{name} needs column {aggregate.column!r}; there are {', '.join(rows.names)}")
-    found = FUNCTIONS[aggregate.function]
-    kind = pa.int64() if aggregate.column is None else rows.field(aggregate.column).type
-    if found.numbers and not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise SpecRefused(f"{name}: column {aggregate.column!r} is {kind}; an integer or a float is needed")
-    if found.numbers and kind == pa.uint64():
-        raise SpecRefused(
-            f"{name}: column {aggregate.column!r} is uint64; make it an int64 or a double before the operator"
-        )
-    return found
-
-
-def _number(kind: pa.DataType) -> pa.DataType:
-    return pa.float64() if pa.types.is_floating(kind) else pa.int64()
-
-
-def _valid(column: pa.Array) -> Ints:
-    return column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _values(column: pa.Array) -> npt.NDArray[Any]:
-    """Numbers, 0 for null: int64 or float64."""
-    kind = _number(column.type)
-    return column.cast(kind).fill_null(pa.scalar(0, kind)).to_numpy(zero_copy_only=False)
-
-
-def _total(values: npt.NDArray[Any], begins: Ints) -> npt.NDArray[Any]:
-    """Sums of groups; refuses those of integers that leave 64 bits."""
-    sums = np.add.reduceat(values, begins)
-    if values.dtype == np.int64 and (np.abs(np.add.reduceat(values.astype(np.float64), begins) - sums) > 2.0**62).any():
-        raise SpecRefused(f"{OVERFLOW}a sum is beyond 64-bit integers; make the column a double before the operator")
-    return sums
-
-
-def _sum_update(column: pa.Array, begins: Ints) -> list[Any]:
-    return [_total(_values(column), begins), np.add.reduceat(_valid(column), begins)]
-
-
-def _sum_merge(states: Sequence[pa.Array], begins: Ints) -> list[Any]:
-    return [_total(_values(state), begins) for state in states]
-
-
-def _unless_none(states: Sequence[pa.Array]) -> pa.Array:
-    return pc.if_else(pc.greater(states[1], 0), states[0], pa.scalar(None, states[0].type))
-
-
-def _picked(column: pa.Array, begins: Ints, greatest: bool) -> pa.Array:
-    """The least or the greatest value of each group, by Arrow's order (NaN is the greatest); null where all are null."""
-    rank = pc.rank(column, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
-    if greatest and column.null_count:
-        rank[_valid(column) == 0] = 0
-    order = np.lexsort((rank, group_numbers(begins, len(column))))
-    return column.take(pa.array(order[np.append(begins[1:], len(column)) - 1 if greatest else begins]))
-
-
-def _mean(states: Sequence[pa.Array]) -> pa.Array:
-    some = pc.if_else(pc.greater(states[1], 0), states[1], pa.scalar(None, pa.int64()))
-    return pc.divide(states[0].cast(pa.float64(), safe=False), some.cast(pa.float64()))
-
-
-def _extreme(greatest: bool) -> _Function:
-    return _Function(
-        state=lambda kind: [kind],
-        update=lambda column, begins: [_picked(column, begins, greatest)],
-        merge=lambda states, begins: [_picked(states[0], begins, greatest)],
-        result=lambda states: states[0],
-        output=lambda kind: kind,
-    )
-
-
-FUNCTIONS: dict[str, _Function] = {
-    "count": _Function(
-        state=lambda kind: [pa.int64()],
-        update=lambda column, begins: [np.add.reduceat(_valid(column), begins)],
-        merge=_sum_merge,
-        result=lambda states: states[0],
-        output=lambda kind: pa.int64(),
-    ),
-    "sum": _Function(
-        state=lambda kind: [_number(kind), pa.int64()],
-        update=_sum_update,
-        merge=_sum_merge,
-        result=_unless_none,
-        output=_number,
-        numbers=True,
-    ),
-    "mean": _Function(
-        state=lambda kind: [_number(kind), pa.int64()],
-        update=_sum_update,
-        merge=_sum_merge,
-        result=_mean,
-        output=lambda kind: pa.float64(),
-        numbers=True,
-    ),
-    "min": _extreme(greatest=False),
-    "max": _extreme(greatest=True),
-}
-"""By the word of pipelines."""
+            f"{OVERFLOW}a sum is {beyond}: {a.name}={a.function}({a.column!r}); make the column a double before the operator"
+        ) from beyond

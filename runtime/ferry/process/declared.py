@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
+from ferry.kernels.values import value_type
 from ferry.process.api import Process
 from ferry.process.tables import ENTRY_TYPES, StateTable
 
@@ -25,7 +26,7 @@ def opened(process: Process, key: pa.Schema, inputs: Sequence[pa.Schema]) -> Pro
     output = getattr(process, "output", None)
     if not isinstance(output, pa.Schema) or not output.names:
         raise SpecRefused(f"process {where}: `output` is {output!r}; it has to be a schema of at least one column")
-    _check_columns(f"process {where}: output", output)
+    _check_columns(f"process {where}: output", output, emitted=True)
     return process
 
 
@@ -41,12 +42,12 @@ def _check_table(what: str, name: str, table: StateTable) -> None:
     _check_columns(what, table.values)
 
 
-def _check_columns(what: str, schema: pa.Schema) -> None:
+def _check_columns(what: str, schema: pa.Schema, emitted: bool = False) -> None:
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
         raise SpecRefused(f"{what}: columns {twice} are there twice")
     for field in schema:
-        if not _keepable(field.type):
+        if not (_keepable(field.type) or (emitted and value_type(field.type) is not None)):
             raise SpecRefused(
                 f"{what}: column {field.name!r} cannot be {field.type}; integers, floats, decimals, booleans, dates, "
                 "timestamps, strings and bytes can be kept"
@@ -57,4 +58,4 @@ def _keepable(kind: pa.DataType) -> bool:
     t = pa.types
     numbers = t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind) or t.is_boolean(kind)
     texts = t.is_string(kind) or t.is_binary(kind) or t.is_large_string(kind) or t.is_large_binary(kind)
-    return bool(numbers or texts or t.is_date(kind) or t.is_timestamp(kind))
+    return bool(numbers or texts or t.is_fixed_size_binary(kind) or t.is_date(kind) or t.is_timestamp(kind))

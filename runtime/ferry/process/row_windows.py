@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.columns import indices
 from ferry.kernels.grouping import Ints
-from ferry.process.aggregator import Aggregator, results
+from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of
 from ferry.process.api import Process, Work, batch_of
 from ferry.process.tables import StateTable
 
 ROWS_AT_ONCE = 1 << 20
 """Rows of all windows that are aggregated at a time."""
+
+WINDOWS_AT_ONCE = 1 << 16
 
 COUNT = "count"
 """Table: how many rows each key has had."""
@@ -53,16 +55,16 @@ class RowWindows(Process):
         if self.size < 1 or self.slide < 1:
             raise SpecRefused(f"rows({self.size}, {self.slide}): a window has one row at least, and a slide, too")
         rows = inputs[0]
-        self.aggregator.open(rows)
+        kept = StateTable(open_aggregator(self.aggregator, rows), pa.int64())
         number = [] if self.number is None else [(self.number, pa.int64())]
         self.output = pa.schema([*pa.schema(number), *chosen(self.columns, rows), *self.aggregator.output])
         chosen({column: column for column in self.order}, rows)
         counted = StateTable(pa.schema([("n", pa.int64())]))
-        self.tables = {COUNT: counted, "rows": StateTable(rows, pa.int64())}
+        self.tables = {COUNT: counted, "rows": kept}
 
     def process(self, work: Work) -> None:
         """Put the kept rows of each key before its new ones, and aggregate what each new one ends."""
-        new = work.rows()
+        new = rows_of(self.aggregator, work)
         if not new.num_rows:
             return
         order = in_order(work, self.order)
@@ -81,7 +83,7 @@ class RowWindows(Process):
 
     def _emit(self, work: Work, rows: pa.RecordBatch, keys: Ints, spans: Ints, number: Ints, ends: Ints) -> None:
         begins = np.maximum(spans[keys[ends]], ends - self.size + 1)
-        step = max(1, ROWS_AT_ONCE // self.size)
+        step = max(1, min(ROWS_AT_ONCE // self.size, WINDOWS_AT_ONCE))
         for piece in range(0, ends.size, step):
             at = slice(piece, piece + step)
             last, first = ends[at], begins[at]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.kernels.grouping import Ints
-from ferry.process.aggregator import Aggregator, results
+from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of
 from ferry.process.api import Process, Work, batch_of
 from ferry.process.groups import distinct
 from ferry.process.row_windows import chosen, in_order
@@ -20,6 +20,9 @@ from ferry.process.tables import StateTable
 
 STATE = "state"
 """Table: of each key what the aggregator keeps."""
+
+RECORDS_AT_ONCE = 1 << 18
+"""Each of which is a state."""
 
 
 @dataclass
@@ -38,27 +41,31 @@ class RunningAggregate(Process):
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
         """One state a key is kept."""
-        self.aggregator.open(inputs[0])
+        open_aggregator(self.aggregator, inputs[0])
         self.output = pa.schema([*chosen(self.columns, inputs[0]), *self.aggregator.output])
         chosen({column: column for column in self.order}, inputs[0])
         self.tables = {STATE: StateTable(self.aggregator.state)}
 
     def process(self, work: Work) -> None:
+        """Take rows in their order, some at a time."""
+        rows, order = rows_of(self.aggregator, work), in_order(work, self.order)
+        for begin in range(0, order.size, RECORDS_AT_ONCE):
+            numbers = order[begin : begin + RECORDS_AT_ONCE]
+            self._take(work, rows.take(pa.array(numbers)), work.key_of()[numbers])
+
+    def _take(self, work: Work, rows: pa.RecordBatch, key: Ints) -> None:
         """The state of each record by itself, merged with all before it."""
-        rows = work.rows().take(pa.array(in_order(work, self.order)))
-        if not rows.num_rows:
-            return
-        schema, kept = self.aggregator.state, work.read(STATE)
+        touched = distinct(key, work.count)
+        schema, kept = self.aggregator.state, work.read(STATE, touched)
         each = batch_of(self.aggregator.update(rows, np.arange(rows.num_rows)), schema, "update")
-        keys = np.concatenate([kept.key, work.key_of()])
+        keys = np.concatenate([kept.key, key])
         order = np.argsort(keys, kind="stable")
         states = pa.concat_batches([kept.values, each]).take(pa.array(order))
         spans = np.searchsorted(keys[order], np.arange(work.count + 1))
         states = self._prefixes(states, spans[keys[order]])
         new = states.filter(pa.array(order >= kept.key.size))
         columns = [rows.column(column) for column in self.columns.values()]
-        work.emit(work.key_of(), results(self.aggregator, new, columns, self.output))
-        touched = distinct(work.key_of(), work.count)
+        work.emit(key, results(self.aggregator, new, columns, self.output))
         work.put(STATE, touched, states.take(pa.array(spans[1:][touched] - 1)))
 
     def _prefixes(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:

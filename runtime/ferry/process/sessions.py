@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.kernels.grouping import Ints
-from ferry.process.aggregator import Aggregator, results, taken_in
+from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of, taken_in
 from ferry.process.api import Process, Work
 from ferry.process.groups import distinct
 from ferry.process.joins import (
@@ -115,7 +115,7 @@ class SessionAggregate(Process):
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
         """Columns follow from the key and the aggregator."""
-        self.aggregator.open(inputs[0])
+        open_aggregator(self.aggregator, inputs[0])
         own = [("last", pa.int64()), ("timer", pa.int64())]
         self.tables = {OPEN: StateTable(pa.schema(own + list(self.aggregator.state)), pa.int64())}
         self.output = pa.schema([*key, *pa.schema(WINDOW), *self.aggregator.output])
@@ -127,7 +127,7 @@ class SessionAggregate(Process):
         now = formed(self.gap_ms, work.watermark, before, work.key_of()[kept], work.times()[kept])
         if not now.key.size:
             return
-        rows = work.rows().filter(pa.array(kept))
+        rows = rows_of(self.aggregator, work).filter(pa.array(kept))
         states = taken_in(self.aggregator, before.values, now.old, rows, now.rows)
         final = now.last + self.gap_ms <= work.watermark
         keep_open(work, before, now, final, states)

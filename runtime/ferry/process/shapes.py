@@ -28,7 +28,8 @@ def shape_of(
     name: str, process: Process, key: pa.Schema, inputs: Sequence[pa.Schema], order: str | None
 ) -> ProcessShape:
     """What travels of a process that reads these columns. Raises SpecRefused when instances could not make it."""
-    process = opened(process, key, inputs)
+    with _named(name):
+        process = opened(process, key, inputs)
     columns = tuple((*one.names, *([order] if order is not None and order not in one.names else [])) for one in inputs)
     tables = tuple(_table(name, table, process.tables[table]) for table in sorted(process.tables))
     with _named(name):

@@ -18,7 +18,7 @@ from ferry.contract.limits import WATERMARK_END
 from ferry.kernels.columns import indices
 from ferry.kernels.grouping import Ints
 from ferry.kernels.panes import last_ends
-from ferry.process.aggregator import Aggregator, merged_states, results, taken_in
+from ferry.process.aggregator import Aggregator, merged_states, open_aggregator, results, rows_of, taken_in
 from ferry.process.api import Process, Work
 from ferry.process.groups import distinct, distinct_pairs
 from ferry.process.tables import Entries, StateTable
@@ -28,6 +28,9 @@ PANES = "panes"
 
 STATE = "state"
 """Table of the one state of each key."""
+
+STATES_AT_ONCE = 1 << 18
+"""Panes of windows that are merged at a time."""
 
 
 def next_ends(window: Window, panes: Ints, watermark: int) -> Ints:
@@ -60,7 +63,7 @@ class WindowAggregate(Process):
 
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
         """Columns follow from the key and the aggregator."""
-        self.aggregator.open(inputs[0])
+        open_aggregator(self.aggregator, inputs[0])
         self.window = Window(self.size_ms, self.slide_ms)
         self.tables = {PANES: StateTable(self.aggregator.state, pa.int64())}
         window = pa.schema([("window_start", pa.int64()), ("window_end", pa.int64())])
@@ -79,7 +82,8 @@ class WindowAggregate(Process):
         if not keys.size:
             return
         old, new = group[: kept.key.size], group[kept.key.size :]
-        states = taken_in(self.aggregator, kept.values, old, work.rows().filter(pa.array(timely)), new)
+        rows = rows_of(self.aggregator, work).filter(pa.array(timely))
+        states = taken_in(self.aggregator, kept.values, old, rows, new)
         self._emit(work, keys, panes, states)
         over = last_ends(self.window, panes) <= work.watermark
         changed = np.zeros(keys.size, np.bool_)
@@ -96,9 +100,19 @@ class WindowAggregate(Process):
             return
         key, end, group = distinct_pairs(keys[member], ends)
         order = np.argsort(group, kind="stable")  # panes stay in order
-        found = merged_states(self.aggregator, states.take(pa.array(member[order])), group[order])
-        columns = [*work.keys.take(pa.array(key)).columns, pa.array(end - self.size_ms), pa.array(end)]
-        work.emit(key, results(self.aggregator, found, columns, self.output))
+        panes_until = np.searchsorted(group[order], np.arange(key.size), "right")
+        begin = taken = 0
+        while begin < key.size:
+            stop = max(begin + 1, int(np.searchsorted(panes_until, taken + STATES_AT_ONCE, "right")))
+            some, of = slice(begin, stop), order[taken : panes_until[stop - 1]]
+            found = merged_states(self.aggregator, states.take(pa.array(member[of])), group[of])
+            columns = [
+                *work.keys.take(pa.array(key[some])).columns,
+                pa.array(end[some] - self.size_ms),
+                pa.array(end[some]),
+            ]
+            work.emit(key[some], results(self.aggregator, found, columns, self.output))
+            begin, taken = stop, int(panes_until[stop - 1])
 
 
 @dataclass
@@ -119,7 +133,7 @@ class KeyAggregate(Process):
             raise SpecRefused(
                 f"emit={self.emit!r}: an aggregate of all records is emitted by 'changes' or at the 'end'"
             )
-        self.aggregator.open(inputs[0])
+        open_aggregator(self.aggregator, inputs[0])
         self.tables = {STATE: StateTable(self.aggregator.state)}
         self.output = pa.schema([*key, *self.aggregator.output])
 
@@ -131,8 +145,9 @@ class KeyAggregate(Process):
         if not keys.size:
             return
         group = np.searchsorted(keys, all_keys)
-        states = taken_in(self.aggregator, kept.values, group[: kept.key.size], work.rows(), group[kept.key.size :])
-        changed = distinct(group[kept.key.size :], keys.size)
+        old, new = group[: kept.key.size], group[kept.key.size :]
+        states = taken_in(self.aggregator, kept.values, old, rows_of(self.aggregator, work), new)
+        changed = distinct(new, keys.size)
         work.put(STATE, keys[changed], states.take(pa.array(changed)))
         if self.emit == "end" and work.watermark < WATERMARK_END:
             work.set_timer(keys[changed], WATERMARK_END)

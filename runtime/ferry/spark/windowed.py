@@ -123,7 +123,7 @@ class SessionStream:
             name: of the operator; its state belongs to this name.
             aggregator: one of your own, instead of `aggregates`.
             late: a sink for the records that come too late, as for windows.
-            aggregates: names of output columns, and the functions that make them: count, sum, mean, min or max.
+            aggregates: names of output columns, and the functions that make them.
         Returns: a stream of the key columns, window_start (the first record's time), window_end, and then the aggregates.
         Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
         Example:
@@ -192,7 +192,7 @@ class RowStream:
             aggregator: one of your own, instead of `aggregates`.
             order: columns that say in which order an epoch's records of a key are taken; none: that of event time.
             number: name of an output column for the record's number among those of its key, from 1 on.
-            aggregates: names of output columns, and the functions that make them: count, sum, mean, min or max.
+            aggregates: names of output columns, and the functions that make them.
         Returns: a stream of the number, if it has a name, the columns, and then the aggregates. Call `.event_time(column)`
             before another operator.
         Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
@@ -243,7 +243,7 @@ def read_by(keyed: KeyedStream, aggregator: Aggregator, more: Sequence[str] = ()
     """The columns that an aggregator needs, and others; None: it may need all."""
     if not isinstance(aggregator, Functions):
         return None
-    read = [a.column for a in aggregator.aggregates.values() if a.column is not None]
+    read = [c for a in aggregator.aggregates.values() for c in (a.column, a.by) if c is not None]
     return list(dict.fromkeys([*read, *more])) or [keyed.stream.input.key[0]]  # rows without columns have no number
 
 

@@ -118,7 +118,10 @@ REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", Joined("ts"), **N), "not both"),
     (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", n=5), "n=5 is not an aggregate"),
     (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", "sum"), "'sum' is not a ferry.Aggregator"),
-    (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", v=ferry.variance("price")), "v=variance(...)"),
+    (
+        lambda b, p, a: p.window(ferry.session(5)).aggregate("x", v=ferry.variance("name")),
+        "process 'x': v needs another",
+    ),
     (lambda b, p, a: b.window(ferry.session(5)).aggregate("x", v=ferry.max("prize")), "no column 'prize'"),
     (lambda b, p, a: p.window(ferry.session(5)).join("x", sources()["bids"], *SIDES), "needs .key_by(...)"),
     (lambda b, p, a: p.window(MINUTE).join("x", a, *SIDES, how="outer"), "how='outer'"),
