@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -24,13 +24,17 @@ from ferry.kernels.columns import hashable
 from ferry.kernels.values import TEXTS, family, value_type
 
 
-def typed(out: str, aggregate: Aggregate, schema: pa.Schema, texts: bool) -> Aggregate:
-    """The aggregate under its name, with the types of its columns, maybe texts. Raises SpecRefused."""
-    most = ORDERED if texts else ORDERED[: -len(TEXTS)]
-    takes = [family for family in FUNCTIONS[aggregate.function].takes if family in most]
-    value = _value(out, aggregate.column, aggregate, takes, schema)
-    by = _value(out, aggregate.by, aggregate, most, schema)
+def typed(out: str, aggregate: Aggregate, schema: pa.Schema) -> Aggregate:
+    """The aggregate under its name, with the types of its columns. Raises SpecRefused."""
+    value = _value(out, aggregate.column, aggregate, FUNCTIONS[aggregate.function].takes, schema)
+    by = _value(out, aggregate.by, aggregate, ORDERED, schema)
     return replace(aggregate, name=out, number=value, by_number=by)
+
+
+def keeps_texts(aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> bool:
+    """Whether one of them keeps strings or bytes, which tables of words cannot: a process does."""
+    read = (c for a in aggregates.values() if isinstance(a, Aggregate) and reads_values(a) for c in (a.column, a.by))
+    return any(value_type(schema.field(c).type) in TEXTS for c in read if c in schema.names)
 
 
 def _value(out: str, column: str | None, aggregate: Aggregate, takes: Sequence[str], schema: pa.Schema) -> ValueType:

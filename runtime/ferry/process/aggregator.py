@@ -243,7 +243,7 @@ def numbered(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _typed(out: str, aggregate: Aggregate, rows: pa.Schema) -> Aggregate:
-    made = typed(out, aggregate, rows, texts=True)
+    made = typed(out, aggregate, rows)
     for column in (aggregate.column, aggregate.by) if reads_values(aggregate) else ():
         if column is not None and rows.field(column).type == pa.uint64():
             raise SpecRefused(f"{out}: column {column!r} is uint64; make it an int64 or a double before the operator")

@@ -45,4 +45,4 @@ def _aggregate(out: str, aggregate: Aggregate, read: AggregateInput, window: Win
     bounds = () if window == GLOBAL else ("window_start", "window_end")
     if out in (*bounds, *(column for column, _ in read.key)):
         raise SpecRefused(f"{out!r} is already an output column; choose another name")
-    return typed(out, aggregate, read.schema, texts=False)
+    return typed(out, aggregate, read.schema)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from ferry.contract.descriptors import GLOBAL, Aggregate, Emit, KeyType, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.aggregates import reads_times
+from ferry.kernels.declared import keeps_texts
 from ferry.kernels.schemas import fired_schema
 from ferry.process.aggregator import Aggregator
 from ferry.process.api import Process
@@ -115,15 +116,16 @@ class KeyedStream:
                 f"aggregate {name!r}: emit={emit!r} is not possible; use ferry.at_end() or ferry.changes(), or "
                 "ferry.records(...)"
             )
-        if aggregator is not None:
-            made = chosen_aggregator(name, aggregator, aggregates)
-            return self._processed(name, KeyAggregate(made, "changes" if emit == "changes" else "end"))
         for out, a in aggregates.items():
             if isinstance(a, Aggregate) and reads_times(a) and self.stream.input.time is None:
                 raise SpecRefused(
                     f"aggregate {name!r}: {out}={a.function}({a.column!r}) goes by event time; call .event_time(column) "
                     "before key_by"
                 )
+        if aggregator is not None or keeps_texts(aggregates, self.stream.input.schema):
+            made = chosen_aggregator(name, aggregator, aggregates)
+            process = KeyAggregate(made, "changes" if emit == "changes" else "end")
+            return self._processed(name, process, columns=[read_by(self, made)], needs_time=False)
         place = len(self.stream.build.operators)
         read = AggregateInput(self.stream.input.schema, self._key(name))
         return self._declare(aggregate_descriptor(name, place, read, GLOBAL, aggregates, emit))

@@ -61,11 +61,12 @@ def shared(name: str, schemas: Sequence[pa.Schema], columns: Sequence[str] | Non
 
 
 def _chosen(name: str, schema: pa.Schema, columns: Sequence[str] | None, order: str | None) -> pa.Schema:
-    """What a process sees of an input: the chosen columns that it has."""
+    """What a process sees of an input: the chosen columns that it has, without dictionaries."""
     if order is not None and order not in schema.names:
         raise SpecRefused(f"process {name!r}: no column {order!r} to order by; there are {', '.join(schema.names)}")
     if order is not None and not is_time(kind := schema.field(order).type):
         raise SpecRefused(f"process {name!r}: order={order!r} is {kind}; an integer or a timestamp is needed")
     if missing := [column for column in columns or () if column not in schema.names]:
         raise SpecRefused(f"process {name!r}: no column {missing[0]!r}; there are {', '.join(schema.names)}")
-    return schema if columns is None else pa.schema([schema.field(column) for column in columns])
+    chosen = list(schema) if columns is None else [schema.field(column) for column in columns]
+    return pa.schema([f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in chosen])

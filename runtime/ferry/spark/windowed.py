@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
+from ferry.kernels.declared import keeps_texts
 from ferry.kernels.values import named_type
 from ferry.process.aggregator import Aggregator, Functions
 from ferry.process.interval import IntervalJoin
@@ -52,9 +53,10 @@ class WindowedStream:
             ['auction', 'window_start', 'window_end', 'bids', 'top']
         """
         keyed, window = self.keyed, self.window
-        if aggregator is not None:
+        if aggregator is not None or keeps_texts(aggregates, keyed.stream.input.schema):
             made = chosen_aggregator(name, aggregator, aggregates)
-            fired = keyed._processed(name, WindowAggregate(window.size_ms, window.slide_ms, made))
+            process = WindowAggregate(window.size_ms, window.slide_ms, made)
+            fired = keyed._processed(name, process, columns=[read_by(keyed, made)])
         else:
             read = AggregateInput(keyed.stream.input.schema, keyed._key(name))
             place = len(keyed.stream.build.operators)

@@ -293,8 +293,6 @@ def test_what_a_function_does_not_take_is_refused_by_name(kind: pa.DataType) -> 
 @pytest.mark.parametrize(
     "kind",
     [
-        pa.string(),
-        pa.binary(),
         pa.list_(pa.int64()),
         pa.decimal256(50, 2),
         pa.decimal128(9, -2),

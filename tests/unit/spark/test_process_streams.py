@@ -10,6 +10,7 @@ import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused
+from ferry.kernels.schemas import process_inputs
 from ferry.process.aggregator import Functions
 from ferry.process.interval import IntervalJoin
 from ferry.process.row_windows import RowWindows
@@ -18,11 +19,15 @@ from ferry.process.sessions import SessionAggregate, SessionJoin
 from ferry.process.shapes import process_of
 from ferry.process.window_join import WindowJoin
 from ferry.process.windowed import KeyAggregate, WindowAggregate
+from ferry.spark.fragment import Fragmenter
+from ferry.spark.pipeline import Build, Input
+from ferry.spark.stream import Stream
 from tests.unit.process.test_aggregator import Joined
 from tests.unit.streams import sources
 
 N = {"n": ferry.count()}
 S = {"s": ferry.sum("price")}
+TEXT = {"t": ferry.arg_max("ts", by="name"), "n": ferry.count()}
 MINUTE = ferry.tumbling("60s")
 SIDES: tuple[Any, Any] = (["name"], {"auction": "id"})
 
@@ -90,6 +95,21 @@ STEPS: list[tuple[Callable[[Any, Any, Any], Any], Any, list[tuple[str, ...]]]] =
         [("id", "ts", "name")],
     ),
     (
+        lambda b, p, a: p.window(ferry.sliding(20, 10)).aggregate("x", **TEXT),
+        WindowAggregate(20, 10, Functions(TEXT)),
+        [("ts", "name")],
+    ),
+    (
+        lambda b, p, a: p.aggregate("x", **TEXT, emit=ferry.changes()),
+        KeyAggregate(Functions(TEXT), "changes"),
+        [("ts", "name")],
+    ),
+    (
+        lambda b, p, a: p.aggregate("x", **TEXT),
+        KeyAggregate(Functions(TEXT), "end"),
+        [("ts", "name")],
+    ),
+    (
         lambda b, p, a: p.aggregate("x", aggregator=Joined("name"), emit=ferry.changes()),
         KeyAggregate(Joined("name"), "changes"),
         [("id", "ts", "name")],
@@ -149,6 +169,39 @@ def test_a_step_needs_an_event_time() -> None:
     with pytest.raises(SpecRefused, match="no event time"):
         named.key_by("auction").window(MINUTE)
     assert pa.types.is_int64(sources()["bids"].input.schema.field("price").type)
+
+
+def test_texts_alone_make_an_aggregate_a_process() -> None:
+    """What is counted of them needs no value."""
+    counted = {"n": ferry.count("name"), "d": ferry.approx_count_distinct("name"), "last": ferry.last("ts")}
+    for step in (lambda p: p.window(MINUTE).aggregate("x", **counted), lambda p: p.aggregate("x", **counted)):
+        assert declared(lambda b, p, a, step=step: step(p))[0].kind == "aggregate"
+    windows, table = (
+        declared(lambda b, p, a, some=some: p.window(MINUTE).aggregate("x", **some))[1].input.schema
+        for some in (counted | {"a": ferry.min("name")}, counted)
+    )
+    assert windows.remove(windows.get_field_index("a")) == table
+
+
+def test_a_process_sees_no_dictionaries() -> None:
+    """Each task would have its own, and no table keeps them."""
+    schema = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("x", pa.dictionary(pa.int32(), pa.string()))])
+    stream = Stream(Build(lambda function, schema, where: schema), Input("in", (), schema, None, 0)).event_time("t")
+    lows = stream.key_by("k").window(MINUTE).aggregate("x", low=ferry.min("x"))
+    descriptor = lows.build.operators[0].descriptor
+    assert process_inputs(descriptor)[0] == pa.schema([("x", pa.string())])
+    fragmenter = Fragmenter(descriptor)
+    texts = pa.array(["b", None]).dictionary_encode()
+    fragmenter.add(pa.record_batch([pa.array([1, 1]), pa.array([5, 6]), texts], schema=schema), ["k"], "t")
+    assert fragmenter.drain()[0].column("0_x").to_pylist() == ["b", None]
+
+
+def test_without_a_window_texts_need_no_event_time_unless_a_function_goes_by_it() -> None:
+    people = sources()["people"].key_by("id")
+    people.aggregate("x", a=ferry.min("name"), emit=ferry.changes())
+    assert not people.stream.build.operators[0].descriptor.windowed
+    with pytest.raises(SpecRefused, match=r"aggregate 'y': a=last\('name'\) goes by event time"):
+        people.aggregate("y", a=ferry.last("name"))
 
 
 def test_of_the_columns_that_a_process_sees_each_input_gives_those_that_it_has() -> None:
