@@ -89,6 +89,21 @@ class Aggregator(ABC):
     def result(self, states: pa.RecordBatch) -> Any:
         """What is read from each state: columns of `output`."""
 
+    def running(self, states: pa.RecordBatch, begins: Ints) -> Any:
+        """Each state merged with all before it in its group; of each row `begins` has the first one of its group.
+
+        Here by a few merges of all rows: each takes in what lies twice as far back.
+        """
+        numbers, distance = np.arange(begins.size), 1
+        while (later := np.flatnonzero(numbers - distance >= begins)).size:
+            pairs = np.stack([later - distance, later], axis=1).reshape(-1)
+            both = self.merge(states.take(pa.array(pairs)), np.arange(0, pairs.size, 2))
+            source = numbers.copy()
+            source[later] = numbers.size + np.arange(later.size)
+            states = pa.concat_batches([states, batch_of(both, states.schema, "merge")]).take(pa.array(source))
+            distance *= 2
+        return states
+
 
 @dataclass
 class Functions(Aggregator):
@@ -138,6 +153,13 @@ class Functions(Aggregator):
         into = self._words(begins.size)
         self._merge(into, begins, rows, 0)
         return self._states(into, texts)
+
+    def running(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
+        """In one pass: what a row takes in has taken in all before it."""
+        rows, texts = self._rows(states)
+        words, later = rows.view(np.float64), np.flatnonzero(np.arange(begins.size) > begins)
+        merge_found(rows, words, later, later - 1, rows, words, merge_codes(self._table))
+        return self._states(rows, texts)
 
     def result(self, states: pa.RecordBatch) -> pa.RecordBatch:
         """Each function by itself."""

@@ -1,7 +1,4 @@
-"""One row out for each record: aggregates of all records of its key until then, itself among them.
-
-Prefixes of many keys come about in a few merges of all rows: each step takes in what lies twice as far back.
-"""
+"""One row out for each record: aggregates of all records of its key until then, itself among them."""
 
 from __future__ import annotations
 
@@ -62,22 +59,8 @@ class RunningAggregate(Process):
         order = np.argsort(keys, kind="stable")
         states = pa.concat_batches([kept.values, each]).take(pa.array(order))
         spans = np.searchsorted(keys[order], np.arange(work.count + 1))
-        states = self._prefixes(states, spans[keys[order]])
+        states = batch_of(self.aggregator.running(states, spans[keys[order]]), schema, "running")
         new = states.filter(pa.array(order >= kept.key.size))
         columns = [rows.column(column) for column in self.columns.values()]
         work.emit(key, results(self.aggregator, new, columns, self.output))
         work.put(STATE, touched, states.take(pa.array(spans[1:][touched] - 1)))
-
-    def _prefixes(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
-        """Each state merged with all before it in its group, which begins at `begins`."""
-        numbers, distance = np.arange(begins.size), 1
-        while True:
-            later = np.flatnonzero(numbers - distance >= begins)
-            if not later.size:
-                return states
-            pairs = np.stack([later - distance, later], axis=1).reshape(-1)
-            both = self.aggregator.merge(states.take(pa.array(pairs)), np.arange(0, pairs.size, 2))
-            source = numbers.copy()
-            source[later] = numbers.size + np.arange(later.size)
-            states = pa.concat_batches([states, batch_of(both, states.schema, "merge")]).take(pa.array(source))
-            distance *= 2
