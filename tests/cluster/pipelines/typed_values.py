@@ -29,7 +29,7 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
         prices=ferry.approx_count_distinct("price"),
     )  # fmt: skip
     if not again:
-        return fired.sink(ferry.parquet("sales"))
+        return [fired.sink(ferry.parquet("sales")), *texts_of(sales)]
     together = fired.transform(all_of).map_batches(one_key).key_by("one").window(ferry.tumbling("20s"))
     summed = together.aggregate(
         "again", total=ferry.sum("total"), low=ferry.min("low"), high=ferry.max("high"), since=ferry.min("since"),
@@ -37,6 +37,25 @@ def pipeline(streams: Any, args: dict[str, Any]) -> Any:
         dearest=ferry.arg_max("dearest", by="high"),
     )  # fmt: skip
     return summed.transform(all_of).sink(ferry.parquet("sales"))
+
+
+def texts_of(sales: Any) -> list[Any]:
+    """Strings in windows of time, sessions and windows of rows, and without a window and event time."""
+    shops = sales.event_time("at", delay="10s").key_by("shop")
+    words = {
+        "low": ferry.min("note"), "high": ferry.max("note"), "a": ferry.first("note"), "z": ferry.last("note"),
+        "dearest": ferry.arg_max("note", by="price"), "greatest": ferry.arg_max("price", by="note"), "total": ferry.sum("price"),
+        "usual": ferry.mean("price"), "spread": ferry.stddev("price"), "notes": ferry.count("note"),
+    }  # fmt: skip
+    windows = shops.window(ferry.sliding("10s", "5s")).aggregate("windows", **words)
+    sessions = shops.window(ferry.session("300ms")).aggregate(
+        "sessions", **words, prices=ferry.approx_count_distinct("price")
+    )
+    rows = shops.window(ferry.rows(5)).aggregate("rows", ["shop", "at"], order="at", **words)
+    timeless = {name: word for name, word in words.items() if name not in ("a", "z")}
+    ever = sales.key_by("shop").aggregate("ever", emit=ferry.at_end(), **timeless)
+    named = {"windows": windows, "sessions": sessions, "rows": rows, "ever": ever}
+    return [stream.sink(ferry.parquet(name)) for name, stream in named.items()]
 
 
 def one_key(rows: Any) -> Any:
