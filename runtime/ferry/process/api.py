@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.grouping import Ints
+from ferry.kernels.numbering import ordered
 from ferry.process.tables import Entries, StateTable, TableChanges, TableLog
 from ferry.process.timers import TimerLog, Timers
 
@@ -86,7 +87,7 @@ class SideRows:
     @staticmethod
     def arranged(batch: pa.RecordBatch, key: Ints, times: Ints, order: Ints | None = None) -> SideRows:
         """Rows in the order of arrival, sorted: by key, then `order`, else event time; ties as they arrived."""
-        rows = np.lexsort((times if order is None else order, key))
+        rows = ordered(key, times if order is None else order)
         return SideRows(batch.take(pa.array(rows)), key[rows], times[rows])
 
 

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ferry.contract.limits import WATERMARK_NONE
 from ferry.kernels.grouping import Ints
+from ferry.kernels.numbering import ordered
+from ferry.kernels.sessions import joined
 from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of, taken_in
 from ferry.process.api import Process, Work
 from ferry.process.groups import distinct
@@ -53,28 +56,23 @@ class Formed(NamedTuple):
     """Of each row: its session."""
 
 
-def formed(gap: int, watermark: int, open_: Entries, key: Ints, times: Ints) -> Formed:
-    """Open sessions, and rows in any order, as sessions. Two points stand for an open session: all between is part of it."""
-    starts = np.zeros(0, np.int64) if open_.entry is None else open_.entry.to_numpy(zero_copy_only=False)
-    lasts, timers = (open_.values.column(name).to_numpy(zero_copy_only=False) for name in ("last", "timer"))
-    keys = np.concatenate([open_.key, open_.key, key])
-    points = np.concatenate([starts, lasts, times])
-    depth = np.concatenate([np.ones(starts.size), -np.ones(starts.size), np.zeros(times.size)]).astype(np.int64)
-    order = np.lexsort((-depth, points, keys))
-    in_order, at, inside = keys[order], points[order], np.cumsum(depth[order]) - depth[order]
-    opens = np.ones(order.size, np.bool_)
-    opens[1:] = (in_order[1:] != in_order[:-1]) | ((inside[1:] == 0) & (np.diff(at) > gap))
+def formed(gap: int, watermark: int, open_: Entries, key: Ints, starts: Ints, lasts: Ints) -> Formed:
+    """Open sessions, and rows in any order, each from a start to a last time, as sessions."""
+    before = np.zeros(0, np.int64) if open_.entry is None else open_.entry.to_numpy(zero_copy_only=False)
+    ends, timers = (open_.values.column(name).to_numpy(zero_copy_only=False) for name in ("last", "timer"))
+    keys, starts = np.concatenate([open_.key, key]), np.concatenate([before, starts])
+    order = ordered(keys, starts)
+    in_order, begin = keys[order], starts[order]
+    of_each, begins, last = joined(in_order, begin, np.concatenate([ends, lasts])[order], gap, WATERMARK_NONE)
     session = np.empty(order.size, np.int64)
-    session[order] = np.cumsum(opens) - 1
-    begins = np.flatnonzero(opens)
-    last = at[np.append(begins[1:], order.size)[: begins.size] - 1]
-    old = session[: starts.size]
+    session[order] = of_each
+    old = session[: before.size]
     timer = last + gap
     pending = timers > watermark
     timer[old[pending]] = timers[pending]
     is_set = np.zeros(begins.size, np.bool_)
     is_set[old[pending]] = True
-    return Formed(in_order[begins], at[begins], last, timer, is_set, old, session[2 * starts.size :])
+    return Formed(in_order[begins], begin[begins], last, timer, is_set, old, session[before.size :])
 
 
 def on_time(work: Work, side: int, gap: int) -> Any:
@@ -124,7 +122,8 @@ class SessionAggregate(Process):
         """Merge rows into sessions, and emit those that are final."""
         kept = on_time(work, 0, self.gap_ms)
         before = work.read(OPEN)
-        now = formed(self.gap_ms, work.watermark, before, work.key_of()[kept], work.times()[kept])
+        times = work.times()[kept]
+        now = formed(self.gap_ms, work.watermark, before, work.key_of()[kept], times, times)
         if not now.key.size:
             return
         rows = rows_of(self.aggregator, work).filter(pa.array(kept))
@@ -173,7 +172,7 @@ class SessionJoin(Process):
         key = np.concatenate([work.key_of(side)[kept[side]] for side in (0, 1)])
         times = np.concatenate([work.times(side)[kept[side]] for side in (0, 1)])
         before = work.read(OPEN)
-        now = formed(self.gap_ms, work.watermark, before, key, times)
+        now = formed(self.gap_ms, work.watermark, before, key, times, times)
         final = now.last + self.gap_ms <= work.watermark
         keep_open(work, before, now, final)
         if final.any():
