@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from numba.core.dispatcher import Dispatcher
 import ferry.kernels
 from ferry.contract.descriptors import GLOBAL, Aggregate, KeyType, OperatorDescriptor, Side, Window
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.kernels.aggregates import count
 from ferry.kernels.aggregates import max as greatest
 from ferry.kernels.columns import split_by_vnode, take_vnodes
 from ferry.process.aggregator import Functions
+from ferry.process.api import Process
 from ferry.process.running import RunningAggregate
+from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.processes import EACH_TIME
@@ -163,20 +166,19 @@ def generate() -> None:
             made.read(stream, 0, 2_000, ["ts"])
 
 
-def process(key: tuple[tuple[str, KeyType], ...], directory: Path) -> None:
+def process(made: Process, key: tuple[tuple[str, KeyType], ...], directory: Path) -> None:
     """A process with state and timers, on a leader, and a snapshot to a learner."""
     columns = records(1).schema
-    made = RunningAggregate(Functions({"n": count(), "top": greatest("t")}), {"at": "ts"}, ["ts"])
     shape = shape_of("process", made, pa.schema([columns.field(name) for name, _ in key]), [columns], None)
     descriptor = OperatorDescriptor("process", 0, "process", key, EACH_TIME, process=shape)
     state, learner = (open_state(descriptor, VNODES.size, directory / name, 1 << 24) for name in ("leader", "learner"))
     for number, rows in enumerate((300, MANY)):
         merged = state.combine([carried(batch) for batch in fragments(descriptor, rows)])
         share = take_vnodes(merged, split_by_vnode(merged, VNODES.size), VNODES)
-        times = EpochTimes(WATERMARK_NONE, WATERMARK_NONE, number)
+        times = EpochTimes(WATERMARK_NONE, WATERMARK_END if number else WATERMARK_NONE, number)
         delta, _ = state.delta([carried(share)], times, VNODES)
         state.apply(carried(delta), number, "leader")
-        assert sum(batch.num_rows for batch in state.fired(times, VNODES))
+    assert sum(batch.num_rows for batch in state.fired(times, VNODES))
     for chunk in state.snapshot(VNODES):
         learner.apply_absent(carried(chunk))
 
@@ -199,8 +201,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for number, descriptor in enumerate(descriptors()):
             instance(descriptor, Path(directory) / str(number))
-        for key in KEYS:
-            process(key, Path(directory) / f"process-{len(key)}")
+        functions = Functions({"n": count(), "top": greatest("t")})
+        processes = RunningAggregate(functions, {"at": "ts"}, ["ts"]), SessionAggregate(10, functions)
+        for number, (made, key) in enumerate(product(processes, KEYS)):
+            process(made, key, Path(directory) / f"process-{number}")
     if missing := left():
         raise SystemExit(f"these kernels were not used: {missing}")
 

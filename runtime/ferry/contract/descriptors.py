@@ -14,7 +14,7 @@ Arrow schemas that follow from a descriptor (column order is part of the contrac
   which the row last changed, 0 in partials.
 * *rows* of a join, one row per record:
   ``slice:int64, hash:uint64, key:int64|binary, side:int8, l_<column>..., r_<column>...``; the other side's columns are null.
-* *records* of a process, one row per record, are its fragments:
+* *records* of a process, one row per record, or per part that a task has made of some, are its fragments:
   ``hash:uint64, key:int64|binary, order:int64, time:int64, side:int8, 0_<column>..., 1_<column>...``; its deltas and
   snapshots are changes of places, whatever it keeps: ``ferry.kernels.changes``.
 
@@ -99,6 +99,8 @@ class ProcessShape:
     """name, schema of the values, and type of the entries (None: at most one row a key)"""
     order: str | None = None
     """column by which records of a key are taken; None: event time"""
+    parts: str | None = None
+    """schema of what tasks condense the records of its one input to; None: they send records"""
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from ferry.protocol.coordinator import machine as core
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import feeds_of, run_ingest
 from ferry.spark.ingest import IngestWork
+from ferry.spark.process_rows import condensing
 
 log = logging.getLogger("ferry.driver")
 
@@ -175,10 +176,12 @@ class Epochs:
             generation,
             order.run,
             self._dead_letter_of_tasks,
+            condensing(operator.descriptor, self.loop.machine.commits.results[order.step.operator].high),
         )
         try:
             return [Receipt.load(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, rows)]
         except Exception as error:
+            refuse_final(error)
             if not is_passing(error):
                 raise
             return [Receipt(error=str(error))]

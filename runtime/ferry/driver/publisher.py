@@ -67,7 +67,7 @@ def is_final(error: Exception) -> bool:
 
 
 def refuse_final(error: Exception | str) -> None:
-    """Raise SpecRefused when rows cannot be read for what they hold: no other reader would help."""
+    """Raise SpecRefused when rows cannot be read, or made, for what they hold: no other reader or task would help."""
     found = re.search(rf"{OVERFLOW}.*?(?=\. Detail: |\n|$)", str(error))  # Flight adds where it was raised.
     if found is not None:
         raise SpecRefused(found[0])

@@ -46,11 +46,17 @@ def process_inputs(descriptor: OperatorDescriptor) -> list[pa.Schema]:
     return [from_text(text) for text in descriptor.shape.inputs]
 
 
-def records_schema(descriptor: OperatorDescriptor) -> pa.Schema:
-    """Records of a process; the columns of the other side are null."""
+def process_rows(descriptor: OperatorDescriptor) -> list[pa.Schema]:
+    """What travels of each input of a process: the same, or the parts that tasks make of records."""
+    parts = descriptor.shape.parts
+    return process_inputs(descriptor) if parts is None else [from_text(parts)]
+
+
+def records_schema(descriptor: OperatorDescriptor, inputs: list[pa.Schema] | None = None) -> pa.Schema:
+    """Rows of a process, or others with the columns of `inputs`; those of the other side are null."""
     fields = [("hash", pa.uint64()), ("key", key_type(descriptor)), ("order", pa.int64()), ("time", pa.int64())]
     fields.append(("side", pa.int8()))
-    sides = enumerate(process_inputs(descriptor))
+    sides = enumerate(process_rows(descriptor) if inputs is None else inputs)
     return pa.schema(fields + [(f"{side}_{field.name}", field.type) for side, schema in sides for field in schema])
 
 

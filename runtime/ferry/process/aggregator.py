@@ -52,6 +52,8 @@ class Aggregator(ABC):
         state: columns that are kept of a group.
         output: columns that are read from them.
         timed: whether rows have their event times, in milliseconds, as a column `_time`.
+        commutative: `merge` gives the same in whatever order the states come. Then tasks condense the records of sessions
+            before they send them, as for the functions of pipelines.
     Example:
         >>> import dataclasses, numpy, pyarrow as pa
         >>> @dataclasses.dataclass
@@ -73,6 +75,7 @@ class Aggregator(ABC):
     state: pa.Schema
     output: pa.Schema
     timed: bool = False
+    commutative: bool = False
 
     def open(self, rows: pa.Schema) -> None:  # noqa: B027
         """Look at the columns of the rows, and set what depends on them. Raises SpecRefused."""
@@ -114,6 +117,7 @@ class Functions(Aggregator):
     """
 
     aggregates: dict[str, Aggregate]
+    commutative = True
 
     def open(self, rows: pa.Schema) -> None:
         """Types of states and results follow from those of the columns."""
@@ -253,8 +257,12 @@ def open_aggregator(aggregator: Aggregator, rows: pa.Schema) -> pa.Schema:
 
 def rows_of(aggregator: Aggregator, work: Work) -> pa.RecordBatch:
     """The rows of an epoch, as an aggregator is given them."""
-    rows = work.rows()
-    return rows.append_column(TIME, pa.array(work.times())) if aggregator.timed else rows
+    return timed_rows(aggregator, work.rows(), work.times())
+
+
+def timed_rows(aggregator: Aggregator, rows: pa.RecordBatch, times: Ints) -> pa.RecordBatch:
+    """Rows and their event times, as an aggregator is given them."""
+    return rows.append_column(TIME, pa.array(times)) if aggregator.timed else rows
 
 
 def numbered(texts: pa.Array) -> tuple[pa.Array, pa.Array]:

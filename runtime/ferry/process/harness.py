@@ -11,6 +11,7 @@ import pyarrow as pa
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels.grouping import NO_INTS, Ints
 from ferry.process.api import Clocks, Process, SideRows
+from ferry.process.condensing import condensed
 from ferry.process.declared import opened
 from ferry.process.rounds import ProcessChanges, Touched, run
 from ferry.process.tables import Entries, StateTable, no_entries
@@ -137,7 +138,7 @@ class ProcessHarness:
 
         numbers = np.array([index[key] for key in keys], np.int64)
         order = column(self._order) if self._order is not None and self._order in batch.schema.names else None
-        return SideRows.arranged(batch, numbers, column(self._time), order)
+        return condensed(self._process, SideRows.arranged(batch, numbers, column(self._time), order), self.watermark)
 
     def _reader(self, index: dict[Key, int]) -> Callable[[str, Ints], Entries]:
         def read(name: str, keys: Ints) -> Entries:

@@ -2,6 +2,8 @@
 
 A session is final when the watermark has reached its end, the last record's time and the gap. Exactly a gap apart is one
 session. A record is late when a session of its own would have been final before the epoch.
+
+Tasks condense records of an aggregate to parts of sessions, if it does not matter in which order states are merged.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from ferry.contract.limits import WATERMARK_NONE
 from ferry.kernels.grouping import Ints
 from ferry.kernels.numbering import ordered
 from ferry.kernels.sessions import joined
-from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of, taken_in
-from ferry.process.api import Process, Work
+from ferry.process.aggregator import Aggregator, merged_states, open_aggregator, results, taken_in, timed_rows
+from ferry.process.api import Process, SideRows, Work, batch_of
+from ferry.process.condensing import Condensing
 from ferry.process.groups import distinct
 from ferry.process.joins import (
     SIDES,
@@ -100,7 +103,7 @@ def keep_open(work: Work, before: Entries, now: Formed, final: Any, states: Any 
 
 
 @dataclass
-class SessionAggregate(Process):
+class SessionAggregate(Condensing):
     """Aggregates of each session. Output: the key, window_start, window_end, then what the aggregator yields.
 
     Parameters:
@@ -114,6 +117,8 @@ class SessionAggregate(Process):
     def open(self, key: pa.Schema, inputs: Sequence[pa.Schema]) -> None:
         """Columns follow from the key and the aggregator."""
         open_aggregator(self.aggregator, inputs[0])
+        part = pa.schema([("last", pa.int64()), *self.aggregator.state])
+        self.parts = part if self.aggregator.commutative else None
         own = [("last", pa.int64()), ("timer", pa.int64())]
         self.tables = {OPEN: StateTable(pa.schema(own + list(self.aggregator.state)), pa.int64())}
         self.output = pa.schema([*key, *pa.schema(WINDOW), *self.aggregator.output])
@@ -121,19 +126,39 @@ class SessionAggregate(Process):
     def process(self, work: Work) -> None:
         """Merge rows into sessions, and emit those that are final."""
         kept = on_time(work, 0, self.gap_ms)
-        before = work.read(OPEN)
-        times = work.times()[kept]
-        now = formed(self.gap_ms, work.watermark, before, work.key_of()[kept], times, times)
+        rows, starts, before = work.rows().filter(pa.array(kept)), work.times()[kept], work.read(OPEN)
+        lasts = starts if self.parts is None else rows.column("last").to_numpy()
+        now = formed(self.gap_ms, work.watermark, before, work.key_of()[kept], starts, lasts)
         if not now.key.size:
             return
-        rows = rows_of(self.aggregator, work).filter(pa.array(kept))
-        states = taken_in(self.aggregator, before.values, now.old, rows, now.rows)
+        states = self._states(before, rows, starts, now)
         final = now.last + self.gap_ms <= work.watermark
         keep_open(work, before, now, final, states)
         done = np.flatnonzero(final)
         columns = [*work.keys.take(pa.array(now.key[done])).columns]
         columns += [pa.array(now.start[done]), pa.array(now.last[done] + self.gap_ms)]
         work.emit(now.key[done], results(self.aggregator, states.take(pa.array(done)), columns, self.output))
+
+    def condense(self, rows: SideRows, low: int) -> SideRows:
+        """A part is what there is of a session; records that are late by then are parts by themselves."""
+        _, begins, last = joined(rows.key, rows.times, rows.times, self.gap_ms, low - self.gap_ms)
+        states = batch_of(
+            self.aggregator.update(timed_rows(self.aggregator, rows.batch, rows.times), begins),
+            self.aggregator.state,
+            "update",
+        )
+        part = pa.RecordBatch.from_arrays([pa.array(last), *states.columns], schema=self.parts)
+        return SideRows(part, rows.key[begins], rows.times[begins])
+
+    def _states(self, before: Entries, rows: pa.RecordBatch, starts: Ints, now: Formed) -> pa.RecordBatch:
+        """The state of each session."""
+        if self.parts is None:
+            rows = timed_rows(self.aggregator, rows, starts)
+            return taken_in(self.aggregator, before.values, now.old, rows, now.rows)
+        group = np.concatenate([now.old, now.rows])
+        order = np.argsort(group, kind="stable")
+        states = pa.concat_batches([kept.select(self.aggregator.state.names) for kept in (before.values, rows)])
+        return merged_states(self.aggregator, states.take(pa.array(order)), group[order])
 
 
 @dataclass

@@ -20,6 +20,7 @@ from ferry.kernels.kinds import kind_of, type_of
 from ferry.kernels.schemas import from_text, process_inputs, to_text
 from ferry.process.api import Process
 from ferry.process.classes import class_of, name_of
+from ferry.process.condensing import parts_of
 from ferry.process.declared import opened
 from ferry.process.tables import ENTRY_TYPES, StateTable
 
@@ -42,6 +43,7 @@ def shape_of(
         output=to_text(process.output),
         tables=tables,
         order=order,
+        parts=_parts(process),
     )
     made_again = opened(_made(name, shape), key, inputs)
     if _shown(made_again) != _shown(process):
@@ -58,7 +60,7 @@ def process_of(descriptor: OperatorDescriptor) -> Process:
     key = pa.schema([(name, type_of(kind)) for name, kind in descriptor.key])
     process = opened(_made(descriptor.name, shape), key, process_inputs(descriptor))
     tables = tuple(_table(descriptor.name, table, process.tables[table]) for table in sorted(process.tables))
-    if tables != shape.tables or not process.output.equals(from_text(shape.output)):
+    if tables != shape.tables or _parts(process) != shape.parts or not process.output.equals(from_text(shape.output)):
         raise SpecRefused(
             f"process {descriptor.name!r}: {shape.made_of} has other tables or another output here than where the pipeline "
             "was built; have the same program on every host"
@@ -79,6 +81,11 @@ def _named(name: str) -> Iterator[None]:
         yield
     except SpecRefused as refused:
         raise SpecRefused(f"process {name!r}: {refused}") from refused
+
+
+def _parts(process: Process) -> str | None:
+    parts = parts_of(process)
+    return None if parts is None else to_text(parts)
 
 
 def _shown(process: Process) -> Any:

@@ -28,7 +28,7 @@ def load() -> None:
     count = OperatorDescriptor(
         "count", 0, "aggregate", (("key", "int"),), Window(1000, 1000), (Aggregate("n", "count"),)
     )
-    warmup.load([count])
+    warmup.load([(count, None)])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.spark.join_rows import JoinRows
 from ferry.spark.partial_aggregates import GROUPS_MAX, PartialAggregates
-from ferry.spark.process_rows import ProcessRows
+from ferry.spark.process_rows import Condense, ProcessRows
 from ferry.spark.records import EVENT_TIME_MAX, KeyedRecords, RecordReader
 
 
@@ -37,7 +37,9 @@ class Contribution(Protocol):
         """All that is left; nothing is, afterwards."""
 
 
-def open_contribution(descriptor: OperatorDescriptor, side: int, groups_max: int) -> Contribution:
+def open_contribution(
+    descriptor: OperatorDescriptor, side: int, groups_max: int, condense: Condense | None
+) -> Contribution:
     """An empty one, for one input of the operator."""
     assert 0 <= side < descriptor.inputs, (descriptor.kind, side)
     match descriptor.kind:
@@ -46,7 +48,7 @@ def open_contribution(descriptor: OperatorDescriptor, side: int, groups_max: int
         case "join":
             return JoinRows(descriptor, side)
         case "process":
-            return ProcessRows(descriptor, side)
+            return ProcessRows(descriptor, side, condense)
         case _:
             assert_never(descriptor.kind)
 
@@ -54,9 +56,15 @@ def open_contribution(descriptor: OperatorDescriptor, side: int, groups_max: int
 class Fragmenter:
     """Turns the record batches of one task and one input into fragments of one operator."""
 
-    def __init__(self, descriptor: OperatorDescriptor, side: int = 0, groups_max: int = GROUPS_MAX) -> None:
-        """`side` is the number of the input: 0, or 1 for the right one of a join."""
-        self._contribution = open_contribution(descriptor, side, groups_max)
+    def __init__(
+        self,
+        descriptor: OperatorDescriptor,
+        side: int = 0,
+        groups_max: int = GROUPS_MAX,
+        condense: Condense | None = None,
+    ) -> None:
+        """`side` is the number of the input: 0, or 1 for the right one of a join; `condense` is what `condensing` makes."""
+        self._contribution = open_contribution(descriptor, side, groups_max, condense)
         self._reader = RecordReader(descriptor, descriptor.columns(side), self._contribution.numbers)
 
     def add(

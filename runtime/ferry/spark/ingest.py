@@ -31,6 +31,7 @@ from ferry.kernels.schemas import fragment_schema
 from ferry.spark import flight
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.pipeline import Batches
+from ferry.spark.process_rows import Condense
 from ferry.spark.records import EVENT_TIME_MAX
 from ferry.spark.source import FLOWS, FLUSH
 from ferry.spark.splits import Flow, Malformed, Splits
@@ -95,6 +96,8 @@ class IngestWork:
     run: int
     dead_letter: str | None
     """Directory for malformed records, for tasks and driver alike; None: there is none, some go with the receipt."""
+    condense: Condense | None = None
+    """for a process that has records condensed"""
 
 
 def ingest(work: IngestWork) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -125,7 +128,7 @@ class _Task:
         self.attempt = int(context.taskAttemptId())
         self.partition = int(context.partitionId())
         sides = sorted({feed.side for feeds in work.feeds.values() for feed in feeds} - {NO_SIDE})
-        self.fragmenters = {side: Fragmenter(work.descriptor, side) for side in sides}
+        self.fragmenters = {side: Fragmenter(work.descriptor, side, condense=work.condense) for side in sides}
         self.maxima: dict[int, dict[str, int]] = {}
         """greatest event time, by input and flow"""
         self.flows: dict[int, dict[str, bool]] = {}

@@ -18,29 +18,34 @@ from ferry.kernels.aggregates import reads_values
 from ferry.kernels.kinds import type_of
 from ferry.kernels.schemas import process_inputs
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.process_rows import Condense, condensing
 
 TIME = "_event_time"
+
+Loaded = tuple[OperatorDescriptor, Condense | None]
+"""An operator, and how its tasks condense records."""
 
 
 def warm_up(spark: SparkSession, descriptors: list[OperatorDescriptor], tasks: int) -> None:
     """Run one small job on every task slot. A failure is not worth more than the time it would have saved."""
-    spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_task(descriptors)).collect()
+    operators = [(descriptor, condensing(descriptor)) for descriptor in descriptors]
+    spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_task(operators)).collect()
 
 
-def _task(descriptors: list[OperatorDescriptor]) -> Callable[[Iterable[int]], Iterator[int]]:
+def _task(operators: list[Loaded]) -> Callable[[Iterable[int]], Iterator[int]]:
     def task(numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
-            load(descriptors)
+            load(operators)
             yield number
 
     return task
 
 
-def load(descriptors: list[OperatorDescriptor]) -> None:
+def load(operators: list[Loaded]) -> None:
     """Have this process compile the kernels that these operators need, or read them."""
-    for descriptor in descriptors:
+    for descriptor, condense in operators:
         for side in range(descriptor.inputs):
-            fragmenter = Fragmenter(descriptor, side)
+            fragmenter = Fragmenter(descriptor, side, condense=condense)
             fragmenter.add(example(descriptor, side), [name for name, _ in descriptor.key], TIME)
             fragmenter.drain()
 

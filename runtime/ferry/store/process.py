@@ -98,7 +98,7 @@ class ProcessState:
         if self.descriptor.inputs > 1:
             mine = np.flatnonzero(rows.column("side").to_numpy(zero_copy_only=True) == side)
             rows, numbers = rows.take(pa.array(mine)), numbers[mine]
-        fields = schemas.process_inputs(self.descriptor)[side]
+        fields = schemas.process_rows(self.descriptor)[side]
         batch = pa.RecordBatch.from_arrays([rows.column(f"{side}_{name}") for name in fields.names], schema=fields)
         time, order = (columns.integers(rows.column(name)) for name in ("time", "order"))
         keys, orders = np.diff(numbers), np.diff(order)

@@ -8,8 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+import ferry
 from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import FLOWS_MAX, WATERMARK_NONE
 from ferry.contract.messages import Fragment
@@ -18,10 +21,12 @@ from ferry.contract.notes import EpochNotes, Receipt
 from ferry.contract.tickets import Judge, Right, stage_ticket
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
+from ferry.process.api import SideRows
 from ferry.protocol.coordinator.machine import Ingested, StartIngest
 from ferry.spark.compile import Plan
 from ferry.spark.graph import offsets_only
 from ferry.spark.ingest import IngestWork
+from tests.unit.streams import sources
 
 
 def operator(*idle_ms: int | None, origin: str | int = "a") -> Any:
@@ -51,25 +56,49 @@ def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path
         assert EpochNotes.load(meta).spark == epochs._checkpoint.notes(4)
 
 
-def test_the_tasks_of_a_run_get_the_right_to_stage_its_fragments_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def work_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> IngestWork:
+    """What tasks are given for the first operator of epoch 4, before which its watermark was 1234; and how they fail."""
     works: list[IngestWork] = []
 
     def run_ingest(spark: Any, batch: Any, operator: Any, plan: Any, work: IngestWork, rows: Any) -> list[str]:
         works.append(work)
+        if failed:
+            raise RuntimeError(failed)
         return []
 
     monkeypatch.setattr("ferry.driver.epochs.run_ingest", run_ingest)
-    root = Right.root("secret")
     epochs: Any = object.__new__(Epochs)
-    epochs._root, epochs._dead_letter_of_tasks, epochs.spark = root, None, None
-    epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2), members=None)
+    epochs._root, epochs._dead_letter_of_tasks, epochs.spark = Right.root("secret"), None, None
+    commits = SimpleNamespace(results=[SimpleNamespace(high=1234)])
+    epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
     epochs.publisher = SimpleNamespace(authority=None)
-    epochs.plan = Plan({}, (offsets_only(),), ())
+    epochs.plan = Plan({}, (operator,), ())
     assert epochs._receipts(StartIngest(Step(4, 0), 3, (), (), b""), None) == []
     (work,) = works
+    return work
+
+
+def test_the_tasks_of_a_run_get_the_right_to_stage_its_fragments_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, root = work_of(monkeypatch, offsets_only()), Right.root("secret")
     ticket = stage_ticket(work.right, 9, "0.0", "life")
     assert Judge(root, "0.0", "life").fragment(ticket, time.time()) == Fragment(Step(4, 0), 2, 3, 9)
     assert root.seal not in (work.right.seal, ticket) and root.seal.hex().encode() not in ticket
+
+
+def test_tasks_that_condense_records_are_told_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert work_of(monkeypatch, offsets_only()).condense is None
+    visits = sources()["bids"].event_time("ts").key_by("bidder").window(ferry.session("1s"))
+    (operator,) = visits.aggregate("visits", n=ferry.count()).build.operators
+    condense: Any = work_of(monkeypatch, operator).condense
+    times = np.array([234, 234, 235, 236])
+    rows = SideRows(pa.record_batch({"bidder": [7] * 4}), np.zeros(4, np.int64), times)
+    assert condense(rows).times.tolist() == [234, 234, 235]
+
+
+def test_a_sum_that_is_too_great_for_a_task_is_too_great_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, refused in (("integer overflow: a sum is too great", SpecRefused), ("a bug", RuntimeError)):
+        with pytest.raises(refused, match=f"{text}$"):
+            work_of(monkeypatch, offsets_only(), f"in a task of Spark: {text}")
 
 
 class _Driver:

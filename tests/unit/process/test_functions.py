@@ -30,6 +30,7 @@ from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import process_of, shape_of
 from ferry.process.windowed import KeyAggregate, WindowAggregate
 from ferry.spark.fragment import Fragmenter
+from ferry.spark.process_rows import condensing
 from ferry.store.process import ProcessState
 from tests.unit.kernels.test_values import CHOOSING, TYPES, Record, chosen, column_of, declared, run, tasks_of
 from tests.unit.process.queries import rows_of
@@ -192,7 +193,7 @@ def test_an_instance_keeps_every_function_on_disk(name: str, tmp_path: Path) -> 
         expected.append(rig.epoch(batch, watermark=high))
         state = ProcessState(descriptor, lambda: process_of(descriptor), VNODES.size, tmp_path)  # opened anew
         state.whole(VNODES)
-        fragmenter = Fragmenter(descriptor, 0)
+        fragmenter = Fragmenter(descriptor, 0, condense=condensing(descriptor, low))
         for one in batch.to_batches():
             fragmenter.add(one, ["k"], "t")
         times = EpochTimes(low, high, epoch)
