@@ -80,7 +80,7 @@ def descriptors() -> list[OperatorDescriptor]:
                 found.append(OperatorDescriptor("aggregate", 0, "aggregate", key, window, aggregates))
         found.append(OperatorDescriptor("join", 0, "join", key, WINDOWS[0], left=left, right=right))
     found.append(OperatorDescriptor("distinct", 0, "aggregate", KEYS[0], WINDOWS[1], SKETCHES))
-    found += [OperatorDescriptor("changes", 0, "aggregate", key, GLOBAL, ALL, emit="changes") for key in KEYS]
+    found += [OperatorDescriptor("changes", 0, "aggregate", key, GLOBAL, ALL, emit="changes", ttl_ms=1) for key in KEYS]
     return found
 
 
@@ -145,7 +145,7 @@ def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
         with table.open("r+b") as file:  # as a process leaves it that is killed in the middle of a write
             file.seek(8 * slice_table._DIRTY)
             file.write((1).to_bytes(8, "little"))
-    opened("leader").release(0, 1_500)
+    opened("leader").release(1, 3_100)
 
 
 def generators() -> list[Arrivals]:

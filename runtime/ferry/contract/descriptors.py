@@ -11,7 +11,7 @@ Arrow schemas that follow from a descriptor (column order is part of the contrac
   ``n`` is the number of records; it is part of the state too (as its first column). The last column may be flags: bit c
   says that column c has seen a value that is not null, bit 31 + c that its sum went beyond its bits on the way. A column
   that has seen none holds what changes no other value. Where changes are emitted the column before it is the epoch in
-  which the row last changed, 0 in partials.
+  which the row last changed, 0 in partials; where keys are forgotten the one before that is their newest event time.
 * *rows* of a join, one row per record:
   ``slice:int64, hash:uint64, key:int64|binary, side:int8, l_<column>..., r_<column>...``; the other side's columns are null.
 * *records* of a process, one row per record, or per part that a task has made of some, are its fragments:
@@ -124,11 +124,18 @@ class OperatorDescriptor:
     right: Side | None = None
     emit: Emit = "final"
     process: ProcessShape | None = None
+    ttl_ms: int | None = None
+    """of an aggregate without a window: a key whose newest event time is so far behind the watermark is forgotten"""
 
     @property
     def windowed(self) -> bool:
         """False when records of all times belong together."""
         return self.window != GLOBAL
+
+    @property
+    def timed(self) -> bool:
+        """Whether its records need an event time, whatever it computes of them."""
+        return self.windowed or self.ttl_ms is not None
 
     @property
     def int_key(self) -> bool:
@@ -200,4 +207,5 @@ class OperatorDescriptor:
             right=side(doc["right"]),
             emit=doc.get("emit", "final"),
             process=shape(doc.get("process")),
+            ttl_ms=doc.get("ttl_ms"),
         )

@@ -129,8 +129,11 @@ def value_columns(descriptor: OperatorDescriptor) -> tuple[StateColumn, ...]:
 
 @lru_cache(256)
 def state_columns(descriptor: OperatorDescriptor) -> tuple[StateColumn, ...]:
-    """The state columns s0, s1, ... of an operator: values, the epoch of the last change if these are emitted, flags."""
+    """The state columns s0, s1, ... of an operator: values, the newest event time if keys are forgotten, the epoch of the
+    last change if these are emitted, flags."""
     columns = value_columns(descriptor)
+    if descriptor.ttl_ms is not None:
+        columns = (*columns, StateColumn("int", GREATEST["int"], "time"))
     if descriptor.emit == "changes":
         columns = (*columns, StateColumn("int", GREATEST["int"], "zero"))
     return (*columns, StateColumn("int", FLAGS, "zero")) if flagged(descriptor) else columns

@@ -28,8 +28,11 @@ def records_at_once(descriptor: OperatorDescriptor) -> int:
 
 
 def contribute(descriptor: OperatorDescriptor, batch: pa.RecordBatch, times: pa.Array | None, cells: Ints) -> None:
-    """Fill cells int64[rows, words of state] with what these records contribute; `times`: where a function goes by them."""
-    cells[:, aggregates.words_of(aggregates.value_columns(descriptor)) :] = 0
+    """Fill cells int64[rows, words of state] with what these records contribute; `times`: where something goes by them."""
+    values_end = aggregates.words_of(aggregates.value_columns(descriptor))
+    cells[:, values_end:] = 0
+    if descriptor.ttl_ms is not None:
+        cells[:, values_end] = columns.integers(times)
     for place in aggregates.places(descriptor):
         valid = _valid(batch, place.aggregate)
         has = np.True_ if valid is None else valid.to_numpy(zero_copy_only=False)

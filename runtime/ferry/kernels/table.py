@@ -4,6 +4,8 @@ A row is (used, hash, key or heap offset, n, cells...). `places[v]` says where t
 times 64, plus the logarithm of its capacity; 0: it has none yet. A region that is full moves to a new one of twice its size,
 alone: regions fill up at different counts, so that a put pays for its own rows and not for the whole table.
 
+A row that is removed says so in its used word: searches go on behind it, and a new row may take its place. Nothing moves.
+
 A row is written values first, then key and hash, then the used word, so that a put that was torn can be done again; a region
 is written first, and then its place. Rows from `end` on were never used, and a region that was left is never used again.
 Cells are only moved here; what they mean is in ferry.kernels.grouping.
@@ -15,6 +17,8 @@ import numpy as np
 from numba import njit
 
 USED, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
+FREE, HELD, REMOVED = 0, 1, 2
+"""What the used word says."""
 DONE, HEAP_FULL = 0, -1
 PLACE_BITS = 6
 
@@ -48,14 +52,20 @@ def _length(heap, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _find(slots, heap, base, bits, home, hash_, key, by_bytes, offsets, data, r):  # type: ignore[no-untyped-def]
-    # The row's place, or -1 - (the free place where it belongs). A region is never full, see `put`.
+    # The row's place, or -1 - (the place where it belongs). A region is never full of rows, see `put`: a search comes to a
+    # free place, or round to the first one of a row that was removed.
     mask = (np.int64(1) << bits) - 1
-    p = home
+    p, removed = home, np.int64(-1)
     while True:
         i = base + p
-        if slots[i, USED] == 0:
-            return -1 - i
-        if slots[i, HASH] == hash_:
+        if slots[i, USED] == FREE:
+            return -1 - (i if removed < 0 else removed)
+        if slots[i, USED] == REMOVED:
+            if removed == i:
+                return -1 - removed
+            if removed < 0:
+                removed = i
+        elif slots[i, HASH] == hash_:
             at = slots[i, KEY]
             if not by_bytes:
                 if at == key:
@@ -80,10 +90,10 @@ def _move(slots, places, end, v, bits):  # type: ignore[no-untyped-def]
     if places[v] != 0:
         old = places[v] >> PLACE_BITS
         for i in range(old, old + (np.int64(1) << (places[v] & 63))):
-            if slots[i, USED] == 0:
+            if slots[i, USED] != HELD:
                 continue
             p = _home(slots[i, HASH], bits)
-            while slots[base + p, USED] != 0:
+            while slots[base + p, USED] != FREE:
                 p = (p + 1) & mask
             slots[base + p, :] = slots[i, :]
     places[v] = base << PLACE_BITS | bits
@@ -161,7 +171,7 @@ def put(  # type: ignore[no-untyped-def]
         slots[i, COUNT] = n[r]
         slots[i, KEY] = key
         slots[i, HASH] = h
-        slots[i, USED] = 1
+        slots[i, USED] = HELD
         counts[v] += 1
     return order.size, DONE
 
@@ -198,7 +208,7 @@ def scan(slots, heap, places, by_bytes, vnodes, at_vnode, at_row, at_place, rows
             base, capacity = place >> PLACE_BITS, np.int64(1) << (place & 63)
             while at_row < capacity:
                 i = base + at_row
-                if slots[i, USED] != 0:
+                if slots[i, USED] == HELD:
                     if found == rows_max or taken >= bytes_max:
                         return out[:found], at_vnode, at_row, place
                     out[found] = i
@@ -213,11 +223,35 @@ def scan(slots, heap, places, by_bytes, vnodes, at_vnode, at_row, at_place, rows
 
 
 @njit(cache=True, nogil=True)
+def remove(slots, heap, places, counts, key_bytes, by_bytes, vnodes, newest, until, changed, epoch):  # type: ignore[no-untyped-def]
+    """Remove rows of these regions: those whose `newest` word is at most `until` and whose `changed` one at most `epoch`."""
+    for v in vnodes:
+        base, capacity = places[v] >> PLACE_BITS, np.int64(1) << (places[v] & 63)
+        for q in range(capacity - 1, -1, -1):
+            i = base + q
+            if slots[i, USED] == HELD and slots[i, newest] <= until and slots[i, changed] <= epoch:
+                slots[i, USED] = REMOVED
+                counts[v] -= 1
+                if by_bytes:
+                    key_bytes[v] -= 4 + _length(heap, slots[i, KEY])
+            # No search goes on behind it: backwards, so that this frees a whole run.
+            if slots[i, USED] == REMOVED and slots[base + (q + 1) % capacity, USED] == FREE:
+                slots[i, USED] = FREE
+
+
+@njit(cache=True, nogil=True)
+def shrink(slots, places, end, vnodes, bits):  # type: ignore[no-untyped-def]
+    """Move these regions to smaller ones, which may be made and hold all their rows."""
+    for j in range(vnodes.size):
+        _move(slots, places, end, vnodes[j], bits[j])
+
+
+@njit(cache=True, nogil=True)
 def move_keys(slots, heap, place, heap_end, mark):  # type: ignore[no-untyped-def]
     """Copy the keys of one region that lie before `mark` to the end of the heap, which has room for them."""
     base = place >> PLACE_BITS
     for i in range(base, base + (np.int64(1) << (place & 63))):
-        if slots[i, USED] == 0 or slots[i, KEY] >= mark:
+        if slots[i, USED] != HELD or slots[i, KEY] >= mark:
             continue
         at, to = slots[i, KEY], heap_end[0]
         size = 4 + _length(heap, at)
@@ -236,7 +270,7 @@ def recount(slots, heap, places, counts, key_bytes, by_bytes):  # type: ignore[n
         if places[v] != 0:
             base = places[v] >> PLACE_BITS
             for i in range(base, base + (np.int64(1) << (places[v] & 63))):
-                if slots[i, USED] != 0:
+                if slots[i, USED] == HELD:
                     rows += 1
                     if by_bytes:
                         taken += 4 + _length(heap, slots[i, KEY])

@@ -26,13 +26,14 @@ def aggregate_descriptor(
     window: Window,
     aggregates: Mapping[str, Aggregate],
     emit: Emit = "final",
+    ttl_ms: int | None = None,
 ) -> OperatorDescriptor:
     """What tasks and instances need to know of it. Raises SpecRefused when something does not fit."""
     try:
         made = tuple(_aggregate(out, a, read, window) for out, a in aggregates.items())
         if not made:
             raise SpecRefused("name at least one, e.g. n=count()")
-        descriptor = OperatorDescriptor(name, index, "aggregate", read.key, window, made, emit=emit)
+        descriptor = OperatorDescriptor(name, index, "aggregate", read.key, window, made, emit=emit, ttl_ms=ttl_ms)
         check_state(descriptor)
     except SpecRefused as refused:
         raise SpecRefused(f"aggregate {name!r}: {refused}") from refused

@@ -92,7 +92,7 @@ def in_spark(source: Input) -> bool:
 
 def _columns(operator: Operator, source: Input) -> tuple[str, ...]:
     """The columns an input needs, when nothing but the operator looks at them."""
-    fired = operator.descriptor.windowed and not source.initial
+    fired = operator.descriptor.timed and not source.initial
     time = source.time or ("window_end" if fired else None)
     wanted = [*source.key, time, source.flow, *operator.descriptor.columns(source.side)]
     return tuple(dict.fromkeys(column for column in wanted if column is not None))

@@ -268,7 +268,7 @@ def timed(
     records: pa.RecordBatch, time: str | None, descriptor: OperatorDescriptor
 ) -> tuple[pa.RecordBatch, str | None]:
     """Records with their event time, and its column: of fired rows without one it is just before their window's end."""
-    if time is not None or not descriptor.windowed:
+    if time is not None or not descriptor.timed:
         return records, time
     ends = pc.subtract(records.column("window_end"), 1)
     return pa.RecordBatch.from_arrays([*records.columns, ends], names=[*records.schema.names, EVENT_TIME]), EVENT_TIME

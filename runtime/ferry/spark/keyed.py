@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ferry.contract.descriptors import GLOBAL, Aggregate, Emit, KeyType, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
+from ferry.contract.limits import WATERMARK_END
 from ferry.kernels.aggregates import reads_times
 from ferry.kernels.declared import keeps_texts
 from ferry.kernels.schemas import fired_schema
@@ -39,7 +40,7 @@ from ferry.spark.windowed import (
     read_by,
     with_late,
 )
-from ferry.spark.words import EachRecord, LastRows, SessionGap
+from ferry.spark.words import EachRecord, LastRows, SessionGap, milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessor
@@ -92,21 +93,30 @@ class KeyedStream:
         name: str,
         emit: Emit | EachRecord = "final",
         aggregator: Aggregator | None = None,
+        ttl: int | str | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
-        """One row for each key, of all its records: without a window nothing is late, and nothing is forgotten.
+        """One row for each key, of all its records: without a window nothing is late, without `ttl` nothing forgotten.
 
         Parameters:
             name: of the operator; its state belongs to this name.
             emit: `ferry.at_end()`, when a finite input has ended, or `ferry.changes()`, after each epoch what changed in it,
                 or `ferry.records(...)`, a row for each record.
             aggregator: one of your own, instead of `aggregates`.
+            ttl: how long a key is kept after its newest event time: "1h" forgets it once the watermark, as it is when an
+                epoch begins, has reached that time and an hour more. A record that comes then begins anew. Forgetting emits
+                nothing, and what is forgotten is not among the rows at the end. Not with an aggregator of your own, nor with
+                `ferry.records`. None: keys are kept for ever.
             aggregates: names of output columns, and the functions that make them.
         Returns: a stream of the key columns, and then the aggregates; with `ferry.records` of the record's columns instead.
-        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken.
+        Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken; or if there is a
+            `ttl`, and the stream has no event time.
         Example:
             >>> totals = bids.key_by("auction").aggregate("totals", num=ferry.count(), emit=ferry.changes())
+            >>> recent = bids.event_time("ts").key_by("auction")
+            >>> counts = recent.aggregate("counts", num=ferry.count(), emit=ferry.changes(), ttl="1h")
         """
+        ttl_ms = None if ttl is None else self._ttl(name, ttl, aggregator is None and not isinstance(emit, EachRecord))
         if isinstance(emit, EachRecord):
             made = chosen_aggregator(name, aggregator, aggregates)
             running = RunningAggregate(made, emit.columns, emit.order)
@@ -128,7 +138,19 @@ class KeyedStream:
             return self._processed(name, process, columns=[read_by(self, made)], needs_time=False)
         place = len(self.stream.build.operators)
         read = AggregateInput(self.stream.input.schema, self._key(name))
-        return self._declare(aggregate_descriptor(name, place, read, GLOBAL, aggregates, emit))
+        return self._declare(aggregate_descriptor(name, place, read, GLOBAL, aggregates, emit, ttl_ms))
+
+    def _ttl(self, name: str, ttl: int | str, possible: bool) -> int:
+        if not possible:
+            raise SpecRefused(
+                f"aggregate {name!r}: ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(); "
+                "otherwise write a process, which sets timers"
+            )
+        self.stream._require_time(f"aggregate {name!r} with ttl=")
+        ttl_ms = milliseconds(ttl, f"aggregate {name!r}: ttl")
+        if not 0 < ttl_ms <= WATERMARK_END:
+            raise SpecRefused(f"aggregate {name!r}: ttl={ttl!r} is no time that a key could be kept for")
+        return ttl_ms
 
     def process(
         self,

@@ -139,6 +139,7 @@ def changes() -> Emit:
     """Emit after each epoch one row for every key that has changed in it, with its new values: Spark's update mode.
 
     How records fall into epochs decides which rows there are on the way; the last row of a key has its final values.
+    That a key was forgotten (`ttl` of the aggregate) is no change: nothing is emitted for it.
 
     Returns: what `emit` of an aggregate without a window takes.
     Raises: nothing.

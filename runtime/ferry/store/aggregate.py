@@ -175,10 +175,14 @@ class AggregateState:
         )
         for i, slice_start in enumerate(distinct.tolist()):
             if self._has(slice_start):
-                self._table(slice_start).merge_stored(
-                    rows, order[bounds[i] : bounds[i + 1]], offsets, data, self._codes
-                )
+                chosen, table = order[bounds[i] : bounds[i + 1]], self._table(slice_start)
+                found = table.find(rows, chosen, offsets, data)
+                table.merge_stored(rows, chosen, self._valid(table, found, times), self._codes)
         return self._batch((rows, heap)), late
+
+    def _valid(self, table: SliceTable, found: Ints, times: EpochTimes) -> Ints:
+        """Places of rows in the table as they are in this epoch: -1 where there is none."""
+        return found
 
     # -- changing ---------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,12 @@ CUT_BYTES = 8 * 1024 * 1024
 """Are given back from the end of a file at a time: those that are being written are waited for."""
 HEAP_GRANT_BYTES = 32 * 1024 * 1024
 """A heap grows by no more at a time, nor by more than it has."""
+SHRINK_BYTES = 64 * 1024
+"""Smaller regions stay as they are: only whole pages are given back."""
+SHRINK_BITS = 2
+"""A region is left for one of a quarter of its size, or less; not sooner, for what was left is never used again."""
+SPARE_TIMES = 3.0
+"""Places for each row in it, at least."""
 KEYS_BYTES = 1024 * 1024
 """Of keys are moved at a time, and may be dead before any is."""
 
@@ -212,6 +218,34 @@ class SliceTable:
         begin = self._header_bytes + first * self.row_bytes
         return self.path, begin, begin + rows * self.row_bytes
 
+    def remove(self, vnodes: Ints, newest: int, until: int, changed: int, epoch: int) -> None:
+        """Remove rows of these virtual nodes, as the kernel says; those that have few left get a smaller region."""
+        self._header[_DIRTY] = 1
+        table.remove(
+            self.slots,
+            self.heap,
+            self.places,
+            self.counts,
+            self._key_bytes,
+            self.by_bytes,
+            vnodes,
+            newest,
+            until,
+            changed,
+            epoch,
+        )
+        bits = np.maximum(np.frexp(SPARE_TIMES * self.counts[vnodes])[1], _BITS_MIN)
+        now = self.places[vnodes] & 63
+        few = (bits + SHRINK_BITS <= now) & (self.row_bytes << now >= SHRINK_BYTES)
+        rows = int((np.int64(1) << bits[few]).sum())
+        if rows and mapped.has_room(self.directory, rows * self.row_bytes):
+            self._grant(rows)
+            before = self.places.copy()
+            table.shrink(self.slots, self.places, self._end, vnodes[few], bits[few])
+            self._left(before)
+            self._measure()
+        self._header[_DIRTY] = 0
+
     def settle(self) -> None:
         """Forget what was dropped. When interrupted, do it again."""
         gone = self._drops.gone(int(self._header[_DROPS]) + 1)
@@ -286,7 +320,8 @@ class SliceTable:
         if vnode == self.virtual_nodes:
             self._moving = None
             self._header[_HEAP_BEGIN] = mark
-            self._garbage.append((self.heap_path, begin, mark))
+            # With the page that it begins in, whose former half is dead, too: of a part of a page nothing is given back.
+            self._garbage.append((self.heap_path, begin - begin % mapped.PAGE_BYTES, mark))
             self._measure()
         return True
 
@@ -311,9 +346,8 @@ class SliceTable:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def merge_stored(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes, codes: Ints) -> None:
-        """Add the stored values to the groups `rows[order]` in place (layout of kernels.grouping)."""
-        found = self.find(rows, order, offsets, data)
+    def merge_stored(self, rows: Ints, order: Ints, found: Ints, codes: Ints) -> None:
+        """Add the values stored at `found` to the groups `rows[order]` in place (layout of kernels.grouping)."""
         grouping.merge_found(rows, rows.view(np.float64), order, found, self.slots, self.fslots, codes)
 
     def find(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes) -> Ints:

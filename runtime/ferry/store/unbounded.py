@@ -1,10 +1,15 @@
-"""State of one aggregate without a window: one table of all keys, which only grows.
+"""State of one aggregate without a window: one table of all keys, of which some may be forgotten.
 
 Its rows are fired when a finite input ends, or those that changed in an epoch after it. What changed has to be found by
 every member that may be asked, whatever it came through: each row has the epoch of its last change as a word of its state.
 So it is in deltas and snapshots, and in the files. A member that has applied the deltas of an epoch also remembers their
 keys, and looks at nothing else; one that was opened since, or that was given rows of the epoch in a snapshot, looks at
 all rows, in pieces.
+
+With a time to live a key is forgotten once its newest event time, a word of its row, is so far behind the watermark before
+an epoch, which is committed: so all members and every repetition agree. From then on the row is as good as not there, and
+a record of the key begins anew. What is forgotten for all epochs to come leaves the table some virtual nodes at a time, when
+an epoch is final (`_forget`): each member does that for itself, for it changes nothing that anyone sees.
 """
 
 from __future__ import annotations
@@ -25,10 +30,16 @@ from ferry.kernels import columns
 from ferry.kernels.aggregates import value_columns, words_of
 from ferry.kernels.grouping import CELLS, NO_BYTES, NO_INTS, Bytes, Ints
 from ferry.store.aggregate import FIRED_BYTES_MAX, FIRED_ROWS_MAX, AggregateState
-from ferry.store.slice_table import BEGIN
+from ferry.store.slice_table import BEGIN, SliceTable
 
 SLICE_START = 0
 """The one slice there is."""
+
+FORGET_ROWS = 65536
+"""Rows that an epoch looks at to forget them, at least."""
+
+FORGET_TIMES = 4
+"""And so many times those that it has written: more than one, or what is forgotten would heap up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +63,11 @@ class UnboundedAggregateState(AggregateState):
         """Open the state that is in `directory`, or an empty one."""
         super().__init__(descriptor, virtual_nodes, directory, memory_bytes)
         values = value_columns(descriptor)
-        self._epoch_column = 4 + len(values)
+        self._newest_word = CELLS + words_of(values)
+        """of rows: the newest event time, where keys are forgotten"""
+        self._epoch_column = 4 + len(values) + self._forgets
         """of deltas: the epoch of the last change, where changes are emitted"""
-        self._epoch_word = CELLS + words_of(values)
+        self._epoch_word = self._newest_word + self._forgets
         """of rows"""
         self._released = -1
         self._applied = -1
@@ -63,6 +76,14 @@ class UnboundedAggregateState(AggregateState):
         """the greatest epoch of which rows may have come in another way"""
         self._changed: list[DeltaKeys] = []
         """of the epoch `_applied`"""
+        self._written = 0
+        """rows, since it was last looked for forgotten ones"""
+        self._looked = 0
+        """up to this virtual node"""
+
+    @property
+    def _forgets(self) -> bool:
+        return self.descriptor.ttl_ms is not None
 
     @property
     def _emits_changes(self) -> bool:
@@ -78,11 +99,21 @@ class UnboundedAggregateState(AggregateState):
             delta = delta.set_column(self._epoch_column, delta.schema.field(self._epoch_column), epochs)
         return delta, late
 
+    def _valid(self, table: SliceTable, found: Ints, times: EpochTimes) -> Ints:
+        if self._forgets:
+            found[table.slots[found, self._newest_word] <= self._forgotten_until(times.low)] = -1
+        return found
+
+    def _forgotten_until(self, watermark: int) -> int:
+        """The newest event time of keys that are forgotten at this watermark."""
+        return watermark - (self.descriptor.ttl_ms or 0)
+
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, delta: pa.RecordBatch, epoch: int = 0, source: str = "") -> None:
         """Set these entries, which have changed in this epoch."""
         super().apply(delta, epoch, source)
+        self._written += delta.num_rows
         if not self._emits_changes:
             return
         if self._applied < 0:
@@ -115,6 +146,24 @@ class UnboundedAggregateState(AggregateState):
         self._released = max(self._released, epoch)
         if self._applied <= self._released:
             self._changed.clear()
+        if self._forgets and self._has(SLICE_START):
+            self._forget(self._table(SLICE_START))
+
+    def _forget(self, table: SliceTable) -> None:
+        """Remove what is forgotten of some virtual nodes. Nobody reads: what was committed last is final."""
+        vnodes = np.flatnonzero(table.counts)
+        vnodes = np.roll(vnodes, -int(np.searchsorted(vnodes, self._looked)))
+        rows = max(FORGET_ROWS, FORGET_TIMES * self._written)
+        some = vnodes[: 1 + int(np.searchsorted(np.cumsum(table.counts[vnodes]), rows))]
+        until, before = self._forgotten_until(self.expired), table.totals()
+        # Where changes are not emitted there is no such word: the other one says all.
+        changed = (self._epoch_word, self._released) if self._emits_changes else (self._newest_word, until)
+        table.remove(some, self._newest_word, until, *changed)
+        self._count(before, -1)
+        self._count(table.totals(), 1)
+        self._untidy[SLICE_START] = None
+        self._looked = int(some[-1]) + 1 if some.size else 0
+        self._written = 0
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -177,6 +226,8 @@ class UnboundedAggregateState(AggregateState):
     def _batches(self, rows: Ints, heap: Bytes, times: EpochTimes, max_rows: int) -> list[pa.RecordBatch]:
         if self._emits_changes:
             rows = rows[rows[:, self._epoch_word] == times.epoch]
+        elif self._forgets:
+            rows = rows[rows[:, self._newest_word] > self._forgotten_until(times.low)]
         bytes_each = 1 + int(self._bytes.sum()) // max(1, int(self._entries.sum()))
         step = max(1, min(max_rows, FIRED_BYTES_MAX // bytes_each))
         begins = range(0, max(1, rows.shape[0]), step)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import ferry
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import feeds_of
+from ferry.spark.ingest import timed
 from ferry.spark.pipeline import Build, Input
 from ferry.spark.splits import Splits
 from ferry.spark.stream import Stream
@@ -36,6 +38,19 @@ def test_event_times_of_records_may_be_a_day_ahead_of_the_clock(tmp_path: Path) 
     assert feed_of(files, 0, None) is None
     stream = Stream(Build(lambda function, schema, where: schema), Input("bid", (), BID, None, 0))
     assert stream.event_time("ts").input.ahead_ms == DAY, "when nothing is said"
+
+
+@pytest.mark.parametrize("ttl", [None, "1h"])
+def test_who_forgets_keys_takes_the_end_of_a_window_for_the_time_of_its_row(tmp_path: Path, ttl: str | None) -> None:
+    build = Build(lambda function, schema, where: schema)
+    stream = Stream(build, Input("bid", (), BID, None, 0)).event_time("ts").key_by("auction")
+    counts = stream.window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
+    counts.key_by("n").aggregate("b", emit=ferry.changes(), ttl=ttl, m=ferry.count())
+    plan = Plan({"bid": ferry.parquet_files(tmp_path, schema=BID)}, tuple(build.operators), ())
+    ((feed,),) = feeds_of(build.operators[1], plan).values()
+    assert feed.columns == (("n",) if ttl is None else ("n", "window_end"))
+    rows, time = timed(pa.record_batch({"n": [1], "window_end": [2_000]}), feed.time, build.operators[1].descriptor)
+    assert time is None if ttl is None else rows.column(time).to_pylist() == [1_999]
 
 
 def test_generators_and_fired_rows_do_not_follow_the_clock(tmp_path: Path) -> None:

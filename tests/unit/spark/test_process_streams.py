@@ -168,6 +168,8 @@ def test_a_step_needs_an_event_time() -> None:
     _, named = declared(lambda b, p, a: p.join("x", a, {"window_end": "name"}, {"auction": "id"}, within="1s"))
     with pytest.raises(SpecRefused, match="no event time"):
         named.key_by("auction").window(MINUTE)
+    with pytest.raises(SpecRefused, match="ttl= is for the aggregate functions of Ferry"):
+        bids.aggregate("x", aggregator=Joined("name"), ttl="1h")
     assert pa.types.is_int64(sources()["bids"].input.schema.field("price").type)
 
 

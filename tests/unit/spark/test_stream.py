@@ -80,8 +80,10 @@ def test_an_aggregate_without_a_window_needs_no_time_and_has_no_window_columns(b
     again = totals.key_by("n").aggregate("again", emit=ferry.changes(), last=ferry.max("auction"))
     assert again.input.schema.names == ["n", "last"]
     bids.event_time("ts").key_by("auction").aggregate("latest", emit=ferry.at_end(), price=ferry.last("price"))
+    bids.event_time("ts").key_by("auction").aggregate("recent", emit=ferry.changes(), ttl="1h", n=ferry.count("price"))
     shapes = [(o.descriptor.emit, len(state_columns(o.descriptor))) for o in build.operators]
-    assert shapes == [("final", 2), ("changes", 3), ("final", 3)]
+    assert shapes == [("final", 2), ("changes", 3), ("final", 3), ("changes", 3)]
+    assert [o.descriptor.ttl_ms for o in build.operators] == [None, None, None, 3_600_000]
     for operator in build.operators:
         assert (
             OperatorDescriptor.from_wire(json.loads(json.dumps(operator.descriptor.to_wire()))) == operator.descriptor
@@ -168,6 +170,11 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("empty window", lambda b, p: ferry.tumbling(0), "must be positive"),
     ("not to be emitted", lambda b, p: b.key_by("auction").aggregate("x", "always", n=ferry.count()), "emit='always' is not possible; use ferry.at_end() or ferry.changes()"),
     ("last of no time", lambda b, p: b.key_by("auction").aggregate("x", p=ferry.last("price")), "p=last('price') goes by event time; call .event_time(column)"),
+    ("ttl of no time", lambda b, p: b.key_by("auction").aggregate("x", ttl="1h", n=ferry.count()), "aggregate 'x' with ttl= on source 'bid': no event time; call .event_time(column"),
+    ("ttl at once", lambda b, p: keyed(b).aggregate("x", ttl=0, n=ferry.count()), "aggregate 'x': ttl=0 is no time that a key could be kept for"),
+    ("endless ttl", lambda b, p: keyed(b).aggregate("x", ttl=2**63, n=ferry.count()), "is no time that a key could be kept for"),
+    ("odd ttl", lambda b, p: keyed(b).aggregate("x", ttl=ferry.count()), "aggregate 'x': ttl: Aggregate(name='', function='count'"),
+    ("ttl of records", lambda b, p: keyed(b).aggregate("x", ferry.records("ts"), ttl="1h", n=ferry.count()), "aggregate 'x': ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes()"),
     ("no aggregate", lambda b, p: windowed(b).aggregate("x"), "aggregate 'x': name at least one"),
     ("not an aggregate", lambda b, p: windowed(b).aggregate("x", n="count"), "n='count' is not an aggregate"),
     ("no such column", lambda b, p: windowed(b).aggregate("x", s=ferry.sum("prize")), "s needs column 'prize'"),
