@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +14,8 @@ import yaml
 
 from tests.cluster import runner
 from tests.cluster.test_workloads import DISORDER, right
+
+EVENTS = 300_000
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -43,35 +47,73 @@ def test_a_loaded_domain_moves_whole_and_comes_back_from_files(tmp_path: Path) -
 
 
 def test_after_each_epoch_its_changes_come_once_whoever_leads_then(tmp_path: Path) -> None:
-    events, args = 300_000, {"seed": 41, "domain": 20_000, **DISORDER}
+    args = {"seed": 41, "domain": 20_000, **DISORDER}
+    result = survived("running", tmp_path, args)
+    counts: Counter[int] = Counter()
+    for epoch, records in epochs(result, args, tmp_path):
+        mine = [key for _, key in records]
+        counts.update(mine)
+        found = written(result, "running", epoch)
+        assert Counter((r["key"], r["num"]) for r in found) == Counter((k, counts[k]) for k in set(mine)), epoch
+
+
+def test_keys_that_are_forgotten_begin_anew_whoever_leads_then(tmp_path: Path) -> None:
+    ttl, delay = 300, 50
+    args = {"seed": 43, "domain": 20_000, "rate": 100_000.0, **DISORDER}
+    result = survived("recent", tmp_path, {**args, "gap_ms": ttl, "delay_ms": delay})
+    kept: dict[int, tuple[int, int]] = {}
+    forgotten, greatest, low = 0, -(2**62), -(2**62)
+    for epoch, records in epochs(result, args, tmp_path):
+        low, before = max(low, greatest - delay), len(kept)
+        kept = {key: row for key, row in kept.items() if row[1] + ttl > low}
+        forgotten += before - len(kept)
+        for time, key in records:
+            num, newest = kept.get(key, (0, time))
+            kept[key], greatest = (num + 1, max(newest, time)), max(greatest, time)
+        changed = Counter((key, kept[key][0]) for key in {key for _, key in records})
+        assert Counter((r["key"], r["num"]) for r in written(result, "recent", epoch)) == changed, epoch
+    assert forgotten > len(kept), "some came again and again"
+    left = Counter((key, *row) for key, row in kept.items() if row[1] + ttl > low)
+    assert Counter((r["key"], r["num"], r["last"]) for r in written(result, "left", epoch)) == left
+
+
+def survived(name: str, base: Path, args: dict[str, Any]) -> runner.Result:
+    """A run of one of the pipelines that is scaled, and loses instances and drivers, and ends well all the same."""
     job = {
-        "apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "running"},
+        "apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": name},
         "spec": {
             "workers": 2, "state": {"virtualNodes": 64, "replicas": 1},
             "epoch": {"maxRows": 20_000, "interval": "400ms"},
-            "pipeline": {"file": str(Path(__file__).parent / "pipelines" / "running.py"), "args": args},
+            "pipeline": {"file": str(Path(__file__).parent / "pipelines" / f"{name}.py"), "args": args},
         },
     }  # fmt: skip
-    (tmp_path / "running.yaml").write_text(yaml.safe_dump(job))
+    (base / "job.yaml").write_text(yaml.safe_dump(job))
     at = [
         "epoch=2:begin workers=4", "epoch=4:emit kill-instance=1.0", "epoch=6:emit kill-driver", "epoch=7:begin workers=2",
         "epoch=9:commit kill-instance=0.0", "epoch=11:sink kill-driver",
     ]  # fmt: skip
-    result = runner.run(tmp_path / "running.yaml", tmp_path, events, (), at)
+    result = runner.run(base / "job.yaml", base, EVENTS, (), at)
     assert result.code == 0 and not result.left, result.story()
     assert result.changes("switched") and result.changes("promoted") and len(result.kinds("ready")) == 3, result.story()
+    return result
 
+
+def epochs(result: runner.Result, args: dict[str, Any], base: Path) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Times and keys of the records of each epoch, as the reference generator makes them."""
     sys.path.insert(0, str(runner.ROOT / "tests" / "oracle"))
     from oracle.gen import Config, generate
 
-    generate(Config(workload="keys", events=events, **args), str(tmp_path / "in"))
-    arrived = pq.read_table(tmp_path / "in" / "keys.parquet").sort_by("seq").column("key").to_pylist()
-    counts: Counter[int] = Counter()
+    generate(Config(workload="keys", events=EVENTS, **args), str(base / "in"))
+    arrived = pq.read_table(base / "in" / "keys.parquet").sort_by("seq")
+    records = list(zip(*(arrived.column(name).to_pylist() for name in ("ts", "key")), strict=True))
     begin = 0
     for epoch, rows in sorted({r["epoch"]: r["rows"] for r in result.kinds("epoch")}.items()):
-        mine, begin = arrived[begin : begin + rows], begin + rows
-        counts.update(mine)
-        files = sorted((result.output / "running" / f"epoch={epoch}").glob("*.parquet"))
-        found = [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
-        assert Counter((r["key"], r["num"]) for r in found) == Counter((k, counts[k]) for k in set(mine)), epoch
-    assert begin == events
+        yield epoch, records[begin : begin + rows]
+        begin += rows
+    assert begin == EVENTS
+
+
+def written(result: runner.Result, sink: str, epoch: int) -> list[dict[str, Any]]:
+    """The rows of one epoch."""
+    files = sorted((result.output / sink / f"epoch={epoch}").glob("*.parquet"))
+    return [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
