@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from tests.cluster import runner
 from tests.cluster.queries import ORACLE, expected, generate_input, rows_of, workload_of
 
@@ -92,10 +90,11 @@ def carry_out(case: Case, events: int, at: Sequence[str], base: Path) -> Outcome
     generate_input(workload_of(case.query), events, case.args, base / "in")
     con, text = expected(case.query, base / "in", case.args)
     asked = con.execute(text)
-    columns = ", ".join(column[0] for column in asked.description)
+    columns, right = ", ".join(column[0] for column in asked.description), asked.fetchall()
     files = rows_of(case.query, result.output)
-    actual = duckdb.sql(f"SELECT {columns} FROM read_parquet({files}) ORDER BY ALL").fetchall() if files else []
-    return Outcome(actual, asked.fetchall(), result.story() if result.code or result.left else None)
+    found = f"SELECT {columns} FROM read_parquet({files}) ORDER BY ALL"
+    actual = con.execute(found).fetchall() if files else []
+    return Outcome(actual, right, result.story() if result.code or result.left else None)
 
 
 def difference(case: Case, events: int, outcome: Outcome) -> str | None:

@@ -74,7 +74,7 @@ def test_a_process_gives_what_a_table_gives(
         for name, function in of.items()
         if not function.takes or values.family(value) in function.takes
     }
-    rig = ProcessHarness(WindowAggregate(1000, 500, Functions(words)), input_of(kind), "k", time="t")
+    rig = ProcessHarness(WindowAggregate(1000, 1000, Functions(words)), input_of(kind), "k", time="t")
 
     def process() -> dict[str, pa.Scalar]:
         for part in (tasks[0::2], tasks[1::2]):
