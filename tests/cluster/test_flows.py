@@ -150,7 +150,7 @@ def test_a_column_of_sparks_own_source_names_flows_and_states_begin_beside_it(tm
         def epochs() -> list[dict[str, Any]]:
             return [r for r in running.records() if r["kind"] == "epoch"]
 
-        running.await_that(lambda: sum(r["rows"] for r in epochs()) == sales + 15, "end of the files", 200)
+        running.await_that(lambda: sum(r["rows"] for r in epochs()) == sales + 15, "end of the files", 300)
         runner.stop(running)
 
     at = ["epoch=0:prepare kill-driver", "epoch=1:commit kill-worker=0", "epoch=3:sink kill-driver"]
