@@ -151,4 +151,4 @@ def test_integers_of_every_width_are_one_kind() -> None:
 
 
 def test_the_first_ingest_is_prepared_for_keys_of_every_type() -> None:
-    warmup.load([aggregate(kind) for kind in VALUES])
+    warmup.load([(aggregate(kind), None) for kind in VALUES])

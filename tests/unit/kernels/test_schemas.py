@@ -45,7 +45,7 @@ def joined(kind: pa.DataType) -> OperatorDescriptor:
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
 def test_a_join_keeps_columns_of_every_type(tmp_path: Path, column: pa.Array) -> None:
     one, parts = joined(column.type), []
-    warmup.load([one])
+    warmup.load([(one, None)])
     for side in (0, 1):
         f = Fragmenter(one, side)
         f.add(pa.record_batch({"k": [1, 2], "t": [3, 4], "x": column}), ["k"], "t")

@@ -318,7 +318,7 @@ def test_what_cannot_be_kept_is_refused_by_name(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_a_worker_warms_up_with_every_type(kind: pa.DataType) -> None:
-    warmup.load([declared(kind, **CHOOSING)])
+    warmup.load([(declared(kind, **CHOOSING), None)])
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -214,7 +215,7 @@ def test_pieces_of_a_read_in_which_nothing_fires_let_the_loop_in(
         thread.start()
         thread.join()
 
-    monkeypatch.setattr(data.time, "sleep", sleep)
+    monkeypatch.setattr(data, "time", SimpleNamespace(sleep=sleep))  # of this module: other threads sleep, too
     _, read = one.data.read(ReadTicket(1, 1, 0, (1, 1), 0, 1000, ALL), lambda: True)
     assert list(read) == [row] and let_in == [True] * 3
 
