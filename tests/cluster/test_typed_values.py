@@ -1,4 +1,4 @@
-"""Jobs that aggregate columns of many types, with nulls among them, in all that has aggregates, equal plain Python's, under faults and through Spark."""
+"""Jobs that aggregate columns of many types, with nulls among them, equal plain Python's, under faults and through Spark."""
 
 from __future__ import annotations
 
