@@ -171,7 +171,7 @@ class Disturbances:
     def _full(self, running: runner.Running, disturbance: Disturbance) -> None:
         ballast = runner.fill(self.base / "state" / "workers" / disturbance.what[0])
         self._wait(running, disturbance.seconds)
-        ballast.unlink()
+        ballast.unlink(missing_ok=True)  # its worker may have been released meanwhile
 
     def _sink(self, running: runner.Running, disturbance: Disturbance) -> None:
         """Where the folder of the sink was, something else stands in the way."""
