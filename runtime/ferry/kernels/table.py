@@ -226,16 +226,22 @@ def scan(slots, heap, places, by_bytes, vnodes, at_vnode, at_row, at_place, rows
 def remove(slots, heap, places, counts, key_bytes, by_bytes, vnodes, newest, until, changed, epoch):  # type: ignore[no-untyped-def]
     """Remove rows of these regions: those whose `newest` word is at most `until` and whose `changed` one at most `epoch`."""
     for v in vnodes:
-        base, capacity = places[v] >> PLACE_BITS, np.int64(1) << (places[v] & 63)
-        for q in range(capacity - 1, -1, -1):
-            i = base + q
+        base, bits = places[v] >> PLACE_BITS, places[v] & 63
+        capacity = np.int64(1) << bits
+        for i in range(base, base + capacity):
             if slots[i, USED] == HELD and slots[i, newest] <= until and slots[i, changed] <= epoch:
                 slots[i, USED] = REMOVED
                 counts[v] -= 1
                 if by_bytes:
                     key_bytes[v] -= 4 + _length(heap, slots[i, KEY])
-            # No search goes on behind it: backwards, so that this frees a whole run.
-            if slots[i, USED] == REMOVED and slots[base + (q + 1) % capacity, USED] == FREE:
+        # Free again is a place that no search for a row behind it comes by. Searches go round: the region counts twice, and
+        # `home` is the first place at which a search for one of the rows from q on begins.
+        home = 2 * capacity
+        for q in range(2 * capacity - 1, -1, -1):
+            i = base + (q & (capacity - 1))
+            if slots[i, USED] == HELD:
+                home = min(home, q - ((q - _home(slots[i, HASH], bits)) & (capacity - 1)))
+            elif slots[i, USED] == REMOVED and q < capacity and q < home:
                 slots[i, USED] = FREE
 
 

@@ -202,6 +202,22 @@ def test_keys_that_come_and_go_leave_the_table(tmp_path: Path, monkeypatch: pyte
     assert not state.statistics()["entries"].any()
 
 
+def test_places_become_free_again_however_long_keys_come_and_go(tmp_path: Path) -> None:
+    """Else searches for keys that are not there would go through whole regions."""
+    state = opened(with_ttl("int", "changes", COUNT), 1, tmp_path)
+    free = []
+    for epoch in range(80):
+        run(state, epoch, [(epoch, k, 0) for k in range(700 * epoch, 700 * epoch + 700)], epoch - 1, epoch)
+        table = state._table(0)
+        place = int(table.places[0])
+        used = table.slots[place >> PLACE_BITS :, USED][: 1 << (place & 63)]
+        free.append((used == FREE).mean())
+    assert used.size == 1 << 14 and 0.4 < int(table.counts[0]) / used.size < 0.6
+    assert min(free[20:]) > 0.25, free
+    kept = fired(state, EpochTimes(79, 79, 79))
+    assert len(kept) == 700
+
+
 def test_what_an_epoch_has_to_give_out_stays_until_it_is_final(tmp_path: Path) -> None:
     state = opened(with_ttl("int", "changes", COUNT), 1, tmp_path)
     at = run(state, 0, [(80, k, 0) for k in range(9)], 111, 111)
