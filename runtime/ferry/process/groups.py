@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ferry.kernels.grouping import Ints
+
+BYTES_AT_ONCE = 256 * 1024 * 1024
+"""Of rows that stand in several groups are put together at a time, at most: a column of texts holds 2 GiB."""
 
 
 def begins_of(*ascending: Ints) -> Ints:
@@ -14,6 +19,18 @@ def begins_of(*ascending: Ints) -> Ints:
     for column in ascending:
         opens[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(opens)
+
+
+def at_once(rows: pa.RecordBatch, most: int) -> int:
+    """How many of these rows, each as often as need be, are put together at a time: fewer than `most` when they are long."""
+    longest = [pc.max(pc.binary_length(column)).as_py() or 0 for column in rows.columns if _counted(column.type)]
+    return max(1, min(most, BYTES_AT_ONCE // (8 * max(1, rows.num_columns) + sum(longest))))
+
+
+def _counted(kind: pa.DataType) -> bool:
+    """Whether its values have lengths."""
+    types = pa.types
+    return any(of(kind) for of in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary))
 
 
 def distinct(numbers: Ints, bound: int) -> Ints:

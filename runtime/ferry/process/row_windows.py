@@ -19,6 +19,7 @@ from ferry.kernels.columns import indices
 from ferry.kernels.grouping import Ints
 from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of
 from ferry.process.api import Process, Work, batch_of
+from ferry.process.groups import at_once
 from ferry.process.tables import StateTable
 
 ROWS_AT_ONCE = 1 << 20
@@ -83,7 +84,7 @@ class RowWindows(Process):
 
     def _emit(self, work: Work, rows: pa.RecordBatch, keys: Ints, spans: Ints, number: Ints, ends: Ints) -> None:
         begins = np.maximum(spans[keys[ends]], ends - self.size + 1)
-        step = max(1, min(ROWS_AT_ONCE // self.size, WINDOWS_AT_ONCE))
+        step = max(1, min(at_once(rows, ROWS_AT_ONCE) // self.size, WINDOWS_AT_ONCE))
         for piece in range(0, ends.size, step):
             at = slice(piece, piece + step)
             last, first = ends[at], begins[at]

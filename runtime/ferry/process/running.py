@@ -11,7 +11,7 @@ import pyarrow as pa
 from ferry.kernels.grouping import Ints
 from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of
 from ferry.process.api import Process, Work, batch_of
-from ferry.process.groups import distinct
+from ferry.process.groups import at_once, distinct
 from ferry.process.row_windows import chosen, in_order
 from ferry.process.tables import StateTable
 
@@ -46,8 +46,9 @@ class RunningAggregate(Process):
     def process(self, work: Work) -> None:
         """Take rows in their order, some at a time."""
         rows, order = rows_of(self.aggregator, work), in_order(work, self.order)
-        for begin in range(0, order.size, RECORDS_AT_ONCE):
-            numbers = order[begin : begin + RECORDS_AT_ONCE]
+        step = at_once(rows, RECORDS_AT_ONCE)
+        for begin in range(0, order.size, step):
+            numbers = order[begin : begin + step]
             self._take(work, rows.take(pa.array(numbers)), work.key_of()[numbers])
 
     def _take(self, work: Work, rows: pa.RecordBatch, key: Ints) -> None:

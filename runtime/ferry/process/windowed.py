@@ -20,7 +20,7 @@ from ferry.kernels.grouping import Ints
 from ferry.kernels.panes import last_ends
 from ferry.process.aggregator import Aggregator, merged_states, open_aggregator, results, rows_of, taken_in
 from ferry.process.api import Process, Work
-from ferry.process.groups import distinct, distinct_pairs
+from ferry.process.groups import at_once, distinct, distinct_pairs
 from ferry.process.tables import Entries, StateTable
 
 PANES = "panes"
@@ -101,9 +101,9 @@ class WindowAggregate(Process):
         key, end, group = distinct_pairs(keys[member], ends)
         order = np.argsort(group, kind="stable")  # panes stay in order
         panes_until = np.searchsorted(group[order], np.arange(key.size), "right")
-        begin = taken = 0
+        begin, taken, step = 0, 0, at_once(states, STATES_AT_ONCE)
         while begin < key.size:
-            stop = max(begin + 1, int(np.searchsorted(panes_until, taken + STATES_AT_ONCE, "right")))
+            stop = max(begin + 1, int(np.searchsorted(panes_until, taken + step, "right")))
             some, of = slice(begin, stop), order[taken : panes_until[stop - 1]]
             found = merged_states(self.aggregator, states.take(pa.array(member[of])), group[of])
             columns = [

@@ -21,7 +21,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels import contributions, values
 from ferry.kernels.aggregates import FUNCTIONS
-from ferry.process import row_windows, running, windowed
+from ferry.process import groups, row_windows, running, windowed
 from ferry.process.aggregator import Functions
 from ferry.process.harness import ProcessHarness
 from ferry.process.row_windows import RowWindows
@@ -234,3 +234,10 @@ def test_a_great_sum_of_a_process_is_refused_by_name() -> None:
             for _ in range(2):
                 rig.epoch(rows(pa.int64(), [(5, 1, 2**62)]))
         assert name
+
+
+def test_long_texts_are_put_together_in_smaller_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "BYTES_AT_ONCE", 1000)
+    short, long = (pa.record_batch({"n": [1, 2], "s": ["a", "b" * length]}) for length in (1, 484))
+    assert [groups.at_once(rows, 64) for rows in (short, long)] == [58, 2]
+    assert groups.at_once(short, 5) == 5
