@@ -78,3 +78,10 @@ def key_kind_of(arrow: pa.DataType) -> str | None:
     """The kind of an element of keys; None: it cannot be one. Integers of every width are "int", and fired as 64 bits."""
     kind = kind_of(arrow)
     return "int" if kind is not None and pa.types.is_integer(type_of(kind)) else kind
+
+
+def plain_type(arrow: pa.DataType) -> pa.DataType:
+    """The type without a dictionary, and without views: nothing can be taken of those."""
+    if pa.types.is_dictionary(arrow):
+        arrow = arrow.value_type
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(arrow, arrow)

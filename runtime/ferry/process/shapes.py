@@ -26,12 +26,24 @@ from ferry.process.tables import ENTRY_TYPES, StateTable
 
 
 def shape_of(
-    name: str, process: Process, key: pa.Schema, inputs: Sequence[pa.Schema], order: str | None
+    name: str,
+    process: Process,
+    key: pa.Schema,
+    inputs: Sequence[pa.Schema],
+    order: str | None,
+    without_order: Sequence[int] = (),
 ) -> ProcessShape:
-    """What travels of a process that reads these columns. Raises SpecRefused when instances could not make it."""
+    """What travels of a process that reads these columns. Raises SpecRefused when instances could not make it.
+
+    `without_order`: numbers of inputs whose rows have none.
+    """
     with _named(name):
         process = opened(process, key, inputs)
-    columns = tuple((*one.names, *([order] if order is not None and order not in one.names else [])) for one in inputs)
+    orders = [None if number in without_order else order for number in range(len(inputs))]
+    columns = tuple(
+        (*one.names, *([by] if by is not None and by not in one.names else []))
+        for one, by in zip(inputs, orders, strict=True)
+    )
     tables = tuple(_table(name, table, process.tables[table]) for table in sorted(process.tables))
     with _named(name):
         made_of, arguments = name_of(type(process)), _arguments(process)

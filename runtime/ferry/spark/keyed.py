@@ -105,8 +105,8 @@ class KeyedStream:
             aggregator: one of your own, instead of `aggregates`.
             ttl: how long a key is kept after its newest event time: "1h" forgets it once the watermark, as it is when an
                 epoch begins, has reached that time and an hour more. A record that comes then begins anew. Forgetting emits
-                nothing, and what is forgotten is not among the rows at the end. Not with an aggregator of your own, nor with
-                `ferry.records`. None: keys are kept for ever.
+                nothing, and what is forgotten is not among the rows at the end. Not with an aggregator of your own, with
+                strings or bytes that are kept, nor with `ferry.records`. None: keys are kept for ever.
             aggregates: names of output columns, and the functions that make them.
         Returns: a stream of the key columns, and then the aggregates; with `ferry.records` of the record's columns instead.
         Raises: SpecRefused, if there is none, a column is missing or of a wrong type, or a name is taken; or if there is a
@@ -116,7 +116,9 @@ class KeyedStream:
             >>> recent = bids.event_time("ts").key_by("auction")
             >>> counts = recent.aggregate("counts", num=ferry.count(), emit=ferry.changes(), ttl="1h")
         """
-        ttl_ms = None if ttl is None else self._ttl(name, ttl, aggregator is None and not isinstance(emit, EachRecord))
+        texts = keeps_texts(aggregates, self.stream.input.schema)
+        simple = aggregator is None and not texts and not isinstance(emit, EachRecord)
+        ttl_ms = None if ttl is None else self._ttl(name, ttl, simple)
         if isinstance(emit, EachRecord):
             made = chosen_aggregator(name, aggregator, aggregates)
             running = RunningAggregate(made, emit.columns, emit.order)
@@ -127,12 +129,12 @@ class KeyedStream:
                 "ferry.records(...)"
             )
         for out, a in aggregates.items():
-            if isinstance(a, Aggregate) and reads_times(a) and self.stream.input.time is None:
+            if isinstance(a, Aggregate) and reads_times(a) and not all(one.time for one in self.stream._inputs):
                 raise SpecRefused(
                     f"aggregate {name!r}: {out}={a.function}({a.column!r}) goes by event time; call .event_time(column) "
                     "before key_by"
                 )
-        if aggregator is not None or keeps_texts(aggregates, self.stream.input.schema):
+        if aggregator is not None or texts:
             made = chosen_aggregator(name, aggregator, aggregates)
             process = KeyAggregate(made, "changes" if emit == "changes" else "end")
             return self._processed(name, process, columns=[read_by(self, made)], needs_time=False)
@@ -143,8 +145,8 @@ class KeyedStream:
     def _ttl(self, name: str, ttl: int | str, possible: bool) -> int:
         if not possible:
             raise SpecRefused(
-                f"aggregate {name!r}: ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(); "
-                "otherwise write a process, which sets timers"
+                f"aggregate {name!r}: ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(), and "
+                "not of strings or bytes; otherwise write a process, which sets timers"
             )
         self.stream._require_time(f"aggregate {name!r} with ttl=")
         ttl_ms = milliseconds(ttl, f"aggregate {name!r}: ttl")
@@ -275,7 +277,9 @@ class KeyedStream:
         timed = needs_time or any(i.timed for one in (self, *others) for i in one.stream._inputs)
         for one in (self, *others) if timed else ():
             one.stream._require_time(f"process {name!r}")
-        read = [ProcessInput(one.stream.input.schema, one._key(name)) for one in (self, *others)]
+        read = [
+            ProcessInput(one.stream.input.schema, one._key(name), one.stream.input.initial) for one in (self, *others)
+        ]
         descriptor = process_descriptor(name, len(self.stream.build.operators), process, read, order, columns, timed)
         return self._declare(descriptor, *others)
 

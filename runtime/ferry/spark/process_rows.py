@@ -78,7 +78,7 @@ class ProcessRows:
 
     def _order(self, records: KeyedRecords) -> pa.Array:
         order = self._descriptor.shape.order
-        if order is None:
+        if order is None or order not in self._descriptor.columns(self._side):
             return pa.array(records.slices)
         column = records.batch.column(order)
         if not (pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type)):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ferry.contract.descriptors import GLOBAL, KeyType, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused
-from ferry.kernels.kinds import type_of
+from ferry.kernels.kinds import plain_type, type_of
 from ferry.process.api import Process
 from ferry.process.shapes import shape_of
 
@@ -22,6 +22,8 @@ class ProcessInput(NamedTuple):
 
     schema: pa.Schema
     key: tuple[tuple[str, KeyType], ...]
+    initial: bool = False
+    """State begins from it: its rows have no order."""
 
 
 def process_descriptor(
@@ -40,9 +42,10 @@ def process_descriptor(
     keys = [one.key for one in inputs]
     if [kind for _, kind in keys[0]] != [kind for _, kind in keys[-1]]:
         raise SpecRefused(f"process {name!r}: keys differ in type: {dict(keys[0])} and {dict(keys[-1])}")
-    chosen = [_chosen(name, one.schema, some, order) for one, some in zip(inputs, columns, strict=True)]
+    orders = [None if one.initial else order for one in inputs]
+    chosen = [_chosen(name, one.schema, some, by) for one, some, by in zip(inputs, columns, orders, strict=True)]
     key = pa.schema([(column, type_of(kind)) for column, kind in keys[0]])
-    shape = shape_of(name, process, key, chosen, order)
+    shape = shape_of(name, process, key, chosen, order, [number for number, by in enumerate(orders) if by is None])
     return OperatorDescriptor(name, index, "process", keys[0], EACH_TIME if timed else GLOBAL, process=shape)
 
 
@@ -61,7 +64,7 @@ def shared(name: str, schemas: Sequence[pa.Schema], columns: Sequence[str] | Non
 
 
 def _chosen(name: str, schema: pa.Schema, columns: Sequence[str] | None, order: str | None) -> pa.Schema:
-    """What a process sees of an input: the chosen columns that it has, without dictionaries."""
+    """What a process sees of an input: the chosen columns that it has, without dictionaries and views."""
     if order is not None and order not in schema.names:
         raise SpecRefused(f"process {name!r}: no column {order!r} to order by; there are {', '.join(schema.names)}")
     if order is not None and not is_time(kind := schema.field(order).type):
@@ -69,4 +72,4 @@ def _chosen(name: str, schema: pa.Schema, columns: Sequence[str] | None, order: 
     if missing := [column for column in columns or () if column not in schema.names]:
         raise SpecRefused(f"process {name!r}: no column {missing[0]!r}; there are {', '.join(schema.names)}")
     chosen = list(schema) if columns is None else [schema.field(column) for column in columns]
-    return pa.schema([f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in chosen])
+    return pa.schema([field.with_type(plain_type(field.type)) for field in chosen])

@@ -19,6 +19,7 @@ from ferry.process.sessions import SessionAggregate, SessionJoin
 from ferry.process.window_join import WindowJoin
 from ferry.process.windowed import WindowAggregate
 from ferry.spark.aggregations import AggregateInput, aggregate_descriptor
+from ferry.spark.frames import require_types
 from ferry.spark.pipeline import LateOutput
 from ferry.spark.sinks import Sink
 from ferry.spark.words import LastRows, SessionGap, milliseconds
@@ -223,6 +224,8 @@ def with_late(fired: Stream, window: Window, late: Sequence[Sink | None] | None)
     for side, sink in enumerate(given):
         if sink is not None:
             inputs = tuple(one for one in operator.inputs if one.side == side)
+            for one in inputs:
+                require_types(one.schema, f"operator {descriptor.name!r}: late=")
             fired.build.late.append(LateOutput(descriptor.index, inputs, window, sink))
     return fired
 
@@ -259,6 +262,8 @@ def bounds_of(within: int | str | tuple[int | str, int | str] | None) -> tuple[i
     if within is None:
         return None, None
     lower, upper = within if isinstance(within, tuple) else (0, within)
+    if lower is None or upper is None:
+        raise SpecRefused(f"within={within!r}: both bounds are needed, such as ('-10s', '10s'), or none")
     return _signed(lower), _signed(upper)
 
 

@@ -54,6 +54,11 @@ class ArrivalSplits:
         return made
 
     @property
+    def finite(self) -> bool:
+        """Whether there is an end."""
+        return self.generator.events is not None
+
+    @property
     def has_flows(self) -> bool:
         """Whether it is read in several parts."""
         return self.parts > 1

@@ -58,6 +58,10 @@ def test_generators_and_fired_rows_do_not_follow_the_clock(tmp_path: Path) -> No
     assert feed_of(ferry.parquet_files(tmp_path, schema=BID), 1) is None
 
 
+def without_times(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.drop_columns(["ts"])
+
+
 def test_a_task_reads_the_column_of_the_flow_and_no_time_of_an_initial_state(tmp_path: Path) -> None:
     build = Build(lambda function, schema, where: schema)
     schema = pa.schema([*BID, ("partition", pa.int32()), ("more", pa.string())])
@@ -68,6 +72,11 @@ def test_a_task_reads_the_column_of_the_flow_and_no_time_of_an_initial_state(tmp
     plan = Plan(
         {n: ferry.parquet_files(tmp_path, schema, finite=True) for n in ("bids", "old")}, tuple(build.operators), ()
     )
+    ordered = bids.event_time("ts").key_by("auction")
+    ordered.transform_with_state(
+        "c", RunningCount(), "n LONG", initial_state=old.map_batches(without_times).key_by("auction"), order="ts"
+    )
+    assert ["ts" in columns for columns in build.operators[2].descriptor.shape.columns] == [True, False]
     (first,) = feeds_of(build.operators[0], plan)["bids"]
     assert (first.columns, first.flow) == (("auction", "ts", "partition"), "partition")
     feeds = feeds_of(build.operators[1], plan)

@@ -22,3 +22,9 @@ def test_what_spark_takes_is_left_alone() -> None:
     columns = {"d": pa.array([dt.date(2024, 2, 29)]), "m": pa.array([None], pa.decimal128(12, 2)), "t": ["x"]}
     rows = pa.record_batch({**columns, "at": pa.array([0], pa.timestamp("us", "UTC"))})
     assert for_spark(rows) is rows
+
+
+def test_durations_are_rounded_down_to_microseconds() -> None:
+    fine = pa.array([1_999, -1, -1_000, None, 0], pa.duration("ns"))
+    made = for_spark(pa.record_batch({"d": fine})).column("d")
+    assert made.cast(pa.int64()).to_pylist() == [1, -1, -1, None, 0]

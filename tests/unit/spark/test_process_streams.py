@@ -212,3 +212,12 @@ def test_of_the_columns_that_a_process_sees_each_input_gives_those_that_it_has()
     assert [*descriptor.shape.columns] == [("name", "id"), ("id", "seller")]
     with pytest.raises(SpecRefused, match="process 'x': no column 'nam'; there are id, ts, name, seller, reserve"):
         declared(lambda b, p, a: p.process("x", join, a, columns=["nam", "id", "seller"]))
+
+
+def test_a_process_sees_texts_for_views_of_texts() -> None:
+    views = sources()["bids"].map_batches(
+        lambda rows: rows.append_column("w", pa.nulls(rows.num_rows, pa.string_view()))
+    )
+    made = views.event_time("ts").key_by("auction").window(ferry.session("10s")).aggregate("x", m=ferry.max("w"))
+    (seen,) = process_inputs(made.build.operators[-1].descriptor)
+    assert seen.names[0] and pa.string() in seen.types and pa.string_view() not in seen.types

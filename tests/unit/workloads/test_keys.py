@@ -73,3 +73,7 @@ def test_the_whole_domain_comes_before_the_keys(steps: list[int], columns: list[
     every = [*loaded, *generator.read("keys", 0, 400).to_pylist()]
     assert found == ([{"key": row["key"]} for row in every] if columns else every)
     assert not PreloadedKeysSplits(KeysGenerator(domain=3)).ended(10**9)
+
+
+def test_generators_say_whether_they_end() -> None:
+    assert not KeysSplits(KeysGenerator()).finite and KeysSplits(KeysGenerator(events=5)).finite
