@@ -97,6 +97,11 @@ class UnboundedAggregateState(AggregateState):
         if self._emits_changes:
             epochs = pa.array(np.full(delta.num_rows, times.epoch))
             delta = delta.set_column(self._epoch_column, delta.schema.field(self._epoch_column), epochs)
+        elif self._forgets and self._ends(times):
+            # What comes in the last epoch is among its rows, however old it is.
+            at = self._epoch_column - 1
+            newest = pc.max_element_wise(delta.column(at), self._forgotten_until(times.low) + 1)
+            delta = delta.set_column(at, delta.schema.field(at), newest)
         return delta, late
 
     def _valid(self, table: SliceTable, found: Ints, times: EpochTimes) -> Ints:

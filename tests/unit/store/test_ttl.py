@@ -202,6 +202,14 @@ def test_keys_that_come_and_go_leave_the_table(tmp_path: Path, monkeypatch: pyte
     assert not state.statistics()["entries"].any()
 
 
+@pytest.mark.parametrize("emit", ["changes", "final"])
+def test_what_comes_in_the_last_epoch_is_given_out_however_old(tmp_path: Path, emit: Emit) -> None:
+    state = opened(with_ttl("int", emit), 4, tmp_path)
+    run(state, 0, [(100, 1, 5)], WATERMARK_NONE, 111)
+    end = run(state, 1, [(80, 9, 1), (111, 2, 2)], 111, WATERMARK_END)
+    assert fired(state, end) == {(9,): (1, 1, 1), (2,): (1, 2, 2)}
+
+
 def test_places_become_free_again_however_long_keys_come_and_go(tmp_path: Path) -> None:
     """Else searches for keys that are not there would go through whole regions."""
     state = opened(with_ttl("int", "changes", COUNT), 1, tmp_path)
