@@ -76,6 +76,15 @@ def test_the_operators_image_has_the_rooms_of_ferry_that_the_operator_may_import
     assert parts and set(re.findall(r"runtime/ferry/(\w+)(?= |$)", parts[1])) - {"__init__"} == rooms
 
 
+def test_kernels_are_compiled_beside_every_room_that_the_compiling_imports() -> None:
+    loaded = "import sys, images.warm_kernels; print(*{n.split('.')[1] for n in sys.modules if n.startswith('ferry.')})"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    stage = (IMAGES / "Containerfile").read_text().partition(" AS kernels\n")[2].partition("\nFROM ")[0]
+    copied = set(re.findall(r"COPY runtime/ferry/(\w+) ", stage))
+    rooms = {name for name in done.stdout.split() if (ROOT / "runtime" / "ferry" / name).is_dir()}
+    assert "kernels" in rooms and not rooms - copied
+
+
 def test_spark_gets_one_jar_that_names_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1748736000")
     home = tmp_path / "lib" / "python3.11" / "site-packages" / "pyspark"
