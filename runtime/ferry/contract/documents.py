@@ -18,7 +18,7 @@ A run lives in one directory:
 
 Control endpoint of the driver (header `Authorization: Bearer` and what is derived for `control`): `GET /status` -> Status,
 `GET, PUT /desired` <-> {"number", "placements": [[leader, replica...], ...]}, `POST /stop` (after the epoch under way),
-`GET /metrics`.
+`POST /checkpoint` {"name": text or null} -> 202 {"number"}, `POST /suspend` (after one last checkpoint), `GET /metrics`.
 `GET /healthz` asks for no secret: 503 when the coordinator's loop has not come round for `limits.HANG_SECONDS`; a driver
 that hangs has to be replaced from outside.
 
@@ -91,6 +91,18 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """Where durable checkpoints of a run go, and how often."""
+
+    location: str
+    """a path, or a URL of `pyarrow.fs`; those of a job are below `location`/JOB"""
+    every_ms: int | None = None
+    """from one to the next; None: only when somebody asks for one"""
+    keep: int = 3
+    """so many stay, the newest, beside those that have a name"""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSettings:
     """Everything the driver and the sidecars of one run need; written once by the supervisor."""
 
@@ -140,6 +152,12 @@ class RunSettings:
     transport: TransportSettings = TransportSettings()
     executor_bytes: int | None = None
     """What the container of an executor may take, its heap and all else; None: nobody says."""
+    checkpoint: CheckpointSettings | None = None
+    """durable checkpoints; None: there are none"""
+    restore_from: str | None = None
+    """of a job without state: the checkpoint that it begins from. latest, a name, a number, or the URL of a manifest"""
+    restore_sink: str = "truncate"
+    """what sinks have beyond that checkpoint: truncate it, or keep it"""
     tls: str = "off"
     """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""
 
@@ -171,6 +189,8 @@ class RunSettings:
         doc = known(RunSettings, json.loads(Path(file).read_text()))
         doc["stops"] = tuple((int(e), str(s)) for e, s in doc.get("stops", ()))
         doc["transport"] = TransportSettings(**known(TransportSettings, doc.get("transport", {})))
+        if (checkpoint := doc.get("checkpoint")) is not None:
+            doc["checkpoint"] = CheckpointSettings(**known(CheckpointSettings, checkpoint))
         return RunSettings(**doc)
 
 
@@ -203,6 +223,25 @@ class ReportedProblem:
     text: str
     since: float
     """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """The last durable checkpoint of a job, and what became of the one after it."""
+
+    number: int | None = None
+    """of the last complete one; None: there is none"""
+    name: str | None = None
+    epoch: int = -1
+    """its state is as of the end of this one"""
+    at: float | None = None
+    """when it was complete, in seconds since 1970"""
+    bytes: int = 0
+    """that it has written"""
+    total_bytes: int = 0
+    """that a restore reads"""
+    under_way: bool = False
+    """another one is being written"""
 
 
 @dataclass(slots=True)
@@ -247,6 +286,8 @@ class Status:
     JournalNotSafe."""
     moves_given_up: int = 0
     """Copies that were wanted, and are left alone for a while; MovesGivenUp among the notices says why."""
+    checkpoint: CheckpointStatus | None = None
+    """None: the job has no location for durable checkpoints. One that is late is among the notices: CheckpointDelayed."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps. `degraded` is what version 0.1.0 reads of the problems."""
@@ -255,6 +296,7 @@ class Status:
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Status:
         """Inverse of to_wire; what another version says besides is left out."""
+        found = doc.get("checkpoint")
         older = [{"reason": "DriverDegraded", "text": doc["degraded"], "since": 0.0}] if doc.get("degraded") else []
         return Status(
             **{
@@ -264,6 +306,7 @@ class Status:
                 "problems": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("problems", older)),
                 "notices": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("notices", ())),
                 "transport": Links(**known(Links, doc.get("transport", {}))),
+                "checkpoint": None if found is None else CheckpointStatus(**known(CheckpointStatus, found)),
             }
         )
 

@@ -20,5 +20,7 @@ class ExitCode(IntEnum):
     """A sidecar: no transport can be used, as its last line says."""
     SUPERSEDED = 5
     """A sidecar or an instance: a later life of it runs elsewhere."""
+    SUSPENDED = 6
+    """A driver: the last checkpoint is complete, and the job goes on from it when it is resumed."""
     THREAD_FAILED = 70
     """A thread that nothing goes on without has failed: its process ended with it, to be started again."""
