@@ -19,7 +19,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.coordinator.loop import initial_table
 from ferry.coordinator.multicast import Multicast
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from ferry.protocol.instance.machine import Tick
 from ferry.protocol.view import TableView
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Step, Term
 from ferry.contract.routing import Table, Version
-from ferry.protocol.coordinator import machine as dcore
+from ferry.protocol import coordinator as dcore
 from ferry.protocol.coordinator.groups import GroupChange
 from ferry.protocol.instance import machine as icore
 from tests.sim import data, spark

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from tests.sim import data, spark
 
 if TYPE_CHECKING:

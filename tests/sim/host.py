@@ -382,4 +382,5 @@ PERFORM: dict[type, Callable[[Host, Any], None]] = {
     core.LoadChunk: Host.load,
     core.BeginSnapshot: Host.begin_scan,
     core.StopScan: Host.stop_scan,
+    core.Archive: lambda host, effect: None,
 }

@@ -10,8 +10,8 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Term, worker_of
 from ferry.contract.routing import Group, Table, Version
+from ferry.protocol import coordinator as dcore
 from ferry.protocol.coordinator import groups as g
-from ferry.protocol.coordinator import machine as dcore
 from ferry.protocol.instance import machine as icore
 from ferry.protocol.rules import Rules
 from ferry.protocol.story import short

@@ -21,6 +21,9 @@
 | Pulse | instance -> driver | it lives, and how long it has been at work without a break |
 | Begins | driver -> instance | an epoch begins: copying waits for it |
 | Leaving | instance -> driver | it was told to end: the next epochs must not count on its help |
+| Checkpoint | driver -> leader | write what changed until this epoch's end for the checkpoint of that number |
+| Checkpointed | leader -> driver | it is in the store: the chains of files of what this instance led |
+| Unrestorable | instance -> driver | the checkpoint that a restore began from cannot be loaded |
 | Report | instance -> driver | how much state it holds and what carries its links, once a second |
 
 A message is a frozen value; its body (record batches) travels beside it and is named by it.
@@ -146,6 +149,8 @@ class Commit:
     results: Results
     """Of all operators, this step's with them; kept with it, so that a new driver goes on from them."""
     meta: bytes = b""
+    origin: str = ""
+    """Not empty: no delta leads to this step; what is held of it is loaded as this restore says (`Table.origin`)."""
 
 
 @record
@@ -267,6 +272,30 @@ class Report:
 
 
 @record
+class Checkpoint:
+    """The epoch is final, and the next one has not begun. `version`: of the table that says who leads."""
+
+    number: int
+    version: Version
+    epoch: int
+
+
+@record
+class Checkpointed:
+    instance: InstanceId
+    number: int
+    chains: bytes
+    """As `contract.manifest` writes them; empty when this instance could not take part."""
+
+
+@record
+class Unrestorable:
+    instance: InstanceId
+    origin: str
+    reason: str
+
+
+@record
 class Leaving:
     """This instance was told to end, and stays until the epochs that may count on its help are over."""
 
@@ -297,6 +326,9 @@ Message = (
     | Pulse
     | Amend
     | Learned
+    | Checkpoint
+    | Checkpointed
+    | Unrestorable
 )
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))

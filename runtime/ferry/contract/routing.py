@@ -71,6 +71,9 @@ class Table:
     initial: bool = False
     """True for the tables of a job before its first commit: members start with empty state instead of proving that they
     hold it. It is journaled as False before the first Commit is sent."""
+    origin: str = ""
+    """Of an initial one: the restore by which members begin with the state of a checkpoint, and not with none. No other
+    restore of the job has its name: the manifest's URL, `#`, and the generation that decided it."""
 
     def __post_init__(self) -> None:
         if min(self.version) < 0:
@@ -97,7 +100,7 @@ class Table:
         """The next table."""
         if version <= self.version or len(groups) != len(self.groups):
             raise Bug(f"{len(groups)} groups as {version} come after {len(self.groups)} groups as {self.version}")
-        return replace(self, version=version, groups=tuple(groups), initial=False)
+        return replace(self, version=version, groups=tuple(groups), initial=False, origin="")
 
     def since(self, base: Table) -> tuple[GroupChange, ...]:
         """What has changed since `base`: groups that are the same are usually the same object."""
@@ -114,13 +117,14 @@ class Table:
                 if not 0 <= vnode < len(groups):
                     raise Bug(f"virtual node {vnode} of {len(groups)}")
                 groups[vnode] = Group(term, in_sync, learners)
-            return Table(version, tuple(groups), initial)
+            return Table(version, tuple(groups), initial, self.origin if initial else "")
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps (journal, Install)."""
         return {
             "version": list(self.version),
             "initial": self.initial,
+            "origin": self.origin,
             "groups": [[list(g.term), list(g.in_sync), list(g.learners)] for g in self.groups],
         }
 
@@ -131,6 +135,7 @@ class Table:
             return Table(
                 version=Version(*doc["version"]),
                 initial=bool(doc["initial"]),
+                origin=str(doc.get("origin", "")),
                 groups=tuple(
                     Group(Term(*term), tuple(map(InstanceId, in_sync)), tuple(map(InstanceId, learners)))
                     for term, in_sync, learners in doc["groups"]

@@ -22,7 +22,7 @@ from ferry.contract.tickets import derived
 from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.move_metrics import Load, StateCollector
-from ferry.protocol.coordinator.machine import Coordinator, Desired
+from ferry.protocol.coordinator import Coordinator, Desired
 from ferry.system import files
 from ferry.system.api_server import ApiServer, Application, guarded
 

@@ -17,8 +17,8 @@ from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.protocol.coordinator import Coordinator
 from ferry.protocol.coordinator.groups import settled
-from ferry.protocol.coordinator.machine import Coordinator
 
 EPOCH_STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 """Parts of an epoch, in their order."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.routing import Table
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry
 
 log = logging.getLogger("ferry.coordinator")

@@ -24,7 +24,7 @@ from ferry.coordinator.journal import JournalWriter
 from ferry.coordinator.members import Members
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.coordinator.multicast import Multicast
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from ferry.protocol.coordinator.groups import Pace
 from ferry.protocol.instance.machine import Tick
 from ferry.registry import JobRegistry

@@ -16,7 +16,7 @@ from ferry.channel.dialling import Dialler
 from ferry.contract import places
 from ferry.contract.errors import Unreachable
 from ferry.contract.names import InstanceId, worker_of
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry, Roll
 
 log = logging.getLogger("ferry.coordinator")

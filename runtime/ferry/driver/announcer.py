@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
-from ferry.protocol.coordinator.machine import Coordinator, Phase
+from ferry.protocol.coordinator import Coordinator, Phase
 from ferry.registry import JobRegistry
 
 log = logging.getLogger("ferry.driver")

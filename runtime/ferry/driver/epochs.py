@@ -30,7 +30,7 @@ from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.publisher import Publisher, has_fired, is_passing, refuse_final
 from ferry.driver.watch import EpochWatch
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import feeds_of, run_ingest
 from ferry.spark.ingest import IngestWork

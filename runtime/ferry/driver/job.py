@@ -27,7 +27,7 @@ from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.orders import Halted, Stopped, next_order
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry
 from ferry.spark import compile
 from ferry.spark.source import SLOTS, splits_source

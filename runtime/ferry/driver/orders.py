@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ferry.contract.errors import FerryError
 from ferry.coordinator.loop import Loop, Order
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 
 
 class Halted(FerryError):

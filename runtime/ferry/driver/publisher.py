@@ -30,7 +30,7 @@ from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from ferry.spark import emit
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import records_frame, rows_frame

@@ -74,5 +74,7 @@ class Rules:
     """An attempt that fails again is begun without those who cannot reach each other."""
     silent_lost: bool = True
     """An instance that says nothing for a while is lost, although its connection is open."""
+    origin_new: bool = True
+    """What a member holds when a restore begins is of a life of the job that is over, whatever its label: it is dropped."""
     drop_stale: bool = True
     """A member drops what it held when it leaves a group, so A -> B -> A never finds old state."""

@@ -19,7 +19,7 @@ from ferry.contract.limits import HANG_SECONDS
 from ferry.contract.tickets import derived
 from ferry.coordinator.control import app, serve
 from ferry.coordinator.driver_metrics import DriverMetrics
-from ferry.protocol.coordinator.machine import Desired
+from ferry.protocol.coordinator import Desired
 from ferry_operator.local.driver import LocalDriver
 
 RELEASED = Path(__file__).parents[1] / "contract" / "released"

@@ -18,8 +18,8 @@ from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.driver_metrics import PROBLEM_TEXT_MAX, DriverMetrics, EpochRecord, is_at_rest, is_settled
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.protocol.backoff import Backoff
+from ferry.protocol.coordinator import Coordinator, CoordinatorSettings, Tick
 from ferry.protocol.coordinator.io import Desired
-from ferry.protocol.coordinator.machine import Coordinator, CoordinatorSettings, Tick
 
 NOTES = EpochNotes(rows=100, malformed=7, late=3, epoch=EpochCounts(40, 2, 1))
 """After an epoch of 40 rows, 2 malformed; 1 late record at its first operator, and 5 at its last."""

@@ -12,7 +12,7 @@ from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import journal
 from ferry.coordinator.journal import JournalWriter
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 
 AWAY = Unreachable("Redis does not answer")
 

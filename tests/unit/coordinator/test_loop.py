@@ -15,7 +15,7 @@ from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import loop
-from ferry.protocol.coordinator import machine as core
+from ferry.protocol import coordinator as core
 from ferry.protocol.coordinator.groups import Pace
 from ferry.protocol.story import Story
 

@@ -22,7 +22,7 @@ from ferry.contract.tickets import Judge, Right, stage_ticket
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.process.api import SideRows
-from ferry.protocol.coordinator.machine import Ingested, StartIngest
+from ferry.protocol.coordinator import Ingested, StartIngest
 from ferry.spark.compile import Plan
 from ferry.spark.graph import offsets_only
 from ferry.spark.ingest import IngestWork

@@ -15,7 +15,7 @@ from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.checkpoint import COMMIT, Checkpoint
 from ferry.driver.job import Job
-from ferry.protocol.coordinator.machine import Ready
+from ferry.protocol.coordinator import Ready
 from ferry.spark.compile import Plan
 
 NONE: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.__main__ import code_of
 from ferry.driver.orders import Halted, Stopped
-from ferry.protocol.coordinator.machine import Halt
+from ferry.protocol.coordinator import Halt
 
 
 class Clock:

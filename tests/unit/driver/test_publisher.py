@@ -22,7 +22,7 @@ from ferry.driver.dead_letters import DeadLetters
 from ferry.driver.epochs import Epochs
 from ferry.driver.orders import Halted
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
-from ferry.protocol.coordinator.machine import Emit, FiredRows, Halt, ReadFailed
+from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
 from ferry.spark.compile import Plan
 from ferry.spark.pipeline import Input, LateOutput
 

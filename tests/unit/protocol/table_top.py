@@ -11,7 +11,7 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.protocol.coordinator import machine as c
+from ferry.protocol import coordinator as c
 from ferry.protocol.instance import machine as i
 
 A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")

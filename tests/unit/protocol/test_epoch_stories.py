@@ -9,7 +9,7 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Step, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.protocol.coordinator import machine as c
+from ferry.protocol import coordinator as c
 from ferry.protocol.instance import machine as i
 from tests.unit.protocol.table_top import A, B, C, Top
 

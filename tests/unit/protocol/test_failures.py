@@ -6,7 +6,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Step
-from ferry.protocol.coordinator import machine as c
+from ferry.protocol import coordinator as c
 from tests.unit.protocol.table_top import A, B, Top
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ferry.contract import messages as m
-from ferry.protocol.coordinator import machine as c
+from ferry.protocol import coordinator as c
 from ferry.protocol.coordinator.groups import Pace
 from ferry.protocol.instance import machine as i
 from tests.unit.protocol.table_top import A, B, C, Top

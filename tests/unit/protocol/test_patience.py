@@ -8,7 +8,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Step
-from ferry.protocol.coordinator import machine as c
+from ferry.protocol import coordinator as c
 from ferry.protocol.coordinator.groups import GroupChange
 from tests.unit.protocol.table_top import A, B, C, Top
 

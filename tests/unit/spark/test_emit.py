@@ -15,7 +15,7 @@ import pytest
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.driver.publisher import Publisher
 from ferry.driver.watch import EpochWatch
-from ferry.protocol.coordinator.machine import FiredRows
+from ferry.protocol.coordinator import FiredRows
 from ferry.spark import emit, flight
 
 SCHEMA = pa.schema([("text", pa.string())])

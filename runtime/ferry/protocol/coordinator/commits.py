@@ -39,6 +39,12 @@ class Commits:
             self.results = tuple(result._replace(high=WATERMARK_NONE) for result in source.results)
         self.under_way = m.Commit(commit_id, self._driver.generation, source.results, source.meta)
 
+    def restore(self, commit: m.Commit) -> None:
+        """The job begins with a checkpoint: its step is committed once everybody has loaded it."""
+        self._applied = {}
+        self.committed, self.results, self.meta = commit.commit_id, commit.results, commit.meta
+        self.under_way = commit
+
     def begin(self, commit: m.Commit) -> None:
         """Every chain has logged it: the step is decided."""
         self.under_way = commit
@@ -112,7 +118,7 @@ class Commits:
         i, is_held = answer.instance, answer.instance in self._journaling.view.held
         commit = self._finishing()
         if commit is not None:
-            if answer.committed == commit.commit_id:
+            if answer.committed == commit.commit_id and not commit.origin:
                 self._applied[i] = True
             elif is_held:
                 self._driver.send(i, commit)

@@ -8,6 +8,7 @@ from typing import Final
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.contract.records import record
+from ferry.contract.results import Results
 from ferry.contract.routing import Table, Version
 from ferry.protocol.coordinator import groups as g
 from ferry.protocol.io import Send, Tick
@@ -148,6 +149,23 @@ class Desired:
     placements: tuple[g.Placement, ...]
 
 
+@record
+class TakeCheckpoint:
+    """Write a durable checkpoint as of the end of the epoch under way, or of the last one."""
+
+    number: int
+    hold: bool = False
+    """Begin no further epoch: the job is to be suspended."""
+
+
+@record
+class Published:
+    """The manifest of a checkpoint is in the store; `reason`: why not."""
+
+    number: int
+    reason: str = ""
+
+
 Event = (
     m.Message
     | Tick
@@ -162,6 +180,8 @@ Event = (
     | ReadFailed
     | EpochEnded
     | Desired
+    | TakeCheckpoint
+    | Published
 )
 
 
@@ -220,6 +240,17 @@ class Emit:
 
 
 @record
+class Publish:
+    """All leaders have written their part of a checkpoint: write its manifest; answer with Published."""
+
+    number: int
+    commit_id: CommitId
+    results: Results
+    meta: bytes
+    chains: tuple[bytes, ...]
+
+
+@record
 class Ready:
     """Recovery is over: the query may start."""
 
@@ -234,7 +265,7 @@ class Halt:
     """The job cannot go on."""
 
     kind: str
-    """superseded | unavailable | lost-epoch | away | failed | bug; the last three may pass by another start"""
+    """superseded | unavailable | unrestorable | lost-epoch | away | failed | bug; another start may mend the last three"""
     reason: str
 
 
@@ -248,4 +279,4 @@ class Note:
     text: str = ""
 
 
-Effect = Send | Close | Journal | StartIngest | Emit | Ready | Halt | Note
+Effect = Send | Close | Journal | StartIngest | Emit | Publish | Ready | Halt | Note

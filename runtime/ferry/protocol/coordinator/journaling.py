@@ -39,7 +39,7 @@ class Journaling:
     def _begin(self, found: Table) -> None:
         """Go on from what was found. Learners of the last driver begin again: this one does not know what they missed."""
         groups = tuple(replace(group, learners=()) for group in found.groups)
-        self.table = Table(Version(self._driver.generation, 0), groups, initial=found.initial)
+        self.table = Table(Version(self._driver.generation, 0), groups, found.initial, found.origin)
         self.view = seen(self.table)
 
     def claim(self) -> None:
@@ -63,10 +63,10 @@ class Journaling:
     def write(self, groups: Sequence[Group], changes: Sequence[GroupChange]) -> None:
         """Journal the next table."""
         table = self.table.with_groups(next_version(self.table, self._driver.generation), groups)
-        self._write(replace(table, initial=self.table.initial), tuple(changes))
+        self._write(replace(table, initial=self.table.initial, origin=self.table.origin), tuple(changes))
 
     def write_begun(self) -> None:
-        """Before the very first Commit: journal that from now on a member without state is no copy.
+        """Before the very first Commit, or after a restore: journal that from now on a member without state is no copy.
 
         Without it a driver that finds only empty members could not tell a new job from a lost one.
         """

@@ -9,6 +9,7 @@ A coordinator has parts, each with fields of its own. A part knows those of the 
 answers. The coordinator alone takes events, has tables journaled, and decides what follows for the other parts.
 
     Takeover | Attempts | Moves     what the driver before left | how the step under way is tried | what is desired
+    Checkpoints                     what the store gets
     Commits | Reachability          what is committed, who has applied it | who cannot reach whom
     Membership                      who is there
     Journaling                      the table in force, and the next one
@@ -24,41 +25,18 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId, Step
 from ferry.contract.routing import Table
+from ferry.protocol.coordinator import io
 from ferry.protocol.coordinator.attempts import Attempts
+from ferry.protocol.coordinator.checkpoints import Checkpoints
 from ferry.protocol.coordinator.commits import Commits
 from ferry.protocol.coordinator.groups import Regrouped
-from ferry.protocol.coordinator.io import (
-    Close,
-    Connected,
-    CoordinatorSettings,
-    Desired,
-    Effect,
-    Emit,
-    EpochBegun,
-    EpochEnded,
-    Event,
-    FiredRows,
-    Halt,
-    Ingested,
-    IngestFailed,
-    Journal,
-    Journaled,
-    JournalReachable,
-    JournalRefused,
-    Lost,
-    Note,
-    Phase,
-    ReadFailed,
-    Ready,
-    StartIngest,
-)
 from ferry.protocol.coordinator.journaling import Journaling
 from ferry.protocol.coordinator.membership import Membership
 from ferry.protocol.coordinator.moves import Moves
 from ferry.protocol.coordinator.reachability import Reachability
 from ferry.protocol.coordinator.state import DriverState
 from ferry.protocol.coordinator.takeover import Takeover
-from ferry.protocol.io import Send, Tick
+from ferry.protocol.io import Tick
 from ferry.protocol.rules import Rules
 from ferry.protocol.steps import step_of, successor
 from ferry.protocol.story import Story
@@ -68,19 +46,28 @@ class Coordinator:
     """One driver's decisions, from its first look at the journal to the end of its generation."""
 
     def __init__(
-        self, settings: CoordinatorSettings, initial: Table, journal: Table | None, rules: Rules | None = None
+        self,
+        settings: io.CoordinatorSettings,
+        initial: Table,
+        journal: Table | None,
+        rules: Rules | None = None,
+        restore: m.Commit | None = None,
     ) -> None:
-        """`initial` is the table of a new job; `journal` what the journal holds, None for a new job."""
-        generation = (journal.version.generation if journal else 0) + 1
+        """`initial` is the table of a new job; `journal` what the journal holds, None for a new job.
+
+        `restore`: what is committed first where the table has an origin; its `origin` and `generation` are given here.
+        """
+        generation = (journal.version.generation if journal else initial.version.generation) + 1
         first = tuple(group.in_sync for group in initial.groups)
         driver = self.driver = DriverState(settings, rules or Rules(), generation)
         journaling = self.journaling = Journaling(driver, initial, journal)
         members = self.members = Membership(driver, journaling)
         reachability = self.reachability = Reachability(driver, journaling, members)
         commits = self.commits = Commits(driver, journaling, members)
-        self.takeover = Takeover(driver, journaling, members, commits)
+        self.takeover = Takeover(driver, journaling, members, commits, restore)
         self.attempts = Attempts(driver, journaling, members, reachability, commits)
         self.moves = Moves(driver, journaling, members, reachability, commits, first)
+        self.checkpoints = Checkpoints(driver, journaling, members, commits)
         self.story = Story()
 
     # ---- what others may read
@@ -110,15 +97,15 @@ class Coordinator:
         return self.members.alive
 
     # ---- the one entrance
-    def start(self) -> list[Effect]:
+    def start(self) -> list[io.Effect]:
         """Claim the next generation in the journal."""
         self.journaling.claim()
         self._journal_last()
         return self.driver.take_effects()
 
-    def step(self, event: Event) -> list[Effect]:
+    def step(self, event: io.Event) -> list[io.Effect]:
         """Take one event; return the effects, to be executed in order."""
-        if self.driver.phase is Phase.STOPPED:
+        if self.driver.phase is io.Phase.STOPPED:
             return []
         self.story.add_event(self.driver.now, event)
         try:
@@ -134,33 +121,38 @@ class Coordinator:
     def _advance(self) -> None:
         """Level-triggered progress, after every event."""
         driver, attempts, commits = self.driver, self.attempts, self.commits
-        if driver.phase in (Phase.STOPPED, Phase.JOURNAL) or self.journaling.writing is not None:
+        if driver.phase in (io.Phase.STOPPED, io.Phase.JOURNAL) or self.journaling.writing is not None:
             return
-        if driver.phase is Phase.ASK:
+        if driver.phase is io.Phase.ASK:
             if (found := self.takeover.found()) is not None:
-                driver.enter(Phase.FINISH)
+                driver.enter(io.Phase.FINISH)
                 self._journal(self.takeover.adopt(found))
             return
         if not self._settle_members():
             return
         match driver.phase:
-            case Phase.FINISH if commits.all_applied():
+            case io.Phase.FINISH if commits.all_applied() and self.journaling.table.origin:
+                self.journaling.write_begun()
+                self._journal_last()
+            case io.Phase.FINISH if commits.all_applied():
                 commits.end()
-                driver.enter(Phase.IDLE)
-                driver.do(Ready(commits.committed, commits.meta, self.takeover.final))
-            case Phase.PREPARE if attempts.is_logged():
+                driver.enter(io.Phase.IDLE)
+                driver.do(io.Ready(commits.committed, commits.meta, self.takeover.final))
+            case io.Phase.PREPARE if attempts.is_logged():
                 if self.journaling.table.initial:
                     self.journaling.write_begun()
                     self._journal_last()
                 else:
                     commits.begin(attempts.commit())
-            case Phase.PREPARE if why := attempts.unusable():
+            case io.Phase.PREPARE if why := attempts.unusable():
                 # A lost helper may be no member of any group (a worker that was released): nothing else would tell.
                 self._again(why)
-            case Phase.PREPARE if not attempts.trying:
+            case io.Phase.PREPARE if not attempts.trying:
                 self._prepare()
-            case Phase.COMMIT if commits.all_applied():
+            case io.Phase.COMMIT if commits.all_applied():
                 self._step_committed()
+            case io.Phase.IDLE if self.checkpoints.holds:
+                self.checkpoints.begin()
 
     # ---- the table: first in the journal, then in force
     def _journal(self, regrouped: Regrouped | None) -> bool:
@@ -174,7 +166,7 @@ class Coordinator:
         if not self.driver.rules.journal_first:
             self._table_changed()
 
-    def _on_journaled(self, event: Journaled) -> None:
+    def _on_journaled(self, event: io.Journaled) -> None:
         if self.journaling.is_writing(event.version):
             self._table_changed()
 
@@ -186,15 +178,15 @@ class Coordinator:
         if changes:
             driver.note("groups", changes=changes)
         self.members.install()
-        if driver.phase is Phase.JOURNAL:
-            driver.enter(Phase.ASK)
+        if driver.phase is io.Phase.JOURNAL:
+            driver.enter(io.Phase.ASK)
             self.members.ask_all()
-        if self.attempts.is_running or (driver.phase is Phase.COMMIT and not driver.rules.commit_final):
+        if self.attempts.is_running or (driver.phase is io.Phase.COMMIT and not driver.rules.commit_final):
             self._prepare()
-        elif driver.phase is Phase.FINISH:
+        elif driver.phase is io.Phase.FINISH:
             self.commits.send()
 
-    def _on_journal_refused(self, event: JournalRefused) -> None:
+    def _on_journal_refused(self, event: io.JournalRefused) -> None:
         if self.journaling.claim_again(event.journal):
             self._journal_last()
         else:
@@ -204,12 +196,13 @@ class Coordinator:
     def _forget(self, instance: InstanceId) -> None:
         self.commits.forget(instance)
         self.moves.forget(instance)
+        self.checkpoints.forget(instance)
 
-    def _on_connected(self, event: Connected) -> None:
+    def _on_connected(self, event: io.Connected) -> None:
         self._forget(event.instance)
         self.members.connected(event.instance)
 
-    def _on_lost(self, event: Lost) -> None:
+    def _on_lost(self, event: io.Lost) -> None:
         self._forget(event.instance)
         self.members.lost(event.instance, event.reason)
 
@@ -218,7 +211,7 @@ class Coordinator:
         self.members.could_not_go_on(event)
 
     def _on_answer(self, answer: m.Answer) -> None:
-        if self.members.answered(answer) and self.driver.phase is Phase.ASK:
+        if self.members.answered(answer) and self.driver.phase is io.Phase.ASK:
             self.takeover.heard(answer)
 
     def _settle_members(self) -> bool:
@@ -233,7 +226,7 @@ class Coordinator:
         return not members.gone or not self._journal(members.closed_groups())
 
     # ---- one epoch
-    def _on_epoch_begun(self, event: EpochBegun) -> None:
+    def _on_epoch_begun(self, event: io.EpochBegun) -> None:
         operators, committed = self.driver.settings.operators, self.commits.committed
         at = step_of(committed, operators)
         following = successor(at, operators)
@@ -247,18 +240,20 @@ class Coordinator:
             )
         else:
             if following.operator == 0:
+                self.checkpoints.epoch_begun()
                 self._journal(self.moves.regrouped())
-            self._ingest(following)
+            if following.operator or not self.checkpoints.holds:
+                self._ingest(following)
 
     def _ingest(self, step: Step) -> None:
         self.commits.end()
         self.attempts.ingest(step)
 
-    def _on_ingested(self, event: Ingested) -> None:
+    def _on_ingested(self, event: io.Ingested) -> None:
         if self.attempts.is_ingesting(event.step, event.run):
             self.attempts.was_ingested(event)
 
-    def _on_ingest_failed(self, event: IngestFailed) -> None:
+    def _on_ingest_failed(self, event: io.IngestFailed) -> None:
         if self.attempts.is_ingesting(event.step, event.run):
             self._again("the ingest job failed")
 
@@ -291,23 +286,27 @@ class Coordinator:
         """Give the sinks what fired."""
         assert self.commits.committed is not None
         self.driver.step = self.commits.committed.step
-        self.driver.enter(Phase.READ)
+        self.driver.enter(io.Phase.READ)
         self._emit(self.driver.step)
 
     def _emit(self, step: Step) -> None:
-        self.driver.do(Emit(step, self.commits.rows(), self.commits.meta))
+        self.driver.do(io.Emit(step, self.commits.rows(), self.commits.meta))
 
-    def _on_read_failed(self, event: ReadFailed) -> None:
-        if self.driver.phase is Phase.READ and event.step == self.driver.step:
+    def _on_read_failed(self, event: io.ReadFailed) -> None:
+        if self.driver.phase is io.Phase.READ and event.step == self.driver.step:
             self._emit(event.step)
 
-    def _on_epoch_ended(self, event: EpochEnded) -> None:
-        if self.driver.phase is Phase.READ and self.driver.step is not None and event.epoch == self.driver.step.epoch:
-            self.driver.enter(Phase.IDLE)
+    def _on_epoch_ended(self, event: io.EpochEnded) -> None:
+        if (
+            self.driver.phase is io.Phase.READ
+            and self.driver.step is not None
+            and event.epoch == self.driver.step.epoch
+        ):
+            self.driver.enter(io.Phase.IDLE)
 
     def _on_warm(self, event: m.Warm) -> None:
         self.moves.is_warm(event)
-        if not self.driver.rules.between_epochs and self.driver.phase not in (Phase.JOURNAL, Phase.ASK):
+        if not self.driver.rules.between_epochs and self.driver.phase not in (io.Phase.JOURNAL, io.Phase.ASK):
             self._journal(self.moves.regrouped())
 
     # ---- patience
@@ -321,7 +320,7 @@ class Coordinator:
             return
         if self.attempts.is_overdue():
             self._attempt_failed()
-        elif driver.phase in (Phase.COMMIT, Phase.FINISH) and driver.waited > driver.settings.commit_ms:
+        elif driver.phase in (io.Phase.COMMIT, io.Phase.FINISH) and driver.waited > driver.settings.commit_ms:
             if self.commits.under_way is not None:
                 driver.wait_anew()
                 self.commits.send_again()
@@ -350,7 +349,7 @@ class Coordinator:
         groups, changes = self.reachability.worked_around(blamed.slow)
         if changes and self.journaling.up:
             self.moves.refuse_removed(changes, "it cannot be reached by its leader")
-            self.driver.enter(Phase.PREPARE)
+            self.driver.enter(io.Phase.PREPARE)
             self._journal((groups, changes))
             return True
         if why := self.attempts.unusable():
@@ -361,17 +360,21 @@ class Coordinator:
 
 _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     Tick: Coordinator._on_tick,
-    Connected: Coordinator._on_connected,
-    Lost: Coordinator._on_lost,
-    Journaled: Coordinator._on_journaled,
-    JournalRefused: Coordinator._on_journal_refused,
-    JournalReachable: lambda self, event: self.journaling.reached(event),
-    EpochBegun: Coordinator._on_epoch_begun,
-    Ingested: Coordinator._on_ingested,
-    IngestFailed: Coordinator._on_ingest_failed,
-    ReadFailed: Coordinator._on_read_failed,
-    EpochEnded: Coordinator._on_epoch_ended,
-    Desired: lambda self, event: self.moves.desire(event),
+    io.Connected: Coordinator._on_connected,
+    io.Lost: Coordinator._on_lost,
+    io.Journaled: Coordinator._on_journaled,
+    io.JournalRefused: Coordinator._on_journal_refused,
+    io.JournalReachable: lambda self, event: self.journaling.reached(event),
+    io.EpochBegun: Coordinator._on_epoch_begun,
+    io.Ingested: Coordinator._on_ingested,
+    io.IngestFailed: Coordinator._on_ingest_failed,
+    io.ReadFailed: Coordinator._on_read_failed,
+    io.EpochEnded: Coordinator._on_epoch_ended,
+    io.Desired: lambda self, event: self.moves.desire(event),
+    io.TakeCheckpoint: lambda self, event: self.checkpoints.want(event),
+    io.Published: lambda self, event: self.checkpoints.published(event),
+    m.Checkpointed: lambda self, event: self.checkpoints.written(event),
+    m.Unrestorable: lambda self, event: self.takeover.could_not_load(event),
     m.Answer: Coordinator._on_answer,
     m.Leaving: lambda self, event: self.members.left(event.instance),
     m.Refused: lambda self, event: self.takeover.refused(event),
@@ -385,9 +388,3 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     m.Warm: Coordinator._on_warm,
     m.Learned: lambda self, event: self.moves.came_along(event),
 }
-
-__all__ = [
-    "Close", "Connected", "Coordinator", "Desired", "Effect", "Emit", "EpochBegun", "EpochEnded", "Event", "Halt",
-    "IngestFailed", "Ingested", "InstanceId", "Journal", "JournalReachable", "JournalRefused", "Journaled", "Lost", "Note",
-    "Phase", "ReadFailed", "Ready", "FiredRows", "Send", "CoordinatorSettings", "StartIngest", "Tick",
-]  # fmt: skip

@@ -51,8 +51,8 @@ def lacking(
 ) -> dict[int, object] | None:
     """What of its groups' state an instance that answered does not have: some virtual nodes, or all (None)."""
     held = view.held.get(answer.instance, ())
-    if not held:
-        return {}
+    if not held or view.table.origin:
+        return {}  # What a restore begins with is loaded, whatever was held before.
     if not agrees(answer, target, operators, rules):
         return None
     if view.table.initial or not rules.whole_flag:

@@ -6,6 +6,8 @@ answer -> admitted           with other state than its groups have: diverged, no
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.protocol.coordinator import groups as g
@@ -19,7 +21,16 @@ from ferry.protocol.coordinator.state import DriverState
 class Takeover:
     """How a driver takes over what the one before it has left."""
 
-    def __init__(self, driver: DriverState, journaling: Journaling, members: Membership, commits: Commits) -> None:
+    def __init__(
+        self,
+        driver: DriverState,
+        journaling: Journaling,
+        members: Membership,
+        commits: Commits,
+        restore: m.Commit | None,
+    ) -> None:
+        """`restore`: what a job commits first whose table has an origin."""
+        self._restore = restore
         self._driver = driver
         self._journaling = journaling
         self._members = members
@@ -42,6 +53,8 @@ class Takeover:
         silent = [i for i in recovery.needed(view, driver.rules) if i not in answers]
         if silent and driver.waited < settings.start_ms:
             return None
+        if table.origin:
+            return self._begun(silent)
         found = recovery.survey(table, view, answers, self.newest, settings.operators, driver.generation, driver.rules)
         epochs = found.best.step.epoch if found.best is not None else -1
         if silent and epochs < settings.ended and driver.waited < settings.return_ms:
@@ -58,6 +71,14 @@ class Takeover:
             return None
         return found
 
+    def _begun(self, silent: list[InstanceId]) -> recovery.Survey | None:
+        """Where everybody loads the same checkpoint: groups of those who are there, when each has somebody."""
+        lost = dict.fromkeys(silent)
+        groups, changes, orphans = g.without(self._journaling.table, lost, self._driver.generation)
+        if orphans:
+            return None  # They may take as long as they need, as at the beginning of a job.
+        return recovery.Survey(None, None, groups, changes)
+
     def _wait_for(self, missing: list[int], silent: list[InstanceId]) -> None:
         """Only silent members may hold something. Before the first epoch nobody holds anything: they may take as long as
         they need."""
@@ -73,6 +94,10 @@ class Takeover:
     def adopt(self, found: recovery.Survey) -> g.Regrouped:
         """Make what was found the committed step, and admit everybody who answered; the groups of those that are copies."""
         answers, source = self._members.answers, found.source
+        if (origin := self._journaling.table.origin) and self._restore is not None:
+            generation = self._driver.generation
+            self._commits.restore(replace(self._restore, generation=generation, origin=origin))
+            self.final = True
         if source is not None and found.best is not None:
             epoch = found.best.step.epoch
             applied = [i for i, answer in answers.items() if answer.committed == found.best]
@@ -82,6 +107,11 @@ class Takeover:
         for i in list(answers):
             self._members.admit(i)
         return found.groups, found.changes
+
+    def could_not_load(self, event: m.Unrestorable) -> None:
+        """The checkpoint is damaged, or the store has lost a part of it: nobody takes another one by himself."""
+        if event.origin == self._journaling.table.origin:
+            self._driver.halt("unrestorable", f"{event.instance}: {event.reason}")
 
     # ---- later: who comes back, and who obeys another driver
     def refused(self, event: m.Refused) -> None:

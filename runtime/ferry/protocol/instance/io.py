@@ -50,7 +50,15 @@ class TooLarge:
     reason: str
 
 
-Event = m.Message | Staged | Computed | PeerLost | TooLarge | Tick
+@record
+class Restored:
+    """What is held was loaded; `reason`: why not."""
+
+    commit: m.Commit
+    reason: str = ""
+
+
+Event = m.Message | Staged | Computed | PeerLost | TooLarge | Restored | Tick
 
 
 # ---- effects -----------------------------------------------------------------------------------------------------
@@ -154,6 +162,31 @@ class StopScan:
     session: int
 
 
+@record
+class Archive:
+    """From here on what changes in these virtual nodes, and in no others, is written for checkpoints."""
+
+    vnodes: tuple[int, ...]
+
+
+@record
+class WriteCheckpoint:
+    """Write what changed until now, and tell the driver when it is in the store."""
+
+    number: int
+    epoch: int
+    watermarks: tuple[int, ...]
+    """By operator: slices that are final there are not needed."""
+
+
+@record
+class Restore:
+    """Load these virtual nodes as of the Commit's step; answer with `Restored`."""
+
+    commit: m.Commit
+    vnodes: tuple[int, ...]
+
+
 Effect = (
     Send
     | Contribute
@@ -169,6 +202,9 @@ Effect = (
     | LoadChunk
     | BeginSnapshot
     | StopScan
+    | Archive
+    | WriteCheckpoint
+    | Restore
 )
 
 
@@ -188,6 +224,8 @@ class Saved:
     """An Apply was begun: it has to be done again."""
     learned: tuple[int, ...] = ()
     """Learned whole as of `committed`: the journal may have this instance in sync for them before it is told."""
+    origin: str = ""
+    """The restore that this state goes back to; empty: none."""
 
     def has_rows_of(self, commit_id: CommitId) -> bool:
         """Whether what fired in this step is still here: it is of the committed epoch, and that was not released."""

@@ -8,7 +8,7 @@
 An instance has parts, each with fields of its own. A part knows those of the rows below it, never its neighbours, and
 answers. The instance alone takes events, follows tables, and commits.
 
-    Participation                                          the attempt under way, before it is committed
+    Participation | Checkpoints                            the attempt under way, before it is committed | the store
     LoggedDeltas | Learning, Teaching | EarlyMessages      what is logged | snapshots at both ends | what came too early
     InstanceState                                          commit record, fences, table, time, effects
 
@@ -23,10 +23,12 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.protocol.instance.checkpoints import Checkpoints
 from ferry.protocol.instance.early_messages import EarlyMessages
 from ferry.protocol.instance.io import (
     DRIVER,
     Apply,
+    Archive,
     BeginSnapshot,
     Compute,
     Computed,
@@ -40,12 +42,15 @@ from ferry.protocol.instance.io import (
     LoadChunk,
     LogDelta,
     PeerLost,
+    Restore,
+    Restored,
     Save,
     Saved,
     SendDelta,
     Staged,
     StopScan,
     TooLarge,
+    WriteCheckpoint,
 )
 from ferry.protocol.instance.learning import LEARN_STALL_MS, SESSION_VNODES, Learning, Teaching
 from ferry.protocol.instance.logged_deltas import LoggedDeltas
@@ -77,6 +82,7 @@ class Instance:
         self.learning = Learning(state, learn_stall_ms, session_vnodes)
         self.teaching = Teaching(state)
         self.early = EarlyMessages()
+        self.checkpoints = Checkpoints(state, self.log)
         self.story = Story()
 
     # ---- what others may read
@@ -165,6 +171,7 @@ class Instance:
         anew = state.view is None or state.view.version.generation < table.version.generation
         view = state.view = seen(table)
         self.participation.give_up()
+        self.checkpoints.begin_anew()
         self.teaching.keep(view.taught.get(self.me, {}))
         mine = view.held.get(self.me, ())
         whole = {**dict.fromkeys((*self.saved.holds, *self.saved.learned)), **self.learning.vnodes(complete=True)}
@@ -173,6 +180,7 @@ class Instance:
             state.tell(m.Failed(self.me, f"in sync for virtual nodes {lacking[:8]} without holding them"))
             return
         self._leave_and_learn(mine, view, anew)
+        self.checkpoints.follow()
         for message in self.early.take():
             _HANDLERS[type(message)](self, message)
 
@@ -290,6 +298,8 @@ class Instance:
         if self.state.superseded(commit.generation):
             return
         self._obey(commit.generation)
+        if commit.origin:
+            return self.checkpoints.load(commit)
         commit_id, committed = commit.commit_id, self.saved.committed
         if committed != commit_id:
             if committed is not None and committed.step >= commit_id.step:
@@ -359,16 +369,18 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
     m.Delta: Instance._on_delta,
     m.Commit: Instance._on_commit,
     m.Fetch: Instance._on_fetch,
+    m.Checkpoint: lambda self, event: self.checkpoints.on_checkpoint(event),
     m.Chunk: lambda self, event: self.learning.on_chunk(event),
     Staged: lambda self, event: self.participation.stage(event.fragment),
     Computed: Instance._on_computed,
     PeerLost: Instance._on_peer_lost,
     TooLarge: Instance._on_too_large,
+    Restored: lambda self, event: self.checkpoints.on_restored(event),
     Tick: Instance._on_tick,
 }
 
 __all__ = [
-    "DRIVER", "Apply", "Compute", "Computed", "Contribute", "Drop", "Effect", "Event", "ForgetAttempt",
-    "ForgetLog", "Instance", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Save", "Saved", "BeginSnapshot", "Send",
-    "SendDelta", "Staged", "StopScan", "Tick", "TooLarge",
+    "DRIVER", "Apply", "Archive", "Compute", "Computed", "Contribute", "Drop", "Effect", "Event", "ForgetAttempt",
+    "ForgetLog", "Instance", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Restore", "Restored", "Save",
+    "Saved", "BeginSnapshot", "Send", "SendDelta", "Staged", "StopScan", "Tick", "TooLarge", "WriteCheckpoint",
 ]  # fmt: skip

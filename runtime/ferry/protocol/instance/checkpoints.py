@@ -1,0 +1,83 @@
+"""An instance's part in durable checkpoints, and in a restore from one.
+
+    leader:  Install --> Archive ... Checkpoint --> WriteCheckpoint ... Checkpointed (said by whoever has written it)
+    member:  Install (with an origin) --> nothing is held --> Commit (with it) --> Restore --> Restored --> Committed
+
+Of a life of the job that is over nothing counts, whatever its label says: the epochs after a restore have its numbers.
+"""
+
+from __future__ import annotations
+
+from ferry.contract import messages as m
+from ferry.contract.names import Step
+from ferry.protocol.instance.io import Archive, Drop, Restore, Restored, WriteCheckpoint
+from ferry.protocol.instance.logged_deltas import LoggedDeltas
+from ferry.protocol.instance.state import InstanceState
+
+
+class Checkpoints:
+    """What is written for checkpoints here, and what is loaded from one."""
+
+    def __init__(self, state: InstanceState, log: LoggedDeltas) -> None:
+        self._state = state
+        self._log = log
+        self._archived: tuple[int, ...] | None = None
+
+    # ---- writing
+    def follow(self) -> None:
+        """Another table is in force: write what is led now. What is still to be loaded is not written yet."""
+        view = self._state.view
+        assert view is not None
+        led = () if view.table.origin else view.led.get(self._state.me, ())
+        if led != self._archived:
+            self._archived = led
+            self._state.do(Archive(led))
+
+    def on_checkpoint(self, message: m.Checkpoint) -> None:
+        """Write, if this is where the driver believes it to be."""
+        state = self._state
+        saved, view, last = state.saved, state.view, Step(message.epoch, state.operators - 1)
+        here = saved.committed is not None and saved.committed.step == last and saved.committing is None
+        if here and view is not None and view.version == message.version and self._archived:
+            watermarks = tuple(result.high for result in saved.results)
+            state.do(WriteCheckpoint(message.number, message.epoch, watermarks))
+        else:
+            state.tell(m.Checkpointed(state.me, message.number, b""))
+
+    # ---- restoring
+    def begin_anew(self) -> None:
+        """A table says that the job begins with a checkpoint: what is here of another life of it is no copy."""
+        state = self._state
+        view, saved = state.view, state.saved
+        assert view is not None
+        if not state.rules.origin_new or view.table.origin in ("", saved.origin):
+            return
+        state.begin_anew()
+        if held := tuple(sorted({**dict.fromkeys((*saved.holds, *saved.learned))})):
+            state.do(Drop(held))
+        self._log.forget_all()
+
+    def load(self, commit: m.Commit) -> None:
+        """What a Commit with an origin asks for, once."""
+        state, view = self._state, self._state.view
+        if view is None or view.table.origin != commit.origin:
+            return
+        if state.saved.origin == commit.origin:
+            state.tell(m.Committed(state.me, commit.commit_id))
+        else:
+            state.do(Restore(commit, view.held.get(state.me, ())))
+
+    def on_restored(self, event: Restored) -> None:
+        """It is loaded: this is the committed step."""
+        state, commit = self._state, event.commit
+        if event.reason:
+            state.tell(m.Unrestorable(state.me, commit.origin, event.reason))
+        elif state.view is not None and state.view.table.origin == commit.origin:
+            state.save(
+                committed=commit.commit_id,
+                results=commit.results,
+                meta=commit.meta,
+                released=commit.commit_id.step.epoch,
+                origin=commit.origin,
+            )
+            state.tell(m.Committed(state.me, commit.commit_id))
