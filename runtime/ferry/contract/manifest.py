@@ -25,6 +25,22 @@ FORMAT = 1
 """Of manifests and files: what has a higher one is refused."""
 
 
+FILES = "files"
+"""The folder of files."""
+
+
+def file_name(run: str, made_at: float, unique: str) -> str:
+    """Of a new file, with what tells whether it is still on its way into a checkpoint."""
+    return f"{FILES}/{run}/{int(made_at)}-{unique}"
+
+
+def begun_at(name: str, run: str) -> int | None:
+    """When a file of this run was begun, in seconds since 1970; None: it is another run's."""
+    folder, _, rest = name.removeprefix(f"{FILES}/").rpartition("/")
+    made_at = rest.split("-", 1)[0]
+    return int(made_at) if folder == run and made_at.isdigit() else None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """One file of a checkpoint: state, or changes of it, of one operator."""
@@ -48,6 +64,11 @@ class Chain:
     vnodes: tuple[int, ...]
     files: tuple[StoredFile, ...]
     """In the order in which they are loaded. They may hold rows of other virtual nodes, which are none of this chain's."""
+
+
+def chain_from_wire(doc: dict[str, Any]) -> Chain:
+    """Of plain maps and lists, as `asdict` makes them."""
+    return Chain(tuple(doc["vnodes"]), tuple(StoredFile(**known(StoredFile, one)) for one in doc["files"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +111,7 @@ class Manifest:
         return tuple({file.name: file for chain in self.chains for file in chain.files}.values())
 
     @property
-    def bytes(self) -> int:
+    def total_bytes(self) -> int:
         """That a restore reads, at most."""
         return sum(file.bytes for file in self.files)
 

@@ -5,18 +5,22 @@ Must never change groups itself: it hands the loop events.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import prometheus_client as prom
 from fastapi import Body, FastAPI, HTTPException, Response
+from pydantic import BaseModel, StringConstraints
 
 from ferry.contract import limits
 from ferry.contract.certificates import issue, server_context
-from ferry.contract.documents import DRIVER, DriverAddress, RunSettings
+from ferry.contract.documents import DRIVER, CheckpointStatus, DriverAddress, RunSettings
+from ferry.contract.errors import FerryError, Refusal
 from ferry.contract.placement import DesiredPlacement
 from ferry.contract.tickets import derived
 from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
@@ -27,8 +31,29 @@ from ferry.system import files
 from ferry.system.api_server import ApiServer, Application, guarded
 
 
+class CheckpointKeeper(Protocol):
+    """Whoever takes durable checkpoints."""
+
+    def take(self, name: str | None) -> int:
+        """Ask for one; its number. Raises Refusal."""
+
+    def suspend(self) -> int:
+        """Ask for the last one, and the end of the job."""
+
+
+class CheckpointRequest(BaseModel):
+    """What is asked of a checkpoint."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")] | None = None
+
+
 def app(
-    loop: Loop, metrics: DriverMetrics, registry: prom.CollectorRegistry, token: str, stop: Callable[[], None]
+    loop: Loop,
+    metrics: DriverMetrics,
+    registry: prom.CollectorRegistry,
+    token: str,
+    stop: Callable[[], None],
+    keeper: CheckpointKeeper | None = None,
 ) -> Application:
     """The HTTP application."""
 
@@ -73,6 +98,24 @@ def app(
         stop()
         return {"state": "stopping"}
 
+    def asked(ask: Callable[[CheckpointKeeper], int]) -> dict[str, int]:
+        if keeper is None:
+            raise HTTPException(409, "the job has no state.checkpoint.location: nothing can be kept")
+        try:
+            return {"number": ask(keeper)}
+        except Refusal as error:
+            raise HTTPException(409, str(error)) from None
+        except FerryError as error:
+            raise HTTPException(503, str(error)) from None
+
+    @served.post("/checkpoint", status_code=202)
+    def take_checkpoint(request: CheckpointRequest) -> dict[str, int]:
+        return asked(lambda one: one.take(request.name))
+
+    @served.post("/suspend", status_code=202)
+    def suspend() -> dict[str, int]:
+        return asked(lambda one: one.suspend())
+
     @served.get("/metrics")
     def metrics_text() -> Response:
         return Response(prom.generate_latest(registry), media_type=prom.CONTENT_TYPE_LATEST)
@@ -84,6 +127,10 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
     """Prometheus metrics: those of the loop, and what can be read from the counters when they are scraped."""
     registry = loop.move_metrics.registry
     machine = loop.machine
+
+    def kept() -> CheckpointStatus:
+        return metrics.checkpoint or CheckpointStatus()
+
     gauges: list[tuple[str, str, Callable[[], float]]] = [
         ("ferry_epoch", "Last finished epoch", lambda: metrics.epoch),
         ("ferry_records", "Records taken into committed epochs", lambda: metrics.rows),
@@ -101,6 +148,14 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
             "Epochs since the oldest copy that is not in sync was begun",
             lambda: loop.move_metrics.replica_lag(metrics.epoch),
         ),
+        ("ferry_checkpoint_epoch", "Last epoch that is in a durable checkpoint", lambda: kept().epoch),
+        (
+            "ferry_checkpoint_age_seconds",
+            "Since the last durable checkpoint",
+            lambda: time.time() - (kept().at or math.nan),
+        ),
+        ("ferry_checkpoint_bytes", "That the last durable checkpoint has written", lambda: kept().bytes),
+        ("ferry_checkpoint_total_bytes", "That a restore from it reads", lambda: kept().total_bytes),
         ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: metrics.watermark_lag(machine)),
     ]
     for name, text, read in gauges:
@@ -129,10 +184,11 @@ def serve(
     settings: RunSettings,
     stop: Callable[[], None],
     address: tuple[str, int],
+    keeper: CheckpointKeeper | None = None,
 ) -> str:
     """Listen at (host, port), 0 for any free port; write `driver.json`; return the URL."""
     context = server_context(issue(settings.secret)) if settings.encrypted else None
-    served = app(loop, metrics, registry, derived(settings.secret, "control"), stop)
+    served = app(loop, metrics, registry, derived(settings.secret, "control"), stop, keeper)
     url = ApiServer(served, address, context).url
     with files.replacing(settings.path / DRIVER) as new:
         new.write_text(DriverAddress(url, os.getpid(), loop.machine.generation).dump())

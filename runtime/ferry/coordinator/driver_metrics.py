@@ -12,7 +12,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from ferry.contract.documents import ReportedProblem, Status, append_record
+from ferry.contract.documents import CheckpointStatus, ReportedProblem, Status, append_record
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
@@ -98,6 +98,8 @@ class DriverMetrics:
         """What fails and is tried again."""
         self.lasting: tuple[ReportedProblem, ...] = ()
         """What should be mended, though the job goes on."""
+        self.checkpoint: CheckpointStatus | None = None
+        """The last durable one."""
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
 
@@ -148,6 +150,20 @@ class DriverMetrics:
         """Something should be mended: it stays in the status for as long as this driver lives."""
         self.note("warning", text)
         self.lasting = (*self.lasting, ReportedProblem(reason, text[:PROBLEM_TEXT_MAX], time.time()))
+
+    def delayed(self, reason: str, text: str) -> None:
+        """Something is late that the job does not wait for. The timeline hears of it once, the status has the latest."""
+        known = next((one for one in self.lasting if one.reason == reason), None)
+        if known is None:
+            self.warn(reason, text)
+        else:
+            self.lasting = tuple(replace(t, text=text[:PROBLEM_TEXT_MAX]) if t is known else t for t in self.lasting)
+
+    def caught_up(self, reason: str) -> None:
+        """It is late no more."""
+        if any(one.reason == reason for one in self.lasting):
+            self.lasting = tuple(one for one in self.lasting if one.reason != reason)
+            self.note("mended", reason)
 
     def report_problem(self, reason: str, text: str) -> None:
         """Something fails and is tried again. The timeline hears of it once, the status has its latest text."""
@@ -214,4 +230,5 @@ class DriverMetrics:
             moves_given_up=sum(machine.now < r.backoff.until for r in list(machine.moves.refused.values())),
             transport=move_metrics.links(),
             began=self.began,
+            checkpoint=self.checkpoint,
         )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from ferry.contract.errors import Superseded, Unreachable
-from ferry.contract.routing import Table
+from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry
 
@@ -44,6 +44,10 @@ class JournalWriter:
         self._post = post
         threading.Thread(target=self._run, name="journal", daemon=True).start()
         threading.Thread(target=self._watch, name="journal-watch", daemon=True).start()
+
+    def swap(self, table: Table, expected: Version | None) -> None:
+        """Swap now, of a coordinator that has stopped. Raises Superseded, and Unreachable when the outcome is unknown."""
+        self._registry.swap_journal(table, expected)
 
     def write(self, effect: core.Journal) -> None:
         """Queue a swap; the answer comes as an event."""

@@ -35,20 +35,32 @@ TICK_SECONDS = 0.05
 
 Order = core.StartIngest | core.Emit | core.Ready | core.Halt
 Hook = Callable[[int, str], None]
+Begin = Callable[[Table | None, Table], tuple[Table, m.Commit | None]]
 
 
 class Loop:
     """Runs one Coordinator. `hook(epoch, stage)` is called right after Prepare and Commit were sent."""
 
     def __init__(
-        self, settings: RunSettings, registry: JobRegistry, operators: int, hook: Hook, ended: int = -1
+        self,
+        settings: RunSettings,
+        registry: JobRegistry,
+        operators: int,
+        hook: Hook,
+        ended: Callable[[], int] = lambda: -1,
+        begin: Begin = lambda journaled, initial: (initial, None),
     ) -> None:
+        """`begin(journaled, initial)` gives the first table of a new job, and what one with an origin commits first;
+        `ended()` is asked for after it.
+        """
         self.settings = settings
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
         self._journal = JournalWriter(registry)
         self.members = Members(settings.timeout_ms, registry, self.post)
+        journaled = self._journal.read()
+        initial, restore = begin(journaled, initial_table(settings))
         patience = core.CoordinatorSettings(
             operators=operators,
             grace_ms=int(limits.GRACE_SECONDS * 1000),
@@ -56,10 +68,9 @@ class Loop:
             silence_ms=limits.STANDSTILL_TIMEOUTS * settings.timeout_ms,
             warm_ms=settings.handover_deadline_ms,
             pace=Pace(settings.handover_batch or 1 << 30, settings.handover_gap),
-            ended=ended,
+            ended=ended(),
         )
-        journaled = self._journal.read()
-        self.machine = core.Coordinator(patience, initial_table(settings), journaled)
+        self.machine = core.Coordinator(patience, initial, journaled, restore=restore)
         # A name of its own: the connections of a zombie must not replace those of the driver that took over.
         name = driver_name(self.machine.generation, secrets.token_hex(4))
         self._endpoint = TcpEndpoint(
@@ -72,6 +83,7 @@ class Loop:
         self._round_at = time.monotonic()
         self.halt: core.Halt | None = None
         """The last order, once it was given."""
+        self.on_publish: Callable[[core.Publish], None] = lambda effect: None
         self.ending = threading.Event()
         """The job is to end, by a halt or because somebody stops it: what waits within an epoch gives up."""
 
@@ -84,6 +96,10 @@ class Loop:
     def post(self, event: core.Event) -> None:
         """Hand the loop an event; callable from any thread."""
         self._inbox.put(event)
+
+    def swap(self, table: Table) -> None:
+        """Put another table into the journal, once the coordinator has stopped. Raises Superseded or Unreachable."""
+        self._journal.swap(table, self.machine.journaling.expected)
 
     def stands_for(self) -> float:
         """Seconds since it last came round; callable from any thread."""
@@ -136,6 +152,8 @@ class Loop:
                     self._journal.write(effect)
                 case core.Note():
                     self._note(effect)
+                case core.Publish():
+                    self.on_publish(effect)
                 case core.Close(instance, reason):
                     if (channel := self._endpoint.channel(instance)) is not None:
                         channel.close(reason)

@@ -85,6 +85,13 @@ class Checkpoint:
         self._forget_torn(epoch + 1, self._text(f"offsets/{epoch}") or "")
         return again
 
+    def rewind(self, epoch: int) -> None:
+        """Forget what Spark has begun and ended after this epoch, the newest first: the job goes on behind it."""
+        for log_ in ("commits", "offsets"):
+            numbers = (int(p.name) for p in (self._folder / log_).glob("*") if p.name.isdigit())
+            for number in sorted((n for n in numbers if n > epoch), reverse=True):
+                (self._folder / log_ / str(number)).unlink(missing_ok=True)
+
     def require_same(self, epoch: int, notes: str | None) -> None:
         """Before a later operator reads, and before rows are given out: Spark has begun the epoch with committed offsets.
 

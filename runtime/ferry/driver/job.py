@@ -16,6 +16,7 @@ from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug, Unreachable
+from ferry.contract.exit_codes import ExitCode
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import derived
 from ferry.coordinator import control
@@ -26,7 +27,9 @@ from ferry.driver.announcer import Announcer
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
+from ferry.driver.keeper import Keeper
 from ferry.driver.orders import Halted, Stopped, next_order
+from ferry.driver.restoring import Restoring
 from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry
 from ferry.spark import compile
@@ -66,12 +69,37 @@ class Job:
         if weakness := job_registry.weakness():
             log.warning("%s", weakness)
             metrics.warn("JournalNotSafe", weakness)
-        loop = Loop(self.settings, job_registry, len(plan.operators), self._stage, self._checkpoint.ended())
+        descriptors = [o.descriptor for o in plan.operators]
+        where = self.settings.checkpoint
+        keeper = None if where is None else Keeper(self.settings, where, descriptors)
+        restoring = Restoring(self.settings, descriptors, keeper, lambda epoch: self._rewind(epoch, plan))
+        operators = len(descriptors)
+        loop = Loop(self.settings, job_registry, operators, self._stage, self._checkpoint.ended, restoring.begin)
+        try:
+            return self._run(spark, plan, loop, metrics, announcer, keeper)
+        except Halted as halted:
+            if halted.kind != "unavailable":
+                raise
+            raise restoring.begin_again(loop, halted) from halted
+        finally:
+            restoring.over()
+
+    def _run(
+        self,
+        spark: SparkSession,
+        plan: compile.Plan,
+        loop: Loop,
+        metrics: DriverMetrics,
+        announcer: Announcer,
+        keeper: Keeper | None,
+    ) -> int:
         self._warm_up(spark, plan, loop)
         loop.start()
+        if keeper is not None:
+            keeper.start(loop, metrics)
         where = self._surroundings.address, self._surroundings.control_port
         registry = control.collect(loop, metrics)
-        url = control.serve(loop, metrics, registry, self.settings, self._stop.set, where)
+        url = control.serve(loop, metrics, registry, self.settings, self._stop.set, where, keeper)
         if (around := self._surroundings).metrics_token is not None:
             MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
         if self._surroundings.standalone:
@@ -88,7 +116,14 @@ class Job:
         epochs = Epochs(
             self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, self._surroundings.standalone
         )
-        return self._run_query(raw, loop, metrics, epochs)
+        return self._run_query(raw, loop, metrics, epochs, keeper)
+
+    def _rewind(self, epoch: int, plan: compile.Plan) -> None:
+        """Put offsets and sinks back to the end of this epoch, before a restore begins with it."""
+        self._checkpoint.rewind(epoch)
+        if self.settings.restore_sink == "truncate":
+            for sink in plan.sinks:
+                sink.truncate_after(epoch)
 
     # ---- starting
     def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop) -> None:
@@ -154,7 +189,9 @@ class Job:
         return raw
 
     # ---- running
-    def _run_query(self, raw: DataFrame, loop: Loop, metrics: DriverMetrics, epochs: Epochs) -> int:
+    def _run_query(
+        self, raw: DataFrame, loop: Loop, metrics: DriverMetrics, epochs: Epochs, keeper: Keeper | None
+    ) -> int:
         def one_epoch(batch: DataFrame, epoch: int) -> None:
             try:
                 epochs.run(batch, epoch)
@@ -177,6 +214,9 @@ class Job:
         while query.isActive and not epochs.finished:
             if self._stop.wait(0.02):
                 break
+            if keeper is not None and keeper.suspended.is_set():
+                metrics.note("suspended", f"{metrics.rows} rows")
+                return ExitCode.SUSPENDED
             self._check_halt(loop, epochs)
         if epochs.finished:
             # The flush epoch is final only when Spark has it in its commit log.
@@ -214,7 +254,8 @@ class Job:
         ticks = loop.machine.generation << 32
         while True:
             time.sleep(0.2)
-            if loop.machine.moves.pending() or epochs.wants_tick() or epochs.timer_is_due():
+            wanted = loop.machine.moves.pending() or loop.machine.checkpoints.wanted is not None
+            if wanted or epochs.wants_tick() or epochs.timer_is_due():
                 ticks += 1
                 with files.replacing(file) as new:
                     new.write_text(str(ticks))

@@ -22,12 +22,15 @@ from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import Bug, RowsGone
+from ferry.contract.errors import Bug, FerryError, RowsGone
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
+from ferry.durable.location import Location
+from ferry.durable.reading import read_checkpoint
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
 from ferry.protocol.instance import machine as core
+from ferry.sidecar.archive import Archive
 from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.saved import saved_from_wire, saved_to_wire
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
@@ -83,6 +86,19 @@ class Data:
         self.scans = Scans(
             me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
         )
+        self.archive: Archive | None = None
+        if settings.checkpoint is not None:
+            self.archive = Archive(
+                Location(settings.checkpoint.location, settings.job),
+                settings.run,
+                me,
+                descriptors,
+                self.states,
+                self.virtual_nodes,
+                directory / "archive",
+                settings.bandwidth_bytes,
+                lambda number, chains: send(core.Send(core.DRIVER, m.Checkpointed(me, number, chains)), None),
+            )
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
@@ -176,6 +192,15 @@ class Data:
                 self.scans.begin(SnapshotScan(effect.learner, effect.session, effect.base, chunks))
             case core.StopScan():
                 self.scans.stop(effect.learner, effect.session)
+            case core.Archive():
+                if self.archive is not None:
+                    committed = self._saved.committed
+                    self.archive.follow(effect.vnodes, -1 if committed is None else committed.step.epoch)
+            case core.WriteCheckpoint():
+                if self.archive is not None:
+                    self.archive.write(effect.number, effect.epoch, effect.watermarks)
+            case core.Restore():
+                return self._restore(effect)
             case _:
                 assert_never(effect)
         return None
@@ -239,6 +264,8 @@ class Data:
                 self._alive()
                 (generation, number), state = commit_id.attempt, self.states[commit_id.step.operator]
                 state.apply(batch, commit_id.step.epoch, f"{generation}-{number}-{source}")
+                if self.archive is not None:
+                    self.archive.applied(commit_id.step.operator, commit_id.step.epoch, source, batch)
         self._computed.pop(commit_id, None)
 
     def _forget(self, step: Step) -> None:
@@ -288,6 +315,29 @@ class Data:
         self.tally.received_bytes += batch.nbytes
         with self._lock:
             self.states[chunk.operator].apply_absent(batch)
+
+    # ---- restores
+    def _restore(self, effect: core.Restore) -> core.Restored:
+        """Load what is held from a checkpoint, the newest changes first: as in a snapshot, what is there is newer."""
+        vnodes = np.array(effect.vnodes, dtype=np.int64)
+        url = effect.commit.origin.rpartition("#")[0]
+        begin, loaded = time.monotonic(), 0
+        try:
+            with self._lock:
+                for state in self.states:
+                    state.drop(vnodes)
+                for file, batch in read_checkpoint(url, effect.vnodes):
+                    self._alive()
+                    self.states[file.operator].apply_absent(batch)
+                    loaded += batch.nbytes
+                for state in self.states:
+                    if isinstance(state, ProcessState):
+                        state.whole(vnodes)
+        except FerryError as error:
+            return core.Restored(effect.commit, f"{type(error).__name__}: {error}")
+        seconds = time.monotonic() - begin
+        log.info("%s: %d bytes of %d virtual nodes loaded in %.2f s", self.me, loaded, vnodes.size, seconds)
+        return core.Restored(effect.commit)
 
     # ---- reads
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

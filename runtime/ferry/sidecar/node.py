@@ -231,6 +231,8 @@ class Node:
             may_pump = now >= self._yield_until or now - pumped_at > STARVED_SECONDS
             if self._inbox.calm and may_pump:
                 pumped = self._data.scans.pump(2)
+                if self._data.archive is not None:
+                    pumped |= self._data.archive.pump()
                 if self._data.work() or pumped:
                     idle = 0.0005
                 elif self._data.scans:

@@ -46,6 +46,27 @@ class SnapshotScan:
     waiting: tuple[int, int, pa.RecordBatch | None] | None = None
 
 
+class Budget:
+    """Bytes that may be sent now, at so many a second. None: no limit."""
+
+    def __init__(self, bytes_per_second: int | None) -> None:
+        self._rate = bytes_per_second
+        self._left = float(bytes_per_second or 0)
+        self._refilled = time.monotonic()
+
+    def allows(self) -> bool:
+        """Whether something may be sent."""
+        now = time.monotonic()
+        if self._rate is not None:
+            self._left = min(self._left + self._rate * (now - self._refilled), self._rate / 20)
+        self._refilled = now
+        return self._rate is None or self._left > 0
+
+    def spend(self, size: int) -> None:
+        """It is sent."""
+        self._left -= size
+
+
 class Scans:
     """All snapshots of one instance. `send(learner, chunk, batch)` returns False when there is no credit."""
 
@@ -57,9 +78,7 @@ class Scans:
     ) -> None:
         self._me = me
         self._send = send
-        self._rate = bytes_per_second
-        self._budget = float(bytes_per_second or 0)
-        self._refilled = time.monotonic()
+        self._budget = Budget(bytes_per_second)
         self.sent_bytes = 0
         self._scans: dict[tuple[InstanceId, int], SnapshotScan] = {}
 
@@ -77,10 +96,9 @@ class Scans:
     def pump(self, chunks: int) -> bool:
         """Send up to `chunks` chunks of every snapshot; False when nothing could be sent (no credit, no bandwidth)."""
         progress = False
-        self._refill()
         for key, scan in list(self._scans.items()):
             for _ in range(chunks):
-                if self._rate is not None and self._budget <= 0:
+                if not self._budget.allows():
                     return progress
                 if scan.waiting is None:
                     scan.waiting = next(scan.chunks)
@@ -91,16 +109,10 @@ class Scans:
                 progress = True
                 size = batch.nbytes if batch is not None else 0
                 self.sent_bytes += size
-                self._budget -= size
+                self._budget.spend(size)
                 scan.number += 1
                 scan.waiting = None
                 if batch is None:
                     del self._scans[key]
                     break
         return progress
-
-    def _refill(self) -> None:
-        now = time.monotonic()
-        if self._rate is not None:
-            self._budget = min(self._budget + self._rate * (now - self._refilled), self._rate / 20)
-        self._refilled = now

@@ -28,19 +28,17 @@ import pyarrow as pa
 from ferry.contract import limits, names
 from ferry.contract.errors import Exhausted, StateUnavailable
 from ferry.kernels import columns
-from ferry.kernels.changes import EMIT, EVENT_TIMERS, PUT, REMOVE, changes_of
+from ferry.kernels.changes import EMIT, EVENT_TIMERS, PUT, REMOVE
 from ferry.kernels.grouping import Hashes, Ints
 from ferry.kernels.places import ints_of, ordered_int, parsed, texts
 from ferry.store import mapped
+from ferry.store.entry_scan import EntryScan, keys_from
 
 MAP_BYTES = 1 << 38
 """Addresses, not bytes: the file is as large as what is in it. `require_room` looks at the disk."""
 
 WORK_ENTRIES = 2_000
 """EntryStore of a life that is over which one piece of work removes: some milliseconds."""
-
-SCAN_VNODES = 256
-"""Virtual nodes that one chunk of a snapshot looks at, at most: whoever asks has other things to do."""
 
 _LIFE = struct.Struct(">HI")
 _ABOUT = struct.Struct(">IQ?")
@@ -76,6 +74,7 @@ class EntryStore:
             self._env.reader_check()
         except lmdb.Error as e:
             raise StateUnavailable(f"{directory}: cannot be read ({e}); warm this instance again") from e
+        self._scan = EntryScan(self._env, (self._state, self._emitted, self._removed), self._life, virtual_nodes)
         self._lives = np.zeros(virtual_nodes, np.int64)
         self._counts = np.zeros(virtual_nodes, np.int64)
         self._used = np.zeros(virtual_nodes, np.bool_)
@@ -159,7 +158,7 @@ class EntryStore:
         with self._env.begin(db=self._emitted) as txn, txn.cursor() as cursor:
             for vnode in vnodes.tolist():
                 begin = self._emitted_of(epoch, vnode)
-                keys = takewhile(lambda key: key.startswith(begin), _keys_from(cursor, begin))  # noqa: B023
+                keys = takewhile(lambda key: key.startswith(begin), keys_from(cursor, begin))  # noqa: B023
                 count += sum(int.from_bytes(key[-4:]) for key in keys)
         return count
 
@@ -295,53 +294,13 @@ class EntryStore:
 
         What is there from begin to end comes out. Some chunks have no rows: whoever asks has other things to do.
         """
-        yield from self._emitted_chunks(vnodes)
-        found: list[tuple[bytes, bytes]] = []
-        room = chunk_bytes
-        for number, vnode in enumerate(vnodes.tolist()):
-            at: bytes | None = b""
-            while at is not None:
-                piece, at = self._piece(vnode, at, room)
-                found += piece
-                room -= sum(len(place) + len(value) for place, value in piece)
-                if room <= 0 or at is not None or number % SCAN_VNODES == SCAN_VNODES - 1:
-                    yield _chunk(found)
-                    found, room = [], chunk_bytes
-        yield _chunk(found)
+        yield from self._scan.emitted(vnodes)
+        yield from self._scan.entries(vnodes, chunk_bytes)
 
-    def _piece(self, vnode: int, at: bytes, room: int) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """EntryStore from this place on, as many as there is room for, and where to go on."""
-        life = self._life(vnode)
-        found: list[tuple[bytes, bytes]] = []
-        with self._env.begin(db=self._state) as txn, txn.cursor() as cursor:
-            if cursor.set_range(life + at):
-                for key, value in cursor.iternext():
-                    if not key.startswith(life):
-                        break
-                    if room <= 0:
-                        return found, key[6:]
-                    found.append((key[6:], value))
-                    room -= len(key) - 6 + len(value)
-        return found, None
-
-    def _emitted_chunks(self, vnodes: Ints) -> Iterator[pa.RecordBatch]:
-        shift = names.vnode_shift(self._virtual_nodes)
-        for epoch in self._epochs():
-            for vnode in vnodes.tolist():
-                at = begin = self._emitted_of(epoch, vnode)
-                while (item := self._next(self._emitted, at, begin)) is not None:
-                    at = item[0] + b"\0"
-                    hash_ = vnode << shift if shift < 64 else 0
-                    place = item[0][:8] + item[0][14:]
-                    yield changes_of(np.array([hash_], np.uint64), EMIT, [place], [item[1]])
-
-    def _epochs(self) -> list[int]:
-        """Those that have rows."""
-        found: list[int] = []
-        with self._env.begin(db=self._emitted) as txn, txn.cursor() as cursor:
-            while cursor.set_range(((found[-1] if found else -1) + 1).to_bytes(8)):
-                found.append(int.from_bytes(cursor.key()[:8]))
-        return found
+    def changes(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
+        """The same, and what was removed of virtual nodes that were dropped first: what deltas since then have done."""
+        yield from self._scan.removed(vnodes, chunk_bytes)
+        yield from self.snapshot(vnodes, chunk_bytes)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
@@ -381,10 +340,6 @@ def _by_time(life: bytes, place: bytes) -> bytes:
     return place[-9:] + life + place[:-9]
 
 
-def _keys_from(cursor: Any, at: bytes) -> Iterator[bytes]:
-    return cursor.iternext(values=False) if cursor.set_range(at) else iter(())
-
-
 def _cut(cursor: Any, life: bytes) -> list[bytes]:
     """Remove up to WORK_ENTRIES of a life; their places. Their values, of any size, are not read."""
     gone: list[bytes] = []
@@ -392,9 +347,3 @@ def _cut(cursor: Any, life: bytes) -> list[bytes]:
         gone.append(cursor.key()[6:])
         cursor.delete()
     return gone
-
-
-def _chunk(found: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
-    places = [place for place, _ in found]
-    hashes, _, _ = parsed(*texts(places))
-    return changes_of(hashes, PUT, places, [value for _, value in found])

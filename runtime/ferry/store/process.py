@@ -189,6 +189,10 @@ class ProcessState:
         """All that these virtual nodes hold, in chunks, while deltas are applied."""
         return self._entries.snapshot(np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
 
+    def changes(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
+        """A snapshot, and what was removed: all that deltas have done to virtual nodes that were dropped before them."""
+        return self._entries.changes(np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
+
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all); timers count as entries."""
         return self._entries.statistics(vnodes)

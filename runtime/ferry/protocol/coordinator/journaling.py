@@ -28,7 +28,7 @@ class Journaling:
         """In force: the journal has it."""
         self.view: TableView
         self._begin(journal or initial)
-        self._expected = journal.version if journal is not None else None
+        self.expected = journal.version if journal is not None else None
         """What the journal has, as far as this driver knows."""
         self.writing: Table | None = None
         self._changes: tuple[GroupChange, ...] = ()
@@ -51,11 +51,11 @@ class Journaling:
 
         After the claim it cannot.
         """
-        claims = self._driver.phase is Phase.JOURNAL and self._expected is not None and self._driver.rules.claim_again
+        claims = self._driver.phase is Phase.JOURNAL and self.expected is not None and self._driver.rules.claim_again
         if not claims or found is None or found.version.generation >= self._driver.generation:
             return False
         self._begin(found)
-        self._expected = found.version
+        self.expected = found.version
         self.writing = None
         self.claim()
         return True
@@ -79,7 +79,7 @@ class Journaling:
             raise Bug(f"table {table.version} is written while {self.writing.version} is on its way to the journal")
         self.writing = table
         self._changes = changes
-        self._driver.do(Journal(table, self._expected))
+        self._driver.do(Journal(table, self.expected))
 
     def reached(self, event: JournalReachable) -> None:
         """It can be reached again, or not any more."""
@@ -93,7 +93,7 @@ class Journaling:
         """The journal has the table that was written: it is in force. What it has changed."""
         assert self.writing is not None
         self.table, self.writing = self.writing, None
-        self._expected = self.table.version
+        self.expected = self.table.version
         self.view = seen(self.table)
         changes, self._changes = self._changes, ()
         return changes

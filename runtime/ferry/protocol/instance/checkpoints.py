@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ferry.contract import messages as m
 from ferry.contract.names import Step
-from ferry.protocol.instance.io import Archive, Drop, Restore, Restored, WriteCheckpoint
+from ferry.protocol.instance.io import Archive, Drop, Forget, Restore, Restored, WriteCheckpoint
 from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.state import InstanceState
 
@@ -80,4 +80,5 @@ class Checkpoints:
                 released=commit.commit_id.step.epoch,
                 origin=commit.origin,
             )
+            state.do(Forget(commit.commit_id.step.epoch, tuple(result.high for result in commit.results)))
             state.tell(m.Committed(state.me, commit.commit_id))

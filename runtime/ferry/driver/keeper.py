@@ -1,0 +1,235 @@
+"""Durable checkpoints of the job that runs: when the next one is due, its manifest, and which ones are kept.
+
+    due, or asked for --> TakeCheckpoint ... [the leaders write] ... Publish --> manifest --> Published --> collect
+
+On a thread of its own: epochs wait for none of it. Must never decide what a checkpoint holds: the coordinator does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.documents import CheckpointSettings, CheckpointStatus, RunSettings
+from ferry.contract.errors import FerryError, Refusal
+from ferry.contract.manifest import Chain, Manifest, begun_at, chain_from_wire
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.coordinator.loop import Loop
+from ferry.durable.location import Location
+from ferry.durable.shelf import Shelf
+from ferry.protocol import coordinator as core
+
+log = logging.getLogger("ferry.driver")
+
+LATE_SECONDS = 60.0
+"""A checkpoint that is not complete after this long, or after twice the time between two, is late, and said to be."""
+
+FORGOTTEN_SECONDS = 24 * 3600.0
+"""A file of this run that no manifest has named by then never will be named."""
+
+LOOK_SECONDS = 0.2
+RETRY_SECONDS = 2.0
+"""Between two attempts to write a manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A checkpoint that somebody asked for."""
+
+    number: int
+    name: str | None = None
+    hold: bool = False
+
+
+class Keeper:
+    """Takes checkpoints until the driver ends. `suspended` is set when the last one is complete."""
+
+    def __init__(self, settings: RunSettings, where: CheckpointSettings, operators: list[OperatorDescriptor]) -> None:
+        """Raises SpecRefused for a location that cannot be one."""
+        self._settings = settings
+        self._where = where
+        self._operators = tuple(operators)
+        self.shelf = Shelf(Location(where.location, settings.job))
+        self.suspended = threading.Event()
+        self._orders: queue.SimpleQueue[Wanted | core.Publish] = queue.SimpleQueue()
+        self._wanted: Wanted | None = None
+        self._since = time.monotonic()
+        """when it was wanted, or the last one complete"""
+        self._published_epoch = -1
+        self._published_rows = -1
+        self._lineage = settings.run
+        self._named: set[str] = set()
+        """Files that a manifest of this driver has named."""
+        self._numbers = threading.Lock()
+        self._number = 0
+        self.on_published: Callable[[], None] = lambda: None
+
+    def start(self, loop: Loop, metrics: DriverMetrics) -> None:
+        """Begin to look what is due."""
+        self._loop, self._metrics = loop, metrics
+        metrics.checkpoint = CheckpointStatus()
+        loop.on_publish = self._orders.put
+        threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
+
+    # ---- what is asked for, on any thread
+    def take(self, name: str | None) -> int:
+        """Ask for a checkpoint; its number. Raises Refusal when there is one of that name."""
+        if name is not None and any(m.name == name for m in self.shelf.manifests()):
+            raise Refusal(f"there is a checkpoint named {name!r} already; choose another name, or delete that one")
+        wanted = Wanted(self._next(), name)
+        self._orders.put(wanted)
+        return wanted.number
+
+    def suspend(self) -> int:
+        """Ask for the last checkpoint: no epoch begins after it."""
+        wanted = Wanted(self._next(), hold=True)
+        self._orders.put(wanted)
+        return wanted.number
+
+    def _next(self) -> int:
+        with self._numbers:
+            self._number = max(self._number + 1, self.shelf.next_number())
+            return self._number
+
+    # ---- the thread
+    def _run(self) -> None:
+        self._begin()
+        while True:
+            try:
+                order = self._orders.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                order = None
+            if isinstance(order, core.Publish):
+                self._publish(order)
+            elif order is not None:
+                self._ask(order)
+            elif self._is_due():
+                try:
+                    self._ask(Wanted(self._next()))
+                except FerryError as error:
+                    self._late(str(error))
+                    time.sleep(RETRY_SECONDS)
+            elif self._wanted is not None:
+                self._say_late()
+
+    def _begin(self) -> None:
+        """Go on with what the driver before has left."""
+        while True:
+            try:
+                mine = [m for m in self.shelf.manifests() if m.run == self._settings.run]
+                break
+            except FerryError as error:
+                self._late(str(error))
+                time.sleep(RETRY_SECONDS)
+        if mine:
+            self._lineage = mine[0].lineage
+            self._published_epoch = mine[0].epoch
+            self._say(mine[0], 0)
+
+    def _is_due(self) -> bool:
+        every = self._where.every_ms
+        if every is None or self._wanted is not None or time.monotonic() - self._since < every / 1000:
+            return False
+        epoch, rows = self._metrics.epoch, self._metrics.rows
+        return epoch > self._published_epoch + 1 or rows != self._published_rows
+
+    def _ask(self, wanted: Wanted) -> None:
+        if self._wanted is None or wanted.hold:
+            self._wanted, self._since = wanted, time.monotonic()
+            self._loop.post(core.TakeCheckpoint(wanted.number, wanted.hold))
+            if self._metrics.checkpoint is not None:
+                self._metrics.checkpoint = replace(self._metrics.checkpoint, under_way=True)
+        else:
+            # One after the other: the leaders write one at a time.
+            threading.Timer(LOOK_SECONDS, self._orders.put, (wanted,)).start()
+
+    def _say_late(self) -> None:
+        every = (self._where.every_ms or 0) / 1000
+        seconds = time.monotonic() - self._since
+        if self._wanted is not None and seconds > max(LATE_SECONDS, 2 * every):
+            under_way = self._loop.machine.checkpoints.under_way
+            who = f"instances {', '.join(sorted(under_way.waiting))} have not written" if under_way else "none is begun"
+            self._late(f"checkpoint {self._wanted.number} is not complete after {seconds:.0f} s: {who}")
+
+    def _late(self, why: str) -> None:
+        self._metrics.delayed("CheckpointDelayed", f"{self.shelf.location.text}: {why}")
+
+    # ---- a manifest
+    def _publish(self, order: core.Publish) -> None:
+        wanted = self._wanted
+        if wanted is None or wanted.number != order.number:
+            self._loop.post(core.Published(order.number, "nobody wants it any more"))
+            return
+        manifest = self._manifest(order, wanted.name)
+        while True:
+            try:
+                self.shelf.check(manifest)
+                self.shelf.publish(manifest)
+                break
+            except Refusal as error:
+                log.error("checkpoint %d is none: %s", order.number, error)
+                self._end(order.number, str(error))
+                return
+            except FerryError as error:
+                self._late(str(error))
+                time.sleep(RETRY_SECONDS)
+        self._end(order.number, "")
+        self._complete(manifest)
+        if wanted.hold:
+            self.suspended.set()
+
+    def _end(self, number: int, reason: str) -> None:
+        self._wanted, self._since = None, time.monotonic()
+        self._loop.post(core.Published(number, reason))
+
+    def _manifest(self, order: core.Publish, name: str | None) -> Manifest:
+        chains: list[Chain] = [chain_from_wire(one) for text in order.chains for one in json.loads(text)]
+        return Manifest(
+            number=order.number,
+            name=name,
+            job=self._settings.job,
+            run=self._settings.run,
+            lineage=self._lineage,
+            generation=self._loop.machine.generation,
+            made_at=time.time(),
+            commit_id=order.commit_id,
+            results=order.results,
+            meta=order.meta,
+            virtual_nodes=self._settings.virtual_nodes,
+            operators=self._operators,
+            chains=tuple(chains),
+        )
+
+    def _complete(self, manifest: Manifest) -> None:
+        """It is one: say so, and let go of those before it."""
+        fresh = sum(file.bytes for file in manifest.files if file.name not in self._named)
+        self._named.update(file.name for file in manifest.files)
+        self._published_epoch, self._published_rows = manifest.epoch, self._metrics.rows
+        self._metrics.caught_up("CheckpointDelayed")
+        self._say(manifest, fresh)
+        named = f" {manifest.name!r}" if manifest.name else ""
+        self._metrics.note(
+            "checkpoint",
+            f"{manifest.number}{named} of epoch {manifest.epoch}, {fresh} of {manifest.total_bytes} bytes written",
+        )
+        self.on_published()
+        try:
+            self.shelf.collect(self._lineage, self._where.keep, self._in_flight)
+        except FerryError as error:
+            log.warning("old checkpoints stay for now: %s", error)
+
+    def _say(self, manifest: Manifest, fresh: int) -> None:
+        self._metrics.checkpoint = CheckpointStatus(
+            manifest.number, manifest.name, manifest.epoch, manifest.made_at, fresh, manifest.total_bytes
+        )
+
+    def _in_flight(self, name: str) -> bool:
+        """Whether a file may still become part of a checkpoint of this run."""
+        begun = begun_at(name, self._settings.run)
+        return begun is not None and time.time() - begun < FORGOTTEN_SECONDS and name not in self._named

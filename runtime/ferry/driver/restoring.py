@@ -1,0 +1,161 @@
+"""The begin of a life of a job: from nothing, from what the journal says, or from a durable checkpoint.
+
+    no journal, restoreFrom      manifest --> pin --> rewound --> a first table with an origin
+    a journal with an origin     the driver before did not come to its end: the same again
+    a journal, and state lost    the newest manifest --> the journal gets a first table --> the next driver
+
+Must never choose another checkpoint than the one that was asked for, or the newest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from ferry.contract import messages as m
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import FerryError, SpecRefused, StateUnavailable, Unreachable
+from ferry.contract.manifest import Manifest
+from ferry.contract.routing import Group, Table, Version
+from ferry.coordinator.loop import Loop
+from ferry.driver.keeper import Keeper
+from ferry.durable.shelf import Shelf
+from ferry.protocol.coordinator.groups import next_term, next_version
+
+log = logging.getLogger("ferry.driver")
+
+RENEW_SECONDS = 60.0
+"""Between two signs that the checkpoint is still read."""
+
+
+class Restoring:
+    """What a driver begins with. `rewind(epoch)` puts back what is outside of the state: offsets and sinks."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        operators: list[OperatorDescriptor],
+        keeper: Keeper | None,
+        rewind: Callable[[int], None],
+    ) -> None:
+        self._settings = settings
+        self._operators = tuple(operators)
+        self._keeper = keeper
+        self._rewind = rewind
+        self._pins = ExitStack()
+        self.manifest: Manifest | None = None
+        """That this life begins with."""
+
+    def begin(self, journaled: Table | None, initial: Table) -> tuple[Table, m.Commit | None]:
+        """The first table of a new job, and the Commit that a table with an origin begins with."""
+        if journaled is not None and journaled.origin:
+            url = journaled.origin.rpartition("#")[0]
+            return initial, self._from(Shelf.at(url), url)
+        if journaled is not None or self._settings.restore_from is None:
+            return initial, None
+        shelf, manifest = self._chosen(self._settings.restore_from)
+        self._refuse(manifest, initial.virtual_nodes)
+        shelf, manifest = self._again(shelf, manifest)
+        url = shelf.url(manifest)
+        commit = self._from(shelf, url)
+        log.info("the job begins with checkpoint %d: %s", manifest.number, url)
+        origin = f"{url}#{manifest.generation + 1}"
+        return replace(initial, version=Version(manifest.generation, 0), origin=origin), commit
+
+    def _chosen(self, which: str) -> tuple[Shelf, Manifest]:
+        if "/" in which:
+            shelf = Shelf.at(which)
+        elif self._keeper is not None:
+            shelf = self._keeper.shelf
+        else:
+            raise SpecRefused(
+                f"restoreFrom: {which!r} is looked for in state.checkpoint.location, and there is none; give that, or the "
+                "URL of a manifest"
+            )
+        manifest = shelf.find(which)
+        shelf.check(manifest)
+        return shelf, manifest
+
+    def _refuse(self, manifest: Manifest, virtual_nodes: int) -> None:
+        """What the state of this checkpoint cannot be taken over by."""
+        if manifest.virtual_nodes != virtual_nodes:
+            raise SpecRefused(
+                f"restoreFrom: checkpoint {manifest.number} has {manifest.virtual_nodes} virtual nodes, this job has "
+                f"{virtual_nodes}; set state.virtualNodes: {manifest.virtual_nodes}"
+            )
+        if manifest.operators != self._operators:
+            names = [[one.name for one in operators] for operators in (manifest.operators, self._operators)]
+            raise SpecRefused(
+                f"restoreFrom: the operators of checkpoint {manifest.number} ({', '.join(names[0])}) are not those of this "
+                f"pipeline ({', '.join(names[1])}; keys, windows and aggregates count as well)"
+            )
+
+    def _again(self, shelf: Shelf, manifest: Manifest) -> tuple[Shelf, Manifest]:
+        """In its own place the checkpoint gets another number, the newest: what came after it is of a life that is over."""
+        keeper = self._keeper
+        if keeper is None or keeper.shelf.location.text != shelf.location.text:
+            return shelf, manifest
+        again = replace(
+            manifest,
+            number=shelf.next_number(),
+            name=None,
+            run=self._settings.run,
+            generation=manifest.generation + 1,
+            made_at=time.time(),
+            restored_from=str(manifest.number),
+        )
+        with shelf.pin(manifest):
+            shelf.publish(again)
+        return shelf, again
+
+    def _from(self, shelf: Shelf, url: str) -> m.Commit:
+        manifest = self.manifest = shelf.find(url)
+        pin = self._pins.enter_context(shelf.pin(manifest))
+        over = threading.Event()
+        self._pins.callback(over.set)
+
+        def renew() -> None:
+            while not over.wait(RENEW_SECONDS):
+                try:
+                    pin.renew()
+                except FerryError as error:
+                    log.warning("checkpoint %d is read, and that cannot be said: %s", manifest.number, error)
+
+        threading.Thread(target=renew, name="pin", daemon=True).start()
+        self._rewind(manifest.epoch)
+        return m.Commit(manifest.commit_id, 0, manifest.results, manifest.meta)
+
+    def over(self) -> None:
+        """The job has a checkpoint of its own, or ends: nobody reads that one any more."""
+        try:
+            self._pins.close()
+        except FerryError as error:
+            log.warning("a pin stays until it expires: %s", error)
+
+    def begin_again(self, loop: Loop, why: FerryError) -> FerryError:
+        """All copies of something are lost: have the next driver begin with the newest checkpoint, if there is one.
+
+        Returns what this driver ends with.
+        """
+        if self._keeper is None:
+            return why
+        shelf, machine = self._keeper.shelf, loop.machine
+        found = shelf.manifests()
+        if not found:
+            return StateUnavailable(f"{why}. There is no checkpoint at {shelf.location.text}")
+        manifest = found[0]
+        shelf.check(manifest)
+        self._refuse(manifest, machine.table.virtual_nodes)
+        shelf, manifest = self._again(shelf, replace(manifest, generation=machine.generation - 1))
+        groups = tuple(Group(next_term(g, machine.generation), g.in_sync) for g in machine.table.groups)
+        version = next_version(machine.table, machine.generation)
+        origin = f"{shelf.url(manifest)}#{machine.generation}"
+        loop.swap(Table(version, groups, initial=True, origin=origin))
+        return Unreachable(
+            f"{why}. The job begins again with checkpoint {manifest.restored_from} of epoch {manifest.epoch}"
+        )
