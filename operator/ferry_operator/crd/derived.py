@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel
 from pydantic.fields import FieldInfo
 
 from ferry_operator.crd.rule import DATA, HOST_PATH, Document, Rule, in_kubernetes, in_spec
-from ferry_operator.job.changes import TABLE, ChangeKind
+from ferry_operator.job.changes import RESTORE_FROM, TABLE, ChangeKind
 from ferry_operator.job.fields import group_of, model_of, names_of
 from ferry_operator.job.models import Spec
 from ferry_operator.job.models_base import IMMUTABLE
@@ -47,7 +47,7 @@ def immutables() -> Iterator[Rule]:
     assert isinstance(marked, list) and isinstance(marked[0], dict)
     same, message = str(marked[0]["rule"]), str(marked[0]["message"])
     for entry in TABLE:
-        if entry.kind is not ChangeKind.REFUSED or entry.used == "one machine":
+        if entry.kind is not ChangeKind.REFUSED or entry.used == "one machine" or entry.path == RESTORE_FROM:
             continue
         valid, broken = FIRST_VALUES[entry.path]
         group, _, name = entry.path.rpartition(".")

@@ -16,6 +16,7 @@ from ferry.contract.rings import PAGE_BYTES as PAGE
 from ferry_operator.crd.derived import bounds, immutables
 from ferry_operator.crd.rule import BASE, DATA, HOST_PATH, Document, Reason, Rule, in_kubernetes, in_spec, patched
 from ferry_operator.job.models import NAME_MAX, SPARK_OWNED, SPARK_UNUSED
+from ferry_operator.job.models_base import PASSWORD_PATTERN
 from ferry_operator.job.models_kubernetes import RESERVED
 
 __all__ = ["BASE", "RULES", "Document", "Reason", "Rule", "patched"]
@@ -26,11 +27,21 @@ def _on_a_volume(path: str, volumes: str) -> str:
     return f"!has({path}) || (has({volumes}) && {volumes}.exists(v, !v.readOnly && ({below})))"
 
 
+def _keeps(name: str) -> str:
+    return f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+
+
+def _no_password(path: str) -> str:
+    return f"!has({path}) || !{path}.matches('{PASSWORD_PATTERN}')"
+
+
 def _quoted(texts: Iterable[str]) -> str:
     return ", ".join(f"'{text}'" for text in texts)
 
 
 READ_ONLY: list[Document] = [{"name": "data", "mountPath": "/data", "claim": "data", "readOnly": True}]
+SHELF: Document = {"checkpoint": {"location": "s3://bucket/ferry"}}
+PASSWORD = "may not hold a password, for everybody who reads the job would: name a Secret in kubernetes.envFrom"
 MEMORY: Document = {"medium": "memory", "size": "256Mi"}
 
 WRITTEN: tuple[Rule, ...] = (
@@ -52,7 +63,7 @@ WRITTEN: tuple[Rule, ...] = (
     Rule(
         "replicas-below-workers",
         "spec",
-        "self.state.replicas < self.workers || (self.workers == 1 && self.state.replicas == 1)",
+        "self.state.replicas < self.workers || self.workers == 0 || (self.workers == 1 && self.state.replicas == 1)",
         "every copy needs a worker of its own beside the leader's: state.replicas must be less than workers",
         broken=in_spec(workers=2, state={"replicas": 2}),
         valid=in_spec(workers=1, state={"replicas": 1}),
@@ -66,6 +77,55 @@ WRITTEN: tuple[Rule, ...] = (
         broken=in_spec(workers=5, instancesPerWorker=2, state={"virtualNodes": 8}),
         valid=in_spec(workers=4, instancesPerWorker=2, state={"virtualNodes": 8}),
         field_path=".workers",
+    ),
+    Rule(
+        "suspend-has-a-location",
+        "spec",
+        "!(self.suspend || self.workers == 0) || has(self.state.checkpoint.location)",
+        "suspend (and workers 0) needs state.checkpoint.location: nothing else outlives the pods",
+        broken=in_spec(state={"checkpoint": {"location": None}}),
+        valid=in_spec(suspend=True, state=SHELF),
+        reason="FieldValueRequired",
+        field_path=".state.checkpoint.location",
+    ),
+    Rule(
+        "restore-from-while-suspended",
+        "spec",
+        f"{_keeps('restoreFrom')} || self.suspend || oldSelf.suspend || self.workers == 0 || oldSelf.workers == 0",
+        "restoreFrom is read by a job that has no state: suspend the job first",
+        broken=in_spec(restoreFrom="latest"),
+        update=True,
+        field_path=".restoreFrom",
+    ),
+    Rule(
+        "restore-from-no-password",
+        "spec",
+        _no_password("self.restoreFrom"),
+        f"restoreFrom {PASSWORD}",
+        broken=in_spec(restoreFrom="s3://key:secret@bucket/a/manifests/1-1-x.json"),
+        valid=in_spec(restoreFrom="s3://bucket/a/manifests/1-1-x.json"),
+        field_path=".restoreFrom",
+    ),
+    Rule(
+        "location-no-password",
+        "spec.state.checkpoint",
+        _no_password("self.location"),
+        f"location {PASSWORD}",
+        broken=in_spec(state={"checkpoint": {"location": "s3://key:secret@bucket/ferry"}}),
+        valid=in_spec(state=SHELF),
+        field_path=".location",
+    ),
+    Rule(
+        "location-on-a-volume",
+        "spec",
+        "!has(self.state.checkpoint.location) || "
+        "(self.state.checkpoint.location.contains('://') && !self.state.checkpoint.location.startsWith('file:')) || "
+        f"({_on_a_volume('self.state.checkpoint.location', 'self.kubernetes.volumes')})",
+        "state.checkpoint.location must be a URL such as s3://BUCKET/DIRECTORY, or below the mountPath of one of "
+        "kubernetes.volumes that is not read-only",
+        broken=in_spec(state={"checkpoint": {"location": "/other/checkpoints"}}),
+        valid=in_spec(state={"checkpoint": {"location": "/data/checkpoints"}}, kubernetes={"volumes": DATA}),
+        field_path=".state.checkpoint.location",
     ),
     Rule(
         "output-on-a-volume",

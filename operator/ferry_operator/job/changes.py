@@ -27,6 +27,9 @@ from ferry_operator.job.models import Spec
 from ferry_operator.job.models_base import CHANGE_EFFECT
 from ferry_operator.job.quantities import Cpus, Duration, Quantity, amount
 
+RESTORE_FROM = "spec.restoreFrom"
+"""Refused as long as the job has state: while it is suspended, it may change."""
+
 
 class ChangeKind(StrEnum):
     """What a change does, from the least to the most."""
@@ -91,6 +94,13 @@ def classify(old: Spec, new: Spec) -> list[Change]:
         if not _same(before, after):
             found.append(Change(entry, before, after))
     return found
+
+
+def refusals(old: Spec, new: Spec) -> list[Change]:
+    """What may not differ, and does."""
+    suspended = old.suspended or new.suspended
+    found = [one for one in classify(old, new) if one.kind is ChangeKind.REFUSED]
+    return [one for one in found if not (suspended and one.path == RESTORE_FROM)]
 
 
 def entries(model: type[BaseModel], path: str = "spec") -> Iterator[FieldEntry]:

@@ -11,7 +11,16 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ferry_operator.job.models_base import PATH_MAX, DnsLabel, SpecPart, handover, restart
+from ferry_operator.job.models_base import (
+    PATH_MAX,
+    DnsLabel,
+    Location,
+    SpecPart,
+    handover,
+    live,
+    never_running,
+    restart,
+)
 from ferry_operator.job.models_kubernetes import Kubernetes
 from ferry_operator.job.models_parts import (
     PACE,
@@ -91,11 +100,12 @@ class Spec(SpecPart):
     pipeline: Pipeline = Field(description="The program.")
     workers: int = Field(
         default=2,
-        ge=1,
+        ge=0,
         le=256,
-        description="Spark executors, each with a sidecar; may change at any time.",
+        description="Spark executors, each with a sidecar; may change at any time. On Kubernetes 0 is the same as "
+        "`suspend`, and any other number begins anew with that size.",
         json_schema_extra=handover(
-            "Workers are started and state moves to them, or they are emptied and then stopped."
+            "Workers are started and state moves to them, or they are emptied and then stopped; 0 suspends the job."
         ),
     )
     instances_per_worker: int = Field(
@@ -136,7 +146,27 @@ class Spec(SpecPart):
         description="Any other number restarts the driver.",
         json_schema_extra=restart("The driver is restarted.", "kubernetes"),
     )
-    state: StateSpec = Field(default_factory=StateSpec, description="Virtual nodes, copies and memory.")
+    suspend: bool = Field(
+        default=False,
+        description="The job takes a last checkpoint, and has no pods until this is false again.",
+        json_schema_extra=live(
+            "The driver takes a last checkpoint and ends, and all pods go; with false the job goes on from there.",
+            "kubernetes",
+        ),
+    )
+    restore_from: Location | None = Field(
+        default=None,
+        description="Checkpoint that a job without state begins from: latest, a name or a number, below its own name in "
+        "`state.checkpoint.location`, or the path or URL of a manifest. A suspended job begins from its latest one unless "
+        "this was changed meanwhile; null: a new job begins from nothing.",
+        json_schema_extra=never_running("A job that has state never reads it: suspend the job, change it, and resume."),
+    )
+    restore_sink: Literal["truncate", "keep"] = Field(
+        default="truncate",
+        description="What sinks have from later epochs than that checkpoint: 'truncate' takes it away, 'keep' leaves it.",
+        json_schema_extra=live("It is read when a job begins from a checkpoint."),
+    )
+    state: StateSpec = Field(default_factory=StateSpec, description="Virtual nodes, copies, memory and checkpoints.")
     epoch: Epoch = Field(default_factory=Epoch, description="Pace of the epochs.")
     handover: Handover = Field(default_factory=Handover, description="How state moves.")
     transport: Transport = Field(default_factory=Transport, description="Channels between sidecars.")
@@ -158,7 +188,17 @@ class Spec(SpecPart):
     def _fits_together(self) -> Spec:
         if self.transport.rdma.mode == "hostNetwork" and self.kubernetes.network != "host":
             raise ValueError("'transport.rdma.mode' hostNetwork needs 'kubernetes.network' host")
+        if self.suspended and self.state.checkpoint.location is None:
+            raise ValueError(
+                f"{'suspend' if self.suspend else 'workers 0'} needs 'state.checkpoint.location': nothing else outlives the "
+                "pods"
+            )
         return self
+
+    @property
+    def suspended(self) -> bool:
+        """There should be no pods."""
+        return self.suspend or self.workers == 0
 
 
 class StreamJob(SpecPart):

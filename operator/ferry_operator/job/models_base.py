@@ -25,6 +25,9 @@ PATH_MAX = 1024
 """Characters of a path, of an image or of an address: bounded, so that the rules on them have a bounded cost."""
 
 DNS_LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+PASSWORD_PATTERN = "^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*:[^/?#]*@"
+"""Of a URL with one; also what the rule of the CRD looks for."""
 PATH_PATTERN = r"^(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))+$"
 
 Where = Literal["both", "kubernetes", "one machine"]
@@ -63,6 +66,11 @@ def refused(what: str, used: Where = "both") -> JsonDict:
     return {**IMMUTABLE, **_effect("refused", what, used)}
 
 
+def never_running(what: str, used: Where = "both") -> JsonDict:
+    """A change is refused unless the job is suspended; the rule of the CRD is written by hand."""
+    return _effect("refused", what, used)
+
+
 def _effect(kind: str, what: str, used: Where, driver: bool = False) -> JsonDict:
     return {CHANGE_EFFECT: {"kind": kind, "what": what, "used": used, "driver": driver}}
 
@@ -70,6 +78,15 @@ def _effect(kind: str, what: str, used: Where, driver: bool = False) -> JsonDict
 def is_below(path: str, directory: str) -> bool:
     """Whether `path` is `directory` or lies in it; both absolute."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _location(value: str) -> str:
+    if re.match(PASSWORD_PATTERN, value):
+        raise ValueError(
+            "may not hold a password, for everybody who reads the job would: name a Secret in kubernetes.envFrom, or on one "
+            "machine set the variables that the file system reads"
+        )
+    return value
 
 
 def _dns_label(value: str) -> str:
@@ -102,6 +119,12 @@ DnsLabel = Annotated[str, AfterValidator(_dns_label), Field(json_schema_extra={"
 
 AbsolutePath = Annotated[str, AfterValidator(_absolute), Field(json_schema_extra={"pattern": PATH_PATTERN})]
 """A path below the root, in its shortest spelling."""
+
+Location = Annotated[str, AfterValidator(_location), Field(min_length=1, max_length=PATH_MAX)]
+"""A path, or a URL of `pyarrow.fs` without a password."""
+
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
+"""Name of an object of Kubernetes."""
 
 FreeMap = Annotated[dict[str, Any], AfterValidator(_json)]
 """A map that is handed on to Kubernetes as it stands."""

@@ -14,6 +14,7 @@ from ferry_operator.job.models_base import (
     AbsolutePath,
     DnsLabel,
     FreeMap,
+    ObjectName,
     SpecPart,
     is_below,
     live,
@@ -27,6 +28,7 @@ RESERVED = ("/etc/ferry", "/var/lib/ferry")
 """Directories of a pod in which Ferry mounts what it needs."""
 
 VOLUMES_MAX = 16
+SECRETS_MAX = 16
 
 ALL_PODS = rolling("Worker pods are replaced one by one, each emptied before; the driver is restarted.", "kubernetes")
 WORKER_PODS = rolling("Worker pods are replaced one by one, each emptied before.", "kubernetes", driver=False)
@@ -170,6 +172,14 @@ class Kubernetes(SpecPart):
     affinity: FreeMap | None = Field(
         default=None,
         description="Affinity of the pods, as in the specification of a pod; null: workers prefer different nodes.",
+        json_schema_extra=ALL_PODS,
+    )
+    env_from: list[ObjectName] = Field(
+        default_factory=list,
+        max_length=SECRETS_MAX,
+        description="Secrets of the namespace whose keys become variables of all processes of the job, such as "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the operator never reads them. What changes in a Secret is read by "
+        "pods that are made from then on.",
         json_schema_extra=ALL_PODS,
     )
     driver: DriverResources = Field(

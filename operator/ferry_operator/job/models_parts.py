@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from ferry.contract import limits, rings
-from ferry_operator.job.models_base import PATH_MAX, SpecPart, handover, live, refused, restart, rolling
+from ferry_operator.job.models_base import PATH_MAX, Location, SpecPart, handover, live, refused, restart, rolling
 from ferry_operator.job.quantities import Duration, Quantity, at_least, between
 
 PROGRAM = restart(
@@ -81,6 +81,30 @@ class Pipeline(SpecPart):
         return self
 
 
+class CheckpointSpec(SpecPart):
+    """Durable checkpoints: what outlives all workers."""
+
+    location: Location | None = Field(
+        default=None,
+        description="Where they go: a directory that driver and sidecars reach (on Kubernetes on one of "
+        "`kubernetes.volumes`), or a URL such as s3://BUCKET/DIRECTORY, without a password. Those of a job are below "
+        "NAME in it; null: there are none.",
+        json_schema_extra=EVERYBODY,
+    )
+    every: Annotated[Duration, between("1s", "24h")] | None = Field(
+        default=Duration("1m"),
+        description="From the beginning of one to that of the next; null: only when somebody asks for one.",
+        json_schema_extra=PACE,
+    )
+    keep: int = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="So many stay, the newest, beside those that have a name.",
+        json_schema_extra=PACE,
+    )
+
+
 class StateSpec(SpecPart):
     """What the instances keep and how many copies there are."""
 
@@ -111,6 +135,7 @@ class StateSpec(SpecPart):
         description="Memory for state per instance, such as '512Mi'; state beyond it stays in files.",
         json_schema_extra=SIDECARS,
     )
+    checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec, description="Durable checkpoints.")
 
 
 class Epoch(SpecPart):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, assert_never
 
-from ferry.contract.documents import RunSettings, TransportSettings
+from ferry.contract.documents import CheckpointSettings, RunSettings, TransportSettings
 from ferry_operator.job import spec
 from ferry_operator.job.models import StreamJob
-from ferry_operator.job.models_parts import Handover, Transport
+from ferry_operator.job.models_parts import CheckpointSpec, Handover, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,24 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         sink_patience_ms=None if one.sink.patience is None else round(one.sink.patience.seconds * 1000),
         transport=_transport(one.transport),
         executor_bytes=one.kubernetes.executor.memory.bytes,
+        checkpoint=_checkpoint(one.state.checkpoint),
+        restore_from=one.restore_from,
+        restore_sink=one.restore_sink,
         tls=one.security.tls,
     )
+
+
+def _checkpoint(one: CheckpointSpec) -> CheckpointSettings | None:
+    """Durable checkpoints, if there are to be any."""
+    if one.location is None:
+        return None
+    every = None if one.every is None else round(one.every.seconds * 1000)
+    return CheckpointSettings(absolute(one.location), every, one.keep)
+
+
+def absolute(location: str) -> str:
+    """Where checkpoints are, wherever it is read: a path from the root, or the URL as it stands."""
+    return location if "://" in location else str(Path(location).absolute())
 
 
 def _batch(handover: Handover) -> int | None:

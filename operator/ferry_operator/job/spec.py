@@ -123,15 +123,20 @@ def immutable_changes(old: StreamJob, new: StreamJob) -> list[str]:
     if old.metadata.name != new.metadata.name:
         return [f"metadata.name: {new.metadata.name!r} is another job than {old.metadata.name!r}"]
     return [
-        f"{change.path}: cannot change from {change.before!r} to {change.after!r}; make a new job"
-        for change in changes.classify(old.spec, new.spec)
-        if change.kind is changes.ChangeKind.REFUSED
+        f"{change.path}: cannot change from {change.before!r} to {change.after!r}; {_instead(change)}"
+        for change in changes.refusals(old.spec, new.spec)
     ]
+
+
+def _instead(change: changes.Change) -> str:
+    return "suspend the job first" if change.path == changes.RESTORE_FROM else "make a new job"
 
 
 def warnings(job: StreamJob) -> list[str]:
     """What is allowed but probably not meant; one line each."""
     spec, found = job.spec, []
+    if spec.suspended:
+        return ["spec.suspend: the job is suspended: it has no pods"]
     if spec.state.replicas >= spec.workers:
         found.append(
             f"spec.state.replicas: {spec.state.replicas} copies need {spec.state.replicas + 1} workers; "

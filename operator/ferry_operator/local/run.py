@@ -50,6 +50,11 @@ def run(request: Request, programs: Programs | None = None) -> int:
     one = job.spec
     request = replace(request, options=request.options.over(one.output, one.events))
     schedule = Schedule(parse_all(request.at, one.workers, one.instances_per_worker, one.state.virtual_nodes))
+    if one.suspended:
+        raise SpecRefused(
+            f"spec.{'suspend' if one.suspend else 'workers'}: only on Kubernetes is a job kept without processes; here: "
+            "`ferry suspend JOB`, and later `ferry run JOB.yaml --set restoreFrom=latest`"
+        )
     file = spec.pipeline_file(job, request.job_file)
     if file is not None and not file.is_file():
         raise SpecRefused(f"spec.pipeline.file: {file} does not exist")

@@ -8,9 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ferry_operator.crd.rules import RULES
+
 Schema = Mapping[str, Any]
 
-ACCEPTED: dict[str, str] = {}
+_NEW = "It looks at a field that no earlier object has."
+ACCEPTED: dict[str, str] = {
+    rule.rule: "It allows 0 workers, too." if rule.name == "replicas-below-workers" else _NEW
+    for rule in RULES
+    if rule.name
+    in (
+        "replicas-below-workers",
+        "suspend-has-a-location",
+        "restore-from-while-suspended",
+        "restore-from-no-password",
+        "location-on-a-volume",
+    )
+}
 """Rules that came after a release and refuse nothing that it allowed, each with the reason."""
 
 WITHDRAWN: dict[str, str] = {

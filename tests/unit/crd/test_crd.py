@@ -146,6 +146,7 @@ NOT_LOCAL = {
     "instances-within-virtual-nodes": "on one machine it is a warning",
     "output-on-a-volume": "on one machine any directory will do",
     "dead-letter-on-a-volume": "on one machine any directory will do",
+    "location-on-a-volume": "on one machine any directory will do",
     "pipeline-file-absolute": "on one machine it is relative to the job file",
     "no-state-directory": "on one machine it is where the state is",
     "rdma-has-a-device": "on one machine it need not be given to anybody",

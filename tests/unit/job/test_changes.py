@@ -28,10 +28,16 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
     "spec.output": ("/data/out", ChangeKind.RESTART),
     "spec.events": (1000, ChangeKind.RESTART),
     "spec.restartNonce": (1, ChangeKind.RESTART),
+    "spec.suspend": (True, ChangeKind.LIVE),
+    "spec.restoreFrom": ("latest", ChangeKind.REFUSED),
+    "spec.restoreSink": ("keep", ChangeKind.LIVE),
     "spec.state.virtualNodes": (128, ChangeKind.REFUSED),
     "spec.state.replicas": (0, ChangeKind.HANDOVER),
     "spec.state.directory": ("/srv/state", ChangeKind.REFUSED),
     "spec.state.memory": ("2Gi", ChangeKind.ROLLING),
+    "spec.state.checkpoint.location": ("s3://bucket/ferry", ChangeKind.ROLLING),
+    "spec.state.checkpoint.every": ("5m", ChangeKind.RESTART),
+    "spec.state.checkpoint.keep": (7, ChangeKind.RESTART),
     "spec.epoch.interval": ("1s", ChangeKind.RESTART),
     "spec.epoch.maxRows": (5, ChangeKind.RESTART),
     "spec.handover.strategy": ("fluid", ChangeKind.RESTART),
@@ -66,6 +72,7 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
     "spec.kubernetes.nodeSelector": ({"disk": "fast"}, ChangeKind.ROLLING),
     "spec.kubernetes.tolerations": ([{"operator": "Exists"}], ChangeKind.ROLLING),
     "spec.kubernetes.affinity": ({"nodeAffinity": {}}, ChangeKind.ROLLING),
+    "spec.kubernetes.envFrom": (["store"], ChangeKind.ROLLING),
     "spec.kubernetes.driver.cpu": ("1", ChangeKind.RESTART),
     "spec.kubernetes.driver.memory": ("2Gi", ChangeKind.RESTART),
     "spec.kubernetes.user": (2000, ChangeKind.ROLLING),
@@ -83,6 +90,7 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
 
 BEFORE: dict[str, Document] = {
     "spec.pipeline.file": {"spec": {"pipeline": {"module": None, "file": "/jobs/old.py"}}},
+    "spec.suspend": {"spec": {"state": {"checkpoint": {"location": "s3://bucket/ferry"}}}},
     "spec.transport.rdma.mode": {"spec": {"transport": {"rdma": {"resource": "rdma/hca"}}}},
     "spec.transport.rdma.networks": {"spec": {"transport": {"rdma": {"mode": "sriov", "resource": "rdma/vf"}}}},
     "spec.kubernetes.stateVolume.medium": {"spec": {"kubernetes": {"stateVolume": {"size": "32Mi"}}}},
@@ -187,6 +195,7 @@ def changes_of(*paths: str) -> list[Change]:
 def test_only_kubernetes_uses_its_section() -> None:
     more = {
         "spec.pipeline.version",
+        "spec.suspend",
         "spec.restartNonce",
         "spec.failure.progressDeadline",
         "spec.failure.stallDeadline",

@@ -83,7 +83,15 @@ REFUSED = [
     ("deadLetter: {zzz: 3}", "spec.deadLetter.zzz: unknown field; allowed here: directory"),
     ("workers: '3'", "spec.workers: '3': must be a whole number"),
     ("workers: true", "spec.workers: True: must be a whole number"),
-    ("workers: 0", "spec.workers: 0: must be greater than or equal to 1"),
+    ("workers: -1", "spec.workers: -1: must be greater than or equal to 0"),
+    ("workers: 0", "spec: workers 0 needs 'state.checkpoint.location': nothing else outlives the pods"),
+    ("suspend: true", "spec: suspend needs 'state.checkpoint.location': nothing else outlives the pods"),
+    ("state: {checkpoint: {every: 500ms}}", "spec.state.checkpoint.every: '500ms': must be between '1s' and '24h'"),
+    ("state: {checkpoint: {keep: 0}}", "spec.state.checkpoint.keep: 0: must be greater than or equal to 1"),
+    ("state: {checkpoint: {location: 's3://key:secret@bucket/x'}}", "may not hold a password"),
+    ("restoreFrom: 's3://key:secret@bucket/x'", "may not hold a password"),
+    ("restoreSink: drop", "spec.restoreSink: 'drop' is not allowed; must be 'truncate' or 'keep'"),
+    ("kubernetes: {envFrom: [Store]}", "spec.kubernetes.envFrom.0: 'Store': string should match pattern"),
     ("workers: 257", "spec.workers: 257: must be less than or equal to 256"),
     ("instancesPerWorker: 65", "spec.instancesPerWorker: 65: must be less than or equal to 64"),
     ("cores: 0", "spec.cores: 0: must be greater than or equal to 1"),
@@ -123,7 +131,7 @@ def test_a_wrong_field_is_refused_with_its_path(lines: str, message: str) -> Non
 
 
 def test_all_problems_are_told_at_once() -> None:
-    assert len(refusal(with_spec("workers: 0\ncores: 0\nepoch: {intervl: 1s}")).splitlines()) == 3
+    assert len(refusal(with_spec("workers: -1\ncores: 0\nepoch: {intervl: 1s}")).splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -233,6 +241,23 @@ def test_one_worker_is_allowed_with_replicas_but_warned_of() -> None:
     assert "1 copies need 2 workers" in spec.warnings(spec.load(JOB, ["workers=1"]))[0]
     many = spec.warnings(spec.load(JOB, ["workers=4", "instancesPerWorker=32"]))
     assert "128 instances share 64 virtual nodes; 64 of them will lead nothing" in many[0]
+
+
+@pytest.mark.parametrize("location", ["s3://key@bucket/a:b@c", "/mnt/a:b@c", "s3://bucket/x?region=a", "gs://bucket"])
+def test_a_location_without_a_password(location: str) -> None:
+    assert spec.load(JOB, [f"state.checkpoint.location={location}"]).spec.state.checkpoint.location == location
+
+
+def test_where_a_suspended_job_begins_from_may_change() -> None:
+    """One that runs has state, and never reads it."""
+    shelf = "state.checkpoint.location=/mnt/shelf"
+    old, suspended = spec.load(JOB, [shelf]), spec.load(JOB, [shelf, "workers=0"])
+    assert spec.immutable_changes(old, spec.load(JOB, [shelf, "restoreFrom=3"])) == [
+        "spec.restoreFrom: cannot change from None to '3'; suspend the job first"
+    ]
+    assert spec.immutable_changes(suspended, spec.load(JOB, [shelf, "restoreFrom=latest"])) == []
+    assert spec.immutable_changes(old, spec.load(JOB, [shelf, "suspend=true", "restoreFrom=latest"])) == []
+    assert spec.warnings(suspended) == ["spec.suspend: the job is suspended: it has no pods"]
 
 
 def test_annotations_that_ferry_obeys_are_named() -> None:

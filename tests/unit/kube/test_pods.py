@@ -134,6 +134,30 @@ def test_a_driver_is_asked_as_it_answers(changes: dict[str, Any], scheme: str) -
     assert settings_of(parsed, UID, RELEASE).encrypted == (scheme == "https")
 
 
+def test_secrets_of_the_job_are_variables_of_its_processes_alone() -> None:
+    """Not of what runs as root to make a directory theirs."""
+    given = {"envFrom": ["store", "more"], "stateVolume": {"medium": "hostPath", "path": "/srv/state"}}
+    expected = [{"secretRef": {"name": "store"}}, {"secretRef": {"name": "more"}}]
+    for container in (*containers(driver(kubernetes=given)), *containers(worker(kubernetes=given))):
+        assert container.get("envFrom") == (None if container["name"] == "state-owner" else expected)
+    assert not any("envFrom" in container for container in (*containers(driver()), *containers(worker())))
+
+
+def test_a_sidecar_writes_where_checkpoints_are() -> None:
+    shelf = {"state": {"checkpoint": {"location": "/data/checkpoints"}}, "kubernetes": {"volumes": VOLUMES}}
+    file = {"pipeline": {"module": None, "file": "/data/jobs/a.py"}}
+    for changes, expected in (({}, None), (shelf, {}), (file, None), ({**shelf, **file}, {})):
+        (sidecar,) = worker(**{"kubernetes": {"volumes": VOLUMES}, **changes})["spec"]["initContainers"]
+        found = {one["name"]: one for one in sidecar["volumeMounts"]}
+        assert "user-in" not in found
+        if changes == file:
+            assert found["user-data"]["readOnly"]
+        elif expected is None:
+            assert "user-data" not in found
+        else:
+            assert found["user-data"] == {"name": "user-data", "mountPath": "/data"}
+
+
 def test_processes_with_metrics_get_their_token() -> None:
     release = replace(RELEASE, metrics_secret="ferry-metrics")
     document, one = made()

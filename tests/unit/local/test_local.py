@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ferry.contract.documents import RunSettings, TransportSettings
+from ferry.contract.documents import CheckpointSettings, RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
@@ -22,6 +22,7 @@ from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
+from ferry_operator.local.run import Request, run
 from ferry_operator.local.rundir import RunDirectory
 
 JOB = """
@@ -78,6 +79,32 @@ def test_settings_say_what_the_job_file_says(tmp_path: Path, sets: list[str], ba
     assert settings.output == str(Path("out").absolute()) and settings.events == 5
     assert settings.handover_batch == batch
     assert (settings.heartbeat_ms, settings.timeout_ms, settings.handover_deadline_ms) == (500, 2500, 600_000)
+
+
+def test_settings_say_where_checkpoints_go(tmp_path: Path) -> None:
+    def settings(*sets: str) -> RunSettings:
+        job = spec.load(JOB, sets)
+        directory = RunDirectory(job, tmp_path)
+        found = settings_for(job, Path("job.yaml"), directory, Options())
+        directory.close(remove=True)
+        return found
+
+    assert (settings().checkpoint, settings().restore_from, settings().restore_sink) == (None, None, "truncate")
+    given = settings("state.checkpoint.location=s3://b/x", "state.checkpoint.every=1.5m", "state.checkpoint.keep=9")
+    assert given.checkpoint == CheckpointSettings("s3://b/x", 90_000, 9)
+    asked = settings(
+        "state.checkpoint.location=shelf", "state.checkpoint.every=null", "restoreFrom=12", "restoreSink=keep"
+    )
+    assert asked.checkpoint == CheckpointSettings(str(Path("shelf").absolute()), None, 3)
+    assert (asked.restore_from, asked.restore_sink) == ("12", "keep")
+
+
+@pytest.mark.parametrize("one", ["workers=0", "suspend=true"])
+def test_a_job_is_not_suspended_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str) -> None:
+    monkeypatch.setenv("FERRY_HOME", str(tmp_path))
+    (tmp_path / "job.yaml").write_text(JOB)
+    with pytest.raises(SpecRefused, match="ferry suspend JOB"):
+        run(Request(tmp_path / "job.yaml", ("state.checkpoint.location=/x", one), quiet=True))
 
 
 def test_a_directory_serves_one_run_of_one_job(tmp_path: Path) -> None:

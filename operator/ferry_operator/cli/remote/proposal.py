@@ -85,7 +85,7 @@ def proposal(present: Doc, changed: Doc, nodes: Mapping[int, str]) -> Proposal:
     if before is None:
         return Proposal(name, (), ("the job is started",), (*warnings, *spec.warnings(after)))
     found = changes.classify(before.spec, after.spec)
-    refusals = tuple(str(one) for one in found if one.kind is changes.ChangeKind.REFUSED)
+    refusals = tuple(str(one) for one in changes.refusals(before.spec, after.spec))
     if refusals:
         return Proposal(name, tuple(found), ("nothing: the spec in force stays",), tuple(warnings), refusals)
     warnings += spec.warnings(after)

@@ -134,6 +134,12 @@ def environment(job: StreamJob, more: Mapping[str, str]) -> list[Doc]:
     ]
 
 
+def given_secrets(job: StreamJob) -> Doc:
+    """Secrets whose keys are variables of a container; what Ferry sets itself wins. The operator never reads them."""
+    found = [{"secretRef": {"name": name}} for name in job.spec.kubernetes.env_from]
+    return {"envFrom": found} if found else {}
+
+
 def networks(job: StreamJob) -> dict[str, str]:
     """Annotation of a worker's pod that asks for networks of its own beside the cluster's."""
     wanted = job.spec.transport.rdma.networks
@@ -188,11 +194,15 @@ def user_mounts(job: StreamJob) -> list[Doc]:
     ]
 
 
-def pipeline_mounts(job: StreamJob) -> list[Doc]:
-    """The volume that the pipeline's file lies on, to read: instances load it when it has a process."""
-    file = job.spec.pipeline.file
-    holders = [v for v in job.spec.kubernetes.volumes if file is not None and is_below(file, v.mount_path)]
-    return [mount(_name(volume), volume.mount_path, readOnly=True) for volume in holders]
+def sidecar_mounts(job: StreamJob) -> list[Doc]:
+    """Volumes of the job that a sidecar needs: that of durable checkpoints, and, to read, that of the pipeline's file, which
+    instances load when it has a process."""
+    file, location, found = job.spec.pipeline.file, job.spec.state.checkpoint.location, list[Doc]()
+    for volume in job.spec.kubernetes.volumes:
+        written, read = (one is not None and is_below(one, volume.mount_path) for one in (location, file))
+        if written or read:
+            found.append(mount(_name(volume), volume.mount_path, **({} if written else {"readOnly": True})))
+    return found
 
 
 def checkpoint_mount(job: StreamJob) -> list[Doc]:

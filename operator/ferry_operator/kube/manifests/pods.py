@@ -40,6 +40,7 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
     }
     main["env"] = parts.environment(spec, given)
     main["env"] += parts.metrics_token(release)
+    main |= parts.given_secrets(spec)
     main["ports"] = [_port("control", control, spec), _port("master", master, spec), _port("metrics", metrics, spec)]
     # It says whether its loop comes round; one that is not well for long is replaced (`lifecycle.hangs`).
     asked = {"path": "/healthz", "port": control, **({} if spec.spec.security.tls == "off" else {"scheme": "HTTPS"})}
@@ -116,7 +117,8 @@ def _sidecar(job: Doc, spec: StreamJob, release: Installation, index: int) -> Do
     # A container that starts again in a pod that was replaced must not take the worker back.
     one["env"].append({"name": variables.PLACE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
     mine = parts.mount("state", str(DIRECTORY / WORKERS))
-    one["volumeMounts"] = [*parts.base_mounts(), mine, *parts.pipeline_mounts(spec)]
+    one["volumeMounts"] = [*parts.base_mounts(), mine, *parts.sidecar_mounts(spec)]
+    one |= parts.given_secrets(spec)
     one["ports"] = [_port("metrics", metrics, spec)]
     if not parts.on_host(spec):
         one["ports"] += [_port("channel", ports.CHANNEL, spec), _port("flight", ports.FLIGHT, spec)]
@@ -135,6 +137,7 @@ def _executor(spec: StreamJob, release: Installation, index: int) -> Doc:
     arguments = [PYTHON, "-m", "ferry.worker", parts.RUN_JSON, "--worker", str(index)]
     one = parts.container("executor", spec, release, arguments, spec.spec.kubernetes.executor)
     one["env"] = parts.environment(spec, {variables.WORKER: str(index)})
+    one |= parts.given_secrets(spec)
     one["volumeMounts"] = [*parts.base_mounts(), *parts.user_mounts(spec)]
     return one
 

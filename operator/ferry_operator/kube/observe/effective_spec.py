@@ -61,11 +61,7 @@ def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Effecti
     try:
         job = spec.check(document)
         mine = revise(job)
-        refused = (
-            [str(c) for c in changes.classify(last.spec, job.spec) if c.kind is changes.ChangeKind.REFUSED]
-            if last
-            else []
-        )
+        refused = [str(change) for change in changes.refusals(last.spec, job.spec)] if last else []
         if refused:
             raise SpecRefused("; ".join(refused))
     except SpecRefused as error:
