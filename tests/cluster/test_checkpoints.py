@@ -1,0 +1,67 @@
+"""Durable checkpoints: everything is lost at once, and the job begins again with any of them.
+
+Workers, driver, Redis and all files of a run are gone, the output and the location of the checkpoints stay. Each of them is
+restored in turn, into other numbers of workers, instances and copies, and the run goes on to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import runner
+from tests.cluster.test_workloads import right
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+SIZES = (("workers=3", "state.replicas=1"), ("workers=2", "instancesPerWorker=2"), ("workers=1", "state.replicas=0"))
+"""Of the runs that begin with a checkpoint."""
+
+
+def manifests(location: Path) -> list[int]:
+    """Numbers of the checkpoints, the oldest first."""
+    return sorted(int(path.name.split("-")[0]) for path in location.glob("*/manifests/*.json"))
+
+
+def lose_everything(running: runner.Running) -> None:
+    """All processes at once, and all their files."""
+    for process in list(runner.processes_of(running.home)):
+        os.kill(process.pid, signal.SIGKILL)
+    running.signal("redis", signal.SIGKILL) if running.pids("redis") else None
+    running.process.kill()
+    running.process.wait()
+    runner.settle(running.home)
+    shutil.rmtree(running.home)
+
+
+def lost(query: str, base: Path, events: int, sets: list[str], checkpoints: int = 3) -> list[int]:
+    """A run that loses everything once there are so many checkpoints; their numbers."""
+    location = base / "store"
+    every = [f"state.checkpoint.location={location}", "state.checkpoint.every=1s", "state.checkpoint.keep=3"]
+    running = runner.start(runner.ROOT / "examples" / f"{query}.yaml", base, events, [*sets, *every])
+    try:
+        running.await_that(lambda: len(manifests(location)) >= checkpoints, f"{checkpoints} checkpoints", 120)
+        assert running.process.poll() is None, (base / "stderr").read_text()[-3000:]
+    finally:
+        lose_everything(running)
+    return manifests(location)
+
+
+@pytest.mark.parametrize("query", ["nbq5", "nbq8", "q4"])
+def test_each_checkpoint_is_restored_after_all_is_lost(query: str, tmp_path: Path) -> None:
+    args: dict[str, Any] = {"seed": 71, "group": 100}
+    events = 400_000
+    sets = [*runner.sets_of(args), "epoch.maxRows=10000", "epoch.interval=300ms"]
+    found = lost(query, tmp_path, events, sets)
+    assert found
+    for number, size in zip(reversed(found), SIZES, strict=False):
+        again = [f"state.checkpoint.location={tmp_path / 'store'}", "state.checkpoint.keep=100", f"restoreFrom={number}"]
+        quick = ["epoch.maxRows=50000", "epoch.interval=0s"]
+        result = runner.run(query, tmp_path, events, [*sets, *again, *quick, *size])
+        right(result, query, events, args, tmp_path)
+        shutil.rmtree(tmp_path / "home")
