@@ -1,0 +1,247 @@
+"""Where the checkpoints of one job lie: a folder of this machine, or a store that pyarrow knows (S3, GCS, Azure, HDFS).
+
+Must never let an error of a library out, nor a secret in: what fails is `Unreachable` or `Missing`, with the URL and what
+was tried; whoever may use a store says so in the environment of the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from ferry.contract.errors import Fault, FerryError, Refusal, SpecRefused, Unreachable
+from ferry.system import files
+
+CONNECT_SECONDS = 5
+"""For a store to take a connection."""
+
+REQUEST_SECONDS = 30
+"""For a store to send or take a byte."""
+
+ATTEMPTS = 3
+"""Of one request: S3 answers 'slow down' when it is busy, and asks for it."""
+
+S3_OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path")
+"""What may follow the `?` of an s3 URL."""
+
+READ = "read"
+"""The operation to which a file that is not there is `Missing`."""
+
+_SECRETS = re.compile(r"key|secret|token|password|sas|sig", re.IGNORECASE)
+
+
+class Missing(Fault):
+    """The store has no file of this name."""
+
+
+class Entry(NamedTuple):
+    """One file, as a listing has it."""
+
+    name: str
+    bytes: int
+    modified: float
+    """Seconds since 1970 by the clock of the store."""
+
+
+class Location:
+    """All files of one job: `URL/JOB/NAME`. Names are relative and have `/`."""
+
+    def __init__(self, url: str, job: str) -> None:
+        """A path or a URL. Raises SpecRefused when it cannot be one of a store, Unreachable when S3 has to be asked for the
+        region of a bucket and says nothing."""
+        if not job or "/" in job or job.startswith("."):
+            raise SpecRefused(f"checkpoints of a job are kept under its name, and {job!r} cannot be that of a folder")
+        self._parts = _checked(url)
+        self._files, path = _opened(url, self._parts)
+        self._root = f"{path.rstrip('/')}/{job}"
+        self._job = job
+        self._local = isinstance(self._files, fs.LocalFileSystem)
+        self.text = self.url_of("")
+        """The URL, to be read by people: nothing of it is secret."""
+
+    def url_of(self, name: str) -> str:
+        """The URL of a file."""
+        whole = f"{self._parts.path.rstrip('/')}/{self._job}/{name}".rstrip("/")
+        return urlunsplit(self._parts._replace(path=whole))
+
+    @contextmanager
+    def reaching(self, operation: str, name: str) -> Iterator[None]:
+        """What fails inside, in the words of this room; for what is done with a file that `input` or `output` gave, too."""
+        try:
+            yield
+        except FerryError:
+            raise
+        except FileExistsError as error:
+            raise Refusal(f"{self.url_of(name)} is there already, and is never replaced") from error
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, FileNotFoundError) and operation == READ:
+                raise Missing(f"{self.url_of(name)} is not there: {error}") from error
+            raise Unreachable(f"cannot {operation} {self.url_of(name)}: {error}") from error
+
+    def write_new(self, name: str, data: bytes) -> None:
+        """A file that is there whole or not at all. Raises Refusal when there is one of this name already.
+
+        On this machine one of two that write the same name is refused. Other stores are asked first and written then, so
+        that two at the same moment may both succeed: callers put a random token into the name.
+        """
+        with self.reaching("write", name):
+            if self._local:
+                self._link_new(Path(self._at(name)), data)
+            elif self._files.get_file_info(self._at(name)).type != fs.FileType.NotFound:
+                raise FileExistsError(name)
+            else:
+                with self._files.open_output_stream(self._at(name)) as stream:
+                    stream.write(data)
+
+    def read(self, name: str) -> bytes:
+        """All of a file. Raises Missing."""
+        with self.reaching(READ, name), self._files.open_input_stream(self._at(name)) as stream:
+            return bytes(stream.read())
+
+    def output(self, name: str) -> pa.NativeFile:
+        """A new file, which is in the store for certain, and seen by others, when it is closed.
+
+        Arrow closes what is let go, so whoever gives it up closes and removes it. An upload to S3 whose process died is
+        never seen; a rule of the bucket should remove such after some days.
+        """
+        with self.reaching("write", name):
+            if self._local:
+                path = Path(self._at(name))
+                _make_folder(path.parent)
+                return pa.PythonFile(_RenamedAtClose(path), mode="w")
+            return self._files.open_output_stream(self._at(name))
+
+    def input(self, name: str) -> pa.NativeFile:
+        """A file to be read anywhere. Raises Missing."""
+        with self.reaching(READ, name):
+            return self._files.open_input_file(self._at(name))
+
+    def names(self, prefix: str) -> list[Entry]:
+        """All files below a folder, also those being written (see `final_name`); none if there is no such folder."""
+        with self.reaching("list", prefix):
+            chosen = fs.FileSelector(self._at(prefix), recursive=True, allow_not_found=True)
+            found = [info for info in self._files.get_file_info(chosen) if info.is_file]
+        cut = len(self._root) + 1
+        return [Entry(info.path[cut:], info.size, (info.mtime_ns or 0) / 1e9) for info in found]
+
+    def remove(self, name: str) -> None:
+        """A file that is not there is removed already."""
+        with self.reaching("remove", name):
+            with suppress(FileNotFoundError):
+                self._files.delete_file(self._at(name))
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+    def _link_new(self, path: Path, data: bytes) -> None:
+        _make_folder(path.parent)
+        hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            hidden.write_bytes(data)
+            files.sync(hidden)
+            os.link(hidden, path)
+        finally:
+            hidden.unlink(missing_ok=True)
+        files.sync(path.parent)
+
+
+def final_name(name: str) -> str:
+    """The name that a file of a listing has, or will have once it is written."""
+    path = PurePosixPath(name)
+    hidden = re.fullmatch(r"\.(.+?)(\.[0-9a-f]{8})?\.tmp", path.name)
+    return str(path.with_name(hidden[1])) if hidden else name
+
+
+class _RenamedAtClose:
+    """A file of this machine that gets its name, on the disk, when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._whole = ExitStack()
+        self._file = self._whole.enter_context(files.replacing(path, durable=True)).open("wb")
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with self._whole:
+                self._file.close()
+            files.sync(self._path.parent)
+
+
+def _make_folder(path: Path) -> None:
+    """A folder with those above it, each known to the one that it is in."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        files.sync(each.parent)
+
+
+def _checked(url: str) -> SplitResult:
+    parts = urlsplit(url) if "://" in url else SplitResult("", "", url, "", "")
+    hidden = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if _SECRETS.search(name)]
+    if parts.password is not None or (parts.scheme == "s3" and parts.username is not None) or hidden:
+        raise SpecRefused(
+            f"the URL of the checkpoints ({parts.scheme}://{parts.hostname}) holds a secret, and is printed and stored: "
+            "take it out, and give it to the processes by their environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
+            "in a cluster from a Secret)"
+        )
+    return parts
+
+
+def _opened(url: str, parts: SplitResult) -> tuple[fs.FileSystem, str]:
+    try:
+        if parts.scheme == "s3":
+            return _s3(url, parts)
+        return fs.FileSystem.from_uri(url)
+    except (OSError, ValueError, TypeError) as error:
+        raise SpecRefused(
+            f"checkpoints cannot be kept at {url!r}: {error}; give an absolute path, s3://BUCKET/FOLDER or another URL that "
+            "pyarrow.fs opens"
+        ) from error
+
+
+def _s3(url: str, parts: SplitResult) -> tuple[fs.FileSystem, str]:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := sorted(set(options) - set(S3_OPTIONS)):
+        raise SpecRefused(f"the URL {url!r} has {', '.join(unknown)} after its ?; there may be {', '.join(S3_OPTIONS)}")
+    if not parts.netloc:
+        raise SpecRefused(f"the URL {url!r} names no bucket: s3://BUCKET/FOLDER")
+    named = options.pop("region", None) or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    elsewhere = "endpoint_override" in options or os.environ.get("AWS_ENDPOINT_URL")
+    store = fs.S3FileSystem(
+        region=named or ("us-east-1" if elsewhere else _region(parts.netloc)),
+        connect_timeout=CONNECT_SECONDS,
+        request_timeout=REQUEST_SECONDS,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        allow_delayed_open=True,  # a small file is one request
+        **options,
+    )
+    return store, f"{parts.netloc}{parts.path}"
+
+
+def _region(bucket: str) -> str:
+    try:
+        return str(fs.resolve_s3_region(bucket))
+    except OSError as error:
+        raise Unreachable(
+            f"cannot ask for the region of s3://{bucket}: {error}; say it: s3://{bucket}?region=..."
+        ) from error
