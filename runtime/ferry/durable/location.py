@@ -225,10 +225,9 @@ def _s3(url: str, parts: SplitResult) -> tuple[fs.FileSystem, str]:
         raise SpecRefused(f"the URL {url!r} has {', '.join(unknown)} after its ?; there may be {', '.join(S3_OPTIONS)}")
     if not parts.netloc:
         raise SpecRefused(f"the URL {url!r} names no bucket: s3://BUCKET/FOLDER")
-    named = options.pop("region", None) or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    elsewhere = "endpoint_override" in options or os.environ.get("AWS_ENDPOINT_URL")
+    if "region" not in options:
+        options["region"] = "us-east-1" if "endpoint_override" in options else _region(parts.netloc)
     store = fs.S3FileSystem(
-        region=named or ("us-east-1" if elsewhere else _region(parts.netloc)),
         connect_timeout=CONNECT_SECONDS,
         request_timeout=REQUEST_SECONDS,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),

@@ -110,9 +110,18 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
     where = fresh(str(tmp_path))
     where.write_new("0", b"1")
     happened: list[str] = []
-    for name in ("fsync", "replace", "link"):
+
+    def watch(name: str) -> None:
         call = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *a, n=name, c=call, **k: (happened.append(n), c(*a, **k))[1])
+
+        def watched(*given: object) -> object:
+            happened.append(name)
+            return call(*given)
+
+        monkeypatch.setattr(os, name, watched)
+
+    for name in ("fsync", "replace", "link"):
+        watch(name)
     where.write_new("a", b"1")
     first = happened.copy()
     with where.output("b") as stream:
