@@ -284,6 +284,9 @@ class Checkpoint:
 class Checkpointed:
     instance: InstanceId
     number: int
+    version: Version
+    epoch: int
+    """Number, version and epoch are those of the Checkpoint: an answer to one that was given up counts for no other."""
     chains: bytes
     """As `contract.manifest` writes them; empty when this instance could not take part."""
 

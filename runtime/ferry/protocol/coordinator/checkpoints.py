@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId
 from ferry.contract.results import Results
+from ferry.contract.routing import Version
 from ferry.protocol.coordinator.commits import Commits
 from ferry.protocol.coordinator.io import Publish, Published, TakeCheckpoint
 from ferry.protocol.coordinator.journaling import Journaling
@@ -26,11 +27,17 @@ class WrittenByLeaders:
     """A checkpoint that the leaders write."""
 
     number: int
+    version: Version
     commit_id: CommitId
     results: Results
     meta: bytes
     waiting: dict[InstanceId, bool]
     chains: list[bytes] = field(default_factory=list)
+
+    def asked_for(self, event: m.Checkpointed) -> bool:
+        """Whether it is an answer to this one: one with its number may have been given up before, or by another driver."""
+        asked = self.number, self.version, self.commit_id.step.epoch
+        return (event.number, event.version, event.epoch) == asked and event.instance in self.waiting
 
 
 class Checkpoints:
@@ -68,16 +75,16 @@ class Checkpoints:
             return
         if self._journaling.writing is not None or any(i not in self._members.alive for i in view.led):
             return
-        number = self.wanted.number
+        number, version = self.wanted.number, self._journaling.table.version
         meta, results = self._commits.meta, self._commits.results
-        self.under_way = WrittenByLeaders(number, committed, results, meta, dict.fromkeys(view.led, True))
+        self.under_way = WrittenByLeaders(number, version, committed, results, meta, dict.fromkeys(view.led, True))
         for i in view.led:
-            self._driver.send(i, m.Checkpoint(number, self._journaling.table.version, committed.step.epoch))
+            self._driver.send(i, m.Checkpoint(number, version, committed.step.epoch))
 
     def written(self, event: m.Checkpointed) -> None:
         """A leader has written its part; the last one makes it whole."""
         now = self.under_way
-        if now is None or event.number != now.number or event.instance not in now.waiting:
+        if now is None or not now.asked_for(event):
             return
         if not event.chains:
             self._give_up(event.instance, "it was elsewhere")

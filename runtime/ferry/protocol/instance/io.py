@@ -12,6 +12,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.records import record
 from ferry.contract.results import Results
+from ferry.contract.routing import Version
 from ferry.protocol.io import Send, Tick
 
 DRIVER = InstanceId("driver")
@@ -171,9 +172,10 @@ class Archive:
 
 @record
 class WriteCheckpoint:
-    """Write what changed until now, and tell the driver when it is in the store."""
+    """Write what changed until now, and tell the driver when it is in the store, with this number, version and epoch."""
 
     number: int
+    version: Version
     epoch: int
     watermarks: tuple[int, ...]
     """By operator: slices that are final there are not needed."""
