@@ -13,6 +13,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.protocol import coordinator as core
 from tests.sim import data, spark
+from tests.sim.keeper import Keeper
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -34,8 +35,11 @@ class Driver:
         self.ready = False
         self.covers: spark.Range | None = None
         """What the epoch under way covers of the source."""
+        self.spark = world.spark
+        """The folder as it was when it began, or as it has made it in a restore."""
         settings = replace(world.settings, ended=world.spark.ended())
-        self.core = core.Coordinator(settings, world.initial, world.journal, world.rules)
+        self.keeper = Keeper(self)
+        self.core = core.Coordinator(settings, world.initial, world.journal, world.rules, self.keeper.restore)
         self.generation = self.core.generation
         self.execute(self.core.step(core.Tick(world.clock.now)))  # as the real loop: patience is counted from now on
         self.execute(self.core.start())
@@ -50,7 +54,7 @@ class Driver:
             self.world.after(80, self.tick)
 
     def take(self, event: core.Event) -> None:
-        if self.alive:
+        if self.alive and (type(event) is not core.Journaled or self.keeper.rewound(event)):
             self.world.note(self.name, event)
             effects = self.core.step(event)
             if effects:
@@ -84,8 +88,9 @@ class Driver:
                 world.after(self.pace(), self.emit, effect)
             case core.Ready(committed, meta, final):
                 self.ready = True
+                self.keeper.begin()
                 if world.compares_offsets:
-                    world.spark.settle(committed, final, meta)
+                    self.spark.settle(committed, final, meta)
                 if world.desired is not None:
                     world.after(1, self.take, world.desired)
                 world.after(rnd.randint(2, 15), self.begin)
@@ -94,6 +99,8 @@ class Driver:
             case core.Close(instance, _):
                 host = world.hosts[instance]
                 world.sever(self.name, instance, max(host.frozen_until - world.clock.now, 0) + rnd.randint(1, 20))
+            case core.Publish():
+                self.keeper.publish(effect)
             case core.Note(changes=changes):
                 world.checks.demoted([c for c in changes if c.kind == "demoted"])
             case _:
@@ -109,7 +116,7 @@ class Driver:
     def begin(self) -> None:
         """Begin the epoch after the last one in the commit log."""
         if self.alive:
-            self.offer(self.world.spark.ended() + 1)
+            self.offer(self.spark.ended() + 1)
 
     def offer(self, epoch: int) -> None:
         """Begin this epoch; beyond the last one only ticks, while group changes are pending."""
@@ -118,7 +125,8 @@ class Driver:
         world = self.world
         # A move between two that are apart for good, or to a disk that stays full, is begun again for ever.
         enough = world.epochs + 12
-        if epoch >= world.epochs and (not self.core.moves.pending() or epoch >= enough):
+        rests = not self.core.moves.pending() or epoch >= enough
+        if epoch >= world.epochs and rests and not world.suspends:
             if self is world.driver and world.quiet():
                 world.finish(epoch)
                 return
@@ -127,7 +135,7 @@ class Driver:
         if world.hold_back(epoch):
             world.after(20, self.offer, epoch)
             return
-        self.covers = world.spark.plan(epoch, self.covers[1] if self.covers else None)
+        self.covers = self.spark.plan(epoch, self.covers[1] if self.covers else None)
         self.take(core.EpochBegun(epoch))
 
     # ---- reading fired rows
@@ -266,6 +274,9 @@ class Driver:
             world.kill_driver(self)
             return
         held = world.sink.get(epoch)
+        if self.generation < world.sink_fence:
+            world.kill_driver(self)
+            return
         if held is not None and held[0] > self.generation and world.scenario.fenced_sink:
             world.kill_driver(self)
             return
@@ -281,8 +292,9 @@ class Driver:
         if self.world.before("DSparkCommit", self):
             self.world.kill_driver(self)
             return
-        self.world.spark.commits[epoch] = True
-        self.world.checks.spark_committed(epoch)
+        self.spark.commits[epoch] = True
+        if self.spark is self.world.spark:
+            self.world.checks.spark_committed(epoch)
         # Nothing is left to read: empty epochs come at intervals, for moves that are not over.
         idle = epoch + 1 >= self.world.epochs
         self.world.after(40 if idle else self.world.rnd.randint(0, 5), self.offer, epoch + 1)

@@ -20,6 +20,13 @@ INSTANCE_PLACES = ("Apply", "Apply", "Apply", "Apply", "Save", "LogDelta", "LogD
 DRIVER_PLACES = ("DCommit", "DCommit", "DCommit", "DCommit", "DPrepare", "DJournal", "DInstall", "DEmit", "DStartIngest", "DSink", "DSparkCommit",
                  "DAsk")  # fmt: skip
 
+STORE_PLACES = ("WriteCheckpoint", "Archive", "Restore", "Save", "Drop", "Apply")
+DRIVER_STORE_PLACES = ("DCheckpoint", "DPublish", "DManifest", "DRewind", "DJournal", "DCommit", "DReady")
+"""Where what goes wrong of a job with checkpoints."""
+
+STORED = 0.25
+"""Jobs that have durable checkpoints, and disasters."""
+
 assert all(hasattr(instance_io, place) or hasattr(shared_io, place) for place in INSTANCE_PLACES), (
     "a place that no fault would ever be at"
 )
@@ -73,6 +80,11 @@ class Scenario:
     """Whether the sink itself refuses lower generations."""
     pulses: bool
     """Whether instances give signs of life: they make no difference where none stands still or computes for long."""
+    disasters: list[tuple[str, int]]
+    """everything (is lost) | copies (of one virtual node: all) | suspend (the job, and then everything is lost) | file (of the store), and
+    when. A job without any has no checkpoints."""
+    checkpoint_ms: int
+    keep: int
     losing: bool
     """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
 
@@ -127,6 +139,19 @@ def draw(seed: int) -> Scenario:
         fault(rnd, rnd.choice(kinds))
         for _ in range(rnd.choice((0, 1, 2, 3, 4)) if kind == 0 else rnd.choice((1, 2, 2, 3, 3, 4)))
     ]
+    store = Dice(f"store/{seed}")
+    disasters = []
+    if store.random() < STORED:
+        whats = ("everything", "everything", "copies", "copies", "suspend")
+        disasters = [(store.choice(whats), store.randint(60, 500)) for _ in range(store.choice((1, 1, 2, 3)))]
+        for fault_ in faults:
+            if fault_.place and store.random() < 0.5:
+                fault_.place = store.choice(DRIVER_STORE_PLACES if fault_.place[0] == "D" else STORE_PLACES)
+                fault_.count = store.randint(1, 6)
+            elif not fault_.place and store.random() < 0.5:
+                fault_.time = store.randint(60, 600)
+        if store.random() < 0.1:
+            disasters.append(("file", store.randint(60, 500)))
     moves = rnd.randint(1, 5) if kind in (0, 5, 7, 8) else rnd.choice((0, 0, 1, 2))
     return Scenario(
         graph=graph(seed, operators),
@@ -135,7 +160,7 @@ def draw(seed: int) -> Scenario:
         spare=spare,
         per_worker=2 if rnd.random() < 0.1 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
-        epochs=rnd.choice((2, 2, 2, 3, 3, 5)),
+        epochs=rnd.choice((2, 2, 2, 3, 3, 5)) + (store.choice((3, 6, 12)) if disasters else 0),
         keys=rnd.choice((3, 3, 8, 12)),
         splits=rnd.choice((1, 1, 2, 3)),
         varied=rnd.random() < (0.75 if kind in (5, 6) else 0.4),
@@ -146,6 +171,9 @@ def draw(seed: int) -> Scenario:
         attempt_ms=rnd.choice((60, 120, 250)),
         fenced_sink=rnd.random() < 0.5,
         losing=rnd.random() < 0.15,
+        disasters=disasters,
+        checkpoint_ms=store.choice((15, 40, 90)),
+        keep=store.choice((1, 2, 3)),
         pulses=kind == 10,
     )
 

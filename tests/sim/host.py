@@ -17,6 +17,7 @@ from ferry.protocol.steps import step_of
 from ferry.protocol.view import Chain
 from tests.sim import data
 from tests.sim.events import Link
+from tests.sim.store import Archive, Loading
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -65,6 +66,8 @@ class Host:
         self.driver = ""
         self.with_earlier_life: dict[str, bool] = {}
         """Who is still connected with an earlier life of this name."""
+        self.archive = Archive(self)
+        self.loading: Loading | None = None
         self.ways: dict[str, Link] | None = None
         """Of an earlier life, which a later one has taken the name from: the connections that it still has."""
 
@@ -72,6 +75,7 @@ class Host:
     def start(self) -> None:
         self.life += 1
         self.alive, self.failed = True, False
+        self.archive, self.loading = Archive(self), None
         self.inbox, self.frozen_until, self.stands_until = [], 0, 0
         self.staged: dict[m.Fragment, dict[int, data.Partial]] = {}
         self.partials: dict[tuple[Any, ...], dict[int, list[data.Partial]]] = {}
@@ -255,6 +259,8 @@ class Host:
         return data.lives(self.world.graph, row, self.floors, self.released)
 
     def drop(self, effect: core.Drop) -> None:
+        if self.loading is not None and any(v in effect.vnodes for v in self.loading.vnodes):
+            self.loading = None
         for v in effect.vnodes:
             self.forget(v)
 
@@ -336,6 +342,8 @@ class Host:
             files.appended.setdefault(v, set()).add(commit_id.step)
             live = {r: x for r, x in part.items() if self.lives(r)}
             files.state[v] = data.apply(files.state.get(v, {}), live)
+            if self.archive.kept:
+                self.archive.changed(v, live)
             if self.world.keeps_tombs:
                 self.tombs.setdefault(v, set()).update(r for r, x in live.items() if x is None)
 
@@ -357,6 +365,17 @@ class Host:
             return
         scan[0], scan[1] = number + 1, part[-1]
         self.world.after(self.world.rnd.choice((1, 2, 5, 20)), self.scan, life, learner, session)
+
+    # ---- checkpoints
+    def follow(self, effect: core.Archive) -> None:
+        if self.world.stored:
+            self.archive.follow(effect.vnodes)
+
+    def write_checkpoint(self, effect: core.WriteCheckpoint) -> None:
+        self.archive.write(effect)
+
+    def restore(self, effect: core.Restore) -> None:
+        self.loading = Loading(self, effect)
 
     def read(self, generation: int, commit_id: CommitId, low: int, high: int, vnodes: Any) -> list[Any] | None:
         """Fired rows, or None: refused, or gone."""
@@ -382,5 +401,7 @@ PERFORM: dict[type, Callable[[Host, Any], None]] = {
     core.LoadChunk: Host.load,
     core.BeginSnapshot: Host.begin_scan,
     core.StopScan: Host.stop_scan,
-    core.Archive: lambda host, effect: None,
+    core.Archive: Host.follow,
+    core.WriteCheckpoint: Host.write_checkpoint,
+    core.Restore: Host.restore,
 }

@@ -19,8 +19,10 @@ from tests.sim import checks, faults
 from tests.sim.driver import Driver
 from tests.sim.events import Clock, Dice, Net
 from tests.sim.host import Files, Host
-from tests.sim.links import Links, Story
+from tests.sim.links import Story
+from tests.sim.restores import Restores
 from tests.sim.spark import Spark
+from tests.sim.store import Store
 
 HEALED = 1_200
 """From this time on nothing new goes wrong."""
@@ -31,7 +33,7 @@ NEED_ROOM = ("LogDelta", "Apply", "LoadChunk")
 """What an instance cannot do on a full disk."""
 
 
-class World(Links):
+class World(Restores):
     """One seed."""
 
     def __init__(
@@ -39,9 +41,9 @@ class World(Links):
         seed: int,
         rules: Rules | None = None,
         verbose: bool = False,
-        compares_offsets: bool = True,
-        keeps_tombs: bool = True,
+        off: tuple[str, ...] = (),
     ) -> None:
+        """`off`: guards of what is modelled here that are removed, like rules; their names are attributes."""
         self.seed, self.rules, self.verbose = seed, rules or Rules(), verbose
         self.rnd = Dice(f"world/{seed}")
         s = self.scenario = faults.draw(seed)
@@ -67,9 +69,19 @@ class World(Links):
         self.writer = ""
         self.sink: dict[int, tuple[int, tuple[list[Any], ...]]] = {}
         self.spark = Spark(s.epochs, self.rnd)
-        self.compares_offsets = compares_offsets
-        self.keeps_tombs = keeps_tombs
-        """Whether a new driver makes Spark's log agree with the state; a test removes it, like a rule."""
+        self.stored, self.store = bool(s.disasters), Store(self)
+        self.unbegun = sum(what != "file" for what, _ in s.disasters)
+        self.compares_offsets = "compares_offsets" not in off
+        """Whether a new driver makes Spark's log agree with the state."""
+        self.keeps_tombs = "keeps_tombs" not in off
+        self.scans_whole = "scans_whole" not in off
+        """Whether a checkpoint waits for the scans of what it is made of."""
+        self.collects_pinned_last = "collects_pinned_last" not in off
+        """Whether who removes files looks for readers after manifests."""
+        self.looks_after_pinning = "looks_after_pinning" not in off
+        """Whether a reader looks for the manifest once it has said that it reads."""
+        self.rewinds = "rewinds" not in off
+        """Whether a restore takes back what Spark and the sinks have beyond the checkpoint."""
         self.desired: dcore.Desired | None = None
         self.drivers: dict[str, Driver] = {}
         self.driver: Driver | None = None
@@ -102,6 +114,8 @@ class World(Links):
                 self.clock.at(f.time, self.strike, f, None)
         for number, time in enumerate(self.scenario.desired, 1):
             self.clock.at(time, self.desire, number)
+        for what, time in self.scenario.disasters:
+            self.clock.at(time, self.lose_file if what == "file" else self.disaster, *([] if what == "file" else [what]))
         self.clock.at(HEALED, self.heal)
         clock, heap = self.clock, self.clock.heap
         while not self.done:
@@ -116,6 +130,7 @@ class World(Links):
             do(*args)
         if self.done == "finished":
             self.checks.end()
+            self.look_at_the_store()
         return self.done
 
     def note(self, who: str, what: Any) -> None:
@@ -127,7 +142,7 @@ class World(Links):
         self.journal_up = True
 
     def quiet(self) -> bool:
-        return self.clock.now > max([0, *self.scenario.desired]) + 50
+        return self.clock.now > max([0, *self.scenario.desired]) + 50 and not self.unbegun
 
     def hold_back(self, epoch: int) -> bool:
         """Some epochs wait, so that faults meet an idle job, too."""
@@ -294,6 +309,12 @@ class World(Links):
     def new_driver(self) -> None:
         if self.driver is not None and self.driver.alive:
             return
+        if self.begins_anew and self.journal is None:
+            self.begin_anew()
+        else:
+            self.new_driver_now()
+
+    def new_driver_now(self) -> None:
         name = f"driver{len(self.drivers)}"
         driver = Driver(self, name)
         self.drivers[name] = driver
@@ -322,6 +343,11 @@ class World(Links):
             if max([*known, *(h.files.saved.generation for h in self.hosts.values())]) < driver.generation:
                 raise checks.Violation(f"{driver.name} halts, and nobody has taken over: {reason}")
             self.kill_driver(driver)
+        elif kind == "unrestorable" and self.store.lost:
+            self.kill_driver(driver)
+            self.done = kind
+        elif kind in ("unavailable", "away") and self.store.manifests and self.no_copy():
+            self.swap(driver)
         elif kind in ("unavailable", "away", "lost-epoch", "failed") and (self.no_copy() or self.no_helper()):
             self.kill_driver(driver)
             if driver is self.driver or self.driver is None:
