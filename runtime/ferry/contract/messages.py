@@ -79,6 +79,8 @@ class Answer:
     """Commit ids whose deltas are in the log, not committed here."""
     released: int = -1
     """The last epoch whose fired rows were given up here: a later one was prepared, so Spark has seen its end."""
+    origin: str = ""
+    """The restore that all this goes back to: of another life of the job it counts for nothing."""
 
 
 class Fragment(NamedTuple):

@@ -72,8 +72,9 @@ class Table:
     """True for the tables of a job before its first commit: members start with empty state instead of proving that they
     hold it. It is journaled as False before the first Commit is sent."""
     origin: str = ""
-    """Of an initial one: the restore by which members begin with the state of a checkpoint, and not with none. No other
-    restore of the job has its name: the manifest's URL, `#`, and the generation that decided it."""
+    """The restore that the job goes back to: its life. Members of an initial table begin with the state of that checkpoint,
+    and not with none; what was held in another life counts in no table. No other restore of the job has its name: the
+    manifest's URL, `#`, and the generation that decided it."""
 
     def __post_init__(self) -> None:
         if min(self.version) < 0:
@@ -83,6 +84,11 @@ class Table:
 
     def __hash__(self) -> int:
         return hash(self.version)
+
+    @property
+    def restoring(self) -> bool:
+        """Whether members are to load what the job begins with."""
+        return self.initial and self.origin != ""
 
     @property
     def virtual_nodes(self) -> int:
@@ -100,7 +106,7 @@ class Table:
         """The next table."""
         if version <= self.version or len(groups) != len(self.groups):
             raise Bug(f"{len(groups)} groups as {version} come after {len(self.groups)} groups as {self.version}")
-        return replace(self, version=version, groups=tuple(groups), initial=False, origin="")
+        return replace(self, version=version, groups=tuple(groups), initial=False)
 
     def since(self, base: Table) -> tuple[GroupChange, ...]:
         """What has changed since `base`: groups that are the same are usually the same object."""
@@ -117,7 +123,7 @@ class Table:
                 if not 0 <= vnode < len(groups):
                     raise Bug(f"virtual node {vnode} of {len(groups)}")
                 groups[vnode] = Group(term, in_sync, learners)
-            return Table(version, tuple(groups), initial, self.origin if initial else "")
+            return Table(version, tuple(groups), initial, self.origin)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps (journal, Install)."""

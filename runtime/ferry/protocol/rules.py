@@ -76,5 +76,7 @@ class Rules:
     """An instance that says nothing for a while is lost, although its connection is open."""
     origin_new: bool = True
     """What a member holds when a restore begins is of a life of the job that is over, whatever its label: it is dropped."""
+    origin_answered: bool = True
+    """What an instance answers is of the life of the job that the table is of: steps of another one are not compared."""
     drop_stale: bool = True
     """A member drops what it held when it leaves a group, so A -> B -> A never finds old state."""

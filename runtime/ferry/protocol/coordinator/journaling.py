@@ -63,7 +63,7 @@ class Journaling:
     def write(self, groups: Sequence[Group], changes: Sequence[GroupChange]) -> None:
         """Journal the next table."""
         table = self.table.with_groups(next_version(self.table, self._driver.generation), groups)
-        self._write(replace(table, initial=self.table.initial, origin=self.table.origin), tuple(changes))
+        self._write(replace(table, initial=self.table.initial), tuple(changes))
 
     def write_begun(self) -> None:
         """Before the very first Commit, or after a restore: journal that from now on a member without state is no copy.

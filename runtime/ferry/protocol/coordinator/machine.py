@@ -131,7 +131,7 @@ class Coordinator:
         if not self._settle_members():
             return
         match driver.phase:
-            case io.Phase.FINISH if commits.all_applied() and self.journaling.table.origin:
+            case io.Phase.FINISH if commits.all_applied() and self.journaling.table.restoring:
                 self.journaling.write_begun()
                 self._journal_last()
             case io.Phase.FINISH if commits.all_applied():
@@ -211,6 +211,7 @@ class Coordinator:
         self.members.could_not_go_on(event)
 
     def _on_answer(self, answer: m.Answer) -> None:
+        answer = self.takeover.of_this_life(answer)
         if self.members.answered(answer) and self.driver.phase is io.Phase.ASK:
             self.takeover.heard(answer)
 

@@ -51,7 +51,7 @@ def lacking(
 ) -> dict[int, object] | None:
     """What of its groups' state an instance that answered does not have: some virtual nodes, or all (None)."""
     held = view.held.get(answer.instance, ())
-    if not held or view.table.origin:
+    if not held or view.table.restoring:
         return {}  # What a restore begins with is loaded, whatever was held before.
     if not agrees(answer, target, operators, rules):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferry.contract import messages as m
+from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId
 from ferry.protocol.coordinator import groups as g
 from ferry.protocol.coordinator import recovery
@@ -40,6 +41,12 @@ class Takeover:
         self.final = False
         """A member of the groups that were found has given up the rows of the committed epoch."""
 
+    def of_this_life(self, answer: m.Answer) -> m.Answer:
+        """What an instance says of another life of the job is not heard: steps were counted there, too."""
+        if answer.origin == self._journaling.table.origin or not self._driver.rules.origin_answered:
+            return answer
+        return m.Answer(answer.instance, answer.generation, None, (), b"", (), (), origin=self._journaling.table.origin)
+
     # ---- the first look: ask every member, decide what is committed, finish it everywhere
     def heard(self, answer: m.Answer) -> None:
         """An answer has come while this driver asks."""
@@ -53,7 +60,7 @@ class Takeover:
         silent = [i for i in recovery.needed(view, driver.rules) if i not in answers]
         if silent and driver.waited < settings.start_ms:
             return None
-        if table.origin:
+        if table.restoring:
             return self._begun(silent)
         found = recovery.survey(table, view, answers, self.newest, settings.operators, driver.generation, driver.rules)
         epochs = found.best.step.epoch if found.best is not None else -1
@@ -94,8 +101,10 @@ class Takeover:
     def adopt(self, found: recovery.Survey) -> g.Regrouped:
         """Make what was found the committed step, and admit everybody who answered; the groups of those that are copies."""
         answers, source = self._members.answers, found.source
-        if (origin := self._journaling.table.origin) and self._restore is not None:
-            generation = self._driver.generation
+        if self._journaling.table.restoring:
+            if self._restore is None:
+                raise Bug(f"nobody has read the checkpoint of {self._journaling.table.origin}")
+            generation, origin = self._driver.generation, self._journaling.table.origin
             self._commits.restore(replace(self._restore, generation=generation, origin=origin))
             self.final = True
         if source is not None and found.best is not None:
@@ -110,7 +119,7 @@ class Takeover:
 
     def could_not_load(self, event: m.Unrestorable) -> None:
         """The checkpoint is damaged, or the store has lost a part of it: nobody takes another one by himself."""
-        if event.origin == self._journaling.table.origin:
+        if self._journaling.table.restoring and event.origin == self._journaling.table.origin:
             self._driver.halt("unrestorable", f"{event.instance}: {event.reason}")
 
     # ---- later: who comes back, and who obeys another driver

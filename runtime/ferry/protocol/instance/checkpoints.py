@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ferry.contract import messages as m
 from ferry.contract.names import Step
-from ferry.protocol.instance.io import Archive, Drop, Forget, Restore, Restored, WriteCheckpoint
+from ferry.protocol.instance.io import Archive, Erase, Forget, Restore, Restored, WriteCheckpoint
 from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.state import InstanceState
 
@@ -22,13 +22,15 @@ class Checkpoints:
         self._state = state
         self._log = log
         self._archived: tuple[int, ...] | None = None
+        self._loading = ""
+        """The restore for which state is being loaded."""
 
     # ---- writing
     def follow(self) -> None:
         """Another table is in force: write what is led now. What is still to be loaded is not written yet."""
         view = self._state.view
         assert view is not None
-        led = () if view.table.origin else view.led.get(self._state.me, ())
+        led = () if view.table.restoring else view.led.get(self._state.me, ())
         if led != self._archived:
             self._archived = led
             self._state.do(Archive(led))
@@ -45,34 +47,41 @@ class Checkpoints:
             state.tell(m.Checkpointed(state.me, message.number, message.version, message.epoch, b""))
 
     # ---- restoring
-    def begin_anew(self) -> None:
-        """A table says that the job begins with a checkpoint: what is here of another life of it is no copy."""
+    def begins_anew(self) -> bool:
+        """Whether a table is of another life of the job: what is here is no copy then, and is given up."""
         state = self._state
-        view, saved = state.view, state.saved
-        assert view is not None
-        if not state.rules.origin_new or view.table.origin in ("", saved.origin):
-            return
-        state.begin_anew()
-        if held := tuple(sorted({**dict.fromkeys((*saved.holds, *saved.learned))})):
-            state.do(Drop(held))
+        assert state.view is not None
+        origin = state.view.table.origin
+        if origin == state.saved.origin or not state.rules.origin_new:
+            return False
+        self._loading = ""
+        state.begin_anew(origin=origin)
+        state.do(Erase())
         self._log.forget_all()
+        return True
 
     def load(self, commit: m.Commit) -> None:
         """What a Commit with an origin asks for, once."""
         state, view = self._state, self._state.view
         if view is None or view.table.origin != commit.origin:
             return
-        if state.saved.origin == commit.origin:
+        if state.saved.origin == commit.origin and state.saved.committed is not None:
             state.tell(m.Committed(state.me, commit.commit_id))
-        else:
+        elif self._loading != commit.origin:
+            self._loading = commit.origin
             state.do(Restore(commit, view.held.get(state.me, ())))
 
     def on_restored(self, event: Restored) -> None:
         """It is loaded: this is the committed step."""
         state, commit = self._state, event.commit
+        if self._loading != commit.origin:
+            return
+        self._loading = ""
+        if state.view is None or not state.view.table.restoring or state.view.table.origin != commit.origin:
+            return  # The others have begun without it.
         if event.reason:
             state.tell(m.Unrestorable(state.me, commit.origin, event.reason))
-        elif state.view is not None and state.view.table.origin == commit.origin:
+        else:
             state.save(
                 committed=commit.commit_id,
                 results=commit.results,

@@ -139,6 +139,14 @@ class Drop:
 
 
 @record
+class Erase:
+    """Remove all that is here, logged deltas too, and what is known to be final: it is of a life of the job that is over.
+
+    What is being loaded, scanned or archived comes to nothing.
+    """
+
+
+@record
 class LoadChunk:
     """Load the rows of this chunk that are absent."""
 
@@ -201,6 +209,7 @@ Effect = (
     | ForgetAttempt
     | Forget
     | Drop
+    | Erase
     | LoadChunk
     | BeginSnapshot
     | StopScan
@@ -227,7 +236,7 @@ class Saved:
     learned: tuple[int, ...] = ()
     """Learned whole as of `committed`: the journal may have this instance in sync for them before it is told."""
     origin: str = ""
-    """The restore that this state goes back to; empty: none."""
+    """The restore that all this goes back to; empty: none."""
 
     def has_rows_of(self, commit_id: CommitId) -> bool:
         """Whether what fired in this step is still here: it is of the committed epoch, and that was not released."""

@@ -38,7 +38,7 @@ class LoggedDeltas:
 
     def forget_all(self) -> None:
         """What is here is of a life of the job that is over."""
-        self.forget(max((commit_id.step for commit_id in self.by_commit_id), default=Step(-1, 0)))
+        self.by_commit_id = {}
 
     def of(self, commit_id: CommitId) -> list[m.Delta]:
         """The deltas of an attempt."""

@@ -35,6 +35,7 @@ from ferry.protocol.instance.io import (
     Contribute,
     Drop,
     Effect,
+    Erase,
     Event,
     Forget,
     ForgetAttempt,
@@ -157,6 +158,7 @@ class Instance:
                 holds,
                 prepared,
                 s.released,
+                s.origin,
             )
         )
 
@@ -171,7 +173,10 @@ class Instance:
         anew = state.view is None or state.view.version.generation < table.version.generation
         view = state.view = seen(table)
         self.participation.give_up()
-        self.checkpoints.begin_anew()
+        if self.checkpoints.begins_anew():
+            self.participation.forget_all()
+            self.learning.keep({}, view.version)
+            self.teaching.keep({})
         self.teaching.keep(view.taught.get(self.me, {}))
         mine = view.held.get(self.me, ())
         whole = {**dict.fromkeys((*self.saved.holds, *self.saved.learned)), **self.learning.vnodes(complete=True)}
@@ -380,7 +385,7 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
 }
 
 __all__ = [
-    "DRIVER", "Apply", "Archive", "Compute", "Computed", "Contribute", "Drop", "Effect", "Event", "ForgetAttempt",
+    "DRIVER", "Apply", "Archive", "Compute", "Computed", "Contribute", "Drop", "Effect", "Erase", "Event", "ForgetAttempt",
     "ForgetLog", "Instance", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Restore", "Restored", "Save",
     "Saved", "BeginSnapshot", "Send", "SendDelta", "Staged", "StopScan", "Tick", "TooLarge", "WriteCheckpoint",
 ]  # fmt: skip

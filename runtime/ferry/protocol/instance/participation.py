@@ -48,6 +48,10 @@ class Participation:
         self._state = state
         self._log = log
         self._slow_ms = slow_ms
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """Nothing is under way."""
         self._staged: dict[m.Fragment, bool] = {}
         self._in_progress: AttemptInProgress | None = None
         self._early: dict[CommitId, dict[InstanceId, bool]] = {}

@@ -59,9 +59,11 @@ class InstanceState:
         self.saved = self.saved.changed(**changes)
         self.do(Save(self.saved))
 
-    def begin_anew(self, released: int = -1) -> None:
-        """Be no copy of anything; whom it obeys it knows all the same."""
-        self.saved = Saved(self.saved.generation, released=released)
+    def begin_anew(self, released: int = -1, origin: str | None = None) -> None:
+        """Be no copy of anything; whom it obeys it knows all the same, and in which life of the job it is."""
+        self.saved = Saved(
+            self.saved.generation, released=released, origin=self.saved.origin if origin is None else origin
+        )
         self.do(Save(self.saved))
 
     # ---- fences
