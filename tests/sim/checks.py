@@ -133,7 +133,7 @@ class Checks:
 
     def agreement(self) -> None:
         """In-sync members agree on every committed step and are at most one step apart."""
-        if self.world.journal is not None and self.world.journal.origin:
+        if self.world.journal is not None and self.world.journal.restoring:
             return  # Some have loaded what all begin with, and others will.
         commit_ids: dict[Step, tuple[CommitId, str]] = {}
         ordinals = []

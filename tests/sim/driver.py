@@ -29,6 +29,7 @@ class Driver:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.alive = True
+        self.run = world.run_number
         self.pending_lost: dict[str, bool] = {}
         self.connections: dict[str, int] = {}
         """Which life of the link to each instance it has been told of."""

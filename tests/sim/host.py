@@ -259,10 +259,17 @@ class Host:
         return data.lives(self.world.graph, row, self.floors, self.released)
 
     def drop(self, effect: core.Drop) -> None:
-        if self.loading is not None and any(v in effect.vnodes for v in self.loading.vnodes):
-            self.loading = None
+        if self.loading is not None:
+            self.loading.todo = [(v, name) for v, name in self.loading.todo if v not in effect.vnodes]
         for v in effect.vnodes:
             self.forget(v)
+
+    def erase(self, effect: core.Erase) -> None:
+        for v in list(self.files.state):
+            self.forget(v)
+        self.files.log, self.bodies = {}, {}
+        self.floors, self.released = [WATERMARK_NONE] * self.world.operators, -1
+        self.archive, self.loading, self.scans = Archive(self), None, {}
 
     def forget(self, vnode: int) -> None:
         self.files.state.pop(vnode, None)
@@ -398,6 +405,7 @@ PERFORM: dict[type, Callable[[Host, Any], None]] = {
     core.ForgetAttempt: Host.forget_attempt,
     core.Forget: Host.release,
     core.Drop: Host.drop,
+    core.Erase: Host.erase,
     core.LoadChunk: Host.load,
     core.BeginSnapshot: Host.begin_scan,
     core.StopScan: Host.stop_scan,

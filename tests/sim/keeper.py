@@ -62,19 +62,11 @@ class Keeper:
         known = [one.number for one in world.store.manifests.values()]
         self.number = max([self.number, *known]) + 1
         driver.take(core.TakeCheckpoint(self.number, world.suspends))
-        world.after(world.scenario.checkpoint_ms, self.ask)
+        world.after(world.scenario.checkpoint_ms * (10 if world.net.fair else 1), self.ask)
 
     def publish(self, effect: core.Publish) -> None:
-        self.world.after(self.world.store.delay(), self.write, effect)
-
-    def write(self, effect: core.Publish) -> None:
-        """The manifest is written; the driver may die before it, or before it hears of it."""
-        world, driver, store = self.world, self.driver, self.world.store
-        if not driver.alive and world.rnd.random() < 0.5:
-            return
-        if store.fails():
-            driver.take(core.Published(effect.number, "the store could not be reached"))
-            return
+        """Make the manifest, and have it written."""
+        world, driver = self.world, self.driver
         commit = m.Commit(effect.commit_id, driver.generation, effect.results, effect.meta)
         name = f"{effect.number}-{driver.generation}"
         chains = {v: names for part in effect.chains for v, names in json.loads(part)}
@@ -92,7 +84,17 @@ class Keeper:
             {e: x for e, x in checks.emitted_label.items() if e <= epoch},
             {e: x for e, x in world.sink.items() if e <= epoch}, dict(checks.covered),
         )  # fmt: skip
-        world.note(driver.name, f"publishes {name} as of {effect.commit_id}")
+        world.after(world.store.delay(), self.write, manifest)
+
+    def write(self, manifest: Manifest) -> None:
+        """The manifest is written; the driver may die before it, or before it hears of it."""
+        world, driver, store, name = self.world, self.driver, self.world.store, manifest.name
+        if not driver.alive and world.rnd.random() < 0.5:
+            return
+        if store.fails():
+            driver.take(core.Published(manifest.number, "the store could not be reached"))
+            return
+        world.note(driver.name, f"publishes {name} as of {manifest.commit.commit_id}")
         store.verify(manifest)
         store.manifests[name] = manifest
         if world.before("DManifest", driver):
@@ -101,7 +103,7 @@ class Keeper:
         if world.suspends and driver is world.driver:
             world.lose_everything()
             return
-        driver.take(core.Published(effect.number))
+        driver.take(core.Published(manifest.number))
         self.collect(store.collect(world.scenario.keep, lambda: driver.alive or world.rnd.random() < 0.9))
 
     def collect(self, requests: Iterator[int]) -> None:

@@ -43,17 +43,21 @@ class Restores(Links):
     """The job is to be suspended."""
     unbegun = 0
     """Disasters that have not happened yet."""
+    run_number = 0
+    """Of the job: each has a journal of its own."""
     begins_anew = False
     """The next driver is the first one of a run that begins with a checkpoint."""
 
     # ---- what is lost
     def disaster(self, what: str) -> None:
-        if not self.store.manifests or self.done:
-            self.unbegun -= 1
-        elif what == "suspend" and not self.begins_anew:
+        """Nothing happens to a job that has no checkpoint yet."""
+        self.unbegun -= 1
+        begun = self.journal is not None and not self.journal.initial
+        if not self.store.manifests:
+            return
+        if what == "suspend" and begun:
             self.suspends = True
-        elif what == "copies" and self.journal is not None and not self.journal.initial:
-            self.unbegun -= 1
+        elif what == "copies" and begun:
             self.lose_copies()
         else:
             self.lose_everything()
@@ -82,7 +86,6 @@ class Restores(Links):
     def lose_everything(self) -> None:
         """Instances with their files, drivers, the journal. What the sinks have stays, and what is in the store."""
         self.note("fault", "everything is lost")
-        self.unbegun -= 1
         self.suspends = False
         for link in list(self.net.links.values()):
             if link.earlier is not None:
@@ -90,7 +93,7 @@ class Restores(Links):
         for driver in list(self.drivers.values()):
             driver.ready = False
             self.kill_driver(driver)
-        self.journal, self.begins_anew = None, True
+        self.journal, self.begins_anew, self.run_number = None, True, self.run_number + 1
         for name, host in list(self.hosts.items()):
             self.crash(host)
             self.hosts[name] = Host(host.world, name)

@@ -142,7 +142,7 @@ class World(Restores):
         self.journal_up = True
 
     def quiet(self) -> bool:
-        return self.clock.now > max([0, *self.scenario.desired]) + 50 and not self.unbegun
+        return self.clock.now > max([0, *self.scenario.desired]) + 50 and not self.unbegun and not self.suspends
 
     def hold_back(self, epoch: int) -> bool:
         """Some epochs wait, so that faults meet an idle job, too."""
@@ -380,7 +380,7 @@ class World(Restores):
 
     # ---- the journal
     def journal_write(self, driver: Driver, effect: dcore.Journal) -> None:
-        if not driver.alive and self.rnd.random() < 0.5:
+        if (not driver.alive and self.rnd.random() < 0.5) or driver.run != self.run_number:
             return
         if not self.journal_up:
             if driver.alive:
