@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+SAID_ONCE = ("Checkpoint", "Checkpointed")
+"""Messages that nobody sends again while the link is open: a checkpoint would never end."""
+
+
 class Dice(random.Random):
     """The same draws for a third of the time: a world throws them thousands of times."""
 
@@ -117,7 +121,7 @@ class Net:
         if link.swallows:
             return
         rough = not self.fair and self.rough
-        if rough and self.rnd.random() < self.weather.drop:
+        if rough and self.rnd.random() < self.weather.drop and type(message).__name__ not in SAID_ONCE:
             return
         channel = (source, target, lane)
         time = clock.now + self.delay()

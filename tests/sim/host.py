@@ -267,7 +267,7 @@ class Host:
     def erase(self, effect: core.Erase) -> None:
         for v in list(self.files.state):
             self.forget(v)
-        self.files.log, self.bodies = {}, {}
+        self.files.log = {}  # Bodies of what waits for its table stay.
         self.floors, self.released = [WATERMARK_NONE] * self.world.operators, -1
         self.archive, self.loading, self.scans = Archive(self), None, {}
 

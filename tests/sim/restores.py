@@ -158,8 +158,10 @@ class Restores(Links):
         self.choose(chosen, driver.generation)
 
     def table_of(self, version: Version, origin: str) -> Table:
-        """Groups on any instances, but no two members on one worker."""
+        """Groups on any instances that run, but no two members on one worker."""
+        away = {h.name.split(".")[0]: True for h in self.hosts.values() if h.frozen}
         workers = sorted({name.split(".")[0] for name in self.hosts})
+        workers = [w for w in workers if w not in away] or workers
         some = self.rnd.sample(workers, self.rnd.randint(1, len(workers)))
         size = self.rnd.randint(1, min(len(some), 3))
         per = self.scenario.per_worker
@@ -184,17 +186,22 @@ class Restores(Links):
         for e in [e for e in self.sink if e > epoch]:
             del self.sink[e]
         self.checks.emitted_label = dict(manifest.emitted)
+        self.remember(manifest)
+
+    def remember(self, manifest: Manifest) -> None:
+        """What led to a checkpoint, which may be of a branch that was left."""
+        at: Any = manifest.truth
+        while at is not None and at.commit_id is not None:
+            self.checks.references[at.commit_id] = at
+            self.checks.covered[at.commit_id] = manifest.covered[at.commit_id]
+            at = at.parent
 
     def settle_truth(self, manifest: Manifest) -> None:
         """In a new run attempts are numbered anew: of the last one counts what led to the checkpoint."""
         before = self.checks
         self.checks = checks.Checks(before.world)
         self.checks.root, self.checks.references = before.root, {None: before.root}
-        at: Any = manifest.truth
-        while at is not None and at.commit_id is not None:
-            self.checks.references[at.commit_id] = at
-            self.checks.covered[at.commit_id] = manifest.covered[at.commit_id]
-            at = at.parent
+        self.remember(manifest)
         self.checks.emitted_label = before.emitted_label
 
     def look_at_the_store(self) -> None:

@@ -343,6 +343,8 @@ class World(Restores):
             if max([*known, *(h.files.saved.generation for h in self.hosts.values())]) < driver.generation:
                 raise checks.Violation(f"{driver.name} halts, and nobody has taken over: {reason}")
             self.kill_driver(driver)
+        elif kind == "failed" and self.journal is not None and self.journal.origin != driver.core.table.origin:
+            self.kill_driver(driver)
         elif kind == "unrestorable" and self.store.lost:
             self.kill_driver(driver)
             self.done = kind

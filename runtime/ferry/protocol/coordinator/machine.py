@@ -187,7 +187,10 @@ class Coordinator:
             self.commits.send()
 
     def _on_journal_refused(self, event: io.JournalRefused) -> None:
-        if self.journaling.claim_again(event.journal):
+        found = event.journal
+        if self.phase is io.Phase.JOURNAL and found is not None and found.origin != self.table.origin:
+            self.driver.halt("failed", f"since this driver has looked the job was restored ({found.origin}): look again")
+        elif self.journaling.claim_again(found):
             self._journal_last()
         else:
             self.driver.halt("superseded", f"{event.reason} (this driver is generation {self.generation})")

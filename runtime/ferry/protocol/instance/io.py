@@ -142,7 +142,7 @@ class Drop:
 class Erase:
     """Remove all that is here, logged deltas too, and what is known to be final: it is of a life of the job that is over.
 
-    What is being loaded, scanned or archived comes to nothing.
+    What is being loaded, scanned or archived comes to nothing. Bodies of messages that wait for their table stay.
     """
 
 
