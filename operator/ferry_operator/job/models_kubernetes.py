@@ -91,6 +91,11 @@ class StateVolume(SpecPart):
         default=None, description="Most that the files of one worker may take; null on a disk: no limit."
     )
 
+    @property
+    def lasting(self) -> bool:
+        """Whether it is found again after the pod."""
+        return self.medium == "hostPath"
+
     @model_validator(mode="after")
     def _fits_the_medium(self) -> StateVolume:
         if (self.path is not None) != (self.medium == "hostPath"):

@@ -67,7 +67,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)
     remove = False
     try:
-        settings = settings_for(job, request.job_file, directory, request.options)
+        settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
         supervisor = Supervisor(settings, directory, schedule, environment.home(), programs or Programs())
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)

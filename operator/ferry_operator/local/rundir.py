@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
+from ferry.system import files
 from ferry_operator.job.models import StreamJob
 
 
@@ -57,10 +58,25 @@ class RunDirectory:
             raise SpecRefused(f"{file}: is not the file of a run that could be continued: {error}") from None
 
     def close(self, remove: bool) -> None:
-        """Give the lock back; `remove` takes the directory away as well."""
-        if remove:
-            shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        """Give the lock back; `remove` takes the directory away as well. One that may be continued is on the disk."""
+        try:
+            if remove:
+                shutil.rmtree(self.path, ignore_errors=True)
+            elif self.given:
+                self._sync()
+        finally:
+            os.close(self._lock)
+
+    def _sync(self) -> None:
+        """Have on the disk what a run needs to be found again; what an instance has it syncs itself."""
+        for path in (self.path / name for name in ("run.json", "redis", "checkpoint")):
+            if path.is_dir():
+                files.sync_below(path)
+            elif path.exists():
+                files.sync(path)
+        for folder in (self.path, self.path.parent):
+            if os.access(folder, os.R_OK):
+                files.sync(folder)
 
 
 def _same_job(before: RunSettings, job: StreamJob, path: Path) -> None:

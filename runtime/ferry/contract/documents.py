@@ -13,7 +13,8 @@ A run lives in one directory:
 `limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and the one that was that goes |
 | `checkpoint/` | Spark, driver | offsets and commits of the query; what is lost of it is written again from the state |
 | `workers/K/instances` | supervisor | how many instances the worker should have |
-| `workers/K/I/` | instance K.I | its state, log and commit record |
+| `workers/K/I/` | instance K.I | its state, log and commit record; `sealed` after a clean end |
+| `workers/K/I/syncing` | instance K.I | it has ended, and waits for the disk |
 | `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
 
 Control endpoint of the driver (header `Authorization: Bearer` and what is derived for `control`): `GET /status` -> Status,
@@ -46,7 +47,7 @@ from ferry.contract.lenient import known
 TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 """The part that is written, and the one before it."""
 
-DRIVER, WORKERS, INSTANCES = "driver.json", "workers", "instances"
+DRIVER, WORKERS, INSTANCES, SYNCING = "driver.json", "workers", "instances", "syncing"
 """Names in a run's directory, as above."""
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
@@ -158,6 +159,8 @@ class RunSettings:
     """of a job without state: the checkpoint that it begins from. latest, a name, a number, or the URL of a manifest"""
     restore_sink: str = "truncate"
     """what sinks have beyond that checkpoint: truncate it, or keep it"""
+    lasting: bool = True
+    """another run may look for the files of this one, after a reboot of the machine: at a clean end they are on the disk"""
     tls: str = "off"
     """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""
 

@@ -43,6 +43,10 @@ HANG_SECONDS = 60.0
 A driver whose loop did not is not well either: `GET /healthz` says so, and whoever looks after it ends it.
 """
 
+SYNC_SECONDS = 60.0
+"""An instance that has ended may take so long to have its files on the disk. One that takes longer is killed: they are no
+copy then in another boot of the machine. The system writes much of them by itself before."""
+
 GRACE_SECONDS = 0.2
 """A connection that breaks is dialled again within this; only then the groups close over whoever was at its end."""
 

@@ -35,6 +35,7 @@ from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.saved import saved_from_wire, saved_to_wire
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
 from ferry.sidecar.staging import Staging
+from ferry.store import seal
 from ferry.store.commit_record import CommitRecord
 from ferry.store.log import DeltaLog
 from ferry.store.process import ProcessState
@@ -44,6 +45,9 @@ log = logging.getLogger("ferry.sidecar")
 
 FORMAT = 4
 """Of what is in an instance's directory: files of another one are no copy."""
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Another one after each start of the machine."""
 
 PAUSE_SECONDS = 0.0001
 """Between two pieces of a read of which the first had no rows."""
@@ -62,6 +66,7 @@ class Data:
         send_nowait: Callable[[core.Send, Any], bool],
         lend_bytes: int = 0,
         alive: Callable[[], None] = lambda: None,
+        boot_id: Path = BOOT_ID,
     ) -> None:
         """`alive` is called between the parts of what may take long."""
         self.me = me
@@ -70,8 +75,11 @@ class Data:
         self._send = send
         self._alive = alive
         self._lock = threading.RLock()
+        self._directory = directory
+        self._top = settings.path
         # A directory of the machine may be found again by another run of a job with the same name: its state is no copy.
-        self._boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {settings.run} {FORMAT}"
+        self._of = f"{settings.run} {FORMAT}"
+        self._boot = f"{boot_id.read_text().strip()} {self._of}"
         self._record = CommitRecord(directory / "commit-record")
         self._saved = self._load_saved(directory)
         self._log = DeltaLog(directory / "log", lend_bytes)
@@ -108,16 +116,24 @@ class Data:
         self.tally = LoadCounter(self.virtual_nodes)
 
     def _load_saved(self, directory: Path) -> core.Saved:
-        """The commit record, if it is of this run and this boot of the machine: without fsync its files are no copy."""
-        doc = self._record.read()
-        if doc is None or doc["boot"] != self._boot:
-            if doc is not None:
-                log.warning("%s: files of another run, release, or boot of the machine, are not used", self.me)
-            for entry in directory.iterdir():
-                if entry.is_dir():
-                    shutil.rmtree(entry)
-            return core.Saved()
-        return saved_from_wire(doc["saved"])
+        """The commit record of this run and this boot of the machine, or what was sealed: other files may be torn."""
+        doc, sealed = self._record.read(), seal.read(directory)
+        if sealed is not None and sealed["of"] == self._of:
+            doc = {"boot": self._boot, "saved": sealed["saved"]}
+            self._record.write(doc)  # Before the seal is broken: a process that is killed in between loses nothing.
+        seal.break_open(directory)
+        if doc is not None and doc["boot"] == self._boot:
+            return saved_from_wire(doc["saved"])
+        if doc is not None:
+            log.warning(
+                "%s: files of another run or release, or of a boot of the machine that did not end with a clean end of this "
+                "instance, are not used",
+                self.me,
+            )
+        for entry in directory.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+        return core.Saved()
 
     def saved(self) -> core.Saved:
         """What the commit record said when this life began."""
@@ -305,6 +321,14 @@ class Data:
             return any(state.work() for state in self.states)
         finally:
             self._lock.release()
+
+    def seal(self) -> None:
+        """At a clean end: have everything on the disk, so that it is a copy in another boot, too. Nothing follows it.
+
+        Raises OSError when the disk does not take it.
+        """
+        with self._lock:
+            seal.make(self._directory, self._top, {"of": self._of, "saved": saved_to_wire(self._saved)})
 
     # ---- snapshots
     def _load(self, chunk: m.Chunk) -> None:

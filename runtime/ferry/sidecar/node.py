@@ -29,7 +29,7 @@ from ferry.contract import places
 from ferry.contract.addresses import netloc
 from ferry.contract.certificates import issue
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import SYNCING, RunSettings
 from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, InstanceId
@@ -167,7 +167,21 @@ class Node:
             time.sleep(LAST_WORDS_SECONDS)
             return ExitCode.HALTED
         self._peers.leave()
+        self._seal()
         return 0
+
+    def _seal(self) -> None:
+        """Have all files on the disk, where somebody may look for them after a reboot; nobody waits for it."""
+        if not self.settings.lasting:
+            return
+        # The groups close over this instance now, as they do when a process is gone.
+        self._endpoint.close()
+        (self.dir / SYNCING).touch()
+        (self.dir / ALIVE).unlink()
+        try:
+            self._data.seal()
+        except OSError as error:
+            log.error("%s: its files are no copy after a reboot, for they are not on the disk: %s", self.me, error)
 
     def _superseded(self, by: places.Registration) -> None:
         """At once: what a former life still did would reach those who hear its successor."""

@@ -22,7 +22,7 @@ import prometheus_client as prom
 
 from ferry.contract import limits
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import INSTANCES, RunSettings
+from ferry.contract.documents import INSTANCES, SYNCING, RunSettings
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
@@ -40,7 +40,7 @@ CLAIM_SECONDS = 0.2
 """Between two attempts to claim the worker, while Redis is away."""
 
 END_SECONDS = 3.0
-"""Children that were told to end are killed after this; they leave within `node.LEAVE_SECONDS`."""
+"""Children that were told to end leave within `node.LEAVE_SECONDS`; after this only those stay that wait for the disk."""
 
 STEADY_SECONDS = 10.0
 """An instance that lived this long is started again at once."""
@@ -97,12 +97,22 @@ class Parent:
             time.sleep(0.05)
         for child in self._children.values():
             child.terminate()
-        for child in self._children.values():
-            try:
-                child.wait(timeout=END_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
+        until = time.monotonic() + END_SECONDS
+        for index, child in self._children.items():
+            self._end(index, child, until)
         return self._code
+
+    def _end(self, index: int, child: subprocess.Popen[bytes], until: float) -> None:
+        """Wait for a child that was told to end: until then, or as long as the disk may take."""
+        for seconds in (until - time.monotonic(), limits.SYNC_SECONDS):
+            try:
+                child.wait(timeout=max(seconds, 0.0))
+                return
+            except subprocess.TimeoutExpired:
+                if not (self._dir / str(index) / SYNCING).exists():
+                    break
+        log.error("instance %d.%d did not end in time: killed", self._worker, index)
+        child.kill()
 
     def _serve_metrics(self) -> None:
         around = self._surroundings
@@ -156,7 +166,8 @@ class Parent:
     def _start(self, index: int) -> None:
         directory = self._dir / str(index)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / ALIVE).unlink(missing_ok=True)
+        for name in (ALIVE, SYNCING):
+            (directory / name).unlink(missing_ok=True)
         child = subprocess.Popen(self._command(index))
         self._children[index] = child
         life = self._lives.setdefault(index, InstanceLife(restarts=-1))

@@ -8,8 +8,8 @@
     litter   vnode, life -> what of it         not needed any more, and still on the disk
 
 To drop a virtual node is to begin its next life: what belongs to the one before is not seen any more, and leaves the disk
-in pieces (`work`). Nothing is synced to the disk: the file survives the process, not a power cut. A reader sees one state
-of the file, and never waits.
+in pieces (`work`). Nothing is synced before a clean end: the file survives the process, not a power cut. A reader sees one
+state of the file, and never waits.
 """
 
 from __future__ import annotations

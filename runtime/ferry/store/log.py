@@ -2,7 +2,8 @@
 
 What was prepared must survive the process, so that a commit can be finished after a restart: a delta is logged before it
 is acknowledged, and forgotten when a later step proves that it is final. Files are written under
-another name and renamed; no fsync, replicas cover the loss of the machine. A file with a wrong checksum is absent.
+another name and renamed; no fsync before a clean end, replicas cover the loss of the machine. A file with a wrong checksum
+is absent.
 
     own file      | header | meta | the delta as an Arrow stream |
     in the arena  | header | meta | place | - - - - - - - - - - - > the delta as an Arrow stream

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -42,3 +42,17 @@ def sync(path: Path) -> int:
         return os.fstat(handle).st_size
     finally:
         os.close(handle)
+
+
+def sync_below(folder: Path) -> None:
+    """Have a folder, and all files and folders below it, on the disk; pages of files that are mapped, too.
+
+    What disappears meanwhile is left out.
+    """
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                sync_below(Path(entry.path))
+            elif entry.is_file(follow_symlinks=False):
+                sync(Path(entry.path))
+    sync(folder)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ferry.contract import limits
 from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import SpecRefused
 from ferry_operator.job import spec
@@ -237,8 +238,13 @@ def test_jobs_on_one_host_have_ports_of_their_own() -> None:
     ],
 )
 def test_state_volumes(volume: dict[str, Any], expected: Doc) -> None:
-    found = next(v for v in worker(kubernetes={"stateVolume": volume})["spec"]["volumes"] if v["name"] == "state")
+    pod = worker(kubernetes={"stateVolume": volume, "user": 1000})
+    found = next(v for v in pod["spec"]["volumes"] if v["name"] == "state")
     assert found == {"name": "state", **expected}
+    # Instances have time for the disk where their files are found again.
+    _, one = made(kubernetes={"stateVolume": volume, "user": 1000})
+    seconds = pod["spec"]["terminationGracePeriodSeconds"]
+    assert settings_of(one, UID, RELEASE).lasting == (seconds > limits.SYNC_SECONDS) == ("hostPath" in expected)
 
 
 def test_volumes_of_the_user_and_the_checkpoint_on_one_of_them() -> None:

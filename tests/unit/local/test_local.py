@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ferry.contract.documents import CheckpointSettings, RunSettings, TransportSettings
+from ferry.contract.documents import CheckpointSettings, RunSettings, SYNCING, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.local import environment
-from ferry_operator.local.cluster import reaper
+from ferry_operator.local.cluster import local, reaper
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
@@ -217,3 +217,54 @@ def test_the_transport_of_a_run(tmp_path: Path) -> None:
     directory.close(remove=True)
     wanted = TransportSettings("rdma", False, None, None, 2, 4096, "footer", 32 << 10, 8 << 10)
     assert settings.transport == wanted
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_a_worker_that_waits_for_the_disk_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: bool
+) -> None:
+    monkeypatch.setattr(local, "END_SECONDS", 0.3)
+    job = spec.load(JOB)
+    directory = RunDirectory(job, tmp_path)
+    settings = settings_for(job, Path("job.yaml"), directory, Options())
+    processes = Processes(f"test-{os.getpid()}-disk", tmp_path / "logs", {})
+    slow = Programs(
+        sidecar=("sh", "-c", "trap 'sleep 1; echo synced; exit' TERM; echo up; while :; do sleep 0.1; done")
+    )
+    cluster = LocalCluster(settings, processes, PrivateRedis(processes, tmp_path / "r", "s"), slow)
+    cluster.start_worker(0, 1)
+    while not last_lines(cluster.worker_log(0)):
+        pass
+    if syncs:
+        (settings.path / "workers" / "0" / "0").mkdir()
+        (settings.path / "workers" / "0" / "0" / SYNCING).touch()
+    cluster.close()
+    assert last_lines(cluster.worker_log(0)) == (["up", "synced"] if syncs else ["up"])
+    directory.close(remove=True)
+
+
+def test_the_directory_of_a_run_that_may_go_on_is_on_the_disk_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = set[str](), os.fsync
+
+    def note(handle: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    for sets in ([f"state.directory={tmp_path / 's'}"], list[str]()):
+        job = spec.load(JOB, sets)
+        directory = RunDirectory(job, tmp_path)
+        settings_for(job, Path("job.yaml"), directory, Options()).write()
+        for name in ("redis/appendonlydir", "checkpoint/offsets", "workers/0"):
+            (directory.path / name).mkdir(parents=True)
+            (directory.path / name / "1").touch()
+        directory.close(remove=False)
+        if not sets:
+            assert not synced, "nobody will look for it"
+        else:
+            wanted = ["redis", "redis/appendonlydir", "redis/appendonlydir/1", "checkpoint", "checkpoint/offsets"]
+            wanted += ["checkpoint/offsets/1", "run.json", ".", ".."]
+            assert synced == {str((directory.path / name).resolve()) for name in wanted}
+            synced.clear()

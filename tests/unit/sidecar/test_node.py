@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from ferry.channel.base import Lane, Message
 from ferry.contract import messages as m
+from ferry.contract.documents import SYNCING
 from ferry.contract.errors import Exhausted
 from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.contract.routing import Version
@@ -97,3 +99,39 @@ def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(SystemExit):
         one._pulse()
     assert sent == [m.Pulse(ME, 0), m.Pulse(ME, 3500)]
+
+
+def ending(directory: Path, lasting: bool, seal: Callable[[], None]) -> tuple[node.Node, list[str]]:
+    """A node whose loop ends at once, and what it does then."""
+    one, done = node.Node.__new__(node.Node), list[str]()
+    one.me, one.dir = ME, directory
+    one.settings = SimpleNamespace(lasting=lasting)  # type: ignore[assignment]
+    one._loop = (directory / ALIVE).touch  # type: ignore[method-assign]
+    one._peers = SimpleNamespace(leave=lambda: done.append("leave"))  # type: ignore[assignment]
+    one._endpoint = SimpleNamespace(close=lambda: done.append("close"))  # type: ignore[assignment]
+
+    def sealed() -> None:
+        done.append("seal" if (directory / SYNCING).exists() and not (directory / ALIVE).exists() else "unsaid")
+        seal()
+
+    one._data = SimpleNamespace(seal=sealed)  # type: ignore[assignment]
+    return one, done
+
+
+def test_an_instance_is_gone_for_the_others_before_it_waits_for_the_disk(tmp_path: Path) -> None:
+    one, done = ending(tmp_path, True, lambda: None)
+    assert one._live() == 0 and done == ["leave", "close", "seal"]
+
+
+def test_files_that_nobody_will_look_for_are_not_synced(tmp_path: Path) -> None:
+    one, done = ending(tmp_path, False, lambda: None)
+    assert one._live() == 0 and done == ["leave"]
+
+
+def test_a_disk_that_fails_at_the_end_is_said_and_no_crash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    one, done = ending(tmp_path, True, fail)
+    assert one._live() == 0 and done[-1] == "seal"
+    assert "no copy after a reboot" in caplog.text

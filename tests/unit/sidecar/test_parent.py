@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from ferry.contract import limits
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import SYNCING, RunSettings
 from ferry.contract.errors import Superseded
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
-from ferry.sidecar import ALIVE
+from ferry.sidecar import ALIVE, parent
 from ferry.sidecar.parent import Parent
 
 
@@ -122,3 +122,32 @@ def test_no_instance_is_started_before_the_worker_is_claimed(tmp_path: Path, mon
     monkeypatch.setattr(parent, "_serve_metrics", lambda: threading.Timer(0.3, parent._on_term).start())
     assert parent.run() == 0
     assert parent._starts == 0 and not parent._children and parent._life is None
+
+
+@pytest.mark.parametrize(
+    ("syncs", "sync_seconds", "code"),
+    [(True, 30.0, 0), (True, 0.3, -9), (False, 30.0, -9)],
+    ids=["the disk is slow", "and slower than it may be", "it does something else"],
+)
+def test_an_instance_that_waits_for_the_disk_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: bool, sync_seconds: float, code: int
+) -> None:
+    monkeypatch.setattr(parent, "END_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "SYNC_SECONDS", sync_seconds)
+    one = parent_of(tmp_path, 0)
+    directory = one._dir / "0"
+    directory.mkdir(parents=True)
+    if syncs:
+        (directory / SYNCING).touch()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"])
+    one._end(0, child, time.monotonic() + parent.END_SECONDS)
+    assert child.wait(10) == code
+
+
+def test_what_a_former_life_has_said_of_the_disk_is_forgotten(tmp_path: Path) -> None:
+    one = parent_of(tmp_path, 0)
+    (one._dir / "0").mkdir(parents=True)
+    (one._dir / "0" / SYNCING).touch()
+    one._supervise(100.0)
+    one._children[0].wait(10)
+    assert not (one._dir / "0" / SYNCING).exists()

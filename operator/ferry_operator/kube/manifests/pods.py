@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferry.contract import ports, variables
+from ferry.contract import limits, ports, variables
 from ferry.contract.documents import WORKERS
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_kubernetes import Resources
@@ -18,7 +18,10 @@ from ferry_operator.kube.manifests import parts
 from ferry_operator.kube.manifests.release import DIRECTORY, Installation
 
 GRACE_SECONDS = 15
-"""A driver finishes its epoch, a sidecar closes its files."""
+"""A driver finishes its epoch, an instance leaves."""
+
+LASTING_GRACE_SECONDS = GRACE_SECONDS + int(limits.SYNC_SECONDS)
+"""And has its files on the disk, where they are found again after a reboot of the node."""
 
 PYTHON = "python3"
 
@@ -65,6 +68,7 @@ def worker(job: Doc, spec: StreamJob, release: Installation, index: int, annotat
     pod = _pod(job, spec, release, names.worker_pod(name, index), names.WORKER_ROLE, index, noted)
     volumes = [*parts.base_volumes(spec, with_instances=True), _state_volume(job, spec), *parts.user_volumes(spec)]
     pod["spec"] |= {
+        "terminationGracePeriodSeconds": LASTING_GRACE_SECONDS if kubernetes.state_volume.lasting else GRACE_SECONDS,
         "restartPolicy": "Always",
         "initContainers": [*_owner_of_state(spec, release), _sidecar(job, spec, release, index)],
         "containers": [_executor(spec, release, index)],

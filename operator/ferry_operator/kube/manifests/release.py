@@ -82,7 +82,8 @@ def settings_of(job: StreamJob, uid: str, release: Installation) -> RunSettings:
         )
     place = _Place(names.run_name(job.metadata.name, uid), DIRECTORY)
     settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output or _output(job), one.events))
-    return replace(settings, secret=run_key(release, uid), redis=release.redis)
+    lasting = one.kubernetes.state_volume.lasting
+    return replace(settings, secret=run_key(release, uid), redis=release.redis, lasting=lasting)
 
 
 def _output(job: StreamJob) -> str:

@@ -16,7 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferry.contract.documents import DRIVER, INSTANCES, WORKERS, RunSettings
+from ferry.contract import limits
+from ferry.contract.documents import DRIVER, INSTANCES, SYNCING, WORKERS, RunSettings
 from ferry.contract.errors import NO_TRANSPORT, Refusal
 from ferry.contract.exit_codes import ExitCode
 from ferry.system import files
@@ -26,6 +27,9 @@ from ferry_operator.local.cluster.processes import ChildProcess, Processes, last
 
 YOUNG_SECONDS = 10.0
 """A worker that ends by itself sooner than this after its start has failed; the next start waits longer."""
+
+END_SECONDS = 4.0
+"""A sidecar that was told to end is killed after this, unless an instance of it waits for the disk."""
 
 REDIS_SECONDS = 1.0
 """Between two starts of Redis."""
@@ -137,7 +141,7 @@ class LocalCluster:
         """End a worker for good, and remove its state."""
         process = self._workers.pop(index, None)
         if process is not None:
-            self._processes.end(process, 4.0)
+            self._processes.end(process, END_SECONDS)
         self._failures.pop(index, None)
         shutil.rmtree(self._settings.worker_path(index), ignore_errors=True)
 
@@ -194,10 +198,18 @@ class LocalCluster:
             if process.code is None:
                 process.killed = True
                 process.popen.terminate()
-        for process in self._workers.values():
-            self._processes.end(process, 2.0)
+        asked = time.monotonic()
+        for index, process in self._workers.items():
+            while process.code is None and time.monotonic() - asked < self._patience(index):
+                time.sleep(0.02)
+            self._processes.kill(process)
         self._redis.close()
         self._processes.close()
+
+    def _patience(self, index: int) -> float:
+        """Seconds that a worker has to end: more while an instance of it waits for the disk."""
+        syncing = any(self._settings.worker_path(index).glob(f"*/{SYNCING}"))
+        return END_SECONDS + limits.SYNC_SECONDS if syncing else END_SECONDS
 
     def _wanted_instances(self, index: int) -> int:
         try:

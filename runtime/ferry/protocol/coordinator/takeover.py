@@ -69,7 +69,8 @@ class Takeover:
         if found.dead:
             driver.halt(
                 "unavailable",
-                f"no copy of virtual nodes {found.dead[:8]} (of {len(found.dead)}) as of {found.best} is left: "
+                f"no copy of virtual nodes {found.dead[:8]} (of {len(found.dead)}) as of {found.best} is left "
+                "(after a reboot files count only if the job was stopped before): "
                 "bring back the workers that held it, with their files, or make a new job",
             )
             return None

@@ -1,0 +1,221 @@
+"""Files of an instance in another boot of the machine: a copy after a clean end, and after no other one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ferry.contract import messages as m
+from ferry.contract.descriptors import OperatorDescriptor, Window
+from ferry.contract.epoch_times import EpochTimes
+from ferry.contract.names import CommitId
+from ferry.contract.routing import Version
+from ferry.process.shapes import shape_of
+from ferry.protocol.instance import machine as core
+from ferry.sidecar import data
+from ferry.sidecar.data import Data
+from ferry.spark.fragment import Fragmenter
+from ferry.store import seal
+from ferry.store.process import ProcessState
+from tests.unit.sidecar.test_data import ALL, ATTEMPT, DESCRIPTOR, ME, STEP, VNODES, settings_of
+from tests.unit.store.processes import Everything
+
+KEY, INPUT = pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64()), ("text", pa.string())])
+PROCESS = OperatorDescriptor(
+    "p", 1, "process", (("k", "int"),), Window(1, 1), process=shape_of("p", Everything(), KEY, [INPUT], None)
+)
+COMMITTED = CommitId(STEP, ATTEMPT)
+SAVED = core.Saved(1, COMMITTED, holds=ALL, released=0)
+
+
+class Machine:
+    """A machine on which one instance lives; `power` starts it anew."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "workers" / "0" / "0"
+        self.directory.mkdir(parents=True)
+        self._run = directory
+        self.boot_id = directory / "boot_id"
+        self._last: Data | None = None
+        self.power()
+
+    def power(self) -> None:
+        """Another boot. What the disk lacks is not lost here: nobody may rely on that it is there."""
+        self.boot_id.write_text(f"{os.urandom(8).hex()}\n")
+
+    def start(self, run: str = "j-1") -> Data:
+        settings = settings_of(self._run)
+        object.__setattr__(settings, "run", run)
+        if self._last is not None:
+            state = self._last.states[1]
+            assert isinstance(state, ProcessState)
+            state._entries.close()  # as the end of the process does
+        self._last = None
+        self._last = Data(
+            settings, ME, self.directory, [DESCRIPTOR, PROCESS], lambda *a: None, lambda *a: True, boot_id=self.boot_id
+        )
+        return self._last
+
+    def fill(self) -> Data:
+        """A life with an epoch in its state, and one in its log."""
+        one = self.start()
+        one.saved()
+        for number, (state, descriptor) in enumerate(zip(one.states, (DESCRIPTOR, PROCESS), strict=True)):
+            f = Fragmenter(descriptor, groups_max=1000)
+            columns: dict[str, list[Any]] = {"k": list(range(500)), "t": [1] * 500}
+            if number:
+                columns |= {"n": [1] * 500, "text": ["a"] * 500}
+            f.add(pa.record_batch(columns), ["k"], "t")
+            parts = [state.combine(f.drain())]
+            change, _ = state.delta(parts, EpochTimes(0, 0, STEP.epoch, 10), np.arange(VNODES))
+            state.apply(change, STEP.epoch, "x")
+        one.receive(delta := m.Delta(STEP, ATTEMPT, Version(1, 1), ME, (ME,), ALL, 0, 0), None)
+        one._computed[COMMITTED] = (empty := one.states[0].combine([]), np.zeros(VNODES + 1, np.int64))
+        assert not empty.num_rows
+        one._log.append(COMMITTED, "x", {"delta": m.encode(delta)}, empty)
+        one.perform(core.Save(SAVED))
+        return one
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def is_whole(one: Data) -> bool:
+    entries = [int(state.statistics()["entries"].sum()) for state in one.states]
+    if one.saved() != SAVED:
+        assert one.saved() == core.Saved() and entries == [0, 0] and one.logged() == ()
+        return False
+    assert entries[0] == 500 and entries[1] >= 500 and len(one.logged()) == 1
+    return True
+
+
+def test_a_clean_end_is_a_copy_in_another_boot(machine: Machine) -> None:
+    machine.fill().seal()
+    machine.power()
+    assert is_whole(machine.start())
+
+
+def test_an_unclean_end_is_none_and_says_so(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    machine.fill()
+    machine.power()
+    assert not is_whole(machine.start())
+    assert "did not end with a clean end" in caplog.text
+
+
+def test_a_start_breaks_the_seal_also_in_the_same_boot(machine: Machine) -> None:
+    machine.fill().seal()
+    assert is_whole(machine.start())
+    machine.power()
+    assert not is_whole(machine.start())
+
+
+def test_a_seal_is_good_for_one_start_in_another_boot(machine: Machine) -> None:
+    machine.fill().seal()
+    machine.power()
+    assert is_whole(machine.start())
+    assert is_whole(machine.start()), "a process that is killed comes back to its files"
+    machine.power()
+    assert not is_whole(machine.start())
+
+
+def test_the_seal_of_another_run_is_none(machine: Machine) -> None:
+    machine.fill().seal()
+    for run in ("j-2", "j-1"):
+        machine.power()
+        assert not is_whole(machine.start(run))
+
+
+def test_a_crash_between_the_sync_and_the_seal_leaves_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    one = machine.fill()
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(os, "replace", fail)
+        one.seal()
+    machine.power()
+    assert not is_whole(machine.start())
+
+
+@pytest.mark.parametrize("fails", ["break_open", "unlink"])
+def test_a_process_that_is_killed_while_it_breaks_the_seal_loses_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    machine.fill().seal()
+    machine.power()
+    killed = _killed_after(seal.break_open) if fails == "unlink" else _killed_after(lambda directory: None)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(seal, "break_open", killed)
+        machine.start()
+    if fails == "break_open":
+        machine.power()  # and nothing was changed yet
+    assert is_whole(machine.start())
+
+
+def _killed_after(act: Callable[[Path], None]) -> Callable[[Path], None]:
+    def killed(directory: Path) -> None:
+        act(directory)
+        raise KeyboardInterrupt
+
+    return killed
+
+
+def test_nothing_is_changed_before_the_seal_is_off_the_disk(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.fill().seal()
+    before = {p: p.stat().st_mtime_ns for p in machine.directory.rglob("*") if p.is_file()}
+    synced = Synced(monkeypatch)
+
+    def first_change(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(data, "DeltaLog", first_change)
+    with pytest.raises(KeyboardInterrupt):
+        machine.start()
+    assert not (machine.directory / seal.SEAL).exists()
+    assert synced.paths == [machine.directory], "the folder that it was in"
+    after = {p: p.stat().st_mtime_ns for p in machine.directory.rglob("*") if p.is_file()}
+    assert {p.name for p in before if before[p] != after.get(p)} == {seal.SEAL, "commit-record"}
+
+
+class Synced:
+    """What was synced, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: list[Path] = []
+        self.before_seal: set[Path] = set()
+        fsync, replace = os.fsync, os.replace
+
+        def note(handle: int) -> None:
+            fsync(handle)
+            self.paths.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+
+        def name(old: Path, new: Path) -> None:
+            if new.name == seal.SEAL:
+                self.before_seal = set(self.paths)
+            replace(old, new)
+
+        monkeypatch.setattr(os, "fsync", note)
+        monkeypatch.setattr(os, "replace", name)
+
+
+def test_all_files_and_folders_are_on_the_disk_before_the_seal_is_there(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machine.fill()
+    (machine.directory / "flight.sock").symlink_to("/dev/null")  # what is no file of its own
+    synced = Synced(monkeypatch)
+    one.seal()
+    below = {p for p in machine.directory.rglob("*") if p.name not in ("flight.sock", seal.SEAL)}
+    above = {machine.directory, tmp_path, tmp_path / "workers", tmp_path / "workers" / "0"}
+    hidden = machine.directory / f".{seal.SEAL}.tmp"
+    assert synced.before_seal == below | above | {hidden}
+    assert {p.name for p in below} >= {"data.mdb", "commit-record", "log", "state-0", "state-1"}
+    assert synced.paths[-1] == machine.directory, "it has its name on the disk, too"
