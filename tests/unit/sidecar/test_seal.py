@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ class Machine:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "workers" / "0" / "0"
-        self.directory.mkdir(parents=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._run = directory
         self.boot_id = directory / "boot_id"
         self._last: Data | None = None
@@ -219,3 +221,40 @@ def test_all_files_and_folders_are_on_the_disk_before_the_seal_is_there(
     assert synced.before_seal == below | above | {hidden}
     assert {p.name for p in below} >= {"data.mdb", "commit-record", "log", "state-0", "state-1"}
     assert synced.paths[-1] == machine.directory, "it has its name on the disk, too"
+
+
+@contextlib.contextmanager
+def disk(image: Path, folder: Path) -> Iterator[Path]:
+    """A file system in a file, which has what that disk would have; skips without the right to mount one."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-o", "loop", image, folder], capture_output=True).returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize(
+    ("ends", "whole"),
+    [("stopped", True), ("killed", False), ("stopped and started", False)],
+)
+def test_what_a_disk_has_after_a_power_cut(tmp_path: Path, ends: str, whole: bool) -> None:
+    image, kept = tmp_path / "disk", tmp_path / "kept"
+    with image.open("wb") as file:
+        file.truncate(512 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    with disk(image, tmp_path / "before") as folder:
+        machine = Machine(folder)
+        os.sync()
+        one = machine.fill()
+        if ends != "killed":
+            one.seal()
+        if ends == "stopped and started":
+            machine.start().perform(core.Drop(ALL))
+        # What the system has not written yet is in no file of the host.
+        subprocess.run(["cp", "--sparse=always", image, kept], check=True)
+    with disk(kept, tmp_path / "after") as folder:
+        again = Machine(folder)
+        assert (again.directory / seal.SEAL).exists() == whole
+        assert is_whole(again.start()) == whole
