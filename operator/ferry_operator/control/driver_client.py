@@ -1,4 +1,4 @@
-"""The driver of a job over HTTP: its status, the placement in force there, a new placement, a request to stop.
+"""The driver of a job over HTTP: its status, the placement in force there, a new placement, requests.
 
 A driver that does not answer is no error here but None or False, unless it was to take a placement. What was submitted is
 kept by the driver that accepted it, so that an operator that takes over knows what is in force though none wrote it down.
@@ -29,7 +29,11 @@ ANSWER_MAX = 300
 """Characters of a refusal that are passed on."""
 
 
-class PlacementRefused(Fault):
+class DriverRefuses(Fault):
+    """A driver answers, and does not do what it is asked for."""
+
+
+class PlacementRefused(DriverRefuses):
     """A driver answers, and does not take a placement."""
 
 
@@ -72,9 +76,32 @@ class DriverClient:
         except httpx.HTTPError:
             return False
 
+    def checkpoint(self, url: str, secret: str, name: str | None) -> int:
+        """Ask for a durable checkpoint as of the next epoch; its number. Raises DriverRefuses, Unreachable."""
+        answer = self._post(f"{url}/checkpoint", secret, "a checkpoint", {"name": name})
+        try:
+            return int(answer.json()["number"])
+        except (ValueError, TypeError, KeyError):
+            raise DriverRefuses(f"the driver gives no number for a checkpoint: {answer.text[:ANSWER_MAX]}") from None
+
+    def suspend(self, url: str, secret: str) -> None:
+        """Ask for a last checkpoint and the end after it, once or again. Raises DriverRefuses, Unreachable."""
+        self._post(f"{url}/suspend", secret, "to be suspended", None)
+
     def close(self) -> None:
         """Close the connections."""
         self._open.cache_clear()
+
+    def _post(self, url: str, secret: str, what: str, document: dict[str, Any] | None) -> httpx.Response:
+        try:
+            answer = self._ask("POST", url, secret, document)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"the driver was asked for {what}, and does not answer: {error}") from None
+        if not answer.is_success:
+            raise DriverRefuses(
+                f"the driver refuses {what} with {answer.status_code}: {answer.text.strip()[:ANSWER_MAX]}"
+            )
+        return answer
 
     def _ask(self, method: str, url: str, secret: str, document: dict[str, Any] | None = None) -> httpx.Response:
         return self._open(secret).request(method, url, json=document)

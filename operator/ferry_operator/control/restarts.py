@@ -1,4 +1,4 @@
-"""What the end of a driver means: the job's end, a refusal, a halt, or another start after a wait.
+"""What the end of a driver means: the job's end, a rest, a refusal, a halt, or another start after a wait.
 
 Pure: it is told what happened and when, and answers; it starts nothing and reads no clock.
 """
@@ -11,12 +11,13 @@ from typing import Literal
 from ferry.contract.backoff import back_off
 from ferry.contract.exit_codes import ExitCode
 
-Kind = Literal["finished", "stopped", "refused", "halted", "crashed", "failed"]
+Kind = Literal["finished", "stopped", "suspended", "refused", "halted", "crashed", "failed"]
 
 CODES: dict[int, Kind] = {
     ExitCode.FINISHED: "finished",
     ExitCode.REFUSED: "refused",
     ExitCode.HALTED: "halted",
+    ExitCode.SUSPENDED: "suspended",
 }
 """What the exit codes of a driver mean; every other one is a crash, after which another one goes on.
 
@@ -44,7 +45,7 @@ class Outcome:
     @property
     def ok(self) -> bool:
         """True when nothing went wrong."""
-        return self.kind in ("finished", "stopped")
+        return self.kind in ("finished", "stopped", "suspended")
 
 
 class RestartPolicy:
@@ -70,6 +71,8 @@ class RestartPolicy:
         match meaning(code):
             case "finished":
                 return Outcome("finished")
+            case "suspended":
+                return Outcome("suspended")
             case "refused":
                 return Outcome("refused", "the driver refused the pipeline or the job file")
             case "halted":

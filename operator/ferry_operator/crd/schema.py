@@ -44,6 +44,13 @@ COLUMNS: tuple[Schema, ...] = (
         "priority": 1,
         "description": "How long the last handover took.",
     },
+    {
+        "name": "Checkpoint",
+        "type": "date",
+        "jsonPath": ".status.checkpoint.at",
+        "priority": 1,
+        "description": "Age of the last durable checkpoint.",
+    },
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 )
 

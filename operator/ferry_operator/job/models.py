@@ -89,7 +89,8 @@ class Metadata(SpecPart):
     labels: dict[str, str] = Field(default_factory=dict, description="Labels, also put on the pods of the job.")
     annotations: dict[str, str] = Field(
         default_factory=dict,
-        description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain and ferry.dev/pins, and keeps "
+        description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain, ferry.dev/pins and "
+        "ferry.dev/checkpoint, and keeps "
         "notes of its own below ferry.dev/.",
     )
 

@@ -12,7 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-Phase = Literal["Pending", "Starting", "Running", "Moving", "Degraded", "Finished", "Failed", "Deleting"]
+Phase = Literal[
+    "Pending", "Starting", "Running", "Moving", "Degraded", "Suspending", "Suspended", "Finished", "Failed", "Deleting"
+]
 
 CONDITIONS = ("Ready", "Progressing", "Handover", "Degraded", "ReplicasInSync")
 """Types of the conditions, in the order in which they are written."""
@@ -22,6 +24,9 @@ MESSAGE_MAX = 4096
 
 REASON_MAX = 1024
 """Characters of a reason that comes from sidecars."""
+
+NAME_MAX = 253
+"""Characters of the name of a checkpoint."""
 
 
 class _Report(BaseModel):
@@ -67,6 +72,24 @@ class TransportStatus(_Report):
     )
 
 
+class CheckpointReport(_Report):
+    """The last complete durable checkpoint of the job."""
+
+    number: int = Field(default=0, ge=0, description="Its number; each one of a job has a higher one.")
+    name: str | None = Field(
+        default=None, max_length=NAME_MAX, description="What it was called, if somebody asked for it."
+    )
+    epoch: int = Field(default=-1, ge=-1, description="The state in it is as of the end of this epoch.")
+    at: str | None = Field(
+        default=None,
+        max_length=32,
+        description="When it was complete, in UTC to the second.",
+        json_schema_extra={"format": "date-time"},
+    )
+    bytes: int = Field(default=0, ge=0, description="Bytes that were written for it.")
+    total_bytes: int = Field(default=0, ge=0, description="Bytes that a restore reads.")
+
+
 class JobStatus(_Report):
     """What the operator saw and is about to do."""
 
@@ -104,6 +127,9 @@ class JobStatus(_Report):
         description="`spec.pipeline.version` of the spec in force; without one, a digest of module or file, args and image.",
     )
     transport: TransportStatus | None = Field(default=None, description="What carries the links between the sidecars.")
+    checkpoint: CheckpointReport | None = Field(
+        default=None, description="The last complete durable checkpoint; it is there also while nothing runs."
+    )
     conditions: tuple[Condition, ...] = Field(
         default=(), max_length=16, description="Ready, Progressing, Handover, Degraded, ReplicasInSync."
     )

@@ -6,6 +6,7 @@ might still be put on it, its version: one that is late, or from an operator tha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -13,10 +14,11 @@ from typing import assert_never
 from ferry.contract.addresses import netloc
 from ferry.contract.errors import Unreachable
 from ferry_operator.control import decide as d
-from ferry_operator.control.driver_client import DriverClient
+from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
-from ferry_operator.kube.api import names
+from ferry_operator.kube.api import names, redis
 from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import CheckpointAnswer, CheckpointRequest, RunNote
 from ferry_operator.kube.api.port import (
     BUDGETS,
     CONFLICT,
@@ -37,18 +39,24 @@ from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.plan import (
+    BeginRun,
     DeletePod,
     DropPod,
     EndDriver,
+    EndRun,
     KeepSpec,
     MakeBudget,
     NoteWithoutSurge,
     Refuse,
     Step,
+    Suspend,
+    TakeCheckpoint,
     TakeOwnership,
     WriteSettings,
 )
 from ferry_operator.kube.store import Store
+
+log = logging.getLogger("ferry.operator")
 
 YOUNG_SECONDS = 60.0
 """A worker's pod that ended sooner than this after it was made has failed; the next one waits longer."""
@@ -73,7 +81,7 @@ class KubeCluster:
     view: JobView
 
     def do(self, step: Step) -> None:
-        """Do one step. Raises ApiError, Deposed, PlacementRefused, Unreachable."""
+        """Do one step. Raises ApiError, Deposed, DriverRefuses, Unreachable."""
         match step:
             case d.StartWorker(index, instances):
                 self.start_worker(index, instances)
@@ -103,6 +111,14 @@ class KubeCluster:
                 self._annotate_job({names.LAST_GOOD: text, names.REFUSED: None})
             case Refuse(text, _):
                 self._annotate_job({names.REFUSED: text})
+            case TakeCheckpoint(request):
+                self._take_checkpoint(request)
+            case Suspend():
+                self.link.suspend(self._url("to be suspended"), self._key())
+            case EndRun(note, _):
+                self._annotate_job({names.RUN: note.text()})
+            case BeginRun(note):
+                self._begin_run(note)
             case _:
                 assert_never(step)
 
@@ -135,7 +151,7 @@ class KubeCluster:
         self._annotate(pod, {names.REPLACE: why})
         url = driver_url(self.view.seen, self.view.effective.job)
         if url is not None and self.view.seen.status is not None:
-            self.link.stop(url, run_key(self.release, self.view.seen.uid))
+            self.link.stop(url, self._key())
         self._delete(pod)
 
     def _pod_of_worker(self, index: int, notes: dict[str, str]) -> Doc:
@@ -170,10 +186,32 @@ class KubeCluster:
             self._annotate(driver, {names.SETTINGS: fingerprint})
 
     def _submit(self, action: d.SubmitDesired) -> None:
+        self.link.submit(self._url(f"placement {action.number}"), self._key(), action, self.token)
+
+    def _take_checkpoint(self, request: CheckpointRequest) -> None:
+        try:
+            number = self.link.checkpoint(self._url("a checkpoint"), self._key(), request.name)
+            answer = CheckpointAnswer(request.id, number)
+        except DriverRefuses as error:
+            answer = CheckpointAnswer(request.id, refused=str(error))
+        self._annotate_job({names.ANSWERED: answer.text()})
+
+    def _begin_run(self, note: RunNote) -> None:
+        """What the old run has left in Redis is nobody's any more: whether it can be deleted matters little."""
+        problem = redis.forget(self.release.redis, self.view.seen.run)
+        if problem is not None:
+            log.info("%s: what the run %s left in Redis stays: %s", self.view.seen.name, self.view.seen.run, problem)
+        # A spec that is good for the old run says nothing of what may be changed in the new one.
+        self._annotate_job({names.RUN: note.text(), names.LAST_GOOD: None, names.REFUSED: None})
+
+    def _url(self, what: str) -> str:
         url = driver_url(self.view.seen, self.view.effective.job)
         if url is None:
-            raise Unreachable(f"placement {action.number}: the driver has no address")
-        self.link.submit(url, run_key(self.release, self.view.seen.uid), action, self.token)
+            raise Unreachable(f"{what}: the driver has no address")
+        return url
+
+    def _key(self) -> str:
+        return run_key(self.release, self.view.seen.uid)
 
     def _job(self) -> StreamJob:
         assert self.view.effective.job is not None

@@ -10,22 +10,28 @@
 | WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
 | MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
 | EndDriver | it hangs; or its pod is out of date, and no worker's is |
+| TakeCheckpoint | somebody asked for a checkpoint, and the driver was not told yet |
+| Suspend | the job is to be suspended, and its driver answers: it takes a last checkpoint, and ends |
+| EndRun | it has: what pods hold is not needed any more, and they go |
+| BeginRun | the pods of such a run are gone: from then on the job is at its next run, which begins when it is resumed |
 | NoteWithoutSurge | a worker is replaced without a surge worker, for lack of room |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never, get_args
 
 from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
 from ferry_operator.control.restarts import meaning
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.notes import CheckpointRequest, RunNote, pending
 from ferry_operator.kube.observe.effective_spec import last_good, refusal
 from ferry_operator.kube.observe.facts import Pod, Problem
 from ferry_operator.kube.observe.lifecycle import end_message
+from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words
 from ferry_operator.kube.observe.view import JobView
 
 IMAGE_SECONDS = 300.0
@@ -100,9 +106,36 @@ class NoteWithoutSurge:
     pod: Pod
 
 
-Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings
+@dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Ask the driver for a checkpoint, and note its answer."""
 
-Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod
+    request: CheckpointRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Ask the driver for a last checkpoint, and to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """Note on the job that its run is over."""
+
+    note: RunNote
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRun:
+    """Forget a run that is over, and note on the job that it is at the next one, of which nothing is known yet."""
+
+    note: RunNote
+
+
+Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | TakeCheckpoint | Suspend | BeginRun
+
+Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod | EndRun
 
 QUIET = get_args(Note)
 """Book-keeping: not worth a line in status or an event."""
@@ -120,8 +153,13 @@ def plan(view: JobView, token: int) -> list[Step]:
     claims = [TakeOwnership(pod) for pod in here if pod.number(names.TOKEN) != token and pod.ended is None]
     if claims:
         return steps + list(claims)  # pods change by it: what is decided next has to know the new version
-    if view.observed is None or view.revisions is None:
+    if view.stage is Stage.OVER:
+        note = RunNote(seen.note.number + 1, before=seen.note.before)
+        return steps + ([DeletePod(pod, "the job is suspended") for pod in here] if seen.pods else [BeginRun(note)])
+    if view.stage is Stage.SUSPENDED or view.observed is None or view.revisions is None:
         return steps
+    if view.stage is Stage.GOING:
+        return steps + list(_suspend(view))
     if view.lifecycle.end == "Finished":
         return steps + [DeletePod(pod, "the job has finished") for pod in here if pod.worker is not None]
     refused = _refusal(view)
@@ -131,10 +169,28 @@ def plan(view: JobView, token: int) -> list[Step]:
     steps += _books(view, actions)
     steps += actions
     steps += _replace_workers(view)
+    wanted = pending(seen.annotations)
+    if wanted is not None and seen.status is not None:
+        steps.append(TakeCheckpoint(wanted))
     return steps
 
 
-def _books(view: JobView, actions: Sequence[d.Action]) -> Iterator[Step]:
+def _suspend(view: JobView) -> Iterator[Step]:
+    """Until the driver has ended with its last checkpoint, what it needs for that is kept, and made again."""
+    driver = view.seen.driver
+    if driver is not None and at_rest(driver):
+        yield EndRun(replace(view.seen.note, over=True, before=view.effective.began_from), last_words(driver))
+        return
+    kept = [one for one in _actions(view) if not isinstance(one, d.StopWorker | d.SetInstances)]
+    yield from _books(view, kept, keep=False)
+    yield from kept
+    if driver is not None and view.hangs is not None:
+        yield EndDriver(driver, view.hangs)
+    elif view.seen.status is not None:
+        yield Suspend()
+
+
+def _books(view: JobView, actions: Sequence[d.Action], keep: bool = True) -> Iterator[Step]:
     seen, effective, revisions, driver = view.seen, view.effective, view.revisions, view.seen.driver
     assert revisions is not None and effective.job is not None and view.observed is not None
     noted = driver.annotations.get(names.SETTINGS) if driver is not None else None
@@ -144,7 +200,7 @@ def _books(view: JobView, actions: Sequence[d.Action]) -> Iterator[Step]:
             break
     if not seen.budget:
         yield MakeBudget()
-    if not effective.good and proven(view):
+    if keep and not effective.good and proven(view):
         yield KeepSpec(last_good(effective.job))
 
 
@@ -277,7 +333,19 @@ def describe(step: Step) -> str:
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
         case Refuse(_, message):
             return f"refuse the new spec: {message}"
-        case TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
+        case EndRun(_, message):
+            return f"the pods go: {message}"
+        case Suspend():
+            return "wait for the last checkpoint"
+        case (
+            TakeOwnership()
+            | KeepSpec()
+            | MakeBudget()
+            | NoteWithoutSurge()
+            | WriteSettings()
+            | TakeCheckpoint()
+            | BeginRun()
+        ):
             return type(step).__name__
         case _:
             assert_never(step)

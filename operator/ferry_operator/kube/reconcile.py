@@ -15,8 +15,8 @@ from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, SpecRefused
 from ferry_operator.control import decide as d
-from ferry_operator.control.driver_client import DriverClient, PlacementRefused
-from ferry_operator.kube.api import names, redis
+from ferry_operator.control.driver_client import DriverClient, DriverRefuses, PlacementRefused
+from ferry_operator.kube.api import redis
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import CONFLICT, EVENTS, FORBIDDEN, JOBS, NOT_FOUND, PODS, Api, ApiError, tolerate
 from ferry_operator.kube.cluster import KubeCluster, driver_url
@@ -24,6 +24,7 @@ from ferry_operator.kube.manifests.release import Installation, run_key
 from ferry_operator.kube.metrics import JobSample, Metrics
 from ferry_operator.kube.observe import effective_spec
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, Problem
+from ferry_operator.kube.observe.suspension import Stage, asked, at_rest
 from ferry_operator.kube.observe.view import REDIS_REFUSES, AbsenceTimers, JobView, Seen, look
 from ferry_operator.kube.plan import Step, WriteSettings, describe, plan
 from ferry_operator.kube.report import events
@@ -53,6 +54,8 @@ class Memory:
     """What is kept of a job between two passes: clocks and caches. A new operator begins without."""
 
     uid: str
+    run: str = ""
+    """name of the last one that was seen"""
     timers: AbsenceTimers = field(default_factory=AbsenceTimers)
     errors: tuple[Problem, ...] = ()
     """of the last pass"""
@@ -91,7 +94,7 @@ class Reconciler:
         memory = self._memories.get(name)
         if memory is not None and (job is None or job["metadata"]["uid"] != memory.uid):
             self.metrics.jobs.forget(name)
-            if not self._forget(name, memory.uid):
+            if not self._forget(name, memory.run):
                 return CALM_SECONDS
             memory = self._memories.pop(name) and None
         if job is None:
@@ -99,6 +102,7 @@ class Reconciler:
         if memory is None:
             memory = self._memories.setdefault(name, Memory(job["metadata"]["uid"]))
         view = self._look(job, memory)
+        memory.run = view.seen.run
         steps = plan(view, self.token)
         written = report(view, steps, self.token, self.release.image)
         self._write(view, written, memory)
@@ -129,7 +133,8 @@ class Reconciler:
         seen = Seen(job, pods, self.store.nodes, self.store.has_budget(name, uid), None, None, now, memory.errors)
         status, submitted = self._ask_driver(driver_url(seen, effective.job), seen, memory)
         seen = replace(seen, status=status, submitted=submitted)
-        if status is None and not seen.deleting and seen.before.phase != "Finished":
+        rests = seen.note.over or at_rest(seen.driver) or (asked(job) and not pods) or seen.before.phase == "Finished"
+        if status is None and not seen.deleting and not rests:
             seen = replace(seen, problems=(*seen.problems, *self._ask_redis(memory, now)))
         return look(seen, effective, revisions, memory.timers)
 
@@ -233,7 +238,7 @@ class Reconciler:
                 continue  # what is started reads the settings
             try:
                 cluster.do(step)
-            except (ApiError, PlacementRefused) as error:
+            except (ApiError, DriverRefuses) as error:
                 if isinstance(error, ApiError) and error.status == 0:
                     raise
                 errors.append(error)
@@ -258,11 +263,11 @@ class Reconciler:
                 self.store.gone(PODS, {"metadata": {"name": pod.name, "uid": pod.uid}})
         return bool(pods)
 
-    def _forget(self, name: str, uid: str) -> bool:
+    def _forget(self, name: str, run: str) -> bool:
         """Let Redis forget the run of a job that is gone, once nothing of it writes there; False: not yet."""
         if self._left_over(name) and self.store.job(name) is None:
             return False
-        problem = redis.forget(self.release.redis, names.run_name(name, uid))
+        problem = redis.forget(self.release.redis, run)
         if problem is not None:
             log.info("%s: what its run left in Redis stays: %s", name, problem)
         return True
@@ -277,7 +282,9 @@ def _expect(step: d.SubmitDesired, memory: Memory) -> None:
 
 
 def _problem(error: Fault) -> Problem:
-    return Problem("PlacementRefused" if isinstance(error, PlacementRefused) else "ApiRefused", str(error))
+    if isinstance(error, DriverRefuses):
+        return Problem("PlacementRefused" if isinstance(error, PlacementRefused) else "DriverRefuses", str(error))
+    return Problem("ApiRefused", str(error))
 
 
 def _sample(view: JobView, written: StatusReport) -> JobSample:
@@ -292,7 +299,7 @@ def again_after(repeats: int) -> float:
 
 def _pause(view: JobView) -> float | None:
     """Until the next pass, when nothing was to be done."""
-    if view.lifecycle.end is not None or view.seen.paused:
+    if view.lifecycle.end is not None or view.seen.paused or view.stage is Stage.SUSPENDED:
         return None
     wait = view.lifecycle.retry_at - view.seen.now
     if view.lifecycle.retry_at and wait > 0:

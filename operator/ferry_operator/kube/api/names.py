@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 Doc = dict[str, Any]
@@ -34,7 +35,11 @@ EPOCH = "ferry.dev/epoch"
 REPLACE = "ferry.dev/replace"
 """On the driver: why it is being replaced, so that its end is not the job's."""
 
-# On the StreamJob. The first three are written by the operator, the others by users.
+# On the StreamJob. The first four are written by the operator, the others by users.
+RUN = "ferry.dev/run"
+"""Which of the job's runs it is at (`observe.suspension`); without it, at the first one."""
+ANSWERED = "ferry.dev/checkpoint-answered"
+"""The last request for a checkpoint that the driver was told of, and what it said."""
 LAST_GOOD = "ferry.dev/last-good-spec"
 """The last spec under which an epoch was finished."""
 REFUSED = "ferry.dev/refused"
@@ -45,6 +50,9 @@ DRAIN = "ferry.dev/drain"
 """Workers that are to be emptied and stay: '1,3'."""
 PINS = "ferry.dev/pins"
 """Instances that are to lead a virtual node: '3=1.0,7=0.0'."""
+
+CHECKPOINT = "ferry.dev/checkpoint"
+"""A checkpoint that is to be taken now: {"id": ..., "name": ...}; every id is asked for once."""
 
 
 def labels(job: str, role: str, worker: int | None = None) -> dict[str, str]:
@@ -78,6 +86,7 @@ def budget(job: str) -> str:
     return f"{job}-workers"
 
 
-def run_name(job: str, uid: str) -> str:
-    """The run of a StreamJob: another one of the same name is another run."""
-    return f"{job}-{uid.replace('-', '')[:8]}"
+def run_name(job: str, uid: str, number: int = 1) -> str:
+    """A run of a StreamJob: another one of the same name has other runs, and each time it was suspended begins one."""
+    text = uid.replace("-", "") if number == 1 else sha256(f"{uid} {number}".encode()).hexdigest()
+    return f"{job}-{text[:8]}"

@@ -16,6 +16,7 @@ from ferry.contract.errors import SpecRefused
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.kube.api import names
+from ferry_operator.kube.api.notes import RunNote
 
 USER = 10001
 """User and group of the runtime image."""
@@ -80,10 +81,13 @@ def settings_of(job: StreamJob, uid: str, release: Installation) -> RunSettings:
         raise SpecRefused(
             "spec.kubernetes.stateVolume: a directory of the node is given to a user: set kubernetes.user"
         )
-    place = _Place(names.run_name(job.metadata.name, uid), DIRECTORY)
+    note = RunNote.read(job.metadata.annotations)
+    place = _Place(names.run_name(job.metadata.name, uid, note.number), DIRECTORY)
     settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output or _output(job), one.events))
-    lasting = one.kubernetes.state_volume.lasting
-    return replace(settings, secret=run_key(release, uid), redis=release.redis, lasting=lasting)
+    lasting, begins = one.kubernetes.state_volume.lasting, note.restore_from(one.restore_from)
+    return replace(
+        settings, secret=run_key(release, uid), redis=release.redis, lasting=lasting, restore_from=begins
+    )
 
 
 def _output(job: StreamJob) -> str:

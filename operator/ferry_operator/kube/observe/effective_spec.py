@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -37,6 +37,8 @@ class EffectiveSpec:
     problem: Problem | None = None
     fallback: Revisions | None = None
     """of the last good spec, while that is another spec than the one in force"""
+    began_from: str | None = None
+    """`restoreFrom` as it was when the run began"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,10 @@ class Revisions:
 
 
 def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> EffectiveSpec:
-    """The spec of a StreamJob object that is in force; `revise` may raise SpecRefused."""
+    """The spec of a StreamJob object that is in force; `revise` may raise SpecRefused.
+
+    While a job is being suspended, that is the last good one: what else was changed holds when it is resumed.
+    """
     annotations = document["metadata"].get("annotations") or {}
     last = _last_good(document, annotations.get(names.LAST_GOOD))
     try:
@@ -67,15 +72,23 @@ def in_force(document: Doc, revise: Callable[[StreamJob], Revisions]) -> Effecti
     except SpecRefused as error:
         text = str(error).replace("\n", "; ")
         also = ": the last good spec stays in force" if last is not None else ""
-        return EffectiveSpec(last, newest=False, good=True, problem=Problem("SpecRefused", text + also))
+        return replace(_of(last), newest=False, problem=Problem("SpecRefused", text + also))
     if last is None:
-        return EffectiveSpec(job, newest=True, good=False)
+        # How many workers there are while they go to rest is not told by a spec that wants none.
+        sized = job.model_copy(update={"spec": job.spec.model_copy(update={"workers": max(1, job.spec.workers)})})
+        return EffectiveSpec(sized, newest=True, good=False, began_from=job.spec.restore_from)
+    if job.spec.suspended:
+        return _of(last)
     no = _refusal(annotations.get(names.REFUSED))
     if no is not None and no[0] == mine.both:
         text = f"{no[1]}: the last good spec stays in force; another spec.restartNonce tries this one again"
-        return EffectiveSpec(last, newest=False, good=True, problem=Problem("SpecRefused", text))
+        return replace(_of(last), newest=False, problem=Problem("SpecRefused", text))
     same = not changes.classify(last.spec, job.spec)
-    return EffectiveSpec(job, newest=True, good=same, fallback=None if same else revise(last))
+    return replace(_of(last), job=job, good=same, fallback=None if same else revise(last))
+
+
+def _of(last: StreamJob | None) -> EffectiveSpec:
+    return EffectiveSpec(last, newest=True, good=True, began_from=None if last is None else last.spec.restore_from)
 
 
 def last_good(job: StreamJob) -> str:

@@ -58,6 +58,8 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     kind = meaning(pod.ended.code)
     if kind == "finished":
         return DriverLifecycle(False, end="Finished")
+    if kind == "suspended":
+        return DriverLifecycle(False, may_start=True)  # should it not be suspended any more: the workers have the state
     changed = pod.annotations.get(names.REVISION) != revision
     message = end_message(pod)
     if kind in ("refused", "halted") and not changed:

@@ -12,6 +12,7 @@ from ferry_operator.job.quantities import Duration
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import RunNote
 from ferry_operator.kube.observe.effective_spec import EffectiveSpec, Revisions
 from ferry_operator.kube.observe.facts import OVERDUE_SECONDS, SILENT_SECONDS, KubeNode, Pod, Problem
 from ferry_operator.kube.observe.lifecycle import DriverLifecycle, hangs, lifecycle_of
@@ -22,6 +23,7 @@ from ferry_operator.kube.observe.rolling import (
     plan_replacement,
     worker_pods,
 )
+from ferry_operator.kube.observe.suspension import Stage, stage
 
 UNKNOWN_SECONDS = 60.0
 """While no driver answers, a worker on a silent node may be the last to hold something: it is given up after this."""
@@ -81,9 +83,20 @@ class Seen:
         return tuple(sorted(found, key=lambda pod: pod.worker or 0))
 
     @property
+    def note(self) -> RunNote:
+        """Which of its runs the job is at."""
+        return RunNote.read(self.annotations)
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        return names.run_name(self.name, self.uid, self.note.number)
+
+    @property
     def before(self) -> JobStatus:
-        """The status that was written last."""
-        return JobStatus.read(self.job.get("status"))
+        """The status that was written last; the epochs of another run are none of this one's."""
+        found = JobStatus.read(self.job.get("status"))
+        return found if found.run in (None, self.run) else found.model_copy(update={"epoch": None, "generation": None})
 
     @property
     def deleting(self) -> bool:
@@ -118,6 +131,12 @@ class JobView:
     """workers that had to leave a node a moment ago"""
     standing: float = 0.0
     """seconds for which a spec that is not good yet has made no progress"""
+    stage: Stage = Stage.RUNS
+
+    @property
+    def suspending(self) -> bool:
+        """It is not to run, or its run has ended."""
+        return self.stage is not Stage.RUNS
 
 
 @dataclass(slots=True)
@@ -175,10 +194,11 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     lost = {pod.name: why for pod in seen.pods if (why := _lost(pod, seen)) is not None}
     driver = seen.driver if seen.driver is not None and seen.driver.name not in lost else None
     revision = revisions.driver if revisions is not None else ""
-    before = seen.before
-    lifecycle = lifecycle_of(driver, revision, before.epoch, before.phase == "Finished", seen.now)
+    before, finished = seen.before, seen.before.phase == "Finished"
+    lifecycle = lifecycle_of(driver, revision, before.epoch, finished, seen.now)
+    at = Stage.RUNS if finished else stage(seen.job, seen.note, seen.pods, before.epoch is not None)
     if effective.job is None or revisions is None:
-        return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost)
+        return JobView(seen, effective, None, lifecycle, RollingReplacement(0), None, lost, stage=at)
     one = effective.job.spec
     running, status = [pod for pod in seen.workers if _runs(pod, lost)], _stays(seen)
     workers = worker_pods(one.workers, running, revisions.worker, status)
@@ -209,6 +229,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         hangs=why,
         resting=resting,
         standing=standing,
+        stage=at,
     )
 
 

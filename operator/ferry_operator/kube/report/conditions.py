@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
+from ferry_operator.kube.observe.lifecycle import AGAIN
+from ferry_operator.kube.observe.suspension import Stage
 from ferry_operator.kube.observe.view import STALLED_SECONDS, JobView
 from ferry_operator.kube.plan import QUIET, Step, describe, ready
 
@@ -14,6 +16,8 @@ Truth = Literal["True", "False", "Unknown"]
 
 PROBLEMS_MAX = 3
 """Problems that one message tells of; the others are counted."""
+
+WAITS = "the driver takes a last durable checkpoint, and ends"
 
 STUCK_SECONDS = 45.0
 """A pod whose containers are not there so long after it was made waits for something, such as a volume."""
@@ -56,6 +60,10 @@ def _problems(view: JobView) -> Iterable[Problem]:
     if view.effective.problem is not None:
         yield view.effective.problem
     yield from view.seen.problems
+    if view.stage is Stage.GOING and view.lifecycle.end is not None:
+        yield Problem(
+            "CannotSuspend", f"no driver can take the last checkpoint, and the workers stay as they are; {AGAIN}"
+        )
     if view.rolling.stuck:
         yield Problem("NoRoom", "a worker has to leave its pod, and no other one can take its state")
     status = view.seen.status
@@ -78,6 +86,8 @@ def _problems(view: JobView) -> Iterable[Problem]:
 def _ready(view: JobView, problems: Sequence[Problem]) -> UntimedCondition:
     if view.seen.deleting:
         return UntimedCondition("Ready", "False", "Deleting")
+    if view.stage in (Stage.SUSPENDED, Stage.OVER):
+        return UntimedCondition("Ready", "False", "Suspended", _suspended(view))
     if view.lifecycle.end is not None:
         return UntimedCondition(
             "Ready", "False", view.lifecycle.end, view.lifecycle.problem.message if view.lifecycle.problem else ""
@@ -86,6 +96,8 @@ def _ready(view: JobView, problems: Sequence[Problem]) -> UntimedCondition:
         status = view.seen.status
         assert status is not None
         return UntimedCondition("Ready", "True", "Running", f"generation {status.generation} leads all virtual nodes")
+    if view.stage is Stage.GOING and not problems:
+        return UntimedCondition("Ready", "False", "Suspending", WAITS)
     for one in problems:
         if one.reason == NO_TRANSPORT_REASON:
             return UntimedCondition("Ready", "False", one.reason, one.message)
@@ -96,13 +108,25 @@ def _ready(view: JobView, problems: Sequence[Problem]) -> UntimedCondition:
     return UntimedCondition("Ready", "False", "Starting", "no driver answers yet")
 
 
+def _suspended(view: JobView) -> str:
+    last = view.seen.before.checkpoint
+    known = f"; the last one that was seen is {last.number}, as of epoch {last.epoch}" if last is not None else ""
+    return f"it goes on from its latest durable checkpoint when it is resumed{known}"
+
+
 def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
     if view.seen.deleting:
         return UntimedCondition("Progressing", "True", "Deleting")
     if view.seen.paused:
         return UntimedCondition("Progressing", "False", "Paused", "the annotation ferry.dev/paused is 'true'")
+    if view.stage is Stage.SUSPENDED:
+        return UntimedCondition("Progressing", "False", "Suspended")
     if view.lifecycle.end is not None:
         return UntimedCondition("Progressing", "False", view.lifecycle.end)
+    if view.suspending:
+        return UntimedCondition(
+            "Progressing", "True", "Suspending", WAITS if view.stage is Stage.GOING else "its pods go"
+        )
     if any(not isinstance(step, QUIET) for step in steps):
         return UntimedCondition("Progressing", "True", "Acting", intended(steps) or "")
     rolling = view.rolling
@@ -123,6 +147,8 @@ def _progressing(view: JobView, steps: Sequence[Step]) -> UntimedCondition:
 
 def _handover(view: JobView) -> UntimedCondition:
     count = moving(view)
+    if view.stage in (Stage.SUSPENDED, Stage.OVER):
+        return UntimedCondition("Handover", "False", "Suspended")
     if view.seen.status is None:
         # What was on its way still is, as far as anybody knows: its end is told once a driver answers again.
         before = view.seen.before.condition("Handover")
@@ -148,7 +174,8 @@ def _degraded(problems: Sequence[Problem]) -> UntimedCondition:
 def _in_sync(view: JobView) -> UntimedCondition:
     status, effective = view.seen.status, view.effective
     if status is None or effective.job is None:
-        return UntimedCondition("ReplicasInSync", "Unknown", "NoDriver")
+        rests = view.stage in (Stage.SUSPENDED, Stage.OVER)
+        return UntimedCondition("ReplicasInSync", "Unknown", "Suspended" if rests else "NoDriver")
     wanted, workers = effective.job.spec.state.replicas, effective.job.spec.workers
     alive = frozenset(status.alive)
     copies = [sum(i in alive for i in in_sync) for in_sync, _ in status.groups]

@@ -17,14 +17,18 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
 from ferry_operator.kube.plan import (
+    BeginRun,
     DeletePod,
     DropPod,
     EndDriver,
+    EndRun,
     KeepSpec,
     MakeBudget,
     NoteWithoutSurge,
     Refuse,
     Step,
+    Suspend,
+    TakeCheckpoint,
     TakeOwnership,
     WriteSettings,
     describe,
@@ -55,6 +59,8 @@ def changes(report: StatusReport) -> Iterator[Notice]:
         match condition.type, condition.status:
             case "Ready", "True":
                 yield Notice("Normal", "Ready", condition.message)
+            case "Ready", _ if condition.reason in ("Suspending", "Suspended"):
+                continue  # as was asked
             case "Ready", _ if old is not None and old.status == "True":
                 yield Notice("Warning", "NotReady", f"{condition.reason}: {condition.message}")
             case "Handover", "True" if old is None or old.status != "True":
@@ -68,6 +74,7 @@ def changes(report: StatusReport) -> Iterator[Notice]:
             case "Progressing", "False" if condition.reason == "Paused":
                 yield Notice("Normal", "Paused", condition.message)
     yield from _transport_changes(now.transport, before.transport)
+    yield from _checkpoint_changes(report)
     if now.phase != before.phase and now.phase == "Finished":
         yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
 
@@ -77,6 +84,16 @@ def news(problems: Sequence[Problem], before: Sequence[Problem]) -> Iterator[Not
     for one in problems:
         if one not in before:
             yield Notice("Warning", one.reason, one.message)
+
+
+def _checkpoint_changes(report: StatusReport) -> Iterator[Notice]:
+    """The first checkpoint of a job, those that somebody asked for, and what a run began from."""
+    now, before = report.status.checkpoint, report.before.checkpoint
+    if now is not None and (before is None or before.number != now.number) and (before is None or now.name):
+        called = f"{now.number} ({now.name})" if now.name else str(now.number)
+        yield Notice("Normal", "CheckpointComplete", f"{called}, as of epoch {now.epoch}, {now.total_bytes} bytes")
+    if report.restored is not None:
+        yield Notice("Normal", "Restored", f"from {report.restored}; epoch {report.status.epoch} is done")
 
 
 def _transport_changes(now: TransportStatus | None, before: TransportStatus | None) -> Iterator[Notice]:
@@ -113,7 +130,11 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "PodDeleted", describe(step))
         case Refuse(_, message):
             return Notice("Warning", "SpecRefused", message)
+        case EndRun(_, message):
+            return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
         case TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
+            return None
+        case TakeCheckpoint() | Suspend() | BeginRun():
             return None
         case _:
             assert_never(step)

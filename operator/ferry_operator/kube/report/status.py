@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ferry.contract.documents import CheckpointStatus
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.job.status import MESSAGE_MAX, Condition, JobStatus, Phase
+from ferry_operator.job.status import MESSAGE_MAX, NAME_MAX, CheckpointReport, Condition, JobStatus, Phase
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.effective_spec import version_of
 from ferry_operator.kube.observe.facts import Problem, stamp, when
+from ferry_operator.kube.observe.suspension import Stage, asked
 from ferry_operator.kube.observe.view import JobView
 from ferry_operator.kube.plan import Step, ready
 from ferry_operator.kube.report.conditions import (
@@ -25,8 +27,8 @@ from ferry_operator.kube.report.conditions import (
 )
 from ferry_operator.kube.report.transport import transport_status
 
-COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag")
-"""Fields that change with every epoch."""
+COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "checkpoint")
+"""Fields that change all the time."""
 
 COUNTERS_SECONDS = 5.0
 """How old they may be."""
@@ -42,6 +44,8 @@ class StatusReport:
     """how long the handover took that ended with this look"""
     problems: tuple[Problem, ...] = ()
     """worth an event each"""
+    restored: str | None = None
+    """the checkpoint that the run began from, in the look in which it first goes on after one"""
 
     @property
     def material(self) -> bool:
@@ -66,7 +70,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
     new = JobStatus(
         observed_generation=generation,
         phase=_phase(view, untimed),
-        desired=job.spec.workers if job is not None else 0,
+        desired=job.spec.workers if job is not None and not asked(seen.job) else 0,
         workers=_workers(view),
         selector=names.workers_selector(seen.name),
         moving=moving(view),
@@ -79,14 +83,21 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         intended=(intended(steps) or "")[:MESSAGE_MAX] or None,
         generation=status.generation if status is not None else before.generation,
         token=token,
-        run=names.run_name(seen.name, seen.uid),
+        run=seen.run,
         version=version_of(job, image) if job is not None else None,
         transport=transport_status(status.transport, job.spec)
         if status is not None and job is not None
         else before.transport,
+        checkpoint=_checkpoint(status.checkpoint, before.checkpoint) if status is not None else before.checkpoint,
         conditions=found,
     )
-    return StatusReport(new, before, took, worth_telling(problems))
+    return StatusReport(new, before, took, worth_telling(problems), _restored(view, new, before))
+
+
+def _restored(view: JobView, now: JobStatus, before: JobStatus) -> str | None:
+    if view.effective.job is None or now.epoch in (None, -1) or before.epoch not in (None, -1):
+        return None
+    return view.seen.note.restore_from(view.effective.job.spec.restore_from)
 
 
 def _with_times(one: UntimedCondition, before: JobStatus, generation: int, now: float) -> Condition:
@@ -108,8 +119,12 @@ def _phase(view: JobView, untimed: Sequence[UntimedCondition]) -> Phase:
         return "Deleting"
     if view.lifecycle.end is not None:
         return view.lifecycle.end
+    if view.stage is Stage.SUSPENDED:
+        return "Suspended"
     if view.effective.job is None:
         return "Failed"
+    if view.suspending:
+        return "Suspending"
     if not truth["Ready"]:
         driver = view.seen.driver
         if view.seen.before.phase in ("Running", "Moving", "Degraded"):
@@ -118,6 +133,20 @@ def _phase(view: JobView, untimed: Sequence[UntimedCondition]) -> Phase:
     if truth["Degraded"]:
         return "Degraded"
     return "Moving" if truth["Handover"] else "Running"
+
+
+def _checkpoint(now: CheckpointStatus | None, before: CheckpointReport | None) -> CheckpointReport | None:
+    """The last one of the job: a driver that has taken none knows less than is written."""
+    if now is None or now.number is None:
+        return before
+    return CheckpointReport(
+        number=now.number,
+        name=now.name[:NAME_MAX] if now.name else None,
+        epoch=now.epoch,
+        at=None if now.at is None else stamp(now.at),
+        bytes=now.bytes,
+        total_bytes=now.total_bytes,
+    )
 
 
 def _workers(view: JobView) -> int:

@@ -6,17 +6,19 @@ Time stands still but for `round`. The operator of the world may be killed anywh
 from __future__ import annotations
 
 import contextlib
+import json
+from base64 import b64decode
 from typing import Any
 
-from ferry.contract.documents import Links, ReportedProblem, Status
+from ferry.contract.documents import CheckpointStatus, Links, ReportedProblem, Status
 from ferry.contract.errors import NO_TRANSPORT, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
-from ferry_operator.control.driver_client import PlacementRefused, from_wire, to_wire
+from ferry_operator.control.driver_client import DriverRefuses, PlacementRefused, from_wire, to_wire
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.port import BUDGETS, JOBS, NODES, PODS, ApiError, Deposed, Kind
+from ferry_operator.kube.api.port import BUDGETS, JOBS, NODES, PODS, SECRETS, ApiError, Deposed, Kind
 from ferry_operator.kube.manifests.release import Installation
 from ferry_operator.kube.metrics import Metrics
 from ferry_operator.kube.observe import facts
@@ -54,6 +56,8 @@ class FakeDriver:
         self.token = 0
         self.began = world.epoch
         self.age = 0
+        self.suspends = 0
+        """requests to be suspended"""
 
     def alive(self) -> list[str]:
         found = []
@@ -69,6 +73,12 @@ class FakeDriver:
         self.age += 1
         if self.world.fails_epochs and self.age > 3:
             self.world.driver_ends(1, "ValueError: a record says nonsense")
+            return
+        if self.suspends and not self.world.no_checkpoint:
+            self.world.take_checkpoint(None)
+            self.world.driver_ends(
+                ExitCode.SUSPENDED, f"up\nsuspended: checkpoint {self.world.checkpoints[-1].number}\n"
+            )
             return
         if not (self.world.fails_epochs or self.world.stands or self.world.no_records):
             self.world.epoch += 1
@@ -98,6 +108,7 @@ class FakeDriver:
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
             loads=[(1.0, 1.0)] * len(self.groups), rows=10, late=0, malformed=0, rows_per_second=1.0,
             epoch_seconds=0.1, journal_up=True, finished=False, transport=self.world.links,
+            checkpoint=self.world.checkpoints[-1] if self.world.checkpoints else None,
         )  # fmt: skip
 
 
@@ -132,6 +143,20 @@ class FakeLink:
             self.world.driver_ends(0)
         self.world.api.after("stop", JOBS, "")
         return True
+
+    def checkpoint(self, url: str, secret: str, name: str | None) -> int:
+        self.world.api.before("checkpoint", JOBS, "")
+        if self.world.no_checkpoint:
+            raise DriverRefuses("the driver refuses a checkpoint with 409: it has no location")
+        self.world.take_checkpoint(name)
+        self.world.api.after("checkpoint", JOBS, "")
+        return self.world.checkpoints[-1].number or 0
+
+    def suspend(self, url: str, secret: str) -> None:
+        self.world.api.before("suspend", JOBS, "")
+        if self.world.driver is not None:
+            self.world.driver.suspends += 1
+        self.world.api.after("suspend", JOBS, "")
 
     def close(self) -> None:
         pass
@@ -172,6 +197,12 @@ class World:
         """no epoch begins"""
         self.problems: tuple[ReportedProblem, ...] = ()
         """what the driver says of itself"""
+        self.checkpoints: list[CheckpointStatus] = []
+        """complete ones, of all runs"""
+        self.no_checkpoint = False
+        """none can be written"""
+        self.runs: dict[str, str | None] = {}
+        """what drivers were told: runs, and what each begins from"""
         self.ends_with: tuple[int, str] | None = None
         self.ending: dict[str, float] = {}
         for i in range(nodes):
@@ -269,10 +300,25 @@ class World:
             if self.ends_with is not None:
                 self.driver_ends(*self.ends_with)
                 return
+            self.begin_run()
             self.lives += 1
             if not self.groups:
                 self.groups = [["0.0", "1.0"] for _ in range(8)]
             self.driver = FakeDriver(self, name, self.lives, [list(g) for g in self.groups])
+
+    def begin_run(self) -> None:
+        """A driver reads its settings: a run that it has not seen has no state, and begins from a checkpoint."""
+        settings = json.loads(b64decode(self.api.objects[SECRETS, "nbq5-run"]["data"]["run.json"]))
+        if settings["run"] in self.runs:
+            return
+        self.runs[settings["run"]] = settings["restore_from"]
+        self.groups, self.epoch = [], -1
+        if settings["restore_from"] is not None:
+            self.epoch = self.checkpoints[-1].epoch
+
+    def take_checkpoint(self, name: str | None) -> None:
+        number = len(self.checkpoints) + 1
+        self.checkpoints.append(CheckpointStatus(number, name, self.epoch, self.now, 10, 100))
 
     def end(self, name: str) -> None:
         if self.driver is not None and name == self.driver.pod:

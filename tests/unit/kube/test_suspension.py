@@ -1,0 +1,316 @@
+"""A job is suspended, rests without pods, and goes on from its last checkpoint; and checkpoints that somebody asks for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ferry.contract.documents import ReportedProblem
+from ferry_operator.kube.api import names
+from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import CheckpointRequest, RunNote, pending
+from ferry_operator.kube.api.port import EVENTS, JOBS
+from ferry_operator.kube.observe.facts import Ended
+from ferry_operator.kube.observe.suspension import Stage, asked, last_words, stage
+from tests.unit.kube.fakes.fake_world import Killed, World, job, settled
+from tests.unit.kube.test_decisions import driver, worker
+from tests.unit.kube.test_passes import running
+
+SHELF = {"virtualNodes": 8, "checkpoint": {"location": "s3://bucket/ferry"}}
+
+
+def begun(**spec: Any) -> World:
+    world = running(state=SHELF, **spec)
+    world.until(lambda w: names.LAST_GOOD in annotations(w))
+    return world
+
+
+def annotations(world: World) -> Doc:
+    found: Doc = world.api.objects[JOBS, "nbq5"]["metadata"].get("annotations") or {}
+    return found
+
+
+def edit(world: World, **spec: Any) -> None:
+    world.api.edit(JOBS, "nbq5", {"spec": spec})
+
+
+def suspended(world: World) -> bool:
+    return world.status.get("phase") == "Suspended"
+
+
+def events(world: World, reason: str) -> list[str]:
+    return [
+        one["message"] for (kind, _), one in world.api.objects.items() if kind == EVENTS and one["reason"] == reason
+    ]
+
+
+# --- the way there and back
+
+
+@pytest.mark.parametrize("wish", [{"suspend": True}, {"workers": 0}], ids=["suspend", "no workers"])
+def test_a_job_rests_without_pods_and_goes_on_from_its_last_checkpoint(wish: Doc) -> None:
+    world = begun(workers=3)
+    run, epoch = world.status["run"], world.epoch
+    edit(world, **wish)
+    world.until(suspended)
+    assert world.pods() == [] and world.epoch >= epoch
+    assert (world.status["desired"], world.status["workers"]) == (0, 0)
+    for kind, reason in (("Ready", "Suspended"), ("Progressing", "Suspended"), ("Handover", "Suspended")):
+        assert (world.condition(kind)["status"], world.condition(kind)["reason"]) == ("False", reason)
+    assert world.condition("Degraded")["status"] == "False"
+    assert world.condition("ReplicasInSync")["status"] == "Unknown"
+    assert events(world, "Suspended") == ["checkpoint 1; its pods go, its checkpoints stay"]
+    assert events(world, "NotReady") == []
+    kept = world.epoch
+    world.rounds(20)
+    assert world.pods() == [] and suspended(world)
+    edit(world, suspend=False, workers=4)
+    world.until(lambda w: settled(w) and w.status["workers"] == 4)
+    assert len(world.runs) == 2 and list(world.runs.values()) == [None, "latest"]
+    assert world.status["run"] != run and world.epoch > kept and world.lives == 2
+    (said,) = events(world, "Restored")
+    assert said.startswith("from latest; epoch ")
+
+
+def test_a_job_is_suspended_again_and_again() -> None:
+    world = begun()
+    for _ in range(3):
+        edit(world, suspend=True)
+        world.until(suspended)
+        edit(world, suspend=False)
+        world.until(settled)
+    assert list(world.runs.values()) == [None, "latest", "latest", "latest"] and len(set(world.runs)) == 4
+
+
+def test_a_job_that_is_suspended_from_its_beginning_starts_nothing() -> None:
+    world = World()
+    world.api.create(JOBS, job(state=SHELF, suspend=True, restoreFrom="7"))
+    world.until(suspended)
+    assert world.lives == 0 and world.api.objects[JOBS, "nbq5"]["metadata"]["annotations"] == {}
+    world.take_checkpoint(None)
+    edit(world, suspend=False)
+    world.until(settled)
+    assert list(world.runs.values()) == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("first", "meanwhile", "expected"),
+    [("7", "7", "latest"), ("7", "8", "8"), ("7", None, "latest"), (None, "latest", "latest"), (None, "s3://x/1.json", "s3://x/1.json")],
+)  # fmt: skip
+def test_what_a_run_begins_from(first: str | None, meanwhile: str | None, expected: str) -> None:
+    """What was meant for the run before is not meant for this one."""
+    world = World()
+    world.take_checkpoint(None)
+    world.api.create(JOBS, job(state=SHELF, restoreFrom=first))
+    world.until(lambda w: names.LAST_GOOD in annotations(w))
+    edit(world, suspend=True, restoreFrom=meanwhile)
+    world.until(suspended)
+    edit(world, suspend=False)
+    world.until(settled)
+    assert list(world.runs.values()) == [first, expected]
+
+
+def test_another_restore_from_is_refused_while_the_job_runs() -> None:
+    """The rule of the API server says so before; one without it is told by the operator."""
+    world = begun()
+    edit(world, restoreFrom="7")
+    world.until(lambda w: w.condition("Degraded").get("reason") == "SpecRefused")
+    assert "suspend the job" in world.condition("Degraded")["message"]
+    assert world.status["phase"] == "Degraded" and world.lives == 1
+
+
+# --- on the way
+
+
+def test_a_job_without_a_last_checkpoint_stays_and_says_so() -> None:
+    world = begun()
+    world.no_checkpoint = True
+    world.problems = (ReportedProblem("CheckpointDelayed", "s3://bucket: no route to host", world.now),)
+    edit(world, suspend=True)
+    world.until(lambda w: w.condition("Progressing").get("reason") == "Suspending")
+    world.rounds(60)
+    assert (
+        len(world.pods()) == 3
+        and world.status["phase"] == "Suspending"
+        and world.condition("Ready")["status"] == "True"
+    )
+    assert "no route to host" in world.condition("Degraded")["message"]
+    world.no_checkpoint, world.problems = False, ()
+    world.until(suspended)
+    assert world.pods() == []
+
+
+def test_a_job_without_a_last_checkpoint_can_be_deleted() -> None:
+    world = begun()
+    world.no_checkpoint = True
+    edit(world, suspend=True)
+    world.rounds(10)
+    world.api.objects[JOBS, "nbq5"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.until(lambda w: w.pods() == [])
+
+
+def test_a_job_that_is_not_to_be_suspended_any_more_goes_on_as_it_is() -> None:
+    world = begun()
+    world.no_checkpoint = True
+    edit(world, suspend=True)
+    world.rounds(5)
+    edit(world, suspend=False)
+    world.no_checkpoint = False
+    world.until(lambda w: w.lives == 2 and settled(w))
+    assert len(world.runs) == 1, "the driver has ended, and the workers still have the state"
+
+
+def test_what_else_was_changed_holds_when_the_job_goes_on() -> None:
+    """A spec that is wrong keeps nobody from suspending, and a driver that is lost on the way is the old one's."""
+    world = begun(workers=3)
+    world.no_checkpoint = True
+    pods = {name: world.pod(name)["metadata"]["uid"] for name in world.pods()}
+    edit(world, suspend=True, workers=1, kubernetes={"image": "ferry:2"}, pipeline={"args": {"depth": {"of": "maps"}}})
+    world.rounds(30)
+    assert {name: world.pod(name)["metadata"]["uid"] for name in world.pods()} == pods
+    world.driver_ends(1, "it crashed")
+    world.until(lambda w: w.lives == 2 and w.driver is not None)
+    assert world.pod("nbq5-driver")["spec"]["containers"][0]["image"] == "ferry:1"
+    world.no_checkpoint = False
+    world.until(suspended)
+    edit(world, suspend=False, pipeline={"args": None})
+    world.until(lambda w: settled(w) and w.status["workers"] == 1)
+    assert world.pod("nbq5-driver")["spec"]["containers"][0]["image"] == "ferry:2"
+
+
+def test_a_driver_that_cannot_run_keeps_the_workers_and_says_so() -> None:
+    world = begun()
+    world.ends_with = (3, "StateUnavailable: nobody holds virtual node 3")
+    world.driver_ends(*world.ends_with)
+    edit(world, suspend=True)
+    world.until(lambda w: any("no driver can take" in m for m in events(w, "CannotSuspend")))
+    world.rounds(10)
+    assert [name for name in world.pods() if "worker" in name] == ["nbq5-worker-0", "nbq5-worker-1"]
+    assert world.condition("Ready")["status"] == "False"
+
+
+def test_an_operator_may_be_killed_at_any_step() -> None:
+    """Whatever was done last, another one goes on; the pods go only after the driver has ended with its checkpoint."""
+    for at in range(1, 200):
+        if not suspended_and_resumed(at):
+            return
+    raise AssertionError("it never came to its end undisturbed")
+
+
+def suspended_and_resumed(at: int) -> bool:
+    """There and back, with an operator that is killed before or after the call of this number; whether there was one."""
+    world, calls = begun(), 0
+
+    def count(verb: str, kind: object, name: str) -> None:
+        nonlocal calls
+        assert verb != "delete" or world.checkpoints, "a pod went before the last checkpoint"
+        if verb not in ("get", "list"):
+            calls += 1
+            if calls == at:
+                raise Killed
+
+    world.api.before = world.api.after = count
+    edit(world, suspend=True)
+    world.until(suspended)
+    edit(world, suspend=False)
+    world.until(settled)
+    assert list(world.runs.values()) == [None, "latest"], at
+    return calls >= at
+
+
+def test_a_paused_job_is_not_suspended() -> None:
+    world = begun()
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PAUSED: "true"}}})
+    edit(world, suspend=True)
+    world.rounds(20)
+    assert len(world.pods()) == 3
+
+
+def test_a_job_that_has_finished_stays_so() -> None:
+    world = begun()
+    world.driver_ends(0)
+    world.until(lambda w: w.status["phase"] == "Finished")
+    edit(world, suspend=True)
+    world.rounds(20)
+    assert world.status["phase"] == "Finished"
+
+
+# --- stages
+
+
+@pytest.mark.parametrize(
+    ("spec", "note", "pods", "begun", "expected"),
+    [
+        ({}, RunNote(), [], False, Stage.RUNS),
+        ({"suspend": False, "workers": 2}, RunNote(), [], True, Stage.RUNS),
+        ({"suspend": True}, RunNote(), [driver()], False, Stage.GOING),
+        ({"workers": 0}, RunNote(), [worker(0)], True, Stage.GOING),
+        pytest.param(
+            {"suspend": True}, RunNote(), [], True, Stage.GOING, id="all its pods were lost: they are made again"
+        ),
+        ({"suspend": True}, RunNote(), [], False, Stage.SUSPENDED),
+        pytest.param({}, RunNote(over=True), [worker(0)], True, Stage.OVER, id="a run that is over stays so"),
+    ],
+)
+def test_stages(spec: Doc, note: RunNote, pods: list[Any], begun: bool, expected: Stage) -> None:
+    assert stage({"spec": spec}, note, pods, begun) is expected
+    assert asked({"spec": spec}) == (spec.get("suspend", False) or spec.get("workers") == 0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"number": "x"}', '{"number": null}'])
+def test_a_note_that_makes_no_sense_is_none(text: str) -> None:
+    assert RunNote.read({names.RUN: text}) == RunNote()
+    assert RunNote.read({names.RUN: RunNote(3, True, "x").text()}) == RunNote(3, True, "x")
+
+
+def test_runs_have_names_of_their_own() -> None:
+    uid = "0a1b2c3d-1111-2222-3333-444455556666"
+    found = [names.run_name("a" * 52, uid, number) for number in range(1, 300)]
+    assert found[0].endswith("-0a1b2c3d") and len(set(found)) == len(found) and max(map(len, found)) <= 63
+
+
+def test_last_words() -> None:
+    ended = driver(Ended(6, "Error", "x\nsuspended: checkpoint 4 as of epoch 9\n", 1.0))
+    assert last_words(ended) == "checkpoint 4 as of epoch 9"
+    assert last_words(driver(Ended(6, "Error", "", 1.0))) == "the last checkpoint is complete"
+
+
+# --- checkpoints
+
+
+def ask(world: World, **request: Any) -> None:
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.CHECKPOINT: CheckpointRequest(**request).text()}}})
+
+
+def test_a_checkpoint_is_asked_for_once_and_answered() -> None:
+    world = begun()
+    ask(world, id="1", name="before-upgrade")
+    world.until(lambda w: (w.status.get("checkpoint") or {}).get("name") == "before-upgrade")
+    assert json.loads(annotations(world)[names.ANSWERED]) == {"id": "1", "number": 1, "refused": None}
+    assert {"number", "epoch", "at", "bytes", "totalBytes"} <= set(world.status["checkpoint"])
+    world.rounds(20)
+    assert len(world.checkpoints) == 1
+    ask(world, id="2")
+    world.until(lambda w: w.status["checkpoint"]["number"] == 2)
+    assert "name" not in world.status["checkpoint"]
+    (said,) = events(world, "CheckpointComplete")
+    assert said.startswith("1 (before-upgrade), as of epoch ")
+
+
+def test_what_the_driver_refuses_is_the_answer() -> None:
+    world = begun()
+    world.no_checkpoint = True
+    ask(world, id="1")
+    world.until(lambda w: names.ANSWERED in annotations(w))
+    assert "no location" in json.loads(annotations(world)[names.ANSWERED])["refused"]
+    world.no_checkpoint = False
+    world.rounds(10)
+    assert world.checkpoints == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "{}", '{"id": 7}', '{"id": ""}', '{"id": "1", "name": ""}'])
+def test_what_asks_for_nothing(text: str) -> None:
+    assert pending({names.CHECKPOINT: text}) is None
+    assert pending({names.CHECKPOINT: '{"id": "1", "more": 2}'}) == CheckpointRequest("1")
