@@ -14,9 +14,11 @@ from pathlib import Path
 
 from ferry.contract import ports
 from ferry.contract import variables as names
+from ferry.contract.addresses import netloc
 from ferry.contract.errors import SpecRefused
 
 LOOPBACK = "127.0.0.1"
+HTTPS = 443
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,12 @@ class Environment:
     metrics_token: str | None = field(default=None, repr=False)
     metrics_port: int = 0
     """Port for Prometheus; 0: any free one."""
+    journal: tuple[str, str] | None = None
+    """Namespace and name of the object that holds the journal; None: Redis holds it."""
+    api_server: str = ""
+    """URL of the API server, for a driver whose journal it holds."""
+    begun: bool = False
+    """The job has finished an epoch before this process was started."""
 
     @property
     def address(self) -> str:
@@ -58,6 +66,10 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
     which = given.get(names.PORTS, "")
     if which not in ("", "0", names.FIXED):
         raise SpecRefused(f"{names.PORTS}: {which!r} is unknown; it is {names.FIXED!r}, '0', or not set")
+    namespace, _, journal = given.get(names.JOURNAL, "").partition("/")
+    api_host, api_port = given.get(names.API_HOST, ""), _port(given, names.API_PORT)
+    if namespace and not (journal and api_host):
+        raise SpecRefused(f"{names.JOURNAL}: {namespace!r}: it is NAMESPACE/NAME, in a pod of Kubernetes")
     worker, file = given.get(names.WORKER, ""), given.get(names.INSTANCES_FILE, "")
     return Environment(
         host=given.get(names.HOST) or None,
@@ -70,6 +82,9 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         place=given.get(names.PLACE) or None,
         metrics_token=given.get(names.METRICS_TOKEN) or None,
         metrics_port=_port(given, names.METRICS_PORT) or (ports.METRICS if which == names.FIXED else 0),
+        journal=(namespace, journal) if namespace else None,
+        api_server=f"https://{netloc(api_host, api_port or HTTPS)}" if namespace else "",
+        begun=given.get(names.BEGUN) == "yes",
     )
 
 

@@ -1,5 +1,8 @@
 """Where processes find each other: names in Redis. Data never goes through Redis; writes are few.
 
+On Kubernetes the journal is elsewhere (`contract.journals`). All else is soft: whoever has written it does so again when
+Redis has forgotten it.
+
 | key | type | written by | what |
 |---|---|---|---|
 | `ferry:RUN:journal` | string | driver | JSON {"version", "initial", "groups", "writer"}: the table, swapped |

@@ -29,6 +29,15 @@ METRICS_PORT = "FERRY_METRICS_PORT"
 PLACE = "FERRY_PLACE"
 """Sidecar: where it was started (a pod): a start elsewhere takes its worker away for good."""
 
+JOURNAL = "FERRY_JOURNAL"
+"""Driver: NAMESPACE/NAME of the object in the API server that holds the journal; not set: Redis holds it."""
+
+BEGUN = "FERRY_BEGUN"
+"""Driver: 'yes': the job has finished an epoch, so that it has a journal somewhere."""
+
+API_HOST, API_PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
+"""All pods, from their kubelet: the API server."""
+
 INSTANCES_FILE = "FERRY_INSTANCES_FILE"
 """Sidecar: holds the number of wanted instances, instead of `workers/K/instances`."""
 

@@ -1,4 +1,4 @@
-"""The journal's writer: one swap after another, off the loop's thread, tried again while Redis is away.
+"""The journal's writer: one swap after another, off the loop's thread, tried again while it is away.
 
 A write that got no answer has an unknown outcome, so nothing is prepared until it has one.
 """
@@ -11,30 +11,29 @@ import threading
 import time
 from collections.abc import Callable
 
-from ferry.contract.errors import Superseded, Unreachable
+from ferry.contract.errors import Refusal, StateUnavailable, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as core
-from ferry.registry import JobRegistry
+from ferry.registry import Journal
 
 log = logging.getLogger("ferry.coordinator")
 
 RETRY_SECONDS = 0.3
-LOOK_SECONDS = 0.5
 
 
 class JournalWriter:
     """Reads and swaps the journal; reports to the loop through `post`."""
 
-    def __init__(self, registry: JobRegistry) -> None:
-        self._registry = registry
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self._writes: queue.SimpleQueue[core.Journal] = queue.SimpleQueue()
         self._post: Callable[[core.Event], None] = lambda event: None
 
     def read(self) -> Table | None:
-        """The journaled table, None for a new job. Waits for Redis."""
+        """The journaled table, None for a new job. Waits for the journal."""
         while True:
             try:
-                return self._registry.journal()
+                return self._journal.read()
             except Unreachable as error:
                 log.warning("waiting for the journal: %s", error)
                 time.sleep(RETRY_SECONDS)
@@ -47,7 +46,7 @@ class JournalWriter:
 
     def swap(self, table: Table, expected: Version | None) -> None:
         """Swap now, of a coordinator that has stopped. Raises Superseded, and Unreachable when the outcome is unknown."""
-        self._registry.swap_journal(table, expected)
+        self._journal.swap(table, expected)
 
     def write(self, effect: core.Journal) -> None:
         """Queue a swap; the answer comes as an event."""
@@ -64,7 +63,7 @@ class JournalWriter:
 
     def _written(self, effect: core.Journal) -> bool:
         try:
-            self._registry.swap_journal(effect.table, effect.expected)
+            self._journal.swap(effect.table, effect.expected)
         except Superseded as refused:
             return self._refused(str(refused))
         except Unreachable as error:
@@ -75,19 +74,22 @@ class JournalWriter:
 
     def _refused(self, reason: str) -> bool:
         try:
-            self._post(core.JournalRefused(reason, self._registry.journal()))
+            found = self._journal.read()
         except Unreachable as error:
             log.warning("group changes wait: %s", error)
             return False
+        except (Refusal, StateUnavailable):
+            found = None  # it is gone, as the reason says
+        self._post(core.JournalRefused(reason, found))
         return True
 
     def _watch(self) -> None:
         """Tell the loop whether group changes are possible now."""
         up = True
         while True:
-            now = self._registry.ping()
+            now = self._journal.is_reachable()
             if now != up:
                 log.warning("the journal is %s", "back" if now else "away: group changes wait, epochs go on")
                 self._post(core.JournalReachable(now))
             up = now
-            time.sleep(LOOK_SECONDS)
+            time.sleep(self._journal.look_seconds)

@@ -27,7 +27,7 @@ from ferry.coordinator.multicast import Multicast
 from ferry.protocol import coordinator as core
 from ferry.protocol.coordinator.groups import Pace
 from ferry.protocol.instance.machine import Tick
-from ferry.registry import JobRegistry
+from ferry.registry import JobRegistry, Journal
 
 log = logging.getLogger("ferry.coordinator")
 
@@ -45,6 +45,7 @@ class Loop:
         self,
         settings: RunSettings,
         registry: JobRegistry,
+        journal: Journal,
         operators: int,
         hook: Hook,
         ended: Callable[[], int] = lambda: -1,
@@ -57,7 +58,7 @@ class Loop:
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
-        self._journal = JournalWriter(registry)
+        self._journal = JournalWriter(journal)
         self.members = Members(settings.timeout_ms, registry, self.post)
         journaled = self._journal.read()
         initial, restore = begin(journaled, initial_table(settings))

@@ -1,7 +1,8 @@
 """Who is there: registrations and heartbeats in Redis, and one channel to every instance.
 
 A closed connection is the fast detector; a heartbeat that ran out is the one for silence. While Redis is away only
-connections count. Must never decide what a loss means, nor wait for one instance while others are there.
+connections count; who was heard before, and is not when it has been back for a while, is silent. Must never decide what a
+loss means, nor wait for one instance while others are there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ log = logging.getLogger("ferry.coordinator")
 
 LOOK_SECONDS = 0.1
 
+RETURN_SECONDS = 15.0
+"""Redis has to have been back for so long, for every worker has to find it again, and it may be on another node."""
+
 FORGET_SECONDS = 60.0
 """Registrations of a worker leave the registry when it had no heartbeat for so long; who comes back says so anew."""
 
@@ -38,6 +42,8 @@ class Members:
         self._beating: set[int] = set()
         self._silent: set[int] = set()
         """Those of whom a heartbeat was heard before it ran out."""
+        self._unheard: set[int] = set()
+        """Those of whom a heartbeat was heard before Redis was away, and none since."""
         self._mute_since: dict[int, float] = {}
         """Workers without a heartbeat, heard of before or not."""
         self._trusted_at = 0.0
@@ -90,6 +96,7 @@ class Members:
 
     def _forget(self) -> None:
         """Nobody can be heard. A Redis that comes back has old heartbeats: they may run out before workers are back."""
+        self._unheard |= self._beating
         self._beating.clear()
         self._silent.clear()
         self._mute_since.clear()
@@ -105,15 +112,19 @@ class Members:
     def _listen(self, workers: list[int]) -> None:
         """Whose heartbeat there is."""
         now = time.monotonic()
-        mute = dict.fromkeys(self._registry.silent(workers))
+        every = sorted({*workers, *self._unheard})
+        mute = dict.fromkeys(self._registry.silent(every))
         self._mute_since = {worker: self._mute_since.get(worker, now) for worker in mute}
-        for worker in workers:
+        late = now >= self._trusted_at + RETURN_SECONDS
+        for worker in every:
             if worker not in mute:
                 if now >= self._trusted_at:
                     self._beating.add(worker)
+                    self._unheard.discard(worker)
                 self._silent.discard(worker)
-            elif worker in self._beating:
+            elif worker in self._beating or (late and worker in self._unheard):
                 self._beating.discard(worker)
+                self._unheard.discard(worker)
                 self._silent.add(worker)
                 self.on_silent(worker)
 

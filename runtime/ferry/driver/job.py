@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from pathlib import Path
 
 import httpx
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,7 @@ from ferry import environment
 from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug, Unreachable
+from ferry.contract.errors import Bug
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import derived
@@ -31,7 +32,7 @@ from ferry.driver.keeper import Keeper
 from ferry.driver.orders import Halted, Stopped, next_order
 from ferry.driver.restoring import Restoring
 from ferry.protocol import coordinator as core
-from ferry.registry import JobRegistry
+from ferry.registry import Access, ApiJournal, JobRegistry, Journal, RedisJournal
 from ferry.spark import compile
 from ferry.spark.source import SLOTS, splits_source
 from ferry.spark.splits import WHOLE, Splits
@@ -40,6 +41,9 @@ from ferry.system import files
 from ferry.system.monitoring import MonitoringServer
 
 log = logging.getLogger("ferry.driver")
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds who it is."""
 
 
 class Job:
@@ -60,13 +64,14 @@ class Job:
         """Until the bounded input has fired everything, or somebody stops the job."""
         module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
         job_registry = JobRegistry(self.settings.run, self.settings.redis, self.settings.secret)
-        announcer = Announcer(job_registry, self.settings.cores)
+        journal = self._journal()
+        announcer = Announcer(job_registry, journal, self.settings.cores)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
-        self._publish(job_registry, plan)
+        announcer.settle([o.descriptor for o in plan.operators])
         metrics = DriverMetrics(self.settings.job, self.settings.directory)
-        if weakness := job_registry.weakness():
+        if weakness := journal.weakness():
             log.warning("%s", weakness)
             metrics.warn("JournalNotSafe", weakness)
         descriptors = [o.descriptor for o in plan.operators]
@@ -74,7 +79,9 @@ class Job:
         keeper = None if where is None else Keeper(self.settings, where, descriptors)
         restoring = Restoring(self.settings, descriptors, keeper, lambda epoch: self._rewind(epoch, plan))
         operators = len(descriptors)
-        loop = Loop(self.settings, job_registry, operators, self._stage, self._checkpoint.ended, restoring.begin)
+        loop = Loop(
+            self.settings, job_registry, journal, operators, self._stage, self._checkpoint.ended, restoring.begin
+        )
         try:
             return self._run(spark, plan, loop, metrics, announcer, keeper)
         except Halted as halted:
@@ -144,14 +151,14 @@ class Job:
 
         threading.Thread(target=warm, name="warm-up", daemon=True).start()
 
-    def _publish(self, job_registry: JobRegistry, plan: compile.Plan) -> None:
-        """Tell the instances what they keep. A new driver waits while Redis is away."""
-        while True:
-            try:
-                return job_registry.publish_descriptors([o.descriptor for o in plan.operators])
-            except Unreachable as error:
-                log.warning("waiting: %s", error)
-                time.sleep(0.5)
+    def _journal(self) -> Journal:
+        """In the API server where the operator says so, else in Redis."""
+        around, settings = self._surroundings, self.settings
+        in_redis = RedisJournal(settings.run, settings.redis, settings.secret)
+        if around.journal is None:
+            return in_redis
+        access = Access(around.api_server, ACCOUNT / "token", ACCOUNT / "ca.crt")
+        return ApiJournal(access, *around.journal, in_redis, around.begun)
 
     def _await_ready(self, loop: Loop) -> core.Ready:
         order = next_order(loop)

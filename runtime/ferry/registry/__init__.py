@@ -1,10 +1,12 @@
 """The registry in Redis where the processes of a run find each other, and the journal of the routing table.
 
-The only importer of redis in the runtime. Every failure of Redis is `Unreachable`: the caller decides what waits. Data
-never goes through it. Imports contract only.
+The only importer of redis in the runtime, and the only room that talks to the API server of Kubernetes. Every failure of
+either is `Unreachable`: the caller decides what waits. Data never goes through them. Imports contract only.
 """
 
-from ferry.registry.registry import Changes, JobRegistry
+from ferry.registry.api_journal import Access, ApiJournal
+from ferry.registry.journal import Journal, RedisJournal
+from ferry.registry.registry import Changes, Claim, JobRegistry
 from ferry.registry.roll import Roll
 
-__all__ = ["Changes", "JobRegistry", "Roll"]
+__all__ = ["Access", "ApiJournal", "Changes", "Claim", "JobRegistry", "Journal", "RedisJournal", "Roll"]

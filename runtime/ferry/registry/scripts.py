@@ -23,6 +23,7 @@ The writer counts: two drivers that read the same journal both claim the next ge
 
 ANNOUNCE = """
 local now = redis.call('GET', KEYS[1])
+if now == ARGV[3] then return 1 end
 if now then
   local doc = cjson.decode(now)
   local mine = tonumber(ARGV[1])
@@ -91,20 +92,20 @@ local now, places = redis.call('HGET', KEYS[1], ARGV[1]), {{ARGV[2]}}
 local life
 for word in string.gmatch(now or '', '%S+') do
   if not life then life = word
-  elseif word == ARGV[2] then if #places > 1 then return 0 end
+  elseif word == ARGV[2] then if #places > 1 then return '' end
   elseif #places < tonumber(ARGV[3]) then places[#places + 1] = word end
 end
-life = number(life)
-redis.call('HSET', KEYS[1], ARGV[1], life .. ' ' .. table.concat(places, ' '))
-return tonumber(life)
+local line = number(life) .. ' ' .. table.concat(places, ' ')
+redis.call('HSET', KEYS[1], ARGV[1], line)
+return line
 """
-"""A new life for a worker's parent, 0 for one whose place (a pod, say) has lost the worker to another place."""
+"""A new life for a worker's parent, nothing for one whose place (a pod, say) has lost the worker to another place."""
 
 BEAT = """
 local now = redis.call('HGET', KEYS[1], ARGV[1])
 local life = tonumber(string.match(now or '', '^%S+')) or 0
 if life > tonumber(ARGV[2]) then return 0 end
-if life < tonumber(ARGV[2]) then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
+if life < tonumber(ARGV[2]) then redis.call('HSET', KEYS[1], ARGV[1], ARGV[4]) end
 redis.call('SET', string.gsub(KEYS[1], 'parents$', 'beat:') .. ARGV[1], 'alive', 'PX', ARGV[3])
 return 1
 """

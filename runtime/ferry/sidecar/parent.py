@@ -27,7 +27,7 @@ from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
-from ferry.registry import JobRegistry
+from ferry.registry import Claim, JobRegistry
 from ferry.sidecar import ALIVE, STARTED
 from ferry.sidecar.metrics import InstanceLife, InstancesCollector
 from ferry.system.monitoring import MonitoringServer
@@ -68,8 +68,8 @@ class Parent:
         self._code = 0
         self._job_registry = JobRegistry(settings.run, settings.redis, settings.secret, patience_seconds=1.0)
         self._place = surroundings.place or secrets.token_hex(8)
-        self._life: int | None = None
-        """Of this parent, as the registry numbers them; None as long as it has not claimed the worker."""
+        self._claimed: Claim | None = None
+        """None as long as this parent has not claimed the worker."""
         self._starts = 0
 
     def run(self) -> int:
@@ -86,7 +86,7 @@ class Parent:
             if now >= read_at:
                 self._read_wanted()
                 read_at = now + 1.0
-            if self._life is not None:
+            if self._claimed is not None:
                 self._supervise(now)
                 if now >= beat_at:
                     self._reach(self._beat)
@@ -177,17 +177,17 @@ class Parent:
 
     def _command(self, index: int) -> list[str]:
         command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
-        assert self._life is not None
+        assert self._claimed is not None
         self._starts += 1
         command += ["--instance", str(index), "--parent", str(os.getpid())]
-        return [*command, "--life", life_of(self._life, self._starts).hex()]
+        return [*command, "--life", life_of(self._claimed.life, self._starts).hex()]
 
     def _claim(self) -> None:
-        self._life = self._job_registry.claim(self._worker, self._place)
+        self._claimed = self._job_registry.claim(self._worker, self._place)
 
     def _beat(self) -> None:
-        assert self._life is not None
-        self._job_registry.beat(self._worker, self._life, self._settings.timeout_ms)
+        assert self._claimed is not None
+        self._job_registry.beat(self._worker, self._claimed, self._settings.timeout_ms)
         (self._dir / STARTED).touch()
 
     def _reach(self, act: Callable[[], None]) -> None:

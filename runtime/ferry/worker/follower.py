@@ -71,7 +71,7 @@ class Follower:
             self._tail.look()
         with suppress(Unreachable):  # Redis is away: the driver that is known stays the one
             driver = self._registry.driver()
-            if driver is not None and (self._driver is None or driver.life != self._driver.life):
+            if driver is not None and self._is_news(driver):
                 log.info("follows the driver of generation %d at %s", driver.generation, driver.spark)
                 self._kill()
                 self._driver, self._failures, self._not_before = driver, 0, 0.0
@@ -79,6 +79,11 @@ class Follower:
             self._ended(now, self._process.returncode)
         if self._process is None and self._driver is not None and now >= self._not_before:
             self._start(now, self._driver)
+
+    def _is_news(self, driver: DriverPlace) -> bool:
+        """Another driver, and no older one: of those a Redis that has forgotten everything may hear first."""
+        mine = self._driver
+        return mine is None or (driver.life != mine.life and driver.generation >= mine.generation)
 
     def _on_term(self, *_: object) -> None:
         self._stop = True

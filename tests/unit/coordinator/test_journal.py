@@ -1,4 +1,4 @@
-"""What the journal's writer tells the loop: nothing is answered twice, and nothing is given up while Redis is away."""
+"""What the journal's writer tells the loop: nothing is answered twice, and nothing is given up while it is away."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def table(number: int) -> Table:
     return Table(Version(1, number), (Group(Term(1, number), (InstanceId("0.0"),)),))
 
 
-class FakeRegistry:
+class FakeJournal:
     """Answers what it is told to, one thing after another; then everything goes well."""
+
+    look_seconds = 0.001
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.pings, self.written = list(answers), list[bool](), list[tuple[Table, Version | None]]()
@@ -33,23 +35,23 @@ class FakeRegistry:
             raise answer
         return answer
 
-    def journal(self) -> Any:
+    def read(self) -> Any:
         return self._answer()
 
-    def swap_journal(self, table: Table, expected: Version | None) -> None:
+    def swap(self, table: Table, expected: Version | None) -> None:
         self.written.append((table, expected))
         self._answer()
 
-    def ping(self) -> bool:
+    def is_reachable(self) -> bool:
         return self.pings.pop(0) if self.pings else True
 
 
 class Writer:
     """A writer at work, and what it told the loop."""
 
-    def __init__(self, registry: FakeRegistry) -> None:
+    def __init__(self, kept: FakeJournal) -> None:
         self.told: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
-        self.writer = JournalWriter(registry)  # type: ignore[arg-type]
+        self.writer = JournalWriter(kept)  # type: ignore[arg-type]
         self.writer.start(self.told.put)
 
     def write(self, number: int, expected: Version | None = None) -> None:
@@ -62,7 +64,6 @@ class Writer:
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(journal, "LOOK_SECONDS", 0.001)
 
 
 UP, DOWN = core.JournalReachable(True), core.JournalReachable(False)
@@ -70,26 +71,26 @@ UP, DOWN = core.JournalReachable(True), core.JournalReachable(False)
 
 def test_a_write_is_tried_until_it_has_an_outcome_and_then_group_changes_are_possible_again() -> None:
     # The pings all come through: without the last word of the write, group changes would wait for ever.
-    registry = FakeRegistry(AWAY, AWAY)
-    writer = Writer(registry)
+    kept = FakeJournal(AWAY, AWAY)
+    writer = Writer(kept)
     writer.write(1, Version(1, 0))
     assert writer.next(4) == [DOWN, DOWN, core.Journaled(Version(1, 1)), UP]
-    assert registry.written == [(table(1), Version(1, 0))] * 3
+    assert kept.written == [(table(1), Version(1, 0))] * 3
 
 
 def test_writes_keep_their_order() -> None:
-    registry = FakeRegistry(None, AWAY)
-    writer = Writer(registry)
+    kept = FakeJournal(None, AWAY)
+    writer = Writer(kept)
     for number in (1, 2, 3):
         writer.write(number)
     journaled = [e.version.number for e in writer.next(7) if isinstance(e, core.Journaled)]
     assert journaled == [1, 2, 3]
-    assert [t.version.number for t, _ in registry.written] == [1, 2, 2, 3]
+    assert [t.version.number for t, _ in kept.written] == [1, 2, 2, 3]
 
 
 def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> None:
-    registry = FakeRegistry(Superseded("generation 2 has taken over the journal"))
-    writer = Writer(registry)
+    kept = FakeJournal(Superseded("generation 2 has taken over the journal"))
+    writer = Writer(kept)
     driver = core.Coordinator(core.CoordinatorSettings(), table(0), None)
     (claim,) = driver.start()
     assert isinstance(claim, core.Journal)
@@ -99,15 +100,15 @@ def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> 
     assert driver.step(refused) == [
         core.Halt("superseded", "generation 2 has taken over the journal (this driver is generation 1)")
     ]
-    assert driver.phase is core.Phase.STOPPED and len(registry.written) == 1
+    assert driver.phase is core.Phase.STOPPED and len(kept.written) == 1
 
 
 def test_a_claim_that_the_predecessor_has_written_before_is_made_again() -> None:
     driver = core.Coordinator(core.CoordinatorSettings(), table(0), table(3))
     (claim,) = driver.start()
     assert isinstance(claim, core.Journal) and claim.expected == table(3).version
-    registry = FakeRegistry(Superseded("the journal has version 4"), table(4))
-    writer = Writer(registry)
+    kept = FakeJournal(Superseded("the journal has version 4"), table(4))
+    writer = Writer(kept)
     writer.writer.write(claim)
     refused, _ = writer.next(2)
     (again,) = driver.step(refused)
@@ -116,12 +117,12 @@ def test_a_claim_that_the_predecessor_has_written_before_is_made_again() -> None
     assert again.table.groups == table(4).groups
 
 
-def test_the_watch_tells_when_redis_goes_and_when_it_comes_back() -> None:
-    registry = FakeRegistry()
-    registry.pings = [True, False, False, True, True, False, True]
-    assert Writer(registry).next(4) == [DOWN, UP, DOWN, UP]
+def test_the_watch_tells_when_the_journal_goes_and_when_it_comes_back() -> None:
+    kept = FakeJournal()
+    kept.pings = [True, False, False, True, True, False, True]
+    assert Writer(kept).next(4) == [DOWN, UP, DOWN, UP]
 
 
 def test_a_new_driver_waits_for_the_journal() -> None:
-    registry = FakeRegistry(AWAY, AWAY, table(3))
-    assert JournalWriter(registry).read() == table(3)  # type: ignore[arg-type]
+    kept = FakeJournal(AWAY, AWAY, table(3))
+    assert JournalWriter(kept).read() == table(3)  # type: ignore[arg-type]

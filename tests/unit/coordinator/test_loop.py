@@ -94,8 +94,8 @@ def test_the_machine_gets_the_bounds_of_the_run() -> None:
         timeout_ms=2000, return_deadline_ms=50_000, handover_deadline_ms=500_000, handover_batch=3, handover_gap=2,
         workers=2, instances_per_worker=1, replicas=1, virtual_nodes=4, run="r", secret="s",
     )  # fmt: skip
-    registry: Any = SimpleNamespace(journal=lambda: None)
-    one = loop.Loop(settings, registry, 2, lambda epoch, stage: None, ended=7)
+    kept: Any = SimpleNamespace(read=lambda: None)
+    one = loop.Loop(settings, kept, kept, 2, lambda epoch, stage: None, ended=7)
     one._endpoint.close()
     assert one.machine.driver.settings == core.CoordinatorSettings(
         operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, warm_ms=500_000, pace=Pace(3, 2), ended=7

@@ -44,8 +44,8 @@ def test_executors_are_what_the_job_says() -> None:
 def test_workers_are_told_how_many_task_slots_to_offer() -> None:
     """Before the generation is claimed, and after."""
     told: list[DriverPlace] = []
-    registry: Any = SimpleNamespace(journal=lambda: None, announce=lambda place: told.append(place) or True)
-    one = Announcer(registry, cores=3)
+    registry: Any = SimpleNamespace(announce=lambda place: told.append(place) or True)
+    one = Announcer(registry, SimpleNamespace(read=lambda: None), cores=3)  # type: ignore[arg-type]
     one.starting("spark://x:7077")
     machine: Any = SimpleNamespace(phase=None, generation=1)
     one._started(machine, "http://x:7070")

@@ -20,7 +20,7 @@ from ferry.contract.names import InstanceId, Term
 from ferry.contract.places import Registration
 from ferry.contract.routing import Group, Table, Version
 from ferry.contract.tickets import derived
-from ferry.registry import Changes, JobRegistry, Roll
+from ferry.registry import Changes, JobRegistry, RedisJournal, Roll
 from ferry_operator.local.environment import read_ferry_env
 
 A, B = InstanceId("0.0"), InstanceId("1.0")
@@ -41,13 +41,17 @@ class Redis:
     def start(self) -> None:
         command = [os.environ["FERRY_REDIS_SERVER"], "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=self.socket.parent)
-        while not self.registry().ping():
+        while not self.journal().is_reachable():
             assert self.process.poll() is None
             time.sleep(0.01)
 
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def journal(self) -> RedisJournal:
+        """The view of another driver."""
+        return RedisJournal(RUN, f"unix://{self.socket}", "")
 
     def registry(self) -> JobRegistry:
         """The view of another process."""
@@ -65,73 +69,73 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 
 def test_the_first_write_needs_that_there_is_none(redis: Redis) -> None:
-    registry = redis.registry()
-    assert registry.journal() is None
-    registry.swap_journal(table(1, 0), None)
-    assert redis.registry().journal() == table(1, 0)
+    journal = redis.journal()
+    assert journal.read() is None
+    journal.swap(table(1, 0), None)
+    assert redis.journal().read() == table(1, 0)
     with pytest.raises(Superseded, match="generation 1 has taken over"):
-        redis.registry().swap_journal(table(1, 0, B), None)
-    assert registry.journal() == table(1, 0)
+        redis.journal().swap(table(1, 0, B), None)
+    assert journal.read() == table(1, 0)
 
 
 def test_a_write_follows_the_version_that_it_names(redis: Redis) -> None:
-    registry = redis.registry()
-    registry.swap_journal(table(1, 0), None)
-    registry.swap_journal(table(1, 1, A), Version(1, 0))
-    registry.swap_journal(table(1, 2, A, B), Version(1, 1))
-    assert registry.journal() == table(1, 2, A, B)
+    journal = redis.journal()
+    journal.swap(table(1, 0), None)
+    journal.swap(table(1, 1, A), Version(1, 0))
+    journal.swap(table(1, 2, A, B), Version(1, 1))
+    assert journal.read() == table(1, 2, A, B)
     for stale in (Version(1, 1), Version(1, 3), Version(2, 2)):
         with pytest.raises(Superseded, match="generation 1 "):
-            registry.swap_journal(table(1, 4), stale)
-    assert registry.journal() == table(1, 2, A, B)
+            journal.swap(table(1, 4), stale)
+    assert journal.read() == table(1, 2, A, B)
 
 
 def test_of_two_drivers_that_read_the_same_journal_one_has_the_next_generation(redis: Redis) -> None:
-    first, second, old = redis.registry(), redis.registry(), redis.registry()
-    old.swap_journal(table(1, 0), None)
-    first.swap_journal(table(2, 0, A), Version(1, 0))
+    first, second, old = redis.journal(), redis.journal(), redis.journal()
+    old.swap(table(1, 0), None)
+    first.swap(table(2, 0, A), Version(1, 0))
     with pytest.raises(Superseded, match="generation 2 "):
-        second.swap_journal(table(2, 0, B), Version(1, 0))
+        second.swap(table(2, 0, B), Version(1, 0))
     with pytest.raises(Superseded, match="generation 2 "):
-        old.swap_journal(table(1, 1, B), Version(1, 0))
-    assert old.journal() == table(2, 0, A)
+        old.swap(table(1, 1, B), Version(1, 0))
+    assert old.read() == table(2, 0, A)
 
 
 def test_the_same_write_again_is_done_already_until_another_one_follows(redis: Redis) -> None:
-    registry = redis.registry()
+    journal = redis.journal()
     for _ in range(2):
-        registry.swap_journal(table(1, 0), None)
+        journal.swap(table(1, 0), None)
     for _ in range(2):
-        registry.swap_journal(table(1, 1, B), Version(1, 0))
-    redis.registry().swap_journal(table(2, 0, A), Version(1, 1))
+        journal.swap(table(1, 1, B), Version(1, 0))
+    redis.journal().swap(table(2, 0, A), Version(1, 1))
     with pytest.raises(Superseded, match="generation 2 "):
-        registry.swap_journal(table(1, 1, B), Version(1, 0))
-    assert registry.journal() == table(2, 0, A)
+        journal.swap(table(1, 1, B), Version(1, 0))
+    assert journal.read() == table(2, 0, A)
 
 
 def test_a_journal_that_is_gone_is_not_begun_anew(redis: Redis) -> None:
-    registry = redis.registry()
-    registry.swap_journal(table(1, 0), None)
+    journal = redis.journal()
+    journal.swap(table(1, 0), None)
     redis.end()
-    for unknown in (registry.journal, lambda: registry.swap_journal(table(1, 1), Version(1, 0))):
+    for unknown in (journal.read, lambda: journal.swap(table(1, 1), Version(1, 0))):
         with pytest.raises(Unreachable):
             unknown()
     redis.start()
     with pytest.raises(Superseded, match="the journal is gone"):
-        registry.swap_journal(table(1, 1), Version(1, 0))
-    assert registry.journal() is None
+        journal.swap(table(1, 1), Version(1, 0))
+    assert journal.read() is None
 
 
 def test_a_redis_that_may_lose_the_journal_is_found_out(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
-    registry = redis.registry()
-    assert "appendonly no" in registry.weakness()
-    registry._redis.config_set("appendonly", "yes")
-    registry._redis.config_set("appendfsync", "everysec")
-    assert "appendfsync everysec" in registry.weakness()
-    registry._redis.config_set("appendfsync", "always")
-    assert registry.weakness() == ""
-    registry._redis.execute_command("ACL", "SETUSER", "default", "-config")
-    assert registry.weakness() == "" and "appendfsync always" in caplog.text, "it does not say"
+    journal = redis.journal()
+    assert "appendonly no" in journal.weakness()
+    journal._redis.config_set("appendonly", "yes")
+    journal._redis.config_set("appendfsync", "everysec")
+    assert "appendfsync everysec" in journal.weakness()
+    journal._redis.config_set("appendfsync", "always")
+    assert journal.weakness() == ""
+    journal._redis.execute_command("ACL", "SETUSER", "default", "-config")
+    assert journal.weakness() == "" and "appendfsync always" in caplog.text, "it does not say"
 
 
 def entry(instance: str, incarnation: str) -> Registration:
@@ -251,20 +255,20 @@ def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis)
     counts = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     wider = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(20, 10), (Aggregate("n", "count"),))
     more = OperatorDescriptor("more", 1, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
-    registry = redis.registry()
-    registry.publish_descriptors([counts])
-    registry.publish_descriptors([counts])
+    journal = redis.journal()
+    journal.settle([counts])
+    journal.settle([counts])
     for descriptors in ([wider], [counts, more]):
         with pytest.raises(SpecRefused, match=r"they were counts, now they are counts.*Put them back"):
-            registry.publish_descriptors(descriptors)
-    assert registry.descriptors() == [counts]
+            journal.settle(descriptors)
+    assert redis.registry().descriptors() == [counts]
 
 
 def test_operators_that_an_older_release_has_published_are_the_same(redis: Redis) -> None:
     counts = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
     older = {name: value for name, value in counts.to_wire().items() if name not in ("emit", "ttl_ms")}
-    registry = redis.registry()
-    registry._redis.set(places.pipeline(RUN), json.dumps({"operators": [older]}))
-    registry.publish_descriptors([counts])
+    journal = redis.journal()
+    journal._redis.set(places.pipeline(RUN), json.dumps({"operators": [older]}))
+    journal.settle([counts])
     with pytest.raises(SpecRefused):
-        registry.publish_descriptors([replace(counts, emit="changes")])
+        journal.settle([replace(counts, emit="changes")])

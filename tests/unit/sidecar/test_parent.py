@@ -18,6 +18,7 @@ from ferry.contract.errors import Superseded
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
+from ferry.registry import Claim
 from ferry.sidecar import ALIVE, parent
 from ferry.sidecar.parent import Parent
 
@@ -90,12 +91,12 @@ class JobRegistry:
     def __init__(self) -> None:
         self.elsewhere = False
 
-    def claim(self, worker: int, place: str) -> int:
+    def claim(self, worker: int, place: str) -> Claim:
         if self.elsewhere:
             raise Superseded("it was started anew elsewhere")
-        return 7
+        return Claim(7, "7 pod")
 
-    def beat(self, worker: int, life: int, ttl_ms: int) -> None:
+    def beat(self, worker: int, claim: Claim, ttl_ms: int) -> None:
         self.claim(worker, "")
 
 
@@ -121,7 +122,7 @@ def test_no_instance_is_started_before_the_worker_is_claimed(tmp_path: Path, mon
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(parent, "_serve_metrics", lambda: threading.Timer(0.3, parent._on_term).start())
     assert parent.run() == 0
-    assert parent._starts == 0 and not parent._children and parent._life is None
+    assert parent._starts == 0 and not parent._children and parent._claimed is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,230 @@
+"""The journal in the API server of Kubernetes: an object of its own for each job, swapped by its resourceVersion.
+
+Plain HTTPS with the token of the pod, so the runtime needs no client of Kubernetes. Three verbs on one object and no more:
+who may run code in a driver has no other right. It never makes the object, which belongs to the StreamJob, and never reads
+any other.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+import zlib
+from base64 import b64decode, b64encode
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import Refusal, SpecRefused, StateUnavailable, Superseded, Unreachable
+from ferry.contract.journals import PATH, PLURAL
+from ferry.contract.routing import Table, Version
+from ferry.registry import operators
+from ferry.registry.journal import GONE, RedisJournal, taken_over
+
+log = logging.getLogger("ferry.registry")
+
+TIMEOUT = httpx.Timeout(5.0, connect=2.0)
+
+CONFLICTS_MAX = 5
+"""Writes in a row that came too late: somebody else writes to the object all the time."""
+
+FORBIDDEN_SECONDS = 60.0
+"""Rights reach every API server within seconds: a driver that has none for so long is told so."""
+
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""What is asked for where the table itself is not: it is most of the bytes."""
+
+Doc = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a pod reaches the API server, and shows who it is."""
+
+    url: str
+    """https://HOST:PORT"""
+    token: Path
+    """read for every request: the kubelet renews it"""
+    authority: Path
+
+
+class _Conflict(Exception):
+    """The object is not the one that was read any more."""
+
+
+class ApiJournal:
+    """See Journal. One object for each job: `spec` has the version, the writer, the operators, and the table, packed."""
+
+    look_seconds = 2.0
+
+    def __init__(self, access: Access, namespace: str, name: str, before: RedisJournal, begun: bool) -> None:
+        """`before`: where a job from before this kept its journal, taken over once.
+
+        `begun`: the job has finished an epoch, so that an empty journal is a lost one.
+        """
+        self._access = access
+        self._path = PATH.format(namespace=namespace, name=name)
+        self._name = name
+        self._before = before
+        self._begun = begun
+        self._writer = secrets.token_hex(8)
+        self._client = httpx.Client(base_url=access.url, verify=str(access.authority), timeout=TIMEOUT, trust_env=False)
+        self._taking_over = self._seen = False
+        self._forbidden_since: float | None = None
+
+    def settle(self, descriptors: list[OperatorDescriptor]) -> None:
+        """See Journal. Raises SpecRefused, too, when this pod may not read its journal."""
+        for _ in range(CONFLICTS_MAX):
+            found = self._patiently_found()
+            before = found["spec"].get("operators")
+            operators.check(before or self._before.operators(), descriptors)
+            if before is not None:
+                return
+            with suppress(_Conflict):
+                return self._write(found, {"operators": operators.dump(descriptors)})
+        raise self._restless()
+
+    def read(self) -> Table | None:
+        """See Journal. Raises StateUnavailable for a journal that should be there and is nowhere."""
+        spec = self._found(self._gone() if self._seen else None)["spec"]
+        if "table" in spec:
+            return unpacked(spec["table"])
+        found = self._before.read()
+        if found is None and self._begun:
+            raise StateUnavailable(
+                f"the job has finished epochs, and its journal is neither in {PLURAL}/{self._name} nor in Redis: bring back "
+                "what held it (the volume of Redis, or a backup of the object), or make a new job"
+            )
+        self._taking_over = found is not None
+        return found
+
+    def swap(self, table: Table, expected: Version | None) -> None:
+        """See Journal."""
+        for _ in range(CONFLICTS_MAX):
+            found = self._found(self._gone())
+            spec = found["spec"]
+            if "table" in spec:
+                now = Version(int(spec["generation"]), int(spec["number"]))
+                if spec.get("writer") == self._writer and now == table.version:
+                    return self._finish_taking_over()
+                if now != expected:
+                    raise taken_over(now.generation)
+            elif self._taking_over:
+                # From here on no driver that knows only Redis can write; whoever comes now takes over what is there.
+                self._before.swap(table, expected)
+            elif expected is not None:
+                raise self._gone()
+            generation, number = table.version
+            wanted = {"generation": generation, "number": number, "virtualNodes": table.virtual_nodes}
+            with suppress(_Conflict):
+                self._write(found, {**wanted, "writer": self._writer, "table": packed(table)})
+                return self._finish_taking_over()
+        raise self._restless()
+
+    def is_reachable(self) -> bool:
+        """See Journal."""
+        try:
+            self._call("GET", accept=METADATA_ONLY)
+        except Unreachable:
+            return False
+        return True
+
+    def weakness(self) -> str:
+        """See Journal: the API server has written down what it acknowledges, on most of its machines."""
+        return ""
+
+    # ---- the object
+    def _finish_taking_over(self) -> None:
+        """Redis is not gone on from any more. It need not work: the next driver reads here."""
+        if self._taking_over:
+            self._taking_over = False
+            with suppress(Unreachable):
+                self._before.move(f"{PLURAL}/{self._name}")
+
+    def _found(self, missing: Exception | None = None) -> Doc:
+        found = self._call("GET")
+        if found is None:
+            raise missing or Unreachable(
+                f"there is no {PLURAL}/{self._name}: the operator makes it before the driver's pod"
+            )
+        self._seen = True
+        return {**found, "spec": found.get("spec") or {}}
+
+    def _patiently_found(self) -> Doc:
+        try:
+            found = self._found()
+        except _Forbidden as error:
+            now = time.monotonic()
+            self._forbidden_since = self._forbidden_since or now
+            if now - self._forbidden_since < FORBIDDEN_SECONDS:
+                raise
+            raise SpecRefused(str(error)) from None
+        self._forbidden_since = None
+        return found
+
+    def _write(self, found: Doc, spec: Doc) -> None:
+        """Merge into the object, if it is still the one that was found."""
+        version = found["metadata"]["resourceVersion"]
+        self._call("PATCH", {"metadata": {"resourceVersion": version}, "spec": spec}, METADATA_ONLY)
+
+    def _call(self, method: str, body: Doc | None = None, accept: str = "application/json") -> Doc | None:
+        """The answer; None: there is no such object."""
+        try:
+            headers = {"Authorization": f"Bearer {self._access.token.read_text().strip()}", "Accept": accept}
+            if body is not None:
+                headers["Content-Type"] = "application/merge-patch+json"
+            answer = self._client.request(
+                method, self._path, headers=headers, content=json.dumps(body) if body else None
+            )
+        except (httpx.HTTPError, OSError) as error:
+            raise Unreachable(
+                f"the journal: the API server does not answer: {type(error).__name__}: {error}"
+            ) from error
+        if answer.status_code == 404:
+            return None
+        if answer.status_code == 409:
+            raise _Conflict
+        if answer.status_code == 403:
+            raise _Forbidden(
+                f"the journal: {_said(answer)}; the account of the driver's pod needs the chart's Role for journals: name "
+                "it in the value jobs.driverAccounts, or leave spec.kubernetes.serviceAccount out"
+            )
+        if not answer.is_success:
+            raise Unreachable(f"the journal: the API server answers {answer.status_code}: {_said(answer)}")
+        found: Doc = answer.json()
+        return found
+
+    def _gone(self) -> Superseded:
+        return Superseded(GONE.format(where=f"{PLURAL}/{self._name}"))
+
+    def _restless(self) -> Unreachable:
+        return Unreachable(f"{PLURAL}/{self._name} is written to by others all the time")
+
+
+class _Forbidden(Unreachable):
+    """This pod has no right to its journal."""
+
+
+def packed(table: Table) -> str:
+    """A table as the object holds it: 32,768 virtual nodes have to fit, and as text they do not."""
+    return b64encode(zlib.compress(json.dumps(table.to_wire(), separators=(",", ":")).encode(), 6)).decode()
+
+
+def unpacked(text: str) -> Table:
+    """Inverse of packed. Raises Refusal for what is no table."""
+    try:
+        return Table.from_wire(json.loads(zlib.decompress(b64decode(text))))
+    except (ValueError, zlib.error) as error:
+        raise Refusal(f"the journal holds no routing table: {error}") from error
+
+
+def _said(answer: httpx.Response) -> str:
+    with suppress(ValueError, AttributeError):
+        return str(answer.json().get("message"))
+    return answer.text[:200]

@@ -1,0 +1,131 @@
+"""The journal as its users see it, and the one in Redis.
+
+It is the truth about groups, so it decides nothing and forgets nothing: a write is on disk before it is answered, and one
+that does not follow the version that it names is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from typing import Protocol, cast
+
+from ferry.contract import places
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import Superseded, Unreachable
+from ferry.contract.routing import Table, Version
+from ferry.registry import operators, scripts
+from ferry.registry.connection import connected, reaching
+
+log = logging.getLogger("ferry.registry")
+
+GONE = "the journal is gone: a removed member could pass for a current one; bring back what {where} held, or make a new job"
+
+MOVED_GENERATION = 1 << 40
+"""Of a journal that has moved elsewhere: no driver follows it."""
+
+
+class Journal(Protocol):
+    """Where the routing table of one job is kept. Thread-safe; every failure to reach it is Unreachable."""
+
+    look_seconds: float
+    """Between two looks at whether it can be reached."""
+
+    def settle(self, descriptors: list[OperatorDescriptor]) -> None:
+        """Have these as the job's stateful operators. Raises SpecRefused when the running job has others."""
+
+    def read(self) -> Table | None:
+        """The journaled table, None for a new job."""
+
+    def swap(self, table: Table, expected: Version | None) -> None:
+        """Make `table` the journaled one if the journal is at `expected`; the same table again is done already.
+
+        Returning means that it is on disk. Raises Superseded with the generation found when the journal is at another
+        version, and Unreachable when the outcome is unknown.
+        """
+
+    def is_reachable(self) -> bool:
+        """Whether it can be reached now."""
+
+    def weakness(self) -> str:
+        """Why it may lose what it has acknowledged; empty when it does not, or does not say."""
+
+
+def taken_over(generation: int) -> Superseded:
+    """The journal is at another version than its writer has expected."""
+    return Superseded(f"generation {generation} has taken over the journal")
+
+
+class RedisJournal:
+    """The journal in Redis, which has to run with `appendfsync always`. See Journal."""
+
+    look_seconds = 0.5
+
+    def __init__(self, run: str, url: str, secret: str, patience_seconds: float = 2.0) -> None:
+        """See `connected`."""
+        self._run = run
+        self._writer = secrets.token_hex(8)
+        self._redis = connected(url, secret, patience_seconds)
+        self._swap = self._redis.register_script(scripts.SWAP)
+
+    def is_reachable(self) -> bool:
+        """See Journal."""
+        try:
+            with reaching("looking for the journal"):
+                return bool(self._redis.ping())
+        except Unreachable:
+            return False
+
+    def weakness(self) -> str:
+        """See Journal."""
+        try:
+            with reaching("asking Redis how it keeps what it is given"):
+                found = cast("dict[str, str]", self._redis.config_get("append*"))
+        except Unreachable as error:
+            log.warning("%s: it has to be `appendonly yes` and `appendfsync always`", error)
+            return ""
+        now = {name: found.get(name, "?") for name in ("appendonly", "appendfsync")}
+        if now == {"appendonly": "yes", "appendfsync": "always"}:
+            return ""
+        return (
+            f"Redis is set to {', '.join(f'{name} {value}' for name, value in now.items())}: when it fails it may lose a "
+            "change of groups, and the job with it; set `appendonly yes` and `appendfsync always`"
+        )
+
+    def operators(self) -> str | None:
+        """The job's stateful operators as text, None as long as no driver has said."""
+        with reaching("looking for the pipeline"):
+            return cast("str | None", self._redis.get(places.pipeline(self._run)))
+
+    def settle(self, descriptors: list[OperatorDescriptor]) -> None:
+        """See Journal."""
+        operators.check(self.operators(), descriptors)
+        with reaching("publishing the pipeline"):
+            self._redis.set(places.pipeline(self._run), operators.dump(descriptors))
+
+    def read(self) -> Table | None:
+        """See Journal. Raises Superseded for one that has moved."""
+        with reaching("reading the journal"):
+            text = cast("str | None", self._redis.get(places.journal(self._run)))
+        document = None if text is None else json.loads(text)
+        if document is not None and "moved" in document:
+            raise Superseded(GONE.format(where=document["moved"]))
+        return None if document is None else Table.from_wire(document)
+
+    def swap(self, table: Table, expected: Version | None) -> None:
+        """See Journal."""
+        document = json.dumps({**table.to_wire(), "writer": self._writer})
+        args = [*(expected or ("", "")), *table.version, document, self._writer]
+        with reaching("writing the journal"):
+            answer = str(self._swap(keys=[places.journal(self._run)], args=args))
+        if answer == "lost":
+            raise Superseded(GONE.format(where="Redis"))
+        if answer != "done":
+            raise taken_over(json.loads(answer)["version"][0])
+
+    def move(self, where: str) -> None:
+        """The journal is elsewhere from now on: nobody goes on from this one, whatever release they are of."""
+        document = {"version": [MOVED_GENERATION, 0], "writer": "", "moved": where}
+        with reaching("closing the journal"):
+            self._redis.set(places.journal(self._run), json.dumps(document))
