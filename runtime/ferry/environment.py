@@ -67,7 +67,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
     if which not in ("", "0", names.FIXED):
         raise SpecRefused(f"{names.PORTS}: {which!r} is unknown; it is {names.FIXED!r}, '0', or not set")
     namespace, _, journal = given.get(names.JOURNAL, "").partition("/")
-    api_host, api_port = given.get(names.API_HOST, ""), _port(given, names.API_PORT)
+    api_host = given.get(names.API_HOST, "")
     if namespace and not (journal and api_host):
         raise SpecRefused(f"{names.JOURNAL}: {namespace!r}: it is NAMESPACE/NAME, in a pod of Kubernetes")
     worker, file = given.get(names.WORKER, ""), given.get(names.INSTANCES_FILE, "")
@@ -83,7 +83,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         metrics_token=given.get(names.METRICS_TOKEN) or None,
         metrics_port=_port(given, names.METRICS_PORT) or (ports.METRICS if which == names.FIXED else 0),
         journal=(namespace, journal) if namespace else None,
-        api_server=f"https://{netloc(api_host, api_port or HTTPS)}" if namespace else "",
+        api_server=f"https://{netloc(api_host, _port(given, names.API_PORT) or HTTPS)}" if namespace else "",
         begun=given.get(names.BEGUN) == "yes",
     )
 

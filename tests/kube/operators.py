@@ -153,7 +153,7 @@ def free_port() -> int:
 @cache
 def role() -> Document:
     """The Role of the operator, as the chart has it."""
-    (found,) = of_kind(render(), "Role")
+    (found,) = of_kind(render(), "Role", "-operator")
     return found
 
 

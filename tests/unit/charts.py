@@ -61,11 +61,11 @@ def pods(documents: Iterable[Document]) -> Iterator[tuple[str, Document]]:
             yield document["metadata"]["name"], document["spec"]["template"]["spec"]
 
 
-def rights(documents: Iterable[Document], kind: str = "Role") -> set[Right]:
-    """What the roles of this kind allow."""
+def rights(documents: Iterable[Document], kind: str = "Role", name: str = "") -> set[Right]:
+    """What the roles of this kind whose names end so allow."""
     return {
         (verb, group, resource)
-        for role in of_kind(documents, kind)
+        for role in of_kind(documents, kind, name)
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]

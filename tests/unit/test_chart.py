@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ferry.contract import ports
+from ferry.contract import journals, ports
 from ferry_operator.kube import __main__ as operator
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.rbac import NODE_RULES, RULES, UNCALLED
+from ferry_operator.kube.api.rbac import DRIVER_RULES, NODE_RULES, RULES, UNCALLED
 from ferry_operator.kube.manifests.release import USER
 from tests.unit.charts import (
     CHART,
@@ -50,6 +50,7 @@ EVERYTHING: Document = {
     "operator.priorityClassName": "high",
     "operator.extraArgs": ["--lease=other"],
     "operator.extraEnv": [{"name": "A", "value": "b"}],
+    "redis.persistence.enabled": True,
     "redis.persistence.storageClass": "fast",
     "networkPolicies.jobEgress": [{"ports": [{"port": 443}]}],
 }
@@ -63,7 +64,7 @@ MATRIX: dict[str, Document] = {
     "everything": EVERYTHING,
     "own Redis": OWN_REDIS,
     "own Redis without a password": {**OWN_REDIS, "redis.existingSecret": ""},
-    "Redis in memory": {"redis.persistence.enabled": False, "redis.clusterIP": "10.96.0.7"},
+    "Redis at an address": {"redis.clusterIP": "10.96.0.7"},
     "Redis on a claim": {"redis.persistence.existingClaim": "disk", "redis.existingSecret": "mine", "redis.image": "redis:7"},
     "one operator": {"operator.replicas": 1, "operator.existingSecret": "key", "monitoring.existingSecret": "mine", "networkPolicies.enabled": False},
     "own accounts": {"operator.serviceAccount": {"create": False, "name": "o"}, "jobs.serviceAccount": {"create": False, "name": "j"}},
@@ -116,7 +117,7 @@ def test_every_pod_is_restricted(rendered: dict[str, list[Document]], name: str)
 
 
 def test_an_address_of_version_6_stands_in_brackets() -> None:
-    (operators,) = of_kind(render({"redis.clusterIP": "fd00::7"}), "Deployment")
+    (operators,) = of_kind(render({"redis.clusterIP": "fd00::7"}), "Deployment", "-operator")
     told = {e["name"]: e.get("value") for e in operators["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert told["FERRY_REDIS_URL"] == "redis://[fd00::7]:6379/0"
 
@@ -126,7 +127,7 @@ def test_a_cluster_may_choose_the_users() -> None:
     for _, spec in pods(render({"user": None})):
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(spec["securityContext"])
         assert spec["securityContext"]["runAsNonRoot"] is True
-    (operators,) = of_kind(render({"user": None}), "Deployment")
+    (operators,) = of_kind(render({"user": None}), "Deployment", "-operator")
     told = {e["name"]: e.get("value") for e in operators["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert told["FERRY_USER"] == ""
     assert set(UNCALLED) <= rights(render())
@@ -153,7 +154,9 @@ def test_a_pod_that_is_not_restricted_is_seen() -> None:
 @pytest.mark.parametrize("name", MATRIX)
 def test_rights_are_few_and_of_the_namespace(rendered: dict[str, list[Document]], name: str) -> None:
     documents = rendered[name]
-    assert rights(documents) == listed(RULES)
+    assert rights(documents, name="-operator") == listed(RULES)
+    assert rights(documents, name="-driver") == listed(DRIVER_RULES)
+    assert rights(documents) == listed(RULES) | listed(DRIVER_RULES)
     assert {verb for verb, _, what in rights(documents) if what == "secrets"} == {"create", "patch"}, (
         "nobody reads a Secret"
     )
@@ -168,13 +171,45 @@ def test_only_the_operator_has_a_token(rendered: dict[str, list[Document]]) -> N
         assert all(a["automountServiceAccountToken"] is False for a in of_kind(documents, "ServiceAccount"))
         with_token = {name for name, spec in pods(documents) if spec["automountServiceAccountToken"]}
         assert with_token == {"x-ferry-operator"}
-        for binding in of_kind(documents, "RoleBinding"):
+        for binding in of_kind(documents, "RoleBinding", "-operator"):
             (subject,) = binding["subjects"]
             assert subject["name"] in ("x-ferry-operator", "o") and subject["namespace"] == "streams"
 
 
+def test_drivers_may_touch_journals_and_nothing_else() -> None:
+    """Under the account of the jobs, and under those that jobs may name."""
+    documents = render({"jobs.driverAccounts": ["cloud"]})
+    (binding,) = of_kind(documents, "RoleBinding", "-driver")
+    assert [one["name"] for one in binding["subjects"]] == ["x-ferry-job", "cloud"]
+    assert binding["roleRef"]["name"] == "x-ferry-driver"
+    assert {resource for _, _, resource in rights(documents, name="-driver")} == {journals.PLURAL}
+    (policy,) = of_kind(render({"networkPolicies.jobEgress": []}), "NetworkPolicy", "-drivers")
+    assert policy["spec"]["podSelector"]["matchLabels"] == {names.MANAGED: names.MANAGER, names.ROLE: names.DRIVER_ROLE}
+    assert policy["spec"]["egress"] == [{"ports": [{"port": 443}, {"port": 6443}]}]
+    assert not of_kind(documents, "NetworkPolicy", "-drivers"), "they may go anywhere"
+
+
+def test_redis_starts_elsewhere_when_its_node_is_lost(rendered: dict[str, list[Document]]) -> None:
+    (redis,) = of_kind(rendered["defaults"], "Deployment", "-redis")
+    spec = redis["spec"]["template"]["spec"]
+    assert {"name": "data", "emptyDir": {}} in spec["volumes"], "nothing holds it where it is"
+    assert {(t["key"], t["tolerationSeconds"]) for t in spec["tolerations"]} == {
+        ("node.kubernetes.io/not-ready", 10),
+        ("node.kubernetes.io/unreachable", 10),
+    }
+    assert redis["spec"]["strategy"] == {"type": "Recreate"}
+    assert not of_kind(rendered["defaults"], "PersistentVolumeClaim")
+    (claim,) = of_kind(rendered["everything"], "PersistentVolumeClaim")
+    (kept,) = of_kind(rendered["everything"], "Deployment", "-redis")
+    assert {"name": "data", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}} in kept["spec"][
+        "template"
+    ]["spec"]["volumes"]
+    (conf,) = (c["data"]["redis.conf"] for c in of_kind(rendered["everything"], "ConfigMap", "-redis"))
+    assert "appendfsync always" in conf
+
+
 def test_the_operator_is_told_what_it_reads() -> None:
-    ((_, spec),) = pods(of_kind(render(OWN_REDIS | {"images.runtime": "r/ferry:1"}), "Deployment"))
+    ((_, spec),) = pods(of_kind(render(OWN_REDIS | {"images.runtime": "r/ferry:1"}), "Deployment", "-operator"))
     (container,) = spec["containers"]
     told = environment(container)
     table = inspect.getdoc(operator) or ""
@@ -189,12 +224,12 @@ def test_the_operator_is_told_what_it_reads() -> None:
 def test_the_address_of_redis(rendered: dict[str, list[Document]]) -> None:
     urls = {}
     for name, documents in rendered.items():
-        ((_, spec),) = pods(of_kind(documents, "Deployment"))
+        ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
         urls[name] = environment(spec["containers"][0])["FERRY_REDIS_URL"]
     assert urls["defaults"] == "redis://x-ferry-redis.streams.svc:6379/0"
-    assert urls["Redis in memory"] == "redis://10.96.0.7:6379/0"
-    assert not of_kind(rendered["own Redis"], "StatefulSet")
-    (service,) = of_kind(rendered["Redis in memory"], "Service", "redis")
+    assert urls["Redis at an address"] == "redis://10.96.0.7:6379/0"
+    assert not of_kind(rendered["own Redis"], "Deployment", "-redis")
+    (service,) = of_kind(rendered["Redis at an address"], "Service", "redis")
     assert service["spec"]["clusterIP"] == "10.96.0.7"
 
 
@@ -213,7 +248,7 @@ def test_the_token_of_metrics_is_one_for_all(values: Document, secret: str) -> N
     documents = render(monitors | values | {"monitoring.token": "abc"})
     made = [s["data"]["token"] for s in of_kind(documents, "Secret", "metrics")]
     assert made == ([] if values else ["YWJj"])
-    ((_, spec),) = pods(of_kind(documents, "Deployment"))
+    ((_, spec),) = pods(of_kind(documents, "Deployment", "-operator"))
     told = environment(spec["containers"][0])
     assert told["FERRY_METRICS_TOKEN"] == {"secretKeyRef": {"name": secret, "key": "token"}}
     assert told["FERRY_METRICS_SECRET"] == secret
@@ -241,7 +276,7 @@ def test_network_policies_let_through_what_processes_use() -> None:
     assert closed["spec"]["policyTypes"] == ["Ingress", "Egress"] and len(closed["spec"]["egress"]) == 3
     (mine,) = of_kind(render(OWN_REDIS), "NetworkPolicy", "operator")
     assert {"ports": [{"port": 6380}]} in mine["spec"]["egress"]
-    for document in of_kind(documents, "Deployment") + of_kind(documents, "StatefulSet"):
+    for document in of_kind(documents, "Deployment"):
         labels = document["spec"]["template"]["metadata"]["labels"]
         assert labels.get(names.MANAGED) != names.MANAGER, "pods of the chart are no pods of jobs"
 
@@ -259,6 +294,8 @@ def test_network_policies_let_through_what_processes_use() -> None:
         ({"redis.enabled": False, "redis.url": "redis://user:word@host:6379"}, "url"),
         ({"redis.enabled": False, "redis.url": "http://host"}, "url"),
         ({"redis.persistence.size": "much"}, "size"),
+        ({"redis.lostNodeSeconds": "soon"}, "lostNodeSeconds"),
+        ({"jobs.driverAccounts": ["No_Name"]}, "driverAccounts"),
         ({"redis.clusterIP": "redis"}, "clusterIP"),
         ({"redis.clusterIP": "fd00"}, "clusterIP"),
         ({"nodes.read": "yes"}, "read"),
@@ -286,8 +323,9 @@ def test_names_are_good_for_every_release() -> None:
 
 
 def test_the_chart_has_no_copy_of_the_definition() -> None:
-    mine, generated = CHART / "crds" / "streamjobs.ferry.dev.yaml", ROOT / "crds" / "streamjobs.ferry.dev.yaml"
-    assert mine.is_symlink() and mine.resolve() == generated.resolve()
+    every = sorted((ROOT / "crds").glob("*.yaml"))
+    assert [file.name for file in sorted((CHART / "crds").iterdir())] == [file.name for file in every]
+    assert all((CHART / "crds" / file.name).resolve() == file.resolve() for file in every)
     assert "kind: CustomResourceDefinition" in run("show", "crds", str(CHART))
 
 

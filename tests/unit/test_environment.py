@@ -31,6 +31,18 @@ def test_a_pod_says_where_it_is() -> None:
     assert one.instances_file == Path("/etc/ferry/pod/instances")
 
 
+def test_a_driver_is_told_where_its_journal_is() -> None:
+    given = {"FERRY_JOURNAL": "jobs/a-1", "FERRY_BEGUN": "yes", "KUBERNETES_SERVICE_HOST": "fd00::1"}
+    one = environment.read(given)
+    assert (one.journal, one.api_server, one.begun) == (("jobs", "a-1"), "https://[fd00::1]:443", True)
+    assert environment.read({**given, "KUBERNETES_SERVICE_PORT": "6443"}).api_server == "https://[fd00::1]:6443"
+    elsewhere = environment.read({"KUBERNETES_SERVICE_HOST": "h", "KUBERNETES_SERVICE_PORT": "tcp://h"})
+    assert (elsewhere.journal, elsewhere.api_server, elsewhere.begun) == (None, "", False)
+    for wrong in ({"FERRY_JOURNAL": "jobs/a-1"}, {**given, "FERRY_JOURNAL": "jobs"}):
+        with pytest.raises(SpecRefused, match=r"FERRY_JOURNAL.*NAMESPACE/NAME"):
+            environment.read(wrong)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("FERRY_SPARK", "yarn"), ("FERRY_PORTS", "7100"), ("FERRY_CONTROL_PORT", "seven"), ("FERRY_MASTER_PORT", "65536")],

@@ -39,6 +39,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- ternary .Values.redis.existingSecretKey "password" (not (empty .Values.redis.existingSecret)) }}
 {{- end }}
 
+{{- /* The claim of Redis; none: what it holds ends with its pod. One of a release that kept journals there is found. */}}
+{{- define "ferry.redisClaim" -}}
+{{- $old := printf "data-%s-redis-0" (include "ferry.fullname" .) }}
+{{- if .Values.redis.persistence.existingClaim }}{{ .Values.redis.persistence.existingClaim }}
+{{- else if lookup "v1" "PersistentVolumeClaim" .Release.Namespace $old }}{{ $old }}
+{{- else if .Values.redis.persistence.enabled }}{{ include "ferry.fullname" . }}-redis
+{{- end }}
+{{- end }}
+
 {{- define "ferry.metricsSecret" -}}
 {{- .Values.monitoring.existingSecret | default (printf "%s-metrics" (include "ferry.fullname" .)) }}
 {{- end }}

@@ -23,6 +23,7 @@ from ferry_operator.kube.api.port import (
     BUDGETS,
     CONFLICT,
     JOBS,
+    JOURNALS,
     NOT_FOUND,
     PODS,
     SECRETS,
@@ -144,6 +145,7 @@ class KubeCluster:
             names.SETTINGS: revisions.settings,
             **self._epoch(),
         }
+        self._make_journal()
         self._make(PODS, pods.driver(self.view.seen.job, self._job(), self.release, notes))
 
     def _end_driver(self, pod: Pod, why: str) -> None:
@@ -237,6 +239,16 @@ class KubeCluster:
             made = there[0]
         self.store.put(kind, made)
 
+    def _make_journal(self) -> None:
+        """Have the object that the driver keeps its journal in. One that is there is this job's: its name has the uid."""
+        try:
+            self.api.create(JOURNALS, objects.journal(self.view.seen.job))
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                raise _unknown(JOURNALS) from None
+            if error.reason != "AlreadyExists":
+                raise
+
     def _delete(self, pod: Pod, exact: bool = False, grace: int | None = None) -> None:
         try:
             self.api.delete(PODS, pod.name, pod.uid, pod.version if exact else "", grace)
@@ -258,6 +270,14 @@ class KubeCluster:
     def _annotate_job(self, notes: dict[str, str | None]) -> None:
         metadata = {"uid": self.view.seen.uid, "annotations": notes}
         self.store.put(JOBS, self.api.patch(JOBS, self.view.seen.name, {"metadata": metadata}))
+
+
+def _unknown(kind: Kind) -> ApiError:
+    return ApiError(
+        NOT_FOUND,
+        "Unknown",
+        f"{kind.kind} is not known here: apply crds/{kind.plural}.{kind.group}.yaml, which upgrades of the chart leave out",
+    )
 
 
 def _foreign(kind: Kind, name: str) -> ApiError:

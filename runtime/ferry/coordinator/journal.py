@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ferry.contract.errors import Refusal, StateUnavailable, Superseded, Unreachable
 from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as core
-from ferry.registry import Journal
+from ferry.registry import JournalStore
 
 log = logging.getLogger("ferry.coordinator")
 
@@ -24,7 +24,7 @@ RETRY_SECONDS = 0.3
 class JournalWriter:
     """Reads and swaps the journal; reports to the loop through `post`."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: JournalStore) -> None:
         self._journal = journal
         self._writes: queue.SimpleQueue[core.Journal] = queue.SimpleQueue()
         self._post: Callable[[core.Event], None] = lambda event: None

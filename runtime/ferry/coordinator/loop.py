@@ -27,7 +27,7 @@ from ferry.coordinator.multicast import Multicast
 from ferry.protocol import coordinator as core
 from ferry.protocol.coordinator.groups import Pace
 from ferry.protocol.instance.machine import Tick
-from ferry.registry import JobRegistry, Journal
+from ferry.registry import JobRegistry, JournalStore
 
 log = logging.getLogger("ferry.coordinator")
 
@@ -45,7 +45,7 @@ class Loop:
         self,
         settings: RunSettings,
         registry: JobRegistry,
-        journal: Journal,
+        journal: JournalStore,
         operators: int,
         hook: Hook,
         ended: Callable[[], int] = lambda: -1,

@@ -18,7 +18,7 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
 from ferry.protocol.coordinator import Coordinator, Phase
-from ferry.registry import JobRegistry, Journal
+from ferry.registry import JobRegistry, JournalStore
 
 log = logging.getLogger("ferry.driver")
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Announcer:
     """One life of the driver."""
 
-    def __init__(self, registry: JobRegistry, journal: Journal, cores: int) -> None:
+    def __init__(self, registry: JobRegistry, journal: JournalStore, cores: int) -> None:
         """`cores`: of an executor."""
         self._registry = registry
         self._journal = journal

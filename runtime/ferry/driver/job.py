@@ -32,7 +32,7 @@ from ferry.driver.keeper import Keeper
 from ferry.driver.orders import Halted, Stopped, next_order
 from ferry.driver.restoring import Restoring
 from ferry.protocol import coordinator as core
-from ferry.registry import Access, ApiJournal, JobRegistry, Journal, RedisJournal
+from ferry.registry import Access, ApiJournal, JobRegistry, JournalStore, RedisJournal
 from ferry.spark import compile
 from ferry.spark.source import SLOTS, splits_source
 from ferry.spark.splits import WHOLE, Splits
@@ -151,7 +151,7 @@ class Job:
 
         threading.Thread(target=warm, name="warm-up", daemon=True).start()
 
-    def _journal(self) -> Journal:
+    def _journal(self) -> JournalStore:
         """In the API server where the operator says so, else in Redis."""
         around, settings = self._surroundings, self.settings
         in_redis = RedisJournal(settings.run, settings.redis, settings.secret)

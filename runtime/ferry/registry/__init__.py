@@ -5,8 +5,8 @@ either is `Unreachable`: the caller decides what waits. Data never goes through 
 """
 
 from ferry.registry.api_journal import Access, ApiJournal
-from ferry.registry.journal import Journal, RedisJournal
+from ferry.registry.journal import JournalStore, RedisJournal
 from ferry.registry.registry import Changes, Claim, JobRegistry
 from ferry.registry.roll import Roll
 
-__all__ = ["Access", "ApiJournal", "Changes", "Claim", "JobRegistry", "Journal", "RedisJournal", "Roll"]
+__all__ = ["Access", "ApiJournal", "Changes", "Claim", "JobRegistry", "JournalStore", "RedisJournal", "Roll"]

@@ -59,7 +59,7 @@ class _Conflict(Exception):
 
 
 class ApiJournal:
-    """See Journal. One object for each job: `spec` has the version, the writer, the operators, and the table, packed."""
+    """See JournalStore. One object for each job: in `spec` are version, writer and operators, and the table, packed."""
 
     look_seconds = 2.0
 
@@ -79,7 +79,7 @@ class ApiJournal:
         self._forbidden_since: float | None = None
 
     def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """See Journal. Raises SpecRefused, too, when this pod may not read its journal."""
+        """See JournalStore. Raises SpecRefused, too, when this pod may not read its journal."""
         for _ in range(CONFLICTS_MAX):
             found = self._patiently_found()
             before = found["spec"].get("operators")
@@ -91,7 +91,7 @@ class ApiJournal:
         raise self._restless()
 
     def read(self) -> Table | None:
-        """See Journal. Raises StateUnavailable for a journal that should be there and is nowhere."""
+        """See JournalStore. Raises StateUnavailable for a journal that should be there and is nowhere."""
         spec = self._found(self._gone() if self._seen else None)["spec"]
         if "table" in spec:
             return unpacked(spec["table"])
@@ -105,7 +105,7 @@ class ApiJournal:
         return found
 
     def swap(self, table: Table, expected: Version | None) -> None:
-        """See Journal."""
+        """See JournalStore."""
         for _ in range(CONFLICTS_MAX):
             found = self._found(self._gone())
             spec = found["spec"]
@@ -128,7 +128,7 @@ class ApiJournal:
         raise self._restless()
 
     def is_reachable(self) -> bool:
-        """See Journal."""
+        """See JournalStore."""
         try:
             self._call("GET", accept=METADATA_ONLY)
         except Unreachable:
@@ -136,7 +136,7 @@ class ApiJournal:
         return True
 
     def weakness(self) -> str:
-        """See Journal: the API server has written down what it acknowledges, on most of its machines."""
+        """See JournalStore: the API server has written down what it acknowledges, on most of its machines."""
         return ""
 
     # ---- the object
@@ -192,11 +192,11 @@ class ApiJournal:
             raise _Conflict
         if answer.status_code == 403:
             raise _Forbidden(
-                f"the journal: {_said(answer)}; the account of the driver's pod needs the chart's Role for journals: name "
-                "it in the value jobs.driverAccounts, or leave spec.kubernetes.serviceAccount out"
+                f"the journal: {_message(answer)}; the account of the driver's pod needs the chart's Role for journals: "
+                "name it in the value jobs.driverAccounts, or leave spec.kubernetes.serviceAccount out"
             )
         if not answer.is_success:
-            raise Unreachable(f"the journal: the API server answers {answer.status_code}: {_said(answer)}")
+            raise Unreachable(f"the journal: the API server answers {answer.status_code}: {_message(answer)}")
         found: Doc = answer.json()
         return found
 
@@ -224,7 +224,7 @@ def unpacked(text: str) -> Table:
         raise Refusal(f"the journal holds no routing table: {error}") from error
 
 
-def _said(answer: httpx.Response) -> str:
+def _message(answer: httpx.Response) -> str:
     with suppress(ValueError, AttributeError):
         return str(answer.json().get("message"))
     return answer.text[:200]

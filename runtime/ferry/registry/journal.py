@@ -26,7 +26,7 @@ MOVED_GENERATION = 1 << 40
 """Of a journal that has moved elsewhere: no driver follows it."""
 
 
-class Journal(Protocol):
+class JournalStore(Protocol):
     """Where the routing table of one job is kept. Thread-safe; every failure to reach it is Unreachable."""
 
     look_seconds: float
@@ -58,7 +58,7 @@ def taken_over(generation: int) -> Superseded:
 
 
 class RedisJournal:
-    """The journal in Redis, which has to run with `appendfsync always`. See Journal."""
+    """The journal in Redis, which has to run with `appendfsync always`. See JournalStore."""
 
     look_seconds = 0.5
 
@@ -70,7 +70,7 @@ class RedisJournal:
         self._swap = self._redis.register_script(scripts.SWAP)
 
     def is_reachable(self) -> bool:
-        """See Journal."""
+        """See JournalStore."""
         try:
             with reaching("looking for the journal"):
                 return bool(self._redis.ping())
@@ -78,7 +78,7 @@ class RedisJournal:
             return False
 
     def weakness(self) -> str:
-        """See Journal."""
+        """See JournalStore."""
         try:
             with reaching("asking Redis how it keeps what it is given"):
                 found = cast("dict[str, str]", self._redis.config_get("append*"))
@@ -99,13 +99,13 @@ class RedisJournal:
             return cast("str | None", self._redis.get(places.pipeline(self._run)))
 
     def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """See Journal."""
+        """See JournalStore."""
         operators.check(self.operators(), descriptors)
         with reaching("publishing the pipeline"):
             self._redis.set(places.pipeline(self._run), operators.dump(descriptors))
 
     def read(self) -> Table | None:
-        """See Journal. Raises Superseded for one that has moved."""
+        """See JournalStore. Raises Superseded for one that has moved."""
         with reaching("reading the journal"):
             text = cast("str | None", self._redis.get(places.journal(self._run)))
         document = None if text is None else json.loads(text)
@@ -114,7 +114,7 @@ class RedisJournal:
         return None if document is None else Table.from_wire(document)
 
     def swap(self, table: Table, expected: Version | None) -> None:
-        """See Journal."""
+        """See JournalStore."""
         document = json.dumps({**table.to_wire(), "writer": self._writer})
         args = [*(expected or ("", "")), *table.version, document, self._writer]
         with reaching("writing the journal"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.errors import Superseded, Unreachable
+from ferry.contract.errors import StateUnavailable, Superseded, Unreachable
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import journal
@@ -101,6 +101,13 @@ def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> 
         core.Halt("superseded", "generation 2 has taken over the journal (this driver is generation 1)")
     ]
     assert driver.phase is core.Phase.STOPPED and len(kept.written) == 1
+
+
+@pytest.mark.parametrize("gone", [Superseded("it is gone"), StateUnavailable("it is nowhere")])
+def test_a_journal_that_is_gone_halts_the_driver(gone: Exception) -> None:
+    writer = Writer(FakeJournal(Superseded("the journal is gone"), gone))
+    writer.write(1, Version(1, 0))
+    assert writer.next(2) == [core.JournalRefused("the journal is gone", None), UP]
 
 
 def test_a_claim_that_the_predecessor_has_written_before_is_made_again() -> None:

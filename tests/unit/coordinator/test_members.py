@@ -93,6 +93,27 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
     assert look(0.1) == [1, 1]
 
 
+def test_who_was_heard_before_redis_was_away_and_is_not_afterwards_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that comes back on another node knows neither the registrations nor the heartbeats of before."""
+    now, registry, told = [100.0], FakeRegistry(), list[int]()
+    monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
+    made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
+    made._dial_with(FakeEndpoint())  # type: ignore[arg-type]
+    made.on_silent = told.append
+    made._look()
+    made._forget()
+    del registry.entries["1.0"]
+    registry.beats = {0: False, 1: False}  # nobody has found it yet
+    now[0] += members.RETURN_SECONDS
+    made._look()
+    registry.beats[0] = True
+    assert told == [], "all have time to find it"
+    now[0] += TIMEOUT_MS / 1000
+    made._look()
+    made._look()
+    assert told == [1]
+
+
 def test_instances_of_a_silent_worker_are_cut_off_as_soon_as_its_heartbeat_has_run_out() -> None:
     registry, endpoint = FakeRegistry(), OpenEndpoint()
     made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]

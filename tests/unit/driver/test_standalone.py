@@ -53,6 +53,23 @@ def test_workers_are_told_how_many_task_slots_to_offer() -> None:
     assert DriverPlace.load(told[1].dump()) == told[1]
 
 
+def test_what_was_said_is_said_again_until_workers_follow_a_newer_driver() -> None:
+    told: list[DriverPlace] = []
+    published: list[object] = []
+    answers = [True, True, False]
+    registry: Any = SimpleNamespace(
+        announce=lambda place: told.append(place) or answers.pop(0), publish=lambda found: published.append(found)
+    )
+    one = Announcer(registry, SimpleNamespace(read=lambda: None), cores=3)  # type: ignore[arg-type]
+    one.keep()
+    assert told == [], "nothing is to be said yet"
+    one.starting("spark://x:7077")
+    for _ in range(3):
+        one.keep()
+    assert told == [told[0]] * 3 and answers == [], "it says so itself"
+    assert len(published) == 4
+
+
 @pytest.mark.parametrize(("host", "spark"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
 def test_an_address_as_spark_wants_it(host: str, spark: str) -> None:
     conf = standalone.fixed(settings(), Environment(host=host))

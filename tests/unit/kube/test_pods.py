@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
-from ferry.contract import limits
+from ferry.contract import journals, limits, variables
 from ferry.contract.documents import TransportSettings
 from ferry.contract.errors import SpecRefused
 from ferry_operator.job import spec
@@ -22,6 +25,7 @@ from ferry_operator.kube.manifests.release import Installation, redis_url, run_k
 from ferry_operator.kube.observe import facts
 from tests.unit.kube.fakes.fake_world import job
 
+ROOT = Path(__file__).resolve().parents[3]
 RELEASE = Installation("jobs", "ferry:1", "redis://:pw@redis:6379/0", "key", "ferry-job")
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 
@@ -82,7 +86,9 @@ def restricted(pod: Doc) -> list[str]:
 @pytest.mark.parametrize("pod", [driver(), worker(), worker(kubernetes={"volumes": VOLUMES[:1]})])
 def test_pods_are_restricted(pod: Doc) -> None:
     assert restricted(pod) == []
-    assert pod["spec"]["automountServiceAccountToken"] is False and pod["spec"]["serviceAccountName"] == "ferry-job"
+    drives = pod["metadata"]["labels"][names.ROLE] == names.DRIVER_ROLE
+    assert pod["spec"]["automountServiceAccountToken"] is drives, "of the two, drivers have a journal"
+    assert pod["spec"]["serviceAccountName"] == "ferry-job"
     assert pod["spec"]["securityContext"]["runAsUser"] == 10001
 
 
@@ -103,6 +109,27 @@ def test_pods_are_restricted(pod: Doc) -> None:
 )
 def test_only_what_is_asked_for_breaks_the_restrictions(changes: dict[str, Any], expected: set[str]) -> None:
     assert {*restricted(driver(**changes)), *restricted(worker(**changes))} == expected
+
+
+def test_a_driver_is_told_where_its_journal_is_and_whether_there_must_be_one() -> None:
+    document, one = made()
+    found = objects.journal(document)
+    (main,) = containers(driver())
+    assert env(main)[variables.JOURNAL] == f"jobs/{found['metadata']['name']}" and UID in found["metadata"]["name"]
+    assert found["metadata"]["ownerReferences"][0]["uid"] == UID and found["spec"] == {}
+    for epoch, begun in (("-1", None), ("0", "yes"), ("7", "yes")):
+        (main,) = containers(pods.driver(document, one, RELEASE, {names.EPOCH: epoch}))
+        assert env(main).get(variables.BEGUN) == begun
+
+
+def test_the_definition_of_journals_is_what_the_contract_says() -> None:
+    definition = yaml.safe_load((ROOT / "crds" / f"{journals.PLURAL}.{journals.GROUP}.yaml").read_text())
+    assert definition["metadata"]["name"] == f"{journals.PLURAL}.{journals.GROUP}"
+    assert (definition["spec"]["group"], definition["spec"]["names"]["kind"]) == (journals.GROUP, journals.KIND)
+    (version,) = definition["spec"]["versions"]
+    fields = set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
+    assert version["name"] == journals.VERSION
+    assert fields == set(re.findall(r"`(\w+)`", journals.__doc__ or "")) - {"spec"}
 
 
 def test_the_driver() -> None:

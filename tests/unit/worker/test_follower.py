@@ -69,6 +69,20 @@ def started(follower: Follower, count: int) -> list[str]:
     raise AssertionError(f"not {count} times")
 
 
+def test_it_does_not_go_back_to_an_older_driver(follower: Follower) -> None:
+    """One that a Redis which has forgotten everything hears first."""
+    registry: FakeRegistry = follower._registry  # type: ignore[assignment]
+    registry.place = place(2, "b")
+    follower.look(1.0)
+    runs = follower._process
+    registry.place = place(1, "a")
+    follower.look(2.0)
+    assert follower._process is runs and follower._driver == place(2, "b")
+    registry.place = place(2, "c", claimed=False)
+    follower.look(3.0)
+    assert follower._process is not runs and follower._driver == registry.place, "who of two has the generation is open"
+
+
 def test_it_follows_the_driver_from_life_to_life(follower: Follower) -> None:
     registry: FakeRegistry = follower._registry  # type: ignore[assignment]
     follower.look(1.0)

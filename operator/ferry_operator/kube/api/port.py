@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ferry.contract import journals
 from ferry.contract.errors import Fault
 from ferry_operator.kube.api.names import GROUP, PLURAL, VERSION, Doc
 
@@ -31,6 +32,7 @@ SECRETS = Kind("", "v1", "secrets", "Secret")
 EVENTS = Kind("", "v1", "events", "Event")
 NODES = Kind("", "v1", "nodes", "Node", namespaced=False)
 BUDGETS = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+JOURNALS = Kind(journals.GROUP, journals.VERSION, journals.PLURAL, journals.KIND)
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 NOT_FOUND, CONFLICT, FORBIDDEN, UNFIT = 404, 409, 403, 422

@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from dataclasses import asdict
 
+from ferry.contract import journals
 from ferry.contract.documents import RunSettings
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
@@ -34,6 +35,16 @@ def renewed(job: Doc, document: Doc) -> list[Doc]:
         {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": job["metadata"]["uid"]},
         {"op": "add", "path": "/data", "value": document["data"]},
     ]
+
+
+def journal(job: Doc) -> Doc:
+    """The object in which drivers keep the journal: it goes when the job does, and is empty until the first one writes."""
+    return {
+        "apiVersion": f"{journals.GROUP}/{journals.VERSION}",
+        "kind": journals.KIND,
+        "metadata": _metadata(job, journals.name(job["metadata"]["name"], job["metadata"]["uid"])),
+        "spec": {},
+    }
 
 
 def budget(job: Doc) -> Doc:

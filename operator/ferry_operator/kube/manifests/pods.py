@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferry.contract import limits, ports, variables
+from ferry.contract import journals, limits, ports, variables
 from ferry.contract.documents import WORKERS
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_kubernetes import Resources
@@ -40,6 +40,8 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
         variables.CONTROL_PORT: str(control),
         variables.MASTER_PORT: str(master),
         variables.METRICS_PORT: str(metrics),
+        variables.JOURNAL: f"{release.namespace}/{journals.name(name, uid)}",
+        **({variables.BEGUN: "yes"} if int(annotations.get(names.EPOCH, -1)) >= 0 else {}),
     }
     main["env"] = parts.environment(spec, given)
     main["env"] += parts.metrics_token(release)
@@ -52,6 +54,8 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
     pod = _pod(job, spec, release, names.driver_pod(name), names.DRIVER_ROLE, None, annotations)
     pod["spec"] |= {
         "restartPolicy": "Never",
+        # For its journal. Pods of workers have no token, whatever the account may do.
+        "automountServiceAccountToken": True,
         "containers": [main],
         "volumes": [*parts.base_volumes(spec, with_instances=False), *parts.user_volumes(spec)],
     }

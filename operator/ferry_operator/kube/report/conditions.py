@@ -74,7 +74,7 @@ def _problems(view: JobView) -> Iterable[Problem]:
     if status is not None:
         yield from (Problem(one.reason, one.text) for one in (*status.problems, *status.notices))
     if status is not None and not status.journal_up:
-        yield Problem("JournalDown", "the driver does not reach Redis: groups cannot change, epochs go on")
+        yield Problem("JournalDown", "the driver does not reach its journal: groups cannot change, epochs go on")
     for name, why in view.lost.items():
         yield Problem("PodLost", f"{name}: {why}")
     for pod in view.seen.pods:

