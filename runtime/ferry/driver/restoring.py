@@ -53,7 +53,7 @@ class Restoring:
 
     def begin(self, journaled: Table | None, initial: Table) -> tuple[Table, m.Commit | None]:
         """The first table of a new job, and the Commit that a table with an origin begins with."""
-        if journaled is not None and journaled.origin:
+        if journaled is not None and journaled.restoring:
             url = journaled.origin.rpartition("#")[0]
             return initial, self._from(Shelf.at(url), url)
         if journaled is not None or self._settings.restore_from is None:

@@ -33,6 +33,7 @@ from ferry.durable.location import Location
 from ferry.durable.parts import PartWriter
 from ferry.kernels import columns
 from ferry.kernels.grouping import Ints
+from ferry.protocol.instance.io import WriteCheckpoint
 from ferry.sidecar.scans import Budget, Chunks, begun
 from ferry.store.process import ProcessState
 from ferry.store.state import State, open_state
@@ -85,7 +86,7 @@ class Changes:
 class Request:
     """A checkpoint that the driver waits for."""
 
-    number: int
+    asked: WriteCheckpoint
     last: int
     """number of the changes that it ends with"""
     groups: list[tuple[Scan, list[int]]] = field(default_factory=list)
@@ -121,9 +122,9 @@ class Archive:
         virtual_nodes: int,
         directory: Path,
         bytes_per_second: int | None,
-        tell: Callable[[int, bytes], None],
+        tell: Callable[[WriteCheckpoint, bytes], None],
     ) -> None:
-        """`name` is the instance's; `tell(number, chains)` is called on another thread."""
+        """`name` is the instance's; `tell(asked, chains)` is called on another thread."""
         self._location = location
         self._run = run
         self._name = name
@@ -194,11 +195,12 @@ class Archive:
         if not self._overrun:
             self._shadowing.put(_Delta(operator, epoch, source, batch))
 
-    def write(self, number: int, epoch: int, watermarks: tuple[int, ...]) -> None:
+    def write(self, asked: WriteCheckpoint) -> None:
         """Write what has changed until now, if all scans were read before."""
+        epoch = asked.epoch
         failed = any(scan.failed for scan in self._of.values())
         if self._overrun or failed or not all(scan.ended for scan in self._of.values()):
-            self._tell(number, b"")
+            self._tell(asked, b"")
             self._again(epoch)
             return
         if self._next is not None and self._next[0].ended:
@@ -207,13 +209,13 @@ class Archive:
                 self._of.update({v: scan for v, before in replaced.items() if self._of.get(v) is before})
             self._next = None
         last = self._number
-        self._shadowing.put(_Freeze(last, epoch, watermarks))
+        self._shadowing.put(_Freeze(last, epoch, asked.watermarks))
         self._number += 1
         groups: dict[Scan, list[int]] = {}
         for v, scan in self._of.items():
             groups.setdefault(scan, []).append(v)
         with self._lock:
-            self._requests = [Request(number, last, list(groups.items()))]
+            self._requests = [Request(asked, last, list(groups.items()))]
             self._forget()
         self._rebase(epoch)
 
@@ -370,9 +372,9 @@ class Archive:
             failed = [request for request in self._requests if any(scan.failed for scan, _ in request.groups)]
             complete = [request for request in self._requests if request not in failed and self._is_complete(request)]
             self._requests = [request for request in self._requests if request not in (*failed, *complete)]
-            answers = [(r.number, b"") for r in failed] + [(r.number, self._chains(r)) for r in complete]
-        for number, chains in answers:
-            self._tell(number, chains)
+            answers = [(r.asked, b"") for r in failed] + [(r.asked, self._chains(r)) for r in complete]
+        for asked, chains in answers:
+            self._tell(asked, chains)
 
     def _is_complete(self, request: Request) -> bool:
         first = min((scan.first for scan, _ in request.groups), default=0)

@@ -7,7 +7,6 @@ state. Must never decide whether something is allowed.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,25 +31,24 @@ from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
 from ferry.protocol.instance import machine as core
 from ferry.sidecar.archive import Archive
 from ferry.sidecar.metrics import LoadCounter
-from ferry.sidecar.saved import saved_from_wire, saved_to_wire
+from ferry.sidecar.saved import SavedRecord
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
 from ferry.sidecar.staging import Staging
-from ferry.store import seal
-from ferry.store.commit_record import CommitRecord
 from ferry.store.log import DeltaLog
 from ferry.store.process import ProcessState
 from ferry.store.state import State, open_state
 
 log = logging.getLogger("ferry.sidecar")
 
-FORMAT = 4
-"""Of what is in an instance's directory: files of another one are no copy."""
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Another one after each start of the machine."""
 
 PAUSE_SECONDS = 0.0001
 """Between two pieces of a read of which the first had no rows."""
+
+
+class BeginsAnew(FerryError):
+    """This process ends, and its next life begins without what is here."""
 
 
 class Data:
@@ -75,13 +73,7 @@ class Data:
         self._send = send
         self._alive = alive
         self._lock = threading.RLock()
-        self._directory = directory
-        self._top = settings.path
-        # A directory of the machine may be found again by another run of a job with the same name: its state is no copy.
-        self._of = f"{settings.run} {FORMAT}"
-        self._boot = f"{boot_id.read_text().strip()} {self._of}"
-        self._record = CommitRecord(directory / "commit-record")
-        self._saved = self._load_saved(directory)
+        self._record = SavedRecord(directory, settings.path, settings.run, boot_id)
         self._log = DeltaLog(directory / "log", lend_bytes)
         self.arena = self._log.arena
         """what may be lent to a device: logged deltas are sent from there"""
@@ -105,7 +97,9 @@ class Data:
                 self.virtual_nodes,
                 directory / "archive",
                 settings.bandwidth_bytes,
-                lambda number, chains: send(core.Send(core.DRIVER, m.Checkpointed(me, number, chains)), None),
+                lambda asked, chains: self._send(
+                    core.Send(core.DRIVER, m.Checkpointed(me, asked.number, asked.version, asked.epoch, chains)), None
+                ),
             )
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
@@ -115,36 +109,16 @@ class Data:
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = LoadCounter(self.virtual_nodes)
 
-    def _load_saved(self, directory: Path) -> core.Saved:
-        """The commit record of this run and this boot of the machine, or what was sealed: other files may be torn."""
-        doc, sealed = self._record.read(), seal.read(directory)
-        if sealed is not None and sealed["of"] == self._of:
-            doc = {"boot": self._boot, "saved": sealed["saved"]}
-            self._record.write(doc)  # Before the seal is broken: a process that is killed in between loses nothing.
-        seal.break_open(directory)
-        if doc is not None and doc["boot"] == self._boot:
-            return saved_from_wire(doc["saved"])
-        if doc is not None:
-            log.warning(
-                "%s: files of another run or release, or of a boot of the machine that did not end with a clean end of this "
-                "instance, are not used",
-                self.me,
-            )
-        for entry in directory.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-        return core.Saved()
-
     def saved(self) -> core.Saved:
         """What the commit record said when this life began."""
-        whole = np.array((*self._saved.holds, *self._saved.learned), dtype=np.int64)
+        whole = np.array((*self._record.saved.holds, *self._record.saved.learned), dtype=np.int64)
         stale = np.setdiff1d(np.arange(self.virtual_nodes), whole)
         for state in self.states:
             state.drop(stale)
         # Not stored with the state: what was final, and released, is over.
-        self._release_states(self._saved.released, self._saved.floors())
-        self._write_record(self._saved)
-        return self._saved
+        self._release_states(self._record.saved.released, self._record.saved.floors())
+        self._write_record(self._record.saved)
+        return self._record.saved
 
     def logged(self) -> tuple[m.Delta, ...]:
         """Deltas in the log of an earlier life."""
@@ -201,6 +175,8 @@ class Data:
                 with self._lock:
                     for state in self.states:
                         state.drop(np.array(effect.vnodes, dtype=np.int64))
+            case core.Erase():
+                self._erase()
             case core.LoadChunk():
                 self._load(effect.chunk)
             case core.BeginSnapshot():
@@ -210,11 +186,11 @@ class Data:
                 self.scans.stop(effect.learner, effect.session)
             case core.Archive():
                 if self.archive is not None:
-                    committed = self._saved.committed
+                    committed = self._record.saved.committed
                     self.archive.follow(effect.vnodes, -1 if committed is None else committed.step.epoch)
             case core.WriteCheckpoint():
                 if self.archive is not None:
-                    self.archive.write(effect.number, effect.epoch, effect.watermarks)
+                    self.archive.write(effect)
             case core.Restore():
                 return self._restore(effect)
             case _:
@@ -305,8 +281,7 @@ class Data:
             for state in self.states:
                 if isinstance(state, ProcessState):
                     state.whole(np.array((*saved.holds, *saved.learned), dtype=np.int64))
-        self._saved = saved
-        self._record.write({"boot": self._boot, "saved": saved_to_wire(saved)})
+        self._record.write(saved)
 
     def next_timer(self) -> int | None:
         """When the first timer of the clock is due; None: there is none."""
@@ -328,7 +303,7 @@ class Data:
         Raises OSError when the disk does not take it.
         """
         with self._lock:
-            seal.make(self._directory, self._top, {"of": self._of, "saved": saved_to_wire(self._saved)})
+            self._record.seal()
 
     # ---- snapshots
     def _load(self, chunk: m.Chunk) -> None:
@@ -341,6 +316,12 @@ class Data:
             self.states[chunk.operator].apply_absent(batch)
 
     # ---- restores
+    def _erase(self) -> None:
+        """Nothing was here: nothing is to be removed. Else another process does it, which remembers nothing of it all."""
+        if not self._record.empty:
+            raise BeginsAnew(f"{self.me}: the job begins with a checkpoint, and what is here is of the time before")
+        self._record.erased()
+
     def _restore(self, effect: core.Restore) -> core.Restored:
         """Load what is held from a checkpoint, the newest changes first: as in a snapshot, what is there is newer."""
         vnodes = np.array(effect.vnodes, dtype=np.int64)

@@ -38,7 +38,7 @@ from ferry.environment import Environment
 from ferry.protocol.instance import machine as core
 from ferry.registry import JobRegistry
 from ferry.sidecar import ALIVE
-from ferry.sidecar.data import Data
+from ferry.sidecar.data import BeginsAnew, Data
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
 from ferry.sidecar.inbox import Inbox
@@ -160,6 +160,9 @@ class Node:
         """Serve until SIGTERM; whatever ends it before, the driver is told: this instance is as good as gone."""
         try:
             self._loop()
+        except BeginsAnew as end:
+            log.warning("%s", end)
+            return ExitCode.CRASHED
         except Exception as error:
             self._machine.story.attach(error)
             log.exception("instance %s stops", self.me)

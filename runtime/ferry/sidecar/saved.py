@@ -1,13 +1,81 @@
-"""The commit record of an instance as a document: what it is, should it crash now. Values only; files are the store's."""
+"""The commit record of an instance: what it is, should it crash now, and whether the files beside it are those it describes.
+
+Must never let files pass for a copy that are of another run, another boot of the machine, or another life of the job.
+"""
 
 from __future__ import annotations
 
+import logging
+import shutil
+from pathlib import Path
 from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import StepResult
 from ferry.protocol.instance import machine as core
+from ferry.store import seal
+from ferry.store.commit_record import CommitRecord
+
+log = logging.getLogger("ferry.sidecar")
+
+FORMAT = 4
+"""Of what is in an instance's directory: files of another one are no copy."""
+
+
+class SavedRecord:
+    """The commit record in an instance's directory. Files of which it says nothing are removed when it is opened."""
+
+    def __init__(self, directory: Path, top: Path, run: str, boot_id: Path) -> None:
+        """`top` is the directory of the run: up to there folders have to be on the disk, too, when it is sealed."""
+        self._directory = directory
+        self._top = top
+        # A directory of the machine may be found again by another run of a job with the same name: its state is no copy.
+        self._of = f"{run} {FORMAT}"
+        self._boot = f"{boot_id.read_text().strip()} {self._of}"
+        self._record = CommitRecord(directory / "commit-record")
+        self._erases = False
+        """What is here is of a life of the job that is over: the next process removes it before it opens anything."""
+        self.saved = self._load()
+        self.empty = self.saved.committed is None and not self.saved.holds
+        """Nothing of any life of the job was ever here."""
+
+    def _load(self) -> core.Saved:
+        """What is of this run and this boot of the machine, or was sealed: other files may be torn."""
+        doc, sealed = self._record.read(), seal.read(self._directory)
+        if sealed is not None and sealed["of"] == self._of:
+            doc = {"boot": self._boot, "saved": sealed["saved"]}
+            self._record.write(doc)  # Before the seal is broken: a process that is killed in between loses nothing.
+        seal.break_open(self._directory)
+        if doc is not None and doc["boot"] != self._boot:
+            log.warning(
+                "%s: files of another run or release, or of a boot of the machine that did not end with a clean end of this "
+                "instance, are not used",
+                self._directory,
+            )
+            doc = None
+        if doc is not None and not doc.get("erases", False):
+            return saved_from_wire(doc["saved"])
+        for entry in self._directory.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+        return core.Saved() if doc is None else saved_from_wire(doc["saved"])
+
+    def write(self, saved: core.Saved) -> None:
+        """Replace it. Another life of the job than before, and nothing is what it was."""
+        self._erases |= saved.origin != self.saved.origin
+        self.empty &= saved.committed is None
+        self.saved = saved
+        self._record.write({"boot": self._boot, "saved": saved_to_wire(saved), "erases": self._erases})
+
+    def erased(self) -> None:
+        """Nothing is here of the life of the job before."""
+        self._erases = False
+        self.write(self.saved)
+
+    def seal(self) -> None:
+        """Have everything on the disk, so that it is a copy in another boot, too. Raises OSError."""
+        seal.make(self._directory, self._top, {"of": self._of, "saved": saved_to_wire(self.saved)})
 
 
 def saved_to_wire(saved: core.Saved) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_writes_keep_their_order() -> None:
 def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> None:
     kept = FakeJournal(Superseded("generation 2 has taken over the journal"))
     writer = Writer(kept)
-    driver = core.Coordinator(core.CoordinatorSettings(), table(0), None)
+    driver = core.Coordinator(core.CoordinatorSettings(), replace(table(0), version=Version(0, 0)), None)
     (claim,) = driver.start()
     assert isinstance(claim, core.Journal)
     writer.writer.write(claim)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ferry.contract.documents import CheckpointSettings, RunSettings, SYNCING, TransportSettings
+from ferry.contract.documents import SYNCING, CheckpointSettings, RunSettings, TransportSettings
 from ferry.contract.errors import Refusal, SpecRefused
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for

@@ -65,7 +65,7 @@ def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
     one._inbox, one.dir, one._yield_until = Inbox(), tmp_path, 0.0
     turns = iter([False] * 3 + [True])
     scans = SimpleNamespace(pump=lambda chunks: False)
-    one._data = SimpleNamespace(scans=scans, work=lambda: worked.append(1) or True)  # type: ignore[assignment,func-returns-value]
+    one._data = SimpleNamespace(scans=scans, archive=None, work=lambda: worked.append(1) or True)  # type: ignore[assignment,func-returns-value]
     one._machine = SimpleNamespace(step=lambda event: [])  # type: ignore[assignment]
     one._may_end, one._report = lambda: next(turns), lambda: None  # type: ignore[method-assign]
     one._loop()

@@ -85,9 +85,7 @@ def settings_of(job: StreamJob, uid: str, release: Installation) -> RunSettings:
     place = _Place(names.run_name(job.metadata.name, uid, note.number), DIRECTORY)
     settings = settings_for(job, Path("/job.yaml"), place, Options().over(one.output or _output(job), one.events))
     lasting, begins = one.kubernetes.state_volume.lasting, note.restore_from(one.restore_from)
-    return replace(
-        settings, secret=run_key(release, uid), redis=release.redis, lasting=lasting, restore_from=begins
-    )
+    return replace(settings, secret=run_key(release, uid), redis=release.redis, lasting=lasting, restore_from=begins)
 
 
 def _output(job: StreamJob) -> str:

@@ -189,7 +189,9 @@ class Coordinator:
     def _on_journal_refused(self, event: io.JournalRefused) -> None:
         found = event.journal
         if self.phase is io.Phase.JOURNAL and found is not None and found.origin != self.table.origin:
-            self.driver.halt("failed", f"since this driver has looked the job was restored ({found.origin}): look again")
+            self.driver.halt(
+                "failed", f"since this driver has looked the job was restored ({found.origin}): look again"
+            )
         elif self.journaling.claim_again(found):
             self._journal_last()
         else:
