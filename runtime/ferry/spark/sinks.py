@@ -1,7 +1,9 @@
 """Where fired rows go (docs/design.md, section 8). An epoch's output appears in one atomic step, or not at all.
 
 `place(base)` and `open(committed)` are called once by every driver before its first epoch; `write` once for every epoch that
-fired rows, and again with the same rows when an epoch is run again. Must never delete what an epoch published.
+fired rows, and again with the same rows when an epoch is run again. A job that is restored begins at an earlier epoch, and
+numbers those behind it anew: before it opens its sinks it calls `truncate_after`, or `keep_after`, of each, again until
+they have returned. Must never delete what an epoch published otherwise.
 """
 
 from __future__ import annotations
@@ -32,12 +34,18 @@ MANIFEST = "_ferry.json"
 
 
 class Sink(ABC):
-    """One end of a pipeline; one of yours needs `write` only.
+    """One end of a pipeline; one of yours needs `write` only, and `truncate_after` if its job is to be restored.
 
     Example:
         >>> class Counting(ferry.Sink):
+        ...     def __init__(self):
+        ...         self.rows = {}
+        ...
         ...     def write(self, epoch, generation, rows):
-        ...         print(f"epoch {epoch}: {rows.num_rows} rows")
+        ...         self.rows[epoch] = rows.num_rows
+        ...
+        ...     def truncate_after(self, epoch):
+        ...         self.rows = {one: n for one, n in self.rows.items() if one <= epoch}
         >>> output = counts.sink(Counting())
     """
 
@@ -55,6 +63,20 @@ class Sink(ABC):
     @abstractmethod
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Publish the rows of an epoch. Must be idempotent."""
+
+    def truncate_after(self, epoch: int) -> None:
+        """Remove what later epochs published: their numbers come again. Must be idempotent, and never leave half of one.
+
+        Raises SpecRefused when this sink cannot.
+        """
+        raise SpecRefused(
+            f"sink: {self!r} cannot remove what it got after epoch {epoch}. Remove that yourself, or give it a "
+            "truncate_after (foreach_epoch: truncate=); then restore with --sink keep (spec.restoreSink: keep), which "
+            "leaves what a sink has"
+        )
+
+    def keep_after(self, epoch: int) -> None:  # noqa: B027  most sinks have nothing to do for that
+        """Leave what later epochs published, and be ready to get epochs of these numbers again. Must be idempotent."""
 
 
 def place(sinks: Iterable[Sink], base: str | None) -> None:
@@ -91,10 +113,10 @@ class Parquet(Sink):
         self.directory.mkdir(parents=True, exist_ok=True)
         for left in self.directory.glob(".epoch=*"):
             shutil.rmtree(left)
-        newer = sorted(int(p.name[6:]) for p in self.directory.glob("epoch=*") if int(p.name[6:]) > committed)
+        newer = self._after(committed)
         if newer:
             raise SpecRefused(
-                f"sink: {self.directory} holds epoch {newer[0]} of another run (this one has committed up to {committed}); "
+                f"sink: {self.directory} holds epoch {newer[-1]} of another run (this one has committed up to {committed}); "
                 "choose another --output, or delete that directory"
             )
 
@@ -135,6 +157,38 @@ class Parquet(Sink):
             files.sync(made)
         hidden.rename(final)
         files.sync(self.directory)
+
+    def truncate_after(self, epoch: int) -> None:
+        """Delete the folders of later epochs: each is gone at once, the newest first. Raises SpecRefused for another's."""
+        for hidden in self._moved(epoch, "."):
+            shutil.rmtree(hidden)
+
+    def keep_after(self, epoch: int) -> None:
+        """Put the folders of later epochs aside, as `_kept-epoch=E`, which readers of Parquet skip."""
+        self._moved(epoch, "_kept-")
+
+    def _after(self, epoch: int) -> list[int]:
+        """Epochs that are there, later than this one, the newest first."""
+        found = (int(folder.name[6:]) for folder in self.directory.glob("epoch=*"))
+        return sorted((one for one in found if one > epoch), reverse=True)
+
+    def _moved(self, epoch: int, prefix: str) -> list[Path]:
+        """Rename the folders of later epochs, on the disk; none if one is another sink's."""
+        later = [self.directory / f"epoch={one}" for one in self._after(epoch)]
+        for folder in later:
+            self._refuse_others(folder)
+        moved = [folder.rename(folder.with_name(f"{prefix}{folder.name}.{uuid.uuid4().hex[:8]}")) for folder in later]
+        if moved:
+            files.sync(self.directory)
+        return moved
+
+    def _refuse_others(self, folder: Path) -> None:
+        try:
+            whose = json.loads((folder / MANIFEST).read_bytes())["sink"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # damaged
+        if whose != self.declared:
+            raise SpecRefused(f"{folder} was written by parquet({whose!r}); give {self!r} a directory of its own")
 
     def _damage(self, folder: Path, epoch: int) -> str | None:
         """What is wrong with a published folder: a machine that lost its power may keep a name and lose what it named."""
@@ -196,18 +250,34 @@ class Console(Sink):
         for row in table.slice(0, self.limit).to_pylist():
             print("  ", ", ".join(f"{k}={v}" for k, v in row.items()))
 
+    def truncate_after(self, epoch: int) -> None:
+        """What was printed stays."""
+
 
 class ForeachEpoch(Sink):
     """Calls the user's function with (epoch, generation, DataFrame); it must be idempotent by epoch."""
 
     needs_frame = True
 
-    def __init__(self, function: Callable[[int, int, Any], None]) -> None:
+    def __init__(
+        self, function: Callable[[int, int, Any], None], truncate: Callable[[int], None] | None = None
+    ) -> None:
         self.function = function
+        self.truncate = truncate
+
+    def __repr__(self) -> str:
+        return f"foreach_epoch({getattr(self.function, '__name__', self.function)})"
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Call it."""
         self.function(epoch, generation, rows)
+
+    def truncate_after(self, epoch: int) -> None:
+        """Call the function for that; raises SpecRefused when there is none."""
+        if self.truncate is None:
+            super().truncate_after(epoch)
+        else:
+            self.truncate(epoch)
 
 
 def parquet(directory: str) -> Parquet:
@@ -238,19 +308,30 @@ def console(limit: int = 20) -> Console:
     return Console(limit)
 
 
-def foreach_epoch(function: Callable[[int, int, Any], None]) -> ForeachEpoch:
+def foreach_epoch(
+    function: Callable[[int, int, Any], None], truncate: Callable[[int], None] | None = None
+) -> ForeachEpoch:
     """Call a function once for every epoch that fired rows, and again after failures: at least once.
 
     Parameters:
         function: gets the epoch's number, the driver's generation, and a DataFrame. It is called again until it returns,
             so it must do nothing the second time; one that raises `ferry.Final` stops the job.
+        truncate: gets the number of an epoch when the job is restored as of its end, and removes what was stored for
+            later ones, for these numbers come again. It may be called again. Without it such a restore is refused, unless
+            it leaves what sinks have (`restoreSink: keep`).
     Returns: a sink.
-    Raises: SpecRefused, if it cannot be called.
+    Raises: SpecRefused, if one of them cannot be called.
     Example:
         >>> def store(epoch, generation, rows):
         ...     rows.write.mode("overwrite").json(f"/data/counts/{epoch}")
-        >>> output = counts.sink(ferry.foreach_epoch(store))
+        >>> def forget(epoch):
+        ...     for folder in pathlib.Path("/data/counts").iterdir():
+        ...         if int(folder.name) > epoch:
+        ...             shutil.rmtree(folder)
+        >>> output = counts.sink(ferry.foreach_epoch(store, truncate=forget))
     """
     if not callable(function):
         raise SpecRefused(f"foreach_epoch: {function!r} is no function of (epoch, generation, rows)")
-    return ForeachEpoch(function)
+    if truncate is not None and not callable(truncate):
+        raise SpecRefused(f"foreach_epoch: truncate={truncate!r} is no function of (epoch)")
+    return ForeachEpoch(function, truncate)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from ferry.contract.errors import SpecRefused
 from ferry.spark import sinks
-from ferry.spark.sinks import MANIFEST, ForeachEpoch, Parquet, console, parquet
+from ferry.spark.sinks import MANIFEST, ForeachEpoch, Parquet, Sink, console, foreach_epoch, parquet
 from ferry.system import files
 
 ROWS = pa.table({"k": [1, 2]})
@@ -168,3 +170,116 @@ def test_everything_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatc
     sink.write(5, 4, _Retried())  # type: ignore[arg-type]
     assert [name[:5] for name in steps[:2]] == ["part-"] * 2, "each task answers for its own part"
     assert steps[2:] == [MANIFEST, ".epoch=5", "-> epoch=5", "q"]
+
+
+def with_epochs(base: Path, *epochs: int, directory: str = "q") -> Parquet:
+    sink = placed(base, directory)
+    sink.open(-1)
+    for epoch in epochs:
+        sink.write(epoch, 1, ROWS)
+    return sink
+
+
+def seen(base: Path) -> list[str]:
+    return sorted(re.sub(r"\.\w{8}$", "", p.name) for p in (base / "q").iterdir())
+
+
+def test_what_came_after_a_restored_epoch_is_deleted(tmp_path: Path) -> None:
+    sink = with_epochs(tmp_path, 0, 2, 9, 10, 11)
+    for _ in range(2):
+        sink.truncate_after(9)
+        assert seen(tmp_path) == ["epoch=0", "epoch=2", "epoch=9"]
+    sink.open(9)
+    sink.truncate_after(-1)
+    assert seen(tmp_path) == []
+    placed(tmp_path / "new").truncate_after(3)  # there is nothing yet
+
+
+def test_what_came_after_a_restored_epoch_is_kept_aside(tmp_path: Path) -> None:
+    sink = with_epochs(tmp_path, 8, 9, 10)
+    for again in range(2):
+        sink.keep_after(8)
+        sink.keep_after(8)
+        sink.open(8)
+        other = pa.table({"k": [again]})
+        sink.write(9, 5, other)
+        assert pq.read_table(tmp_path / "q" / "epoch=9" / "part-0.parquet") == other, "not taken for what is there"
+    kept = ["_kept-epoch=10", "_kept-epoch=9", "_kept-epoch=9"]
+    assert seen(tmp_path) == [*kept, "epoch=8", "epoch=9"]
+    read = pq.read_table(tmp_path / "q")
+    assert sorted(zip(read["k"].to_pylist(), read["epoch"].to_pylist(), strict=True)) == [(1, 8), (1, 9), (2, 8)]
+
+
+@pytest.mark.parametrize("act", ["truncate_after", "keep_after"])
+def test_what_another_sink_has_published_is_not_touched(tmp_path: Path, act: str) -> None:
+    with_epochs(tmp_path, 3, directory="clicks/q")
+    sink = placed(tmp_path, "views/q")
+    (tmp_path / "q" / "epoch=4").mkdir()  # damaged: nobody knows whose
+    with pytest.raises(SpecRefused, match=r"epoch=3 was written by parquet\('clicks/q'\); give parquet\('views/q'\)"):
+        getattr(sink, act)(2)
+    assert seen(tmp_path) == ["epoch=3", "epoch=4"]
+    getattr(sink, act)(3)
+    assert seen(tmp_path) == ["epoch=3"] if act == "truncate_after" else ["_kept-epoch=4", "epoch=3"]
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_readers_never_see_half_of_what_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """It ends in the middle; then it is done again."""
+    sink = with_epochs(tmp_path, 0, 1, 2, 3)
+    rename, remove, synced = Path.rename, shutil.rmtree, files.sync
+    done: list[str] = []
+
+    def step(what: str) -> None:
+        if len(done) == after:
+            raise KeyboardInterrupt
+        done.append(what)
+
+    def renamed(path: Path, target: Path) -> Path:
+        step(f"{path.name} -> {target.name[0]}")
+        return rename(path, target)
+
+    def removed(path: Path) -> None:
+        (path / "part-0.parquet").unlink()  # half of it
+        step(f"remove {path.name[:8]}")
+        remove(path)
+
+    def sync(path: Path) -> int:
+        step(f"sync {path.name}")
+        return synced(path)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Path, "rename", renamed)
+        patch.setattr(shutil, "rmtree", removed)
+        patch.setattr(files, "sync", sync)
+        sink.truncate_after(1)
+    steps = ["epoch=3 -> .", "epoch=2 -> .", "sync q", "remove .epoch=3", "remove .epoch=2"]
+    assert done == steps[:after]
+    visible = sorted(p.name for p in (tmp_path / "q").glob("epoch=*"))
+    assert visible == [f"epoch={n}" for n in range(4 - min(after, 2))], "the newest goes first"
+    assert pq.read_table(tmp_path / "q").num_rows == 2 * len(visible), "and each as a whole"
+    again = placed(tmp_path)
+    again.truncate_after(1)
+    again.open(1)
+    assert seen(tmp_path) == ["epoch=0", "epoch=1"]
+
+
+def test_a_sink_that_cannot_go_back_says_what_to_do() -> None:
+    class Counting(Sink):
+        def write(self, epoch: int, generation: int, rows: object) -> None: ...
+
+        def __repr__(self) -> str:
+            return "counting"
+
+    def store(epoch: int, generation: int, rows: object) -> None: ...
+
+    for sink, name in ((Counting(), "counting"), (foreach_epoch(store), r"foreach_epoch\(store\)")):
+        with pytest.raises(SpecRefused, match=rf"^sink: {name} cannot remove .* after epoch 7\..*--sink keep"):
+            sink.truncate_after(7)
+        sink.keep_after(7)
+    called: list[int] = []
+    foreach_epoch(store, truncate=called.append).truncate_after(7)
+    assert called == [7]
+    with pytest.raises(SpecRefused, match="truncate='no' is no function"):
+        foreach_epoch(store, truncate="no")  # type: ignore[arg-type]
+    console().truncate_after(7)
+    console().keep_after(7)
