@@ -10,6 +10,9 @@ So what Spark needs to begin an epoch again is part of the notes that the epoch 
 
 A new driver compares them, and writes what is missing, before Spark looks. Must never let Spark plan an epoch anew that the
 state has committed: what came since would be skipped.
+
+`checkpoint/sources` belongs to Spark's own sources. They write there what they plan before Spark has it in its offsets, so
+they may always be ahead of these, and read on from any offsets that they have given out.
 """
 
 from __future__ import annotations
@@ -85,12 +88,27 @@ class Checkpoint:
         self._forget_torn(epoch + 1, self._text(f"offsets/{epoch}") or "")
         return again
 
-    def rewind(self, epoch: int) -> None:
-        """Forget what Spark has begun and ended after this epoch, the newest first: the job goes on behind it."""
-        for log_ in ("commits", "offsets"):
-            numbers = (int(p.name) for p in (self._folder / log_).glob("*") if p.name.isdigit())
-            for number in sorted((n for n in numbers if n > epoch), reverse=True):
-                (self._folder / log_ / str(number)).unlink(missing_ok=True)
+    def rewind(self, epoch: int, notes: str | None) -> None:
+        """Have Spark forget all epochs after this one, whose `notes` a restore has brought back; before `settle`.
+
+        Sources of Spark's own go on with it: what they have planned since, they give out again. Raises StateUnavailable for
+        the folder of another query.
+        """
+        ahead = max(self._last("offsets"), self._last("commits")) > epoch
+        if ahead and notes is not None and " " not in notes:
+            texts = json.loads(zlib.decompress(base64.b85decode(notes)))
+            if (metadata := self._text("metadata")) not in (None, texts[0]):
+                raise self._differs("metadata")
+            # Spark keeps the last few epochs only. The logs of its sources, which are further than that, have all.
+            for name, text in zip((f"offsets/{epoch - 1}", f"offsets/{epoch}"), texts[1:], strict=True):
+                if metadata is not None and text is not None and self._text(name) is None:
+                    self._write(name, text)
+        # The newest first: whenever this is cut short, what is left is what Spark may leave.
+        for later in sorted({*self._numbers("commits"), *self._numbers("offsets")}, reverse=True):
+            for file in (self._folder / "commits" / str(later), self._folder / "offsets" / str(later)):
+                if later > epoch and file.exists():
+                    file.unlink()
+                    files.sync(file.parent)
 
     def require_same(self, epoch: int, notes: str | None) -> None:
         """Before a later operator reads, and before rows are given out: Spark has begun the epoch with committed offsets.
@@ -160,7 +178,10 @@ class Checkpoint:
         )
 
     def _last(self, log: str) -> int:
-        return max((int(p.name) for p in (self._folder / log).glob("*") if p.name.isdigit()), default=-1)
+        return max(self._numbers(log), default=-1)
+
+    def _numbers(self, log: str) -> list[int]:
+        return [int(p.name) for p in (self._folder / log).glob("*") if p.name.isdigit()]
 
     def _text(self, name: str) -> str | None:
         try:

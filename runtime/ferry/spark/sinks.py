@@ -56,10 +56,6 @@ class Sink(ABC):
     def open(self, committed: int) -> None:  # noqa: B027  most sinks have nothing to open
         """`committed` is the last committed epoch, -1 for a new job."""
 
-    def truncate_after(self, epoch: int) -> None:
-        """Take back what was published after this epoch, before a restore begins with it. Raises SpecRefused."""
-        raise SpecRefused(f"sink {self!r} cannot take back what it has published after epoch {epoch}")
-
     @abstractmethod
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Publish the rows of an epoch. Must be idempotent."""
@@ -119,12 +115,6 @@ class Parquet(Sink):
                 f"sink: {self.directory} holds epoch {newer[-1]} of another run (this one has committed up to {committed}); "
                 "choose another --output, or delete that directory"
             )
-
-    def truncate_after(self, epoch: int) -> None:
-        """Remove the folders of later epochs."""
-        for folder in self.directory.glob("epoch=*"):
-            if int(folder.name[6:]) > epoch:
-                shutil.rmtree(folder)
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Write to a hidden folder, then rename. An epoch that is there already, and whole, has the same rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from ferry.contract import limits
 from ferry.contract.errors import StateUnavailable, Unreachable
 from ferry.driver.checkpoint import COMMIT, Checkpoint
+from ferry.system import files
 
 
 def offsets(epoch: int) -> str:
@@ -200,3 +202,78 @@ def test_state_of_a_release_that_kept_no_offsets(query: Query) -> None:
     lose(query, "commits", "offsets")
     with pytest.raises(StateUnavailable, match="Bring back"):
         query.settle(7)
+
+
+def names(folder: Path) -> set[int]:
+    return {int(p.name) for p in folder.iterdir()}
+
+
+def test_a_restore_takes_spark_back_to_the_end_of_an_epoch(query: Query) -> None:
+    for at in (5, 5, 2):
+        query.checkpoint.rewind(at, query.notes[at])
+        assert query.checkpoint.ended() <= at
+        assert query.settle(at, final=True) is False and query.begins() == at + 1
+    assert names(query.folder / "offsets") == names(query.folder / "commits") == {0, 1, 2}
+    query.checkpoint.rewind(9, query.notes[7])
+    assert query.begins() == 3, "what is older stays"
+
+
+def test_offsets_that_spark_does_not_keep_any_more_come_from_the_notes(query: Query) -> None:
+    for old in range(5):
+        lose(query, f"offsets/{old}", f"commits/{old}")
+    query.checkpoint.rewind(3, query.notes[3])
+    assert query.settle(3, True, "orders") is False, "a source of Spark's own has what it planned since"
+    assert query.begins() == 4
+    lose(query, ".")
+    query.checkpoint.rewind(3, query.notes[3])
+    with pytest.raises(StateUnavailable, match=r"orders: Spark's own source.*Bring back"):
+        query.settle(3, True, "orders")
+    assert query.settle(3, True) is False and query.begins() == 4
+
+
+def test_the_log_of_a_source_that_is_lost_is_not_taken_for_one_that_is_ahead(query: Query) -> None:
+    lose(query, "metadata", "offsets/2", "offsets/3")
+    query.checkpoint.rewind(3, query.notes[3])
+    with pytest.raises(StateUnavailable, match="Spark's own source"):
+        query.settle(3, True, "orders")
+
+
+def test_too_many_offsets_for_the_notes_have_to_be_there(query: Query) -> None:
+    query.checkpoint.rewind(3, "0" * 64 + " 70000")
+    assert query.checkpoint.ended() == 3
+    with pytest.raises(StateUnavailable, match="is not what the state has committed"):
+        query.checkpoint.settle(3, True, "0" * 64 + " 70000", ())
+
+
+def test_another_querys_checkpoint_is_not_rewound(query: Query) -> None:
+    (query.folder / "metadata").write_text('{"id":"other"}')
+    with pytest.raises(StateUnavailable, match=r"metadata is not what.*another query's"):
+        query.checkpoint.rewind(3, query.notes[3])
+    assert names(query.folder / "offsets") == set(range(8))
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_a_rewind_that_is_cut_short_is_done_again(query: Query, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    unlink, sync = Path.unlink, files.sync
+    done: list[str] = []
+
+    def removed(path: Path) -> None:
+        if len(done) == 2 * after:
+            raise KeyboardInterrupt
+        done.append(f"- {path.parent.name}/{path.name}")
+        unlink(path)
+
+    def synced(path: Path) -> int:
+        done.append(path.name)
+        return sync(path)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", removed)
+        patch.setattr(files, "sync", synced)
+        query.checkpoint.rewind(3, query.notes[3])
+    gone = [f"{log}/{epoch}" for epoch in (7, 6, 5, 4) for log in ("commits", "offsets")][1:]
+    steps = [step for name in gone[:after] for step in (f"- {name}", name.partition("/")[0])]
+    assert done == steps, "each is off the disk before the next one goes"
+    query.begins()
+    query.checkpoint.rewind(3, query.notes[3])
+    assert query.settle(3, True) is False and query.begins() == 4
