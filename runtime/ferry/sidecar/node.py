@@ -177,10 +177,11 @@ class Node:
         """Have all files on the disk, where somebody may look for them after a reboot; nobody waits for it."""
         if not self.settings.lasting:
             return
-        # The groups close over this instance now, as they do when a process is gone.
-        self._endpoint.close()
+        # From now on the parent waits, and asks no more whether the loop comes round.
         (self.dir / SYNCING).touch()
         (self.dir / ALIVE).unlink()
+        # The groups close over this instance now, as they do when a process is gone.
+        self._endpoint.close()
         try:
             self._data.seal()
         except OSError as error:

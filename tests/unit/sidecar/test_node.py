@@ -108,11 +108,15 @@ def ending(directory: Path, lasting: bool, seal: Callable[[], None]) -> tuple[no
     one.settings = SimpleNamespace(lasting=lasting)  # type: ignore[assignment]
     one._loop = (directory / ALIVE).touch  # type: ignore[method-assign]
     one._peers = SimpleNamespace(leave=lambda: done.append("leave"))  # type: ignore[assignment]
-    one._endpoint = SimpleNamespace(close=lambda: done.append("close"))  # type: ignore[assignment]
+
+    def said(what: str) -> None:
+        done.append(what if (directory / SYNCING).exists() and not (directory / ALIVE).exists() else "unsaid")
 
     def sealed() -> None:
-        done.append("seal" if (directory / SYNCING).exists() and not (directory / ALIVE).exists() else "unsaid")
+        said("seal")
         seal()
+
+    one._endpoint = SimpleNamespace(close=lambda: said("close"))  # type: ignore[assignment]
 
     one._data = SimpleNamespace(seal=sealed)  # type: ignore[assignment]
     return one, done
