@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,11 +14,15 @@ from rich.table import Table
 
 from ferry.contract import bearer
 from ferry.contract.certificates import client_context
-from ferry.contract.errors import Refusal, SpecRefused, Unreachable
+from ferry.contract.documents import Status
+from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
 from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.timeline.show import job_table
 
 Record = dict[str, Any]
+
+LOOK_SECONDS = 0.2
+"""Between two looks at what is waited for."""
 
 
 class Shown(Protocol):
@@ -74,6 +79,38 @@ class Local:
         """Empty a worker."""
         ask(self.entry, "POST", "/drain", {"worker": worker})
         return f"worker {worker} is being emptied"
+
+    def location(self) -> str | None:
+        """Where its durable checkpoints are."""
+        found: str | None = self.describe().get("checkpoints")
+        return found
+
+    def checkpoint(self, name: str | None, wait: float) -> Record:
+        """Have a durable checkpoint taken, and wait until it is complete. Raises Fault when that takes too long."""
+        began, number = time.time(), int(ask(self.entry, "POST", "/checkpoint", {"name": name})["number"])
+        deadline = time.monotonic() + wait
+        while True:
+            status = self.describe()["status"]
+            found = Status.from_wire(status) if status else None
+            if found is not None and found.checkpoint is not None and (found.checkpoint.number or 0) >= number:
+                one = found.checkpoint
+                return taken(number, one.number or 0, one.epoch, one.bytes, one.total_bytes)
+            late = [one for one in (found.notices if found is not None else ()) if one.since >= began]
+            if problem := next((one.text for one in late if one.reason.startswith("Checkpoint")), None):
+                raise Fault(f"{self.entry.name}: checkpoint {number} is under way, and late: {problem}")
+            if time.monotonic() > deadline:
+                raise Fault(f"{self.entry.name}: checkpoint {number} is not complete after {wait:g} s")
+            time.sleep(LOOK_SECONDS)
+
+    def suspend(self) -> str:
+        """End the run after a last durable checkpoint."""
+        ask(self.entry, "POST", "/suspend", {})
+        return "it ends after a last checkpoint"
+
+
+def taken(asked: int, number: int, epoch: int, written: int, total: int) -> Record:
+    """A checkpoint that is complete: the one that was asked for, or one after it."""
+    return {"asked": asked, "number": number, "epoch": epoch, "bytes": written, "totalBytes": total}
 
 
 def ask(entry: RegisteredRun, method: str, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -163,13 +163,18 @@ def unpin(
 @app.command(epilog=WHERE)
 def pause(ctx: typer.Context, job: Name, as_json: AsJson = False) -> None:
     """Have the operator change nothing: epochs go on, copies take over, but what is lost is not made again."""
-    done(job, as_json, targets.on_cluster(ctx.obj, job).pause(True))
+    done(job, as_json, targets.on_cluster(ctx.obj, job).pause())
 
 
 @app.command(epilog=WHERE)
-def resume(ctx: typer.Context, job: Name, as_json: AsJson = False) -> None:
-    """Have changes followed again."""
-    done(job, as_json, targets.on_cluster(ctx.obj, job).pause(False))
+def resume(
+    ctx: typer.Context,
+    job: Name,
+    workers: Annotated[int | None, typer.Option(min=1, help="Of a job that was suspended: with so many.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have changes followed again; a job that was suspended goes on from its latest checkpoint."""
+    done(job, as_json, targets.on_cluster(ctx.obj, job).resume(workers))
 
 
 @app.command(epilog=WHERE)

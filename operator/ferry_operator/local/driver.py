@@ -1,4 +1,4 @@
-"""The driver of a run of this machine: where it listens, its status, a placement, the request to stop.
+"""The driver of a run of this machine: where it listens, its status, a placement, requests.
 
 A driver that does not answer is no error here but None or False: whether that matters is decided elsewhere.
 """
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ferry.contract.documents import DRIVER, DriverAddress, Status
-from ferry.contract.errors import Fault
+from ferry.contract.errors import Fault, Unreachable
 from ferry_operator.control.decide import SubmitDesired
 from ferry_operator.control.driver_client import DriverClient
 
@@ -43,6 +43,24 @@ class LocalDriver:
         """Ask for the end after the epoch under way; True when the driver has heard it."""
         url = self._url(pid)
         return url is not None and self._client.stop(url, self._secret)
+
+    def checkpoint(self, pid: int, name: str | None) -> int:
+        """Ask for a durable checkpoint; its number. Raises DriverRefuses, Unreachable."""
+        url = self._url(pid)
+        if url is None:
+            raise Unreachable("the driver does not serve yet")
+        return self._client.checkpoint(url, self._secret, name)
+
+    def suspend(self, pid: int) -> bool:
+        """Ask for a last checkpoint and the end after it; True when the driver has heard it. Raises DriverRefuses."""
+        url = self._url(pid)
+        if url is None:
+            return False
+        try:
+            self._client.suspend(url, self._secret)
+        except Unreachable:
+            return False
+        return True
 
     def close(self) -> None:
         """Close the connections."""

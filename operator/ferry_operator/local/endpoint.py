@@ -8,6 +8,8 @@ derived from the run's secret.
 | GET /job | the job as `SupervisorPort.job` describes it |
 | PATCH /spec {workers?, instancesPerWorker?} | scales |
 | POST /move {vnode, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
+| POST /checkpoint {name} | {"number"} of a durable checkpoint that is under way |
+| POST /suspend | the run ends after a last one |
 | POST /stage {epoch, stage} | from the driver: runs what is due there, then answers |
 
 409 with {"reason"} is a refusal: nothing changed.
@@ -42,6 +44,12 @@ class SupervisorPort(Protocol):
     def stop(self) -> None:
         """Begin to end the run gracefully."""
 
+    def checkpoint(self, name: str | None) -> int:
+        """Have a durable checkpoint taken; its number."""
+
+    def suspend(self) -> None:
+        """Begin to end the run with a last durable checkpoint."""
+
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -71,6 +79,12 @@ class Kill(_Body):
     """End without warning: 'driver', a worker 'K' or an instance 'K.I'."""
 
     what: str
+
+
+class CheckpointAsked(_Body):
+    """A durable checkpoint, with a name or without."""
+
+    name: str | None = None
 
 
 class StageReached(_Body):
@@ -128,6 +142,15 @@ def application(control: SupervisorPort, token: str) -> Application:
     @app.post("/stop")
     def stop() -> JSONResponse:
         control.stop()
+        return JSONResponse({})
+
+    @app.post("/checkpoint")
+    def checkpoint(body: CheckpointAsked) -> JSONResponse:
+        return JSONResponse({"number": control.checkpoint(body.name)})
+
+    @app.post("/suspend")
+    def suspend() -> JSONResponse:
+        control.suspend()
         return JSONResponse({})
 
     @app.post("/stage")

@@ -73,7 +73,8 @@ def run(request: Request, programs: Programs | None = None) -> int:
             outcome = supervisor.run(show)
         records = tail.read()
         remove = outcome.ok and not directory.given and not request.options.keep
-        _report(request, outcome, job.metadata.name, records, None if remove else directory.path, progress)
+        kept = None if remove else directory.path
+        _report(request, outcome, job.metadata.name, records, kept, directory.given, progress)
         for left in schedule.left() if outcome.ok else []:
             progress.print(Text(f"warning: --at '{left}' never became due", style="yellow"))
     finally:
@@ -84,7 +85,13 @@ def run(request: Request, programs: Programs | None = None) -> int:
 
 
 def _report(
-    request: Request, outcome: Outcome, job: str, records: list[timeline.Record], kept: Path | None, progress: Console
+    request: Request,
+    outcome: Outcome,
+    job: str,
+    records: list[timeline.Record],
+    kept: Path | None,
+    given: bool,
+    progress: Console,
 ) -> None:
     """Summary to standard output, picture to its file, reasons to standard error."""
     summary = timeline.summarize(records)
@@ -107,5 +114,8 @@ def _report(
         progress.print(Text(f"{job}: {outcome.reason}", style="red"))
     elif outcome.kind == "stopped" and request.options.events is not None:
         progress.print(Text(f"{job}: stopped before its {request.options.events:,} events were read", style="yellow"))
+    elif outcome.kind == "suspended":
+        again = f"ferry run {request.job_file}" + ("" if given else " --set restoreFrom=latest")
+        progress.print(Text(f"{job}: suspended; it goes on with `{again}`", style="yellow"))
     if kept is not None and not request.quiet:
         progress.print(Text(f"files of the run: {kept}", style="dim"))

@@ -16,12 +16,14 @@ from typing import assert_never
 
 from ferry.contract.certificates import authority, issue, server_context
 from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
-from ferry.contract.errors import Refusal
+from ferry.contract.errors import Refusal, Unreachable
+from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.tickets import derived
 from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule, check_command
+from ferry_operator.control.driver_client import DriverRefuses
 from ferry_operator.control.restarts import Outcome, RestartPolicy, how
 from ferry_operator.job.settings import with_addresses
 from ferry_operator.local.cluster.local import LocalCluster, Programs
@@ -58,6 +60,8 @@ class Supervisor:
         self.outcome: Outcome | None = None
         self.stopping: float | None = None
         """since when the job is ending"""
+        self.suspending = False
+        """the run ends as soon as the driver has taken a last checkpoint"""
         self._home = home
         self._programs = programs
         self._drains: list[int] = []
@@ -67,6 +71,8 @@ class Supervisor:
         self._restarts = RestartPolicy()
         self._driver_ends = 0
         self._stop_requested = False
+        self._suspend_asked: int | None = None
+        """process id of the driver that was asked for a last checkpoint"""
         self._worked = False
         """an epoch was finished"""
         self._halt = ""
@@ -136,6 +142,8 @@ class Supervisor:
         self._workers_fail(workers)
         if self.outcome is None and self.stopping is not None:
             self._stop_driver()
+        elif self.outcome is None and self.suspending:
+            self._suspend_driver()
         if self.outcome is None:
             if self._cluster.keep_redis():
                 self._note("restart redis")
@@ -182,7 +190,7 @@ class Supervisor:
         if seen.running or seen.code is None or self._driver_ends == seen.starts:
             return
         self._driver_ends = seen.starts
-        if self.stopping is not None:
+        if self.stopping is not None and seen.code != ExitCode.SUSPENDED:
             self.outcome = Outcome("stopped")
             return
         expected = self._cluster.driver_was_killed()
@@ -244,6 +252,18 @@ class Supervisor:
                 self._cluster.end_driver()
                 self.outcome = Outcome("stopped")
 
+    def _suspend_driver(self) -> None:
+        """Ask each driver once: should it crash, another one follows. What keeps it from its checkpoint is in its status."""
+        pid = self._cluster.driver_pid()
+        if pid is None or pid == self._suspend_asked:
+            return
+        try:
+            if self._client.suspend(pid):
+                self._suspend_asked = pid
+        except DriverRefuses as error:
+            self._warnings.append(f"the job is not suspended: {error}")
+            self.suspending = False
+
     def _note(self, text: str) -> None:
         append_record(self.directory.path, {"kind": "action", "t": time.time(), "text": text})
 
@@ -264,10 +284,41 @@ class Supervisor:
         """See `endpoint.SupervisorPort`."""
         self._mailbox.ask(self._stop)
 
+    def checkpoint(self, name: str | None) -> int:
+        """See `endpoint.SupervisorPort`."""
+        return self._mailbox.ask(lambda: self._checkpoint(name))
+
+    def suspend(self) -> None:
+        """See `endpoint.SupervisorPort`."""
+        self._mailbox.ask(self._suspend)
+
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
         view = RunView(self.settings, status, self._cluster.workers(), self.wanted, [])
-        return describe(view, "stopping" if self.stopping is not None else "running", self._drains, self._pins)
+        phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
+        return describe(view, phase, self._drains, self._pins)
+
+    def _checkpoint(self, name: str | None) -> int:
+        self._may_take_checkpoints()
+        pid = self._cluster.driver_pid()
+        if pid is None:
+            raise Unreachable("no driver runs at the moment")
+        self._note("checkpoint" if name is None else f"checkpoint {name}")
+        return self._client.checkpoint(pid, name)
+
+    def _suspend(self) -> None:
+        self._may_take_checkpoints()
+        if not self.suspending:
+            self._note("suspend")
+            self.suspending = True
+
+    def _may_take_checkpoints(self) -> None:
+        if self.settings.checkpoint is None:
+            raise Refusal(
+                "it has no durable checkpoints: the job file says where they go, in state.checkpoint.location"
+            )
+        if self.stopping is not None:
+            raise Refusal("the job is ending")
 
     def _perform_all(self, commands: Sequence[Command]) -> None:
         """Do all or, when one of them names what is not there, none."""

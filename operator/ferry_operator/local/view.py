@@ -41,6 +41,7 @@ def describe(view: RunView, phase: str, drains: Sequence[int], pins: Mapping[int
             "virtualNodes": view.settings.virtual_nodes,
         },
         "events": view.settings.events,
+        "checkpoints": view.settings.checkpoint.location if view.settings.checkpoint is not None else None,
         "drains": list(drains),
         "pins": {str(vnode): instance for vnode, instance in sorted(pins.items())},
         "workers": [asdict(worker) for worker in view.workers],

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from ferry_operator.cli import main, targets
-from ferry_operator.cli.remote import follow
+from ferry_operator.cli.remote import follow, remote
 from ferry_operator.kube.api.port import JOBS, PODS, ApiError
 from tests.unit.cli.fakes.fake_user import FakeUser, user
-from tests.unit.kube.fakes.fake_world import job
+from tests.unit.kube.fakes.fake_world import job, settled
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -76,6 +76,56 @@ def test_usage(run: Run) -> None:
     assert run("status")[0] == 2 and run("nothing")[0] == 2
     code, out, _ = run("--help")
     assert code == 0 and "diagnose" in out and "--kubeconfig" in out and "kubectl streamjob" in out
+
+
+SHELF = {"virtualNodes": 8, "checkpoint": {"location": "/data/ferry"}}
+
+
+@pytest.fixture
+def shelved(api: FakeUser, monkeypatch: pytest.MonkeyPatch) -> FakeUser:
+    """A job with durable checkpoints; while a command waits, the world goes on."""
+    api.api.edit(JOBS, "nbq5", {"spec": {"state": SHELF}})
+    api.world.until(settled)
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: api.world.round())
+    return api
+
+
+def test_a_checkpoint(run: Run, shelved: FakeUser) -> None:
+    code, out, _ = run("checkpoint", "nbq5", "--name", "before-upgrade")
+    assert (code, out.partition(",")[0]) == (0, "nbq5: checkpoint 1 (before-upgrade)")
+    assert json.loads(run("checkpoint", "nbq5", "--json")[1])["number"] == 2
+    assert "2, as of epoch" in run("status", "nbq5")[1]
+    shelved.world.no_checkpoint = True
+    assert "it has no location" in run("checkpoint", "nbq5")[2]
+    run("pause", "nbq5")
+    assert run("checkpoint", "nbq5")[0] == 2
+
+
+def test_a_checkpoint_that_nobody_takes(run: Run, shelved: FakeUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelved.world, "operate", lambda: None)
+    code, _, err = run("checkpoint", "nbq5", "--wait", "0")
+    assert code == 1 and "the operator has not asked for it" in err
+
+
+def test_suspend_resume_and_restore(run: Run, shelved: FakeUser) -> None:
+    assert run("restore", "nbq5", "--from", "1")[0] == 2, "it runs"
+    assert run("suspend", "nbq5")[0] == 0
+    shelved.world.until(lambda w: w.status["phase"] == "Suspended")
+    assert "Suspended" in run("status", "nbq5")[1]
+    assert run("resume", "nbq5")[1] == "nbq5: it goes on from its latest checkpoint\n"
+    shelved.world.until(settled)
+    assert run("scale", "nbq5", "--workers", "0")[0] == 0
+    shelved.world.until(lambda w: w.status["phase"] == "Suspended")
+    assert run("resume", "nbq5")[0] == 2 and "--workers N" in run("restore", "nbq5", "--from", "1")[2]
+    assert run("restore", "nbq5", "--from", "1", "--sink", "keep", "--workers", "3")[0] == 0
+    shelved.world.until(lambda w: settled(w) and w.status["workers"] == 3)
+    assert list(shelved.world.runs.values()) == [None, "latest", "1"]
+    assert run("restore", "job.yaml", "--from", "1")[0] == 2
+
+
+def test_checkpoints_of_a_directory_of_pods(run: Run, shelved: FakeUser) -> None:
+    code, _, err = run("checkpoints", "nbq5")
+    assert code == 2 and "/data/ferry, a directory of its pods" in err and "--location" in err
 
 
 def test_ps_and_top_of_a_namespace(run: Run, api: FakeUser) -> None:

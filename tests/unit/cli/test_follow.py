@@ -54,6 +54,7 @@ GOING["metadata"]["deletionTimestamp"] = STAMP
         (job({"Degraded": ("True", "DriverHalted")}, phase="Failed"), FollowState.FAILED, "because DriverHalted"),
         (job(phase="Failed"), FollowState.FAILED, "because AllWell"),
         (job(phase="Finished"), FollowState.FINISHED, "finished"),
+        (job({"Ready": ("False", "Suspended")}, phase="Suspended"), FollowState.REST, "it has no pods"),
         (PAUSED, FollowState.PAUSED, "until `resume`"),
         (GOING, FollowState.FAILED, "is being deleted"),
     ],

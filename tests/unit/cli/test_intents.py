@@ -10,6 +10,7 @@ import pytest
 from ferry.contract.errors import Refusal
 from ferry_operator.cli.remote import intents
 from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import CheckpointRequest
 
 
 def made(workers: int = 3, **annotations: str) -> Doc:
@@ -46,6 +47,42 @@ def test_what_is_written(patch: Doc | None, expected: dict[str, str | None]) -> 
     assert note(patch) == expected
 
 
+def shelved(annotations: dict[str, str] | None = None, **spec: Any) -> Doc:
+    job = made(**(annotations or {}))
+    state = {**job["spec"]["state"], "checkpoint": {"location": "s3://bucket/ferry"}}
+    return {**job, "spec": {**job["spec"], "state": state, **spec}}
+
+
+PAUSED = {"paused": "true"}
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        (intents.suspend(shelved()), {"spec": {"suspend": True}}),
+        (intents.suspend(shelved(workers=0)), None),
+        (intents.suspend(shelved(suspend=True)), None),
+        (intents.resume(shelved(suspend=True)), {"spec": {"suspend": False}}),
+        (intents.resume(shelved(suspend=True), 5), {"spec": {"suspend": False, "workers": 5}}),
+        (intents.resume(shelved(workers=0), 5), {"spec": {"suspend": False, "workers": 5}}),
+        (intents.resume(shelved()), None),
+        (intents.resume(shelved(PAUSED)), {"metadata": {"annotations": {"ferry.dev/paused": None}}}),
+        (
+            intents.restore(shelved(suspend=True), "3", "keep", None),
+            {"spec": {"suspend": False, "restoreFrom": "3", "restoreSink": "keep"}},
+        ),
+        (intents.restore(shelved(suspend=True), "3", None, 4), {"spec": {"suspend": False, "workers": 4, "restoreFrom": "3"}}),
+    ],
+)  # fmt: skip
+def test_to_rest_and_to_go_on(patch: Doc | None, expected: Doc | None) -> None:
+    assert patch == expected
+
+
+def test_a_checkpoint_is_asked_for_by_an_id() -> None:
+    request = CheckpointRequest("7", "before-upgrade")
+    assert note(intents.checkpoint(shelved(), request)) == {"ferry.dev/checkpoint": request.text()}
+
+
 def test_nothing_is_written_when_no_drained_worker_goes() -> None:
     assert intents.fewer(made(drain="0,1"), 2) is None and intents.fewer(made(), 1) is None
 
@@ -53,6 +90,13 @@ def test_nothing_is_written_when_no_drained_worker_goes() -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
+        (lambda: intents.suspend(made()), "nothing else outlives the pods"),
+        (lambda: intents.resume(shelved(workers=0)), "--workers N"),
+        (lambda: intents.resume(shelved(), 3), "`scale` it"),
+        (lambda: intents.restore(shelved(), "3", None, None), "`suspend` it first"),
+        (lambda: intents.checkpoint(made(), CheckpointRequest("1")), "set spec.state.checkpoint.location"),
+        (lambda: intents.checkpoint(shelved(suspend=True), CheckpointRequest("1")), "is suspended"),
+        (lambda: intents.checkpoint(shelved(PAUSED), CheckpointRequest("1")), "is paused"),
         (lambda: intents.drain(made(), 3), "the workers are 0 to 2"),
         (lambda: intents.drain(made(drain="0,1"), 2), "no other worker is left"),
         (lambda: intents.undrain(made(drain="0,1"), 2), "drained: 0, 1"),

@@ -12,6 +12,7 @@ from ferry_operator.cli.remote.forecast import Size
 from ferry_operator.cli.remote.proposal import APPLIED, Proposal, of_file, proposal
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import RunNote
 from tests.unit.kube.fakes.fake_api import merged
 from tests.unit.kube.fakes.fake_world import job
 
@@ -70,6 +71,25 @@ def test_another_spelling_is_no_change() -> None:
 def test_what_the_operator_would_refuse(patch: Doc, said: str) -> None:
     found = planned(present(), patch)
     assert any(said in text for text in found.refusals) and found.effects == ("nothing: the spec in force stays",)
+
+
+SHELF = {"virtualNodes": 8, "checkpoint": {"location": "s3://bucket/ferry"}}
+
+
+def test_to_rest_and_to_go_on() -> None:
+    runs = present(state=SHELF)
+    for patch in ({"suspend": True}, {"workers": 0}, {"suspend": True, "restoreFrom": "3"}):
+        found = planned(runs, {"spec": patch})
+        assert "a last durable checkpoint, and then all pods go" in found.effects[0] and found.refusals == ()
+    rests = present({names.RUN: RunNote(2, before="3").text()}, state=SHELF, suspend=True, restoreFrom="3")
+    assert planned(rests, {"spec": {"cores": 4}}).effects == ("it holds when the job is resumed",)
+    assert planned(rests, {}).effects == ("nothing changes",)
+    back = {"suspend": False, "workers": 5}
+    assert planned(rests, {"spec": back}).effects == ("the job goes on from checkpoint latest, with 5 workers",)
+    (effect,) = planned(rests, {"spec": {**back, "restoreFrom": "before-upgrade"}}).effects
+    assert "from checkpoint before-upgrade" in effect
+    found = planned(runs, {"spec": {"restoreFrom": "3"}})
+    assert "suspend the job, change it, and resume" in found.refusals[0]
 
 
 def test_a_present_spec_that_is_refused_is_not_what_is_compared_with() -> None:

@@ -80,11 +80,11 @@ def test_a_virtual_node_that_is_moved_stays_until_it_is_let_go() -> None:
 
 def test_nothing_changes_while_paused() -> None:
     job, api = remote()
-    job.pause(True)
+    job.pause()
     assert "once the job is not paused" in job.scale(3, None)
     api.world.rounds(20)
     assert api.world.status["workers"] == 2 and "paused" in printed(job)
-    job.pause(False)
+    assert job.resume(None) == "changes are followed again"
     api.world.until(workers(3))
 
 

@@ -89,6 +89,8 @@ REFUSED = [
     ("state: {checkpoint: {every: 500ms}}", "spec.state.checkpoint.every: '500ms': must be between '1s' and '24h'"),
     ("state: {checkpoint: {keep: 0}}", "spec.state.checkpoint.keep: 0: must be greater than or equal to 1"),
     ("state: {checkpoint: {location: 's3://key:secret@bucket/x'}}", "may not hold a password"),
+    ("state: {checkpoint: {location: 's3://key@bucket/x'}}", "may not hold a password"),
+    ("state: {checkpoint: {location: 's3://bucket/x?region=a&Secret_Key=b'}}", "may not hold a password"),
     ("restoreFrom: 's3://key:secret@bucket/x'", "may not hold a password"),
     ("restoreSink: drop", "spec.restoreSink: 'drop' is not allowed; must be 'truncate' or 'keep'"),
     ("kubernetes: {envFrom: [Store]}", "spec.kubernetes.envFrom.0: 'Store': string should match pattern"),
@@ -243,7 +245,9 @@ def test_one_worker_is_allowed_with_replicas_but_warned_of() -> None:
     assert "128 instances share 64 virtual nodes; 64 of them will lead nothing" in many[0]
 
 
-@pytest.mark.parametrize("location", ["s3://key@bucket/a:b@c", "/mnt/a:b@c", "s3://bucket/x?region=a", "gs://bucket"])
+@pytest.mark.parametrize(
+    "location", ["s3://bucket/a:b@c", "abfss://files@account/x", "/mnt/a:b@c", "s3://bucket/x?region=a", "gs://bucket"]
+)
 def test_a_location_without_a_password(location: str) -> None:
     assert spec.load(JOB, [f"state.checkpoint.location={location}"]).spec.state.checkpoint.location == location
 

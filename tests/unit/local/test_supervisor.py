@@ -167,6 +167,67 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     assert json.loads(ferry("ps", "--json")[0]) == []
 
 
+SHELF = "state.checkpoint.location=shelf"
+
+
+def test_a_checkpoint_is_taken_from_another_terminal(ferry: Ferry) -> None:
+    run = ferry.start("run", "job.yaml", "--quiet", "--set", SHELF)
+    ferry.wait_for(settles)
+    assert ferry("checkpoint", "counts")[0].startswith("counts: checkpoint 1, as of epoch ")
+    found = json.loads(ferry("checkpoint", "counts", "--name", "before", "--json")[0])
+    assert (found["number"], found["asked"], found["bytes"], found["totalBytes"]) == (2, 2, 5, 9) and found["epoch"] > 0
+    assert "2 (before) as of epoch" in ferry("status", "counts")[0]
+    assert ferry.job()["checkpoints"] == str(ferry.home / "shelf")
+    for name in ("7", "latest", "a/b", ""):
+        assert "a name is no number" in ferry("checkpoint", "counts", "--name", name, code=2)[1]
+    ferry("stop", "counts")
+    assert run.wait(10) == 0
+
+
+def test_a_checkpoint_that_is_late_or_has_no_location(ferry: Ferry) -> None:
+    run = ferry.start("run", "job.yaml", "--quiet", "--set", SHELF, "--set", "pipeline.args.full=true")
+    ferry.wait_for(settles)
+    assert "late: no room" in ferry("checkpoint", "counts", code=1)[1]
+    assert "still without its last checkpoint" in ferry("suspend", "counts", "--wait", "1", code=1)[1]
+    assert ferry.job()["phase"] == "suspending"
+    ferry("stop", "counts")
+    assert run.wait(20) == 0
+    run = ferry.start("run", "job.yaml", "--quiet")
+    ferry.wait_for(settles)
+    for command in ("checkpoint", "suspend"):
+        assert "in state.checkpoint.location" in ferry(command, "counts", code=2)[1]
+    ferry("stop", "counts")
+    assert run.wait(20) == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_suspended_run_ends_with_a_last_checkpoint(ferry: Ferry, lost: bool) -> None:
+    """Also when its driver is lost on the way; it is no failure, and nothing of it stays here."""
+    run = ferry.start(
+        "run", "job.yaml", "--json", "--events", "9999999", "--set", SHELF, "--set", "pipeline.args.seconds=0.5"
+    )
+    ferry.wait_for(settles)
+    if lost:
+        ferry.ask("POST", "/suspend")
+        ferry.ask("POST", "/kill", {"what": "driver"})
+    else:
+        assert ferry("suspend", "counts")[0] == "counts: suspended\n"
+    out, err = run.communicate(timeout=20)
+    assert run.returncode == 0 and json.loads(out)["outcome"] == "suspended"
+    assert "it goes on with `ferry run job.yaml --set restoreFrom=latest`" in err
+    assert list((ferry.home / "ferry" / "runs").iterdir()) == []
+
+
+def test_a_restore_is_a_run_that_begins_from_a_checkpoint(ferry: Ferry) -> None:
+    directory = ferry.home / "state"
+    options = ("--set", SHELF, "--set", f"state.directory={directory}", "--events", "500", "--json")
+    out, _ = ferry("restore", "job.yaml", "--from", "before", "--sink", "keep", "--workers", "3", *options)
+    assert json.loads(out)["outcome"] == "finished"
+    settings = json.loads((directory / "run.json").read_text())
+    assert [settings[key] for key in ("restore_from", "restore_sink", "workers")] == ["before", "keep", 3]
+    assert settings["checkpoint"] == {"location": str(ferry.home / "shelf"), "every_ms": 60000, "keep": 3}
+
+
 @pytest.mark.parametrize(
     ("number", "times", "deaf"), [(signal.SIGINT, 1, 0), (signal.SIGTERM, 1, 0), (signal.SIGINT, 2, 1)]
 )

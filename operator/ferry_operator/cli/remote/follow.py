@@ -72,6 +72,8 @@ def judge(job: Doc) -> Look:
     degraded, progressing = conditions.get("Degraded"), conditions.get("Progressing")
     if status.phase == "Finished":
         return look(FollowState.FINISHED, "finished")
+    if status.phase == "Suspended":
+        return look(FollowState.REST, "suspended: it has no pods")
     if degraded is not None and degraded.status == "True" and degraded.reason in FINAL:
         return look(FollowState.REFUSED if degraded.reason == "SpecRefused" else FollowState.FAILED, degraded.message)
     if status.phase == "Failed":

@@ -1,4 +1,5 @@
-"""What users ask of the operator by annotations of the StreamJob: drained workers, pinned virtual nodes, a pause.
+"""What users ask of the operator, by annotations of the StreamJob: drained workers, pinned virtual nodes, a pause, a
+checkpoint; and by its spec: to rest, and to go on.
 
 Pure: from the object to the merge patch that changes it. Asked for what a job does not have, it refuses in the words
 of `ferry run`.
@@ -13,7 +14,9 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control.commands import check_command, parse_command
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import CheckpointRequest
 from ferry_operator.kube.observe.rolling import asked_drains, asked_pins
+from ferry_operator.kube.observe.suspension import asked
 
 
 def spec_of(job: Doc) -> tuple[int, int, int]:
@@ -84,6 +87,56 @@ def unpin(job: Doc, vnode: int) -> Doc:
 def pause(on: bool) -> Doc:
     """Change nothing from now on, or go on."""
     return annotate(names.PAUSED, "true" if on else None)
+
+
+def shelf(job: Doc) -> str | None:
+    """Where durable checkpoints go."""
+    found = (((job.get("spec") or {}).get("state") or {}).get("checkpoint") or {}).get("location")
+    return None if found is None else str(found)
+
+
+def checkpoint(job: Doc, request: CheckpointRequest) -> Doc:
+    """Take one now."""
+    if shelf(job) is None:
+        raise Refusal("it has no durable checkpoints: set spec.state.checkpoint.location")
+    if asked(job):
+        raise Refusal("the job is suspended: its last checkpoint is all that there is to take")
+    if paused(job):
+        raise Refusal("the job is paused: nothing reaches its driver before `resume`")
+    return annotate(names.CHECKPOINT, request.text())
+
+
+def suspend(job: Doc) -> Doc | None:
+    """Have no pods; None: it is so already."""
+    if shelf(job) is None:
+        raise Refusal("suspend needs spec.state.checkpoint.location: nothing else outlives the pods")
+    return None if asked(job) else {"spec": {"suspend": True}}
+
+
+def resume(job: Doc, workers: int | None = None) -> Doc | None:
+    """Follow changes again, and go on if it is suspended; None: there is nothing to resume."""
+    wanted: Doc = annotate(names.PAUSED, None) if paused(job) else {}
+    return {**wanted, **_begin(job, workers, {})} or None
+
+
+def restore(job: Doc, origin: str, sink: str | None, workers: int | None) -> Doc:
+    """Have a suspended job go on from this checkpoint."""
+    if not asked(job):
+        raise Refusal(
+            "it runs, and has state: `suspend` it first; with another name a new job may begin from it at once"
+        )
+    return _begin(job, workers, {"restoreFrom": origin, **({"restoreSink": sink} if sink is not None else {})})
+
+
+def _begin(job: Doc, workers: int | None, more: Doc) -> Doc:
+    if not asked(job):
+        if workers is not None:
+            raise Refusal("it is not suspended: `scale` it")
+        return {}
+    if spec_of(job)[0] == 0 and workers is None:
+        raise Refusal("it has 0 workers: say with how many it goes on, --workers N")
+    size = {} if workers is None else {"workers": workers}
+    return {"spec": {"suspend": False, **size, **more}}
 
 
 def restart(job: Doc) -> Doc:

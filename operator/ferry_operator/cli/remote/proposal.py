@@ -19,6 +19,7 @@ from ferry_operator.job.models import StreamJob
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import RunNote
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -91,6 +92,8 @@ def proposal(present: Doc, changed: Doc, nodes: Mapping[int, str]) -> Proposal:
     warnings += spec.warnings(after)
     if intents.paused(present):
         warnings.append("the job is paused: nothing of it happens before `resume`")
+    if before.spec.suspended or after.spec.suspended:
+        return Proposal(name, tuple(found), (_resting(before, after, present, bool(found)),), tuple(warnings))
     moved = _Moved()
     effects = tuple(_effects(before, after, found, present, changed, nodes, moved))
     return Proposal(name, tuple(found), effects, tuple(warnings), (), moved.leaders, moved.copies)
@@ -151,6 +154,18 @@ def _effects(
     live = [c for c in found if c.kind is changes.ChangeKind.LIVE]
     if live:
         yield f"without a restart or a move: {_paths(live)}"
+
+
+def _resting(before: StreamJob, after: StreamJob, present: Doc, changed: bool) -> str:
+    """What becomes of a job that is suspended, or will be."""
+    if not after.spec.suspended:
+        note = RunNote.read(present["metadata"].get("annotations") or {})
+        origin = note.restore_from(after.spec.restore_from)
+        begins = f"goes on from checkpoint {origin}" if origin is not None else "begins"
+        return f"the job {begins}, with {after.spec.workers} workers"
+    if before.spec.suspended:
+        return "it holds when the job is resumed" if changed else "nothing changes"
+    return "the driver takes a last durable checkpoint, and then all pods go; all else that changes holds when it is resumed"
 
 
 def _sizes(old: Size, new: Size) -> Iterator[str]:

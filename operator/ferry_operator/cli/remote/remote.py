@@ -6,24 +6,33 @@ output says so.
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rich.table import Table
 
-from ferry.contract.errors import Refusal
+from ferry.contract.errors import Fault, Refusal
+from ferry_operator.cli.client import taken
 from ferry_operator.cli.remote import intents, logs, tables
 from ferry_operator.cli.remote.logs import WantedLogs
 from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_of
+from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
+from ferry_operator.kube.api.notes import CheckpointAnswer, CheckpointRequest, answer
 from ferry_operator.kube.api.port import CONFLICT, FORBIDDEN, JOBS, PODS, ApiError
 from ferry_operator.kube.observe import facts
+from ferry_operator.kube.observe.suspension import asked
 from ferry_operator.local.registry import NoSuchJob
 
 Record = dict[str, Any]
 Answer = TypeVar("Answer")
+
+LOOK_SECONDS = 0.5
+"""Between two looks at what is waited for."""
 
 EVENTS_MAX = 10
 """Events that `status` shows, the newest."""
@@ -128,10 +137,50 @@ class RemoteJob:
         self._edit(lambda job: intents.undrain(job, worker))
         return self._in_words(f"worker {worker} may hold state again")
 
-    def pause(self, on: bool) -> str:
-        """Have the operator change nothing, or go on."""
-        self._edit(lambda job: intents.pause(on))
-        return "paused: epochs go on, nothing is changed until `resume`" if on else "changes are followed again"
+    def pause(self) -> str:
+        """Have the operator change nothing."""
+        self._edit(lambda job: intents.pause(True))
+        return "paused: epochs go on, nothing is changed until `resume`"
+
+    def resume(self, workers: int | None) -> str:
+        """Undo `pause` and `suspend`."""
+        rests = asked(self.object())
+        self._edit(lambda job: intents.resume(job, workers))
+        return "it goes on from its latest checkpoint" if rests else "changes are followed again"
+
+    def suspend(self) -> str:
+        """Let all pods go after a last checkpoint."""
+        self._edit(intents.suspend)
+        return self._in_words("its pods go after a last checkpoint, and its checkpoints stay")
+
+    def restore(self, origin: str, sink: str | None, workers: int | None) -> str:
+        """Have a suspended job go on from a checkpoint."""
+        self._edit(lambda job: intents.restore(job, origin, sink, workers))
+        return self._in_words(f"it goes on from checkpoint {origin}")
+
+    def location(self) -> str | None:
+        """See `client.Local`."""
+        return intents.shelf(self.object())
+
+    def checkpoint(self, name: str | None, wait: float) -> Record:
+        """See `client.Local`."""
+        request, deadline = CheckpointRequest(secrets.token_hex(8), name), time.monotonic() + wait
+        self._edit(lambda job: intents.checkpoint(job, request))
+        while True:
+            job = self.object()
+            found = answer(job["metadata"].get("annotations") or {})
+            given = found if found is not None and found.id == request.id else CheckpointAnswer(request.id)
+            if given.refused is not None:
+                raise Refusal(f"{self.name}: {given.refused}")
+            last = JobStatus.read(job.get("status")).checkpoint
+            if given.number is not None and last is not None and last.number >= given.number:
+                return taken(given.number, last.number, last.epoch, last.bytes, last.total_bytes)
+            if time.monotonic() > deadline:
+                what = (
+                    "the operator has not asked for it" if given.number is None else f"{given.number} is not complete"
+                )
+                raise Fault(f"{self.name}: no checkpoint after {wait:g} s: {what}; `status` says what is wrong")
+            time.sleep(LOOK_SECONDS)
 
     def restart(self) -> str:
         """Have the driver restarted."""

@@ -19,6 +19,7 @@ from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe import facts
+from ferry_operator.kube.observe.suspension import asked
 from ferry_operator.kube.report.status import duration
 
 Record = dict[str, Any]
@@ -26,7 +27,14 @@ Record = dict[str, Any]
 SHORT = 60
 """Characters of a value in a table."""
 
-STYLES = {"Running": "green", "Moving": "cyan", "Degraded": "red", "Failed": "red", "Finished": "bold"}
+STYLES = {
+    "Running": "green",
+    "Moving": "cyan",
+    "Degraded": "red",
+    "Failed": "red",
+    "Finished": "bold",
+    "Suspended": "bold",
+}
 
 GOOD = {"Ready": "True", "Progressing": "False", "Handover": "False", "Degraded": "False", "ReplicasInSync": "True"}
 """A job at rest."""
@@ -53,6 +61,8 @@ def described(
             "virtualNodes": vnodes,
         },
         "paused": intents.paused(job),
+        "suspended": asked(job),
+        "checkpoints": intents.shelf(job),
         "drains": list(drains),
         "pins": {str(vnode): instance for vnode, instance in intents.pins(job).items()},
         "status": JobStatus.read(job.get("status")).to_wire(),
@@ -139,6 +149,9 @@ def job_table(document: Record) -> Table:
     parts = [f"{words} {status[key]}" for key, words in LAGS.items() if status.get(key)]
     if parts:
         _add(table, "state", ", ".join(parts))
+    if (last := status.get("checkpoint")) is not None:
+        name = f" ({last['name']})" if last.get("name") else ""
+        _add(table, "checkpoint", f"{last['number']}{name}, as of epoch {last['epoch']}, {_ago(last.get('at'))} ago")
     links = status.get("transport") or {}
     if links.get("reason"):
         _add(table, "links", Text(f"{links['kind']}: {links['reason']}", style="yellow"))

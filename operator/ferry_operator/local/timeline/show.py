@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ferry.contract.documents import Status
+from ferry.contract.documents import CheckpointStatus, Status
 from ferry_operator.local.timeline.timeline import Summary
 from ferry_operator.local.view import RunView
 
@@ -194,6 +194,8 @@ def job_table(document: Record) -> Table:
         table.add_row("watermark", watermark_text(status.watermark))
         table.add_row("rows", f"{status.rows:,}, late {status.late:,}, malformed {status.malformed:,}")
         table.add_row("state", _state_text(status))
+        if status.checkpoint is not None:
+            table.add_row("checkpoint", _checkpoint_text(status.checkpoint, time.time()))
     else:
         table.add_row("driver", "does not answer yet")
     table.add_row("workers", f"{spec['workers']} x {spec['instancesPerWorker']} instances, {spec['replicas']} replicas")
@@ -212,6 +214,15 @@ def _state_text(status: Status) -> str:
     text += f", {size / 1e6:,.1f} MB" if size else ""
     text += "" if status.journal_up else ", journal down"
     return text + "".join(f", degraded: {one.text}" for one in status.problems)
+
+
+def _checkpoint_text(one: CheckpointStatus, now: float) -> str:
+    under_way = ", another one is under way" if one.under_way else ""
+    if one.number is None:
+        return f"none yet{under_way}"
+    name = f" ({one.name})" if one.name else ""
+    age = f", {max(0.0, now - one.at):,.0f} s ago" if one.at is not None else ""
+    return f"{one.number}{name} as of epoch {one.epoch}{age}, {one.total_bytes / 1e6:,.1f} MB{under_way}"
 
 
 def _worker_text(worker: Record, drains: list[int], status: Status | None) -> str:

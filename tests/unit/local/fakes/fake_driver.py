@@ -1,7 +1,7 @@
 """A driver that keeps the contract and does no work: standard library only, so that it starts at once.
 
 Arguments of the pipeline steer it: exit_at {epoch, code} (only in the first life unless `always`), seconds per epoch,
-deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
+full (no checkpoint is ever complete), deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
 """
 
 import hmac
@@ -60,6 +60,10 @@ class State:
     groups = load("groups", None)
     desired = (0, None)
     stop = False
+    suspend = False
+    asked = []
+    """checkpoints: (number, name)"""
+    checkpoint = load("checkpoint", {"number": None})
     mute = False
     finished = False
 
@@ -76,7 +80,8 @@ def status():
         "version": [State.generation, 1], "groups": State.groups or [], "settled": settled, "desired": State.desired[0],
         "alive": living, "loads": [[100.0, 1000.0]] * RUN["virtual_nodes"], "rows": State.rows, "late": 0,
         "malformed": 0, "rows_per_second": 1000.0, "epoch_seconds": 0.02, "journal_up": True,
-        "finished": State.finished,
+        "finished": State.finished, "checkpoint": State.checkpoint if RUN["checkpoint"] else None,
+        "notices": [{"reason": "CheckpointDelayed", "text": "no room", "since": time.time()}] if ARGS.get("full") else [],
     }  # fmt: skip
 
 
@@ -105,7 +110,14 @@ class Handler(BaseHTTPRequestHandler):
         self.answer({})
 
     def do_POST(self):
-        self.body()
+        document = self.body()
+        if self.path == "/checkpoint":
+            number = (State.checkpoint["number"] or 0) + len(State.asked) + 1
+            State.asked.append((number, document["name"]))
+            return self.answer({"number": number})
+        if self.path == "/suspend":
+            State.suspend = True
+            return self.answer({})
         if ARGS.get("mute"):
             State.mute = True
             time.sleep(4)
@@ -139,6 +151,28 @@ def regroup():
     save("groups", groups)
     if changes:
         record("groups", changes=changes)
+
+
+def checkpoint():
+    """At the end of an epoch."""
+    if ARGS.get("full"):
+        return
+    if State.suspend:
+        State.asked.append(((State.checkpoint["number"] or 0) + len(State.asked) + 1, None))
+    for number, name in State.asked:
+        State.checkpoint = {
+            "number": number,
+            "name": name,
+            "epoch": State.epoch,
+            "at": time.time(),
+            "bytes": 5,
+            "total_bytes": 9,
+        }
+        save("checkpoint", State.checkpoint)
+    State.asked = []
+    if State.suspend:
+        print("suspended: checkpoint", State.checkpoint["number"])
+        os._exit(6)
 
 
 def at(epoch, stage):
@@ -182,6 +216,7 @@ def main():
         State.epoch, State.rows = epoch, State.rows + per_epoch
         save("epoch", epoch)
         save("rows", State.rows)
+        checkpoint()
         record("epoch", epoch=epoch, generation=State.generation, begin=begin, end=time.time(), rows=per_epoch, fired=1,
                late=0, malformed=0, stages={"spark": 0.001, "ingest": 0.01}, watermark=1000)  # fmt: skip
     State.finished = not State.stop

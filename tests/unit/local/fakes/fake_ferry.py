@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from ferry_operator.cli import main
+from ferry_operator.cli import checkpoints, main
 from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.run import Request, run
 
@@ -18,5 +18,5 @@ def run_with_fakes(request: Request) -> int:
 
 
 if __name__ == "__main__":
-    main.run_job = run_with_fakes
+    main.run_job = checkpoints.run_job = run_with_fakes
     main.main()
