@@ -39,6 +39,8 @@ class Members:
         self._post = post
         self._registry = registry
         self._roll = Roll(registry)
+        self._met: dict[InstanceId, places.Registration] = {}
+        """The last registration of each instance: a Redis that has forgotten it takes no channel away."""
         self._beating: set[int] = set()
         self._silent: set[int] = set()
         """Those of whom a heartbeat was heard before it ran out."""
@@ -65,7 +67,7 @@ class Members:
 
     def registration(self, instance: InstanceId) -> places.Registration | None:
         """Where the tasks reach an instance, and which life of it; None when there is no channel to that."""
-        entry = self._roll.entries.get(instance)
+        entry = self._met.get(instance)
         if entry is None or self.endpoint is None or self._dialler is None or self.endpoint.channel(instance) is None:
             return None
         return entry if self._dialler.life(instance) == entry.incarnation else None
@@ -108,6 +110,8 @@ class Members:
         self._listen(sorted({worker_of(InstanceId(instance)) for instance in found}))
         for entry in found.values():
             self._keep(entry)
+        for instance in [instance for instance in self._met if instance not in found]:
+            self._part_from(instance)
 
     def _listen(self, workers: list[int]) -> None:
         """Whose heartbeat there is."""
@@ -128,15 +132,24 @@ class Members:
                 self._silent.add(worker)
                 self.on_silent(worker)
 
+    def _part_from(self, instance: InstanceId) -> None:
+        """Close the channel to an instance if its worker is silent."""
+        assert self.endpoint is not None
+        channel = self.endpoint.channel(instance)
+        if channel is None:
+            self._met.pop(instance, None)
+        elif worker_of(instance) in self._silent:
+            log.warning("%s: no heartbeat for %.1f s", instance, self._timeout_seconds)
+            channel.close("no heartbeat")
+
     def _keep(self, entry: places.Registration) -> None:
         """Have a channel to this life of an instance, if its worker can be heard, and to no other life."""
         assert self.endpoint is not None and self._dialler is not None
         instance = InstanceId(entry.instance)
+        self._met[instance] = entry
         worker, channel = worker_of(instance), self.endpoint.channel(instance)
         if worker in self._silent:
-            if channel is not None:
-                log.warning("%s: no heartbeat for %.1f s", instance, self._timeout_seconds)
-                channel.close("no heartbeat")
+            self._part_from(instance)
         elif channel is None:
             self._dialler.dial(entry)
         elif self._dialler.life(instance) != entry.incarnation:
@@ -144,4 +157,5 @@ class Members:
             channel.close("it has a successor")
         if channel is None and time.monotonic() - self._mute_since.get(worker, time.monotonic()) > FORGET_SECONDS:
             log.info("%s is gone: it leaves the registry", instance)
+            self._met.pop(instance, None)
             self._registry.unregister(entry)

@@ -10,6 +10,7 @@ import pytest
 
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract.errors import FerryError, Unreachable
+from ferry.contract.names import InstanceId
 from ferry.contract.places import Registration
 from ferry.coordinator import members
 from ferry.coordinator.members import Members
@@ -95,23 +96,28 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
 
 def test_who_was_heard_before_redis_was_away_and_is_not_afterwards_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Redis that comes back on another node knows neither the registrations nor the heartbeats of before."""
-    now, registry, told = [100.0], FakeRegistry(), list[int]()
+    now, registry, endpoint, told = [100.0], FakeRegistry(), OpenEndpoint(), list[int]()
     monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
     made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
-    made._dial_with(FakeEndpoint())  # type: ignore[arg-type]
+    made._dial_with(endpoint)  # type: ignore[arg-type]
     made.on_silent = told.append
     made._look()
+    until(lambda: len(endpoint.open) == 2)
+    where = made.registration(InstanceId("1.0"))
+    assert where is not None
     made._forget()
-    del registry.entries["1.0"]
+    kept, registry.entries = registry.entries, {}
     registry.beats = {0: False, 1: False}  # nobody has found it yet
     now[0] += members.RETURN_SECONDS
     made._look()
-    registry.beats[0] = True
-    assert told == [], "all have time to find it"
+    assert told == [] and endpoint.closed == [], "all have time to find it"
+    assert made.registration(InstanceId("1.0")) == where, "who it is connected with it still knows"
+    registry.entries["0.0"], registry.beats[0] = kept["0.0"], True
     now[0] += TIMEOUT_MS / 1000
     made._look()
     made._look()
-    assert told == [1]
+    assert told == [1] and endpoint.closed == ["1.0"]
+    assert made.registration(InstanceId("1.0")) is None
 
 
 def test_instances_of_a_silent_worker_are_cut_off_as_soon_as_its_heartbeat_has_run_out() -> None:
