@@ -60,8 +60,9 @@ def leader(ferry: Installation) -> str:
 
 
 def redis(ferry: Installation) -> Document:
-    """The pod of the registry."""
-    return ferry.kubectl.items("pods", "-l", "app.kubernetes.io/component=redis")[0]
+    """The pod of the registry; one that a lost node still has does not count."""
+    found = ferry.kubectl.items("pods", "-l", "app.kubernetes.io/component=redis")
+    return next(pod for pod in found if "deletionTimestamp" not in pod["metadata"])
 
 
 def number(node: str) -> int:
@@ -157,6 +158,52 @@ def test_a_node_dies_and_the_driver_is_deleted(
     assert {pod["metadata"]["uid"] for pod in job.pods("worker")} == workers, "its state stayed where it was"
     job.finish()
     job.right(tmp_path)
+
+
+def test_the_node_of_the_registry_and_of_a_worker_dies_and_stays_off(
+    ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
+) -> None:
+    """The journal is in the API server: groups close over the loss, and what the registry knew is said to another one."""
+    job = start("journal", workers=3, events=3_000_000, kubernetes=IN_MEMORY)
+    job.until_workers(3, 240.0)
+    job.until_epoch(3)
+    keep_apart(ferry, job.node_of("driver"))
+    node = redis(ferry)["spec"]["nodeName"]
+    victim = next(pod for pod in (f"worker-{k}" for k in range(3)) if job.node_of(pod) == node)
+    life, before, epoch, begin = job.life_of(victim), version(job), job.status()["epoch"], time.monotonic()
+    lab.kill(number(node))
+    times("power cut of the registry's node: journaled", wait_until(lambda: version(job) > before, "a table", 120.0))
+    job.until(lambda s: s["epoch"] > epoch + 1, "an epoch after the node's death", 120.0)
+    times("power cut of the registry's node to the next epochs", time.monotonic() - begin)
+    job.until_replaced(victim, life)
+    job.until_workers(3, 240.0)
+    times("power cut of the registry's node to full strength", time.monotonic() - begin)
+    begin = time.monotonic()
+    ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=4")
+    job.until_workers(4, 240.0)
+    times("3 to 4 workers, with that node off", time.monotonic() - begin)
+    assert not lab.is_alive(number(node)) and redis(ferry)["spec"]["nodeName"] != node
+    assert job.status()["generation"] == 1, "the driver went on"
+    lab.boot(number(node))
+    job.finish()
+    job.right(tmp_path)
+
+
+def keep_apart(ferry: Installation, node: str) -> None:
+    """Have the registry elsewhere than on this node."""
+    pod = redis(ferry)
+    if pod["spec"]["nodeName"] == node:
+        ferry.kubectl.run("cordon", node)
+        ferry.kubectl.run("delete", "pod", pod["metadata"]["name"])
+        ferry.kubectl.run("rollout", "status", "deployment/ferry-redis", "--timeout=60s", timeout=90)
+        ferry.kubectl.run("uncordon", node)
+
+
+def version(job: Job) -> tuple[int, int]:
+    """Of the journaled table."""
+    uid = job.kubectl.get("streamjob", job.name)["metadata"]["uid"]
+    spec = job.kubectl.get("streamjobjournal", f"{job.name}-{uid}")["spec"]
+    return spec["generation"], spec["number"]
 
 
 @pytest.mark.long
