@@ -29,7 +29,7 @@ from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.places import Registration
 from ferry.contract.tickets import derived
-from ferry.registry import JobRegistry
+from ferry.registry import JobRegistry, RedisJournal
 from ferry_operator.local.environment import read_ferry_env
 from tests.cluster.runner import ROOT, read_timeline
 
@@ -118,7 +118,7 @@ class Hosts:
         ]
         conf.write_text("\n".join([*lines, "appendonly yes", "appendfsync always", 'save ""', ""]))
         self._start(self.redis, [server, str(conf)], {})
-        await_that(self.registry.ping, "Redis", 10)
+        await_that(RedisJournal(self.settings.run, self.settings.redis, SECRET).is_reachable, "Redis", 10)
 
     def start_worker(self, index: int, address: str | None = None) -> Host:
         """A sidecar and Spark's worker on a host of their own, with nothing on its disk."""

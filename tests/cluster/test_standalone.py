@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ferry.contract import places
 from ferry.contract.documents import RunSettings
 from ferry.contract.places import DriverPlace
 from tests.cluster import runner
@@ -174,6 +175,9 @@ def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
     # It comes back only to be told to end: what it takes from the registry must not be its successor's.
     before.signal(signal.SIGTERM)
     before.end(signal.SIGCONT)
+    # Redis forgets everything but the journal: whoever has said something says it again, or the next worker finds nobody.
+    run = hosts.settings.run
+    hosts.registry._redis.delete(*(key for key in places.lasting(run) if key != places.journal(run)))
     # Only who is in the registry can be dialled by one that has just come.
     hosts.workers.pop(0).kill()
     hosts.start_worker(0)

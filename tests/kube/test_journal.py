@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -250,7 +251,7 @@ def test_a_driver_may_do_nothing_else(place: Place, tmp_path: Path) -> None:
         ["streamjobjournals.ferry.dev", "[]", "[]", "[get", "patch]"]
     ], may
     url = f"{place.access.url}/apis/ferry.dev/v1alpha1/namespaces/{place.kubectl.namespace}/streamjobjournals"
-    with httpx.Client(verify=str(place.access.authority), trust_env=False) as client:
+    with httpx.Client(verify=ssl.create_default_context(cafile=place.access.authority), trust_env=False) as client:
         headers = {"Authorization": f"Bearer {place.access.token.read_text()}"}
         assert client.get(url, headers=headers).status_code == 403
         assert client.delete(f"{url}/{place.name}", headers=headers).status_code == 403

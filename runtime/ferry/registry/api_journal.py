@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import ssl
 import time
 import zlib
 from base64 import b64decode, b64encode
@@ -74,7 +75,8 @@ class ApiJournal:
         self._before = before
         self._begun = begun
         self._writer = secrets.token_hex(8)
-        self._client = httpx.Client(base_url=access.url, verify=str(access.authority), timeout=TIMEOUT, trust_env=False)
+        trusted = ssl.create_default_context(cafile=access.authority)
+        self._client = httpx.Client(base_url=access.url, verify=trusted, timeout=TIMEOUT, trust_env=False)
         self._taking_over = self._seen = False
         self._forbidden_since: float | None = None
 
