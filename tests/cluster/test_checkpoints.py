@@ -60,7 +60,11 @@ def test_each_checkpoint_is_restored_after_all_is_lost(query: str, tmp_path: Pat
     found = lost(query, tmp_path, events, sets)
     assert found
     for number, size in zip(reversed(found), SIZES, strict=False):
-        again = [f"state.checkpoint.location={tmp_path / 'store'}", "state.checkpoint.keep=100", f"restoreFrom={number}"]
+        again = [
+            f"state.checkpoint.location={tmp_path / 'store'}",
+            "state.checkpoint.keep=100",
+            f"restoreFrom={number}",
+        ]
         quick = ["epoch.maxRows=50000", "epoch.interval=0s"]
         result = runner.run(query, tmp_path, events, [*sets, *again, *quick, *size])
         right(result, query, events, args, tmp_path)

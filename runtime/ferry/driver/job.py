@@ -18,6 +18,7 @@ from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import derived
 from ferry.coordinator import control
@@ -77,7 +78,7 @@ class Job:
         descriptors = [o.descriptor for o in plan.operators]
         where = self.settings.checkpoint
         keeper = None if where is None else Keeper(self.settings, where, descriptors)
-        restoring = Restoring(self.settings, descriptors, keeper, lambda epoch: self._rewind(epoch, plan))
+        restoring = Restoring(self.settings, descriptors, keeper, lambda manifest: self._rewind(manifest, plan))
         operators = len(descriptors)
         loop = Loop(
             self.settings, job_registry, journal, operators, self._stage, self._checkpoint.ended, restoring.begin
@@ -125,12 +126,14 @@ class Job:
         )
         return self._run_query(raw, loop, metrics, epochs, keeper)
 
-    def _rewind(self, epoch: int, plan: compile.Plan) -> None:
-        """Put offsets and sinks back to the end of this epoch, before a restore begins with it."""
-        self._checkpoint.rewind(epoch)
-        if self.settings.restore_sink == "truncate":
-            for sink in plan.sinks:
-                sink.truncate_after(epoch)
+    def _rewind(self, manifest: Manifest, plan: compile.Plan) -> None:
+        """Put offsets and sinks back to the end of the epoch that a restore begins with."""
+        self._checkpoint.rewind(manifest.epoch, EpochNotes.load(manifest.meta).spark)
+        for sink in plan.sinks:
+            if self.settings.restore_sink == "keep":
+                sink.keep_after(manifest.epoch)
+            else:
+                sink.truncate_after(manifest.epoch)
 
     # ---- starting
     def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop) -> None:

@@ -34,14 +34,14 @@ RENEW_SECONDS = 60.0
 
 
 class Restoring:
-    """What a driver begins with. `rewind(epoch)` puts back what is outside of the state: offsets and sinks."""
+    """What a driver begins with. `rewind(manifest)` puts back what is outside of the state: offsets and sinks."""
 
     def __init__(
         self,
         settings: RunSettings,
         operators: list[OperatorDescriptor],
         keeper: Keeper | None,
-        rewind: Callable[[int], None],
+        rewind: Callable[[Manifest], None],
     ) -> None:
         self._settings = settings
         self._operators = tuple(operators)
@@ -127,7 +127,7 @@ class Restoring:
                     log.warning("checkpoint %d is read, and that cannot be said: %s", manifest.number, error)
 
         threading.Thread(target=renew, name="pin", daemon=True).start()
-        self._rewind(manifest.epoch)
+        self._rewind(manifest)
         return m.Commit(manifest.commit_id, 0, manifest.results, manifest.meta)
 
     def over(self) -> None:
