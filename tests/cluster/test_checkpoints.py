@@ -69,3 +69,24 @@ def test_each_checkpoint_is_restored_after_all_is_lost(query: str, tmp_path: Pat
         result = runner.run(query, tmp_path, events, [*sets, *again, *quick, *size])
         right(result, query, events, args, tmp_path)
         shutil.rmtree(tmp_path / "home")
+
+
+def test_a_job_whose_copies_are_all_lost_begins_again_by_itself(tmp_path: Path) -> None:
+    """Both workers and their files are gone at once: the driver finds nobody who has the state."""
+    args = {"seed": 73, "group": 100}
+    location = tmp_path / "store"
+
+    def lose_workers(running: runner.Running) -> None:
+        running.await_that(lambda: len(manifests(location)) >= 2, "two checkpoints", 120)
+        assert running.directory is not None
+        for worker in ("worker-0", "worker-1"):
+            running.signal(worker, signal.SIGKILL)
+        for folder in running.directory.glob("workers/*/*"):
+            if folder.is_dir():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    sets = [*runner.sets_of(args), "epoch.maxRows=10000", "epoch.interval=300ms", "state.virtualNodes=16"]
+    sets += [f"state.checkpoint.location={location}", "state.checkpoint.every=1s", "failure.returnDeadline=5s"]
+    result = runner.run("nbq5", tmp_path, 600_000, sets, meanwhile=lose_workers)
+    right(result, "nbq5", 600_000, args, tmp_path)
+    assert len(result.kinds("restore")) == 1, result.story()

@@ -26,6 +26,7 @@ that hangs has to be replaced from outside.
 Timeline records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
 (seconds), watermark}, `groups` {changes: [[vnode, what, instance], ...]}, `lost` {text}, `ready` {generation, epoch},
+`checkpoint` {text} (a durable one is complete), `restore` {text} (the job begins again with one), `suspended` {text},
 `action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {text}, `degraded` {text}
 (a problem begins; once, however often it is tried again), `mended` {text}, `warning`
 {text} (what should be mended, though the job goes on).

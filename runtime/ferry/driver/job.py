@@ -88,7 +88,9 @@ class Job:
         except Halted as halted:
             if halted.kind != "unavailable":
                 raise
-            raise restoring.begin_again(loop, halted) from halted
+            end = restoring.begin_again(loop, halted)
+            metrics.note("restore", str(end))
+            raise end from halted
         finally:
             restoring.over()
 

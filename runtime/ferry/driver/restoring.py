@@ -157,5 +157,5 @@ class Restoring:
         origin = f"{shelf.url(manifest)}#{machine.generation}"
         loop.swap(Table(version, groups, initial=True, origin=origin))
         return Unreachable(
-            f"{why}. The job begins again with checkpoint {manifest.restored_from} of epoch {manifest.epoch}"
+            f"the job begins again with checkpoint {manifest.restored_from} of epoch {manifest.epoch}, for {why}"
         )
