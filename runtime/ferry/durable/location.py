@@ -27,8 +27,8 @@ CONNECT_SECONDS = 5
 REQUEST_SECONDS = 30
 """For a store to send or take a byte."""
 
-ATTEMPTS = 3
-"""Of one request: S3 answers 'slow down' when it is busy, and asks for it."""
+ATTEMPTS = 2
+"""Of one request: a store that says nothing is an error after a minute, and S3 may answer "slow down" once."""
 
 S3_OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path")
 """What may follow the `?` of an s3 URL."""
@@ -83,7 +83,7 @@ class Location:
         except FileExistsError as error:
             raise Refusal(f"{self.url_of(name)} is there already, and is never replaced") from error
         except (OSError, pa.ArrowException) as error:
-            if isinstance(error, FileNotFoundError) and operation == READ:
+            if operation == READ and self._is_gone(name, error):
                 raise Missing(f"{self.url_of(name)} is not there: {error}") from error
             raise Unreachable(f"cannot {operation} {self.url_of(name)}: {error}") from error
 
@@ -130,6 +130,8 @@ class Location:
         with self.reaching("list", prefix):
             chosen = fs.FileSelector(self._at(prefix), recursive=True, allow_not_found=True)
             found = [info for info in self._files.get_file_info(chosen) if info.is_file]
+            if not found and isinstance(self._files, fs.S3FileSystem):
+                self._require_bucket()
         cut = len(self._root) + 1
         return [Entry(info.path[cut:], info.size, (info.mtime_ns or 0) / 1e9) for info in found]
 
@@ -141,6 +143,21 @@ class Location:
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
+
+    def _is_gone(self, name: str, error: Exception) -> bool:
+        """S3 has many errors for what went away between two requests; who cannot be reached is not asked again."""
+        if isinstance(error, FileNotFoundError) or self._local or "NETWORK_CONNECTION" in str(error):
+            return isinstance(error, FileNotFoundError)
+        try:
+            return bool(self._files.get_file_info(self._at(name)).type == fs.FileType.NotFound)
+        except OSError:
+            return False
+
+    def _require_bucket(self) -> None:
+        """A bucket that is not there holds nothing, as S3 lists it; who looks for checkpoints has named the wrong one."""
+        bucket = self._root.partition("/")[0]
+        if self._files.get_file_info(bucket).type == fs.FileType.NotFound:
+            raise Unreachable(f"{self.text}: there is no bucket {bucket}")
 
     def _link_new(self, path: Path, data: bytes) -> None:
         _make_folder(path.parent)

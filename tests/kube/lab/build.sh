@@ -14,7 +14,8 @@ setup() {
     case $1 in
         api) STEPS=(openssl go kubernetes etcd) ;;
         nodes) STEPS=(packages prometheus go kubernetes etcd dns images) ;;
-        *) die "usage: lab setup [api|nodes]" ;;
+        s3) STEPS=(go s3) ;;
+        *) die "usage: lab setup [api|nodes|s3]" ;;
     esac
     mkdir -p "$BIN"
     exec 8>"$CACHE/setup.lock"
@@ -131,10 +132,12 @@ get_go() {
 takes_kubernetes() { echo "3 to 6 min, 4 GB of caches"; }
 takes_etcd() { echo "30 s"; }
 takes_dns() { echo "2 min"; }
+takes_s3() { echo "3 min"; }
 
 have_kubernetes() { built kubernetes "$KUBE_VERSION"; }
 have_etcd() { built etcd "$ETCD_VERSION"; }
 have_dns() { built dns "$DNS_VERSION $(cksum <"$HERE/go/dns/main.go")"; }
+have_s3() { built s3 "$S3_VERSION"; }
 
 built() { [[ -f $BIN/.$1 && $(<"$BIN/.$1") == "$2" ]]; }
 
@@ -186,6 +189,14 @@ get_dns() {
     cp "$HERE/go/dns/main.go" "$module/"
     compile dns 750 "$BIN/coredns" -ldflags "-s -w" .
     echo "$DNS_VERSION $(cksum <"$HERE/go/dns/main.go")" >"$BIN/.dns"
+}
+
+# A real S3 on a folder of this machine, for checkpoints that tests keep there.
+get_s3() {
+    local module=$BUILT/modules/s3
+    fresh_module "$module" "github.com/versity/versitygw@$S3_VERSION"
+    compile s3 500 "$BIN/versitygw" -ldflags "-s -w" github.com/versity/versitygw/cmd/versitygw
+    echo "$S3_VERSION" >"$BIN/.s3"
 }
 
 # fresh_module DIRECTORY REQUIREMENT...

@@ -4,7 +4,8 @@
 KUBE_VERSION=${FERRY_LAB_KUBE:-v1.34.10}
 ETCD_VERSION=v3.6.16
 DNS_VERSION=v1.13.1 # CoreDNS
-GO_MIN=1.24         # what these need
+S3_VERSION=v1.8.0   # versitygw
+GO_MIN=1.25         # what these need
 GO_VERSION=1.26.6   # what is fetched when there is no such Go
 
 # --- directories ------------------------------------------------------------------------------------------------------

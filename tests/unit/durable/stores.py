@@ -72,7 +72,7 @@ class LocationStories:
     def test_a_file_is_written_once_read_listed_and_removed(self, url: str) -> None:
         where = fresh(url)
         where.write_new("manifests/a.json", b"one")
-        with pytest.raises(Refusal, match=r"manifests/a\.json is there already"):
+        with pytest.raises(Refusal, match=r"manifests/a\.json\S* is there already"):
             where.write_new("manifests/a.json", b"two")
         where.write_new("files/deep/er/b", b"")
         assert where.read("manifests/a.json") == b"one" and where.read("files/deep/er/b") == b""
@@ -85,10 +85,11 @@ class LocationStories:
 
     def test_what_is_not_there_is_missing(self, url: str) -> None:
         where = fresh(url)
-        with pytest.raises(Missing, match="files/x is not there"):
+        with pytest.raises(Missing, match=r"files/x\S* is not there"):
             where.read("files/x")
-        with pytest.raises(Missing, match=f"{where.text}/files/x"[-30:]):
+        with pytest.raises(Missing) as caught:
             where.input("files/x")
+        assert where.url_of("files/x") in str(caught.value)
 
     def test_an_output_is_seen_when_it_is_closed(self, url: str) -> None:
         where = fresh(url)
@@ -515,7 +516,7 @@ class ShelfStories:
             thread.start()
         end = time.monotonic() + 3
         number = 1
-        while time.monotonic() < end and not wrong:
+        while (time.monotonic() < end or read < 4) and not wrong:
             number += 1
             name = f"files/{number}"
             flying.add(name)
@@ -535,7 +536,6 @@ class ShelfStories:
         for thread in threads:
             thread.join()
         assert not wrong, wrong
-        assert read > 3
 
 
 class _Watched(Location):
