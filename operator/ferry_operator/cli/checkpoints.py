@@ -5,6 +5,7 @@ It reads arguments, calls what does the work, and prints.
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +31,9 @@ Wait = Annotated[float, typer.Option(help="Seconds to wait for it.")]
 WAIT_SECONDS = 600.0
 """A first checkpoint has all of the state in it."""
 
+NAME_PATTERN = "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
+"""Of a checkpoint; as the driver takes it."""
+
 LOOK_SECONDS = 0.1
 
 FILES = ".yaml", ".yml"
@@ -45,8 +49,10 @@ def checkpoint(
     as_json: AsJson = False,
 ) -> None:
     """Take a durable checkpoint now, and wait until it is complete."""
-    if name is not None and (not name or name == "latest" or name.isdecimal() or "/" in name):
-        raise Refusal(f"--name {name!r}: a name is no number, not 'latest', and has no '/'")
+    if name is not None and (not re.fullmatch(NAME_PATTERN, name) or name == "latest" or name.isdecimal()):
+        raise Refusal(
+            f"--name {name!r}: a name has small letters, digits, '.' and '-'; it is no number, and not 'latest'"
+        )
     found = targets.find(ctx.obj, job).checkpoint(name, wait)
     if as_json:
         show_json({"job": job, "name": name, **found})

@@ -63,7 +63,7 @@ def _record(shelf: Shelf, one: Manifest) -> Record:
         "name": one.name,
         "epoch": one.epoch,
         "at": one.made_at,
-        "totalBytes": one.bytes,
+        "totalBytes": one.total_bytes,
         "run": one.run,
         "restoredFrom": one.restored_from,
         "complete": problem is None,

@@ -18,7 +18,7 @@ from ferry_operator.control.driver_client import DriverClient, DriverRefuses
 from ferry_operator.job.models import StreamJob
 from ferry_operator.kube.api import names, redis
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import CheckpointAnswer, CheckpointRequest, RunNote
+from ferry_operator.kube.api.notes import AskedCheckpoint, CheckpointAnswer, RunNote
 from ferry_operator.kube.api.port import (
     BUDGETS,
     CONFLICT,
@@ -40,6 +40,7 @@ from ferry_operator.kube.observe.effective_spec import Revisions
 from ferry_operator.kube.observe.facts import Pod
 from ferry_operator.kube.observe.view import JobView, Seen
 from ferry_operator.kube.plan import (
+    AskCheckpoint,
     BeginRun,
     DeletePod,
     DropPod,
@@ -51,7 +52,6 @@ from ferry_operator.kube.plan import (
     Refuse,
     Step,
     Suspend,
-    TakeCheckpoint,
     TakeOwnership,
     WriteSettings,
 )
@@ -112,10 +112,11 @@ class KubeCluster:
                 self._annotate_job({names.LAST_GOOD: text, names.REFUSED: None})
             case Refuse(text, _):
                 self._annotate_job({names.REFUSED: text})
-            case TakeCheckpoint(request):
+            case AskCheckpoint(request):
                 self._take_checkpoint(request)
-            case Suspend():
+            case Suspend(pod):
                 self.link.suspend(self._url("to be suspended"), self._key())
+                self._annotate(pod, {names.SUSPENDING: "true"})
             case EndRun(note, _):
                 self._annotate_job({names.RUN: note.text()})
             case BeginRun(note):
@@ -190,7 +191,7 @@ class KubeCluster:
     def _submit(self, action: d.SubmitDesired) -> None:
         self.link.submit(self._url(f"placement {action.number}"), self._key(), action, self.token)
 
-    def _take_checkpoint(self, request: CheckpointRequest) -> None:
+    def _take_checkpoint(self, request: AskedCheckpoint) -> None:
         try:
             number = self.link.checkpoint(self._url("a checkpoint"), self._key(), request.name)
             answer = CheckpointAnswer(request.id, number)
@@ -203,6 +204,10 @@ class KubeCluster:
         problem = redis.forget(self.release.redis, self.view.seen.run)
         if problem is not None:
             log.info("%s: what the run %s left in Redis stays: %s", self.view.seen.name, self.view.seen.run, problem)
+        try:
+            self.api.delete(JOURNALS, objects.journal_name(self.view.seen.job))
+        except ApiError as error:
+            tolerate(error, NOT_FOUND)
         # A spec that is good for the old run says nothing of what may be changed in the new one.
         self._annotate_job({names.RUN: note.text(), names.LAST_GOOD: None, names.REFUSED: None})
 

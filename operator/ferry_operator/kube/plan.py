@@ -10,8 +10,8 @@
 | WriteSettings | a pod is about to be made, and run.json is not what it should read: never under those that run |
 | MakeBudget | there is no PodDisruptionBudget: nobody else may empty a node by force |
 | EndDriver | it hangs; or its pod is out of date, and no worker's is |
-| TakeCheckpoint | somebody asked for a checkpoint, and the driver was not told yet |
-| Suspend | the job is to be suspended, and its driver answers: it takes a last checkpoint, and ends |
+| AskCheckpoint | somebody asked for a checkpoint, and the driver was not told yet |
+| Suspend | the job is to be suspended, and its driver does not know it yet: it takes a last checkpoint, and ends |
 | EndRun | it has: what pods hold is not needed any more, and they go |
 | BeginRun | the pods of such a run are gone: from then on the job is at its next run, which begins when it is resumed |
 | NoteWithoutSurge | a worker is replaced without a surge worker, for lack of room |
@@ -27,7 +27,7 @@ from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
 from ferry_operator.control.restarts import meaning
 from ferry_operator.kube.api import names
-from ferry_operator.kube.api.notes import CheckpointRequest, RunNote, pending
+from ferry_operator.kube.api.notes import AskedCheckpoint, RunNote, pending
 from ferry_operator.kube.observe.effective_spec import last_good, refusal
 from ferry_operator.kube.observe.facts import Pod, Problem
 from ferry_operator.kube.observe.lifecycle import end_message
@@ -107,15 +107,17 @@ class NoteWithoutSurge:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeCheckpoint:
+class AskCheckpoint:
     """Ask the driver for a checkpoint, and note its answer."""
 
-    request: CheckpointRequest
+    request: AskedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Ask the driver for a last checkpoint, and to end."""
+    """Ask the driver for a last checkpoint, and to end; and note on its pod that it was, for another request begins anew."""
+
+    pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class BeginRun:
     note: RunNote
 
 
-Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | TakeCheckpoint | Suspend | BeginRun
+Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
 
 Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod | EndRun
 
@@ -171,7 +173,7 @@ def plan(view: JobView, token: int) -> list[Step]:
     steps += _replace_workers(view)
     wanted = pending(seen.annotations)
     if wanted is not None and seen.status is not None:
-        steps.append(TakeCheckpoint(wanted))
+        steps.append(AskCheckpoint(wanted))
     return steps
 
 
@@ -186,8 +188,8 @@ def _suspend(view: JobView) -> Iterator[Step]:
     yield from kept
     if driver is not None and view.hangs is not None:
         yield EndDriver(driver, view.hangs)
-    elif view.seen.status is not None:
-        yield Suspend()
+    elif driver is not None and view.seen.status is not None and names.SUSPENDING not in driver.annotations:
+        yield Suspend(driver)
 
 
 def _books(view: JobView, actions: Sequence[d.Action], keep: bool = True) -> Iterator[Step]:
@@ -335,7 +337,7 @@ def describe(step: Step) -> str:
             return f"refuse the new spec: {message}"
         case EndRun(_, message):
             return f"the pods go: {message}"
-        case Suspend():
+        case Suspend(_):
             return "wait for the last checkpoint"
         case (
             TakeOwnership()
@@ -343,7 +345,7 @@ def describe(step: Step) -> str:
             | MakeBudget()
             | NoteWithoutSurge()
             | WriteSettings()
-            | TakeCheckpoint()
+            | AskCheckpoint()
             | BeginRun()
         ):
             return type(step).__name__

@@ -304,7 +304,10 @@ class Supervisor:
         if pid is None:
             raise Unreachable("no driver runs at the moment")
         self._note("checkpoint" if name is None else f"checkpoint {name}")
-        return self._client.checkpoint(pid, name)
+        try:
+            return self._client.checkpoint(pid, name)
+        except DriverRefuses as error:
+            raise Refusal(str(error)) from None
 
     def _suspend(self) -> None:
         self._may_take_checkpoints()

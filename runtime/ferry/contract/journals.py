@@ -17,6 +17,7 @@ PLURAL, KIND = "streamjobjournals", "StreamJobJournal"
 PATH = f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{PLURAL}/{{name}}"
 
 
-def name(job: str, uid: str) -> str:
-    """Of a job's journal. The uid is in it as a whole: who may run code in another job cannot guess it."""
-    return f"{job}-{uid}"
+def name(job: str, uid: str, run: int = 1) -> str:
+    """Of the journal of a job's run; `run`: its number. The uid is in it as a whole: who may run code in another job cannot
+    guess it."""
+    return f"{job}-{uid}" if run == 1 else f"{job}-{uid}-{run}"

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from ferry.contract import variables
 from ferry.contract.documents import ReportedProblem
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import CheckpointRequest, RunNote, pending
-from ferry_operator.kube.api.port import EVENTS, JOBS
+from ferry_operator.kube.api.notes import AskedCheckpoint, RunNote, pending
+from ferry_operator.kube.api.port import EVENTS, JOBS, JOURNALS
 from ferry_operator.kube.observe.facts import Ended
 from ferry_operator.kube.observe.suspension import Stage, asked, last_words, stage
 from tests.unit.kube.fakes.fake_world import Killed, World, job, settled
@@ -30,6 +31,11 @@ def begun(**spec: Any) -> World:
 def annotations(world: World) -> Doc:
     found: Doc = world.api.objects[JOBS, "nbq5"]["metadata"].get("annotations") or {}
     return found
+
+
+def driver_told(world: World, variable: str) -> Any:
+    (main,) = world.pod("nbq5-driver")["spec"]["containers"]
+    return next((one["value"] for one in main["env"] if one["name"] == variable), None)
 
 
 def edit(world: World, **spec: Any) -> None:
@@ -63,12 +69,16 @@ def test_a_job_rests_without_pods_and_goes_on_from_its_last_checkpoint(wish: Doc
     assert world.condition("ReplicasInSync")["status"] == "Unknown"
     assert events(world, "Suspended") == ["checkpoint 1; its pods go, its checkpoints stay"]
     assert events(world, "NotReady") == []
+    assert world.api.names(JOURNALS) == []
     kept = world.epoch
     world.rounds(20)
     assert world.pods() == [] and suspended(world)
     edit(world, suspend=False, workers=4)
     world.until(lambda w: settled(w) and w.status["workers"] == 4)
     assert len(world.runs) == 2 and list(world.runs.values()) == [None, "latest"]
+    (journal,) = world.api.names(JOURNALS)
+    assert journal.endswith("-2") and driver_told(world, variables.JOURNAL) == f"jobs/{journal}"
+    assert driver_told(world, variables.BEGUN) is None, "a run that has not begun finds no journal, and begins"
     assert world.status["run"] != run and world.epoch > kept and world.lives == 2
     (said,) = events(world, "Restored")
     assert said.startswith("from latest; epoch ")
@@ -131,6 +141,7 @@ def test_a_job_without_a_last_checkpoint_stays_and_says_so() -> None:
     edit(world, suspend=True)
     world.until(lambda w: w.condition("Progressing").get("reason") == "Suspending")
     world.rounds(60)
+    assert world.driver is not None and world.driver.suspends == 1, "another request would begin another checkpoint"
     assert (
         len(world.pods()) == 3
         and world.status["phase"] == "Suspending"
@@ -171,7 +182,7 @@ def test_what_else_was_changed_holds_when_the_job_goes_on() -> None:
     world.rounds(30)
     assert {name: world.pod(name)["metadata"]["uid"] for name in world.pods()} == pods
     world.driver_ends(1, "it crashed")
-    world.until(lambda w: w.lives == 2 and w.driver is not None)
+    world.until(lambda w: w.lives == 2 and w.driver is not None and w.driver.suspends == 1)
     assert world.pod("nbq5-driver")["spec"]["containers"][0]["image"] == "ferry:1"
     world.no_checkpoint = False
     world.until(suspended)
@@ -281,7 +292,7 @@ def test_last_words() -> None:
 
 
 def ask(world: World, **request: Any) -> None:
-    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.CHECKPOINT: CheckpointRequest(**request).text()}}})
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.CHECKPOINT: AskedCheckpoint(**request).text()}}})
 
 
 def test_a_checkpoint_is_asked_for_once_and_answered() -> None:
@@ -313,4 +324,4 @@ def test_what_the_driver_refuses_is_the_answer() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "{}", '{"id": 7}', '{"id": ""}', '{"id": "1", "name": ""}'])
 def test_what_asks_for_nothing(text: str) -> None:
     assert pending({names.CHECKPOINT: text}) is None
-    assert pending({names.CHECKPOINT: '{"id": "1", "more": 2}'}) == CheckpointRequest("1")
+    assert pending({names.CHECKPOINT: '{"id": "1", "more": 2}'}) == AskedCheckpoint("1")

@@ -14,7 +14,7 @@ from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control.commands import check_command, parse_command
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import CheckpointRequest
+from ferry_operator.kube.api.notes import AskedCheckpoint
 from ferry_operator.kube.observe.rolling import asked_drains, asked_pins
 from ferry_operator.kube.observe.suspension import asked
 
@@ -95,7 +95,7 @@ def shelf(job: Doc) -> str | None:
     return None if found is None else str(found)
 
 
-def checkpoint(job: Doc, request: CheckpointRequest) -> Doc:
+def checkpoint(job: Doc, request: AskedCheckpoint) -> Doc:
     """Take one now."""
     if shelf(job) is None:
         raise Refusal("it has no durable checkpoints: set spec.state.checkpoint.location")

@@ -22,7 +22,7 @@ from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_o
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import CheckpointAnswer, CheckpointRequest, answer
+from ferry_operator.kube.api.notes import AskedCheckpoint, CheckpointAnswer, answer
 from ferry_operator.kube.api.port import CONFLICT, FORBIDDEN, JOBS, PODS, ApiError
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.observe.suspension import asked
@@ -164,7 +164,7 @@ class RemoteJob:
 
     def checkpoint(self, name: str | None, wait: float) -> Record:
         """See `client.Local`."""
-        request, deadline = CheckpointRequest(secrets.token_hex(8), name), time.monotonic() + wait
+        request, deadline = AskedCheckpoint(secrets.token_hex(8), name), time.monotonic() + wait
         self._edit(lambda job: intents.checkpoint(job, request))
         while True:
             job = self.object()

@@ -32,6 +32,8 @@ WITHOUT_SURGE = "ferry.dev/without-surge"
 """On a worker that is replaced: there was no room for a surge worker."""
 EPOCH = "ferry.dev/epoch"
 """Last epoch that was known when the pod was made."""
+SUSPENDING = "ferry.dev/suspending"
+"""On the driver: it was asked for its last checkpoint."""
 REPLACE = "ferry.dev/replace"
 """On the driver: why it is being replaced, so that its end is not the job's."""
 

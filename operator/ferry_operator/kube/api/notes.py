@@ -51,7 +51,7 @@ class RunNote:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRequest:
+class AskedCheckpoint:
     """What the annotation CHECKPOINT asks for."""
 
     id: str
@@ -76,10 +76,10 @@ class CheckpointAnswer:
         return json.dumps(asdict(self))
 
 
-def request(annotations: Mapping[str, str]) -> CheckpointRequest | None:
+def request(annotations: Mapping[str, str]) -> AskedCheckpoint | None:
     """What is asked for; what makes no sense asks for nothing."""
     try:
-        found = CheckpointRequest(**known(CheckpointRequest, json.loads(annotations.get(names.CHECKPOINT) or "{}")))
+        found = AskedCheckpoint(**known(AskedCheckpoint, json.loads(annotations.get(names.CHECKPOINT) or "{}")))
     except (ValueError, TypeError, AttributeError):
         return None
     texts = [found.id] if found.name is None else [found.id, found.name]
@@ -94,7 +94,7 @@ def answer(annotations: Mapping[str, str]) -> CheckpointAnswer | None:
         return None
 
 
-def pending(annotations: Mapping[str, str]) -> CheckpointRequest | None:
+def pending(annotations: Mapping[str, str]) -> AskedCheckpoint | None:
     """What is asked for, and was not answered yet."""
     wanted, given = request(annotations), answer(annotations)
     return None if wanted is None or (given is not None and given.id == wanted.id) else wanted

@@ -12,14 +12,15 @@ RULES: dict[tuple[str, str], tuple[str, ...]] = {
     (GROUP, PLURAL): ("list", "watch", "patch"),
     (GROUP, f"{PLURAL}/status"): ("patch",),
     (GROUP, f"{PLURAL}/finalizers"): ("update",),
-    (GROUP, journals.PLURAL): ("create",),
+    (GROUP, journals.PLURAL): ("create", "delete"),
     ("", "pods"): ("list", "watch", "create", "patch", "delete"),
     ("", "secrets"): ("create", "patch"),
     ("", "events"): ("create", "patch"),
     ("policy", "poddisruptionbudgets"): ("list", "create"),
     ("coordination.k8s.io", "leases"): ("get", "create", "update"),
 }
-"""(group, resource) -> verbs, in the namespace. Secrets are written, never read; journals made, and then left to drivers."""
+"""(group, resource) -> verbs, in the namespace. Secrets are written, never read; journals made, and then left to drivers
+until their run is over."""
 
 DRIVER_RULES: dict[tuple[str, str], tuple[str, ...]] = {(GROUP, journals.PLURAL): ("get", "patch")}
 """What a driver may do, and with it the user's code beside it. Not list: the name of a journal has the uid of its job, which

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferry.contract import journals, limits, ports, variables
+from ferry.contract import limits, ports, variables
 from ferry.contract.documents import WORKERS
 from ferry_operator.job.models import StreamJob
 from ferry_operator.job.models_kubernetes import Resources
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.manifests import parts
+from ferry_operator.kube.manifests.objects import journal_name
 from ferry_operator.kube.manifests.release import DIRECTORY, Installation
 
 GRACE_SECONDS = 15
@@ -40,7 +41,7 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
         variables.CONTROL_PORT: str(control),
         variables.MASTER_PORT: str(master),
         variables.METRICS_PORT: str(metrics),
-        variables.JOURNAL: f"{release.namespace}/{journals.name(name, uid)}",
+        variables.JOURNAL: f"{release.namespace}/{journal_name(job)}",
         **({variables.BEGUN: "yes"} if int(annotations.get(names.EPOCH, -1)) >= 0 else {}),
     }
     main["env"] = parts.environment(spec, given)

@@ -17,6 +17,7 @@ from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
 from ferry_operator.kube.plan import (
+    AskCheckpoint,
     BeginRun,
     DeletePod,
     DropPod,
@@ -28,7 +29,6 @@ from ferry_operator.kube.plan import (
     Refuse,
     Step,
     Suspend,
-    TakeCheckpoint,
     TakeOwnership,
     WriteSettings,
     describe,
@@ -134,7 +134,7 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
         case TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
             return None
-        case TakeCheckpoint() | Suspend() | BeginRun():
+        case AskCheckpoint() | Suspend() | BeginRun():
             return None
         case _:
             assert_never(step)
