@@ -81,7 +81,7 @@ class Scenario:
     pulses: bool
     """Whether instances give signs of life: they make no difference where none stands still or computes for long."""
     disasters: list[tuple[str, int]]
-    """everything (is lost) | copies (of one virtual node: all) | suspend (the job, and then everything is lost) | file (of the store), and
+    """everything (is lost) | collecting (the same, while files are removed) | copies (of one virtual node: all) | suspend (the job, and then everything is lost) | file (of the store), and
     when. A job without any has no checkpoints."""
     checkpoint_ms: int
     keep: int
@@ -142,7 +142,7 @@ def draw(seed: int) -> Scenario:
     store = Dice(f"store/{seed}")
     disasters = []
     if store.random() < STORED:
-        whats = ("everything", "everything", "copies", "copies", "suspend")
+        whats = ("everything", "everything", "collecting", "copies", "copies", "suspend")
         disasters = [(store.choice(whats), store.randint(60, 500)) for _ in range(store.choice((1, 1, 2, 3)))]
         for fault_ in faults:
             if fault_.place and store.random() < 0.5:

@@ -5,6 +5,7 @@ Everything is lost at once, and a new run begins from the store; or all copies o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -36,11 +37,13 @@ class Restores(Links):
     kill_driver: Callable[[Driver], None]
     note: Callable[[str, Any], None]
     new_driver: Callable[[], None]
+    roll_back: Callable[[Host, Files], None]
 
     sink_fence = 0
     """The sinks refuse drivers of lower generations: they were truncated by this one."""
     suspends = False
     """The job is to be suspended."""
+    loses_while_collecting = False
     unbegun = 0
     """Disasters that have not happened yet."""
     run_number = 0
@@ -57,6 +60,8 @@ class Restores(Links):
             return
         if what == "suspend" and begun:
             self.suspends = True
+        elif what == "collecting":
+            self.loses_while_collecting = True
         elif what == "copies" and begun:
             self.lose_copies()
         else:
@@ -75,6 +80,9 @@ class Restores(Links):
         """Of one virtual node, all at once."""
         assert self.journal is not None
         group = self.rnd.choice(self.journal.groups)
+        if self.rnd.random() < 0.5:
+            host = self.hosts[self.rnd.choice(sorted(self.hosts))]
+            self.after(self.rnd.randint(100, 400), self.older_life, host, copy.deepcopy(host.files))
         self.note("fault", f"all copies are lost of {group.in_sync}")
         for name in group.in_sync:
             host = self.hosts[name]
@@ -82,6 +90,19 @@ class Restores(Links):
             if host.alive:
                 self.crash(host)
             host.files = Files()
+
+    def older_life(self, host: Host, files: Files) -> None:
+        """Files of the life before come back, and another driver asks for what there is."""
+        if host is self.hosts[host.name] and self.driver is not None and self.journal is not None:
+            self.roll_back(host, files)
+            if not host.alive:
+                self.kill_driver(self.driver)
+
+    def collecting(self) -> None:
+        """Everything is lost while somebody removes what nobody needs."""
+        if self.loses_while_collecting:
+            self.loses_while_collecting = False
+            self.after(self.rnd.randint(1, 12), self.lose_everything)
 
     def lose_everything(self) -> None:
         """Instances with their files, drivers, the journal. What the sinks have stays, and what is in the store."""
@@ -110,7 +131,7 @@ class Restores(Links):
         if not listed:
             self.done = "nothing to restore"
             return
-        manifest = listed[0] if self.rnd.random() < 0.6 else self.rnd.choice(listed)
+        manifest = listed[self.rnd.choice((0, 0, 0, -1, -1))]
         origin = f"{manifest.name}#{manifest.generation if generation is None else generation}"
 
         def pinned() -> None:

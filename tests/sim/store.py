@@ -139,13 +139,11 @@ class Store:
     # ---- what may go
     def collect(self, keep: int, goes_on: Callable[[], bool]) -> Iterator[int]:
         """Old manifests, then files that nobody needs, one after the other; yields after each request."""
+        pinned = self.pinned()
         for manifest in self.listed()[keep:]:
             self.manifests.pop(manifest.name, None)
             yield self.delay()
         candidates = [name for name, file in self.files.items() if not self.in_flight(file)]
-        if not self.world.collects_pinned_last:
-            pinned = self.pinned()
-            yield self.delay()
         yield self.delay()
         named = {name for one in self.listed() for name in one.files}
         yield self.delay()

@@ -78,5 +78,13 @@ class Rules:
     """What a member holds when a restore begins is of a life of the job that is over, whatever its label: it is dropped."""
     origin_answered: bool = True
     """What an instance answers is of the life of the job that the table is of: steps of another one are not compared."""
+    restore_begun: bool = True
+    """Once all have loaded what a job begins with, the journal has it that nobody loads it any more, before an epoch begins."""
+    archive_loaded: bool = True
+    """Nothing is written for checkpoints of what is still to be loaded."""
+    boundary: bool = True
+    """A checkpoint is taken when its epoch is final, and the next one is not begun."""
+    written_for_it: bool = True
+    """What a leader has written for a checkpoint that was given up counts for no other one."""
     drop_stale: bool = True
     """A member drops what it held when it leaves a group, so A -> B -> A never finds old state."""

@@ -34,10 +34,10 @@ class WrittenByLeaders:
     waiting: dict[InstanceId, bool]
     chains: list[bytes] = field(default_factory=list)
 
-    def asked_for(self, event: m.Checkpointed) -> bool:
+    def asked_for(self, event: m.Checkpointed, exactly: bool) -> bool:
         """Whether it is an answer to this one: one with its number may have been given up before, or by another driver."""
-        asked = self.number, self.version, self.commit_id.step.epoch
-        return (event.number, event.version, event.epoch) == asked and event.instance in self.waiting
+        same = (event.version, event.epoch) == (self.version, self.commit_id.step.epoch) or not exactly
+        return same and event.number == self.number and event.instance in self.waiting
 
 
 class Checkpoints:
@@ -62,6 +62,8 @@ class Checkpoints:
         """At the next boundary. Another one replaces what was not begun."""
         if self.under_way is None or event.hold:
             self.wanted = event
+            if not self._driver.rules.boundary:
+                self.begin()
 
     def epoch_begun(self) -> None:
         """The last committed epoch is final, and nothing of the next one done."""
@@ -71,7 +73,9 @@ class Checkpoints:
     def begin(self) -> None:
         """Have it written, if somebody wants that, and this is the moment."""
         committed, view = self._commits.committed, self._journaling.view
-        if self.wanted is None or self.under_way is not None or committed is None or committed != self._final:
+        if self.wanted is None or self.under_way is not None or committed is None:
+            return
+        if committed != self._final and self._driver.rules.boundary:
             return
         if self._journaling.writing is not None or any(i not in self._members.alive for i in view.led):
             return
@@ -84,7 +88,7 @@ class Checkpoints:
     def written(self, event: m.Checkpointed) -> None:
         """A leader has written its part; the last one makes it whole."""
         now = self.under_way
-        if now is None or not now.asked_for(event):
+        if now is None or not now.asked_for(event, self._driver.rules.written_for_it):
             return
         if not event.chains:
             self._give_up(event.instance, "it was elsewhere")

@@ -118,7 +118,7 @@ class Commits:
         i, is_held = answer.instance, answer.instance in self._journaling.view.held
         commit = self._finishing()
         if commit is not None:
-            if answer.committed == commit.commit_id and not commit.origin:
+            if answer.committed == commit.commit_id:
                 self._applied[i] = True
             elif is_held:
                 self._driver.send(i, commit)

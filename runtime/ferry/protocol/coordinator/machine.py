@@ -131,7 +131,7 @@ class Coordinator:
         if not self._settle_members():
             return
         match driver.phase:
-            case io.Phase.FINISH if commits.all_applied() and self.journaling.table.restoring:
+            case io.Phase.FINISH if commits.all_applied() and self._is_restored():
                 self.journaling.write_begun()
                 self._journal_last()
             case io.Phase.FINISH if commits.all_applied():
@@ -153,6 +153,10 @@ class Coordinator:
                 self._step_committed()
             case io.Phase.IDLE if self.checkpoints.holds:
                 self.checkpoints.begin()
+
+    def _is_restored(self) -> bool:
+        """Whether the restore is over, and the journal does not say so yet."""
+        return self.journaling.table.restoring and self.driver.rules.restore_begun
 
     # ---- the table: first in the journal, then in force
     def _journal(self, regrouped: Regrouped | None) -> bool:

@@ -30,7 +30,7 @@ class Checkpoints:
         """Another table is in force: write what is led now. What is still to be loaded is not written yet."""
         view = self._state.view
         assert view is not None
-        led = () if view.table.restoring else view.led.get(self._state.me, ())
+        led = () if view.table.restoring and self._state.rules.archive_loaded else view.led.get(self._state.me, ())
         if led != self._archived:
             self._archived = led
             self._state.do(Archive(led))
