@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import s3
 from tests.cluster import runner
 from tests.cluster.test_workloads import right
 
@@ -90,3 +91,36 @@ def test_a_job_whose_copies_are_all_lost_begins_again_by_itself(tmp_path: Path) 
     result = runner.run("nbq5", tmp_path, 600_000, sets, meanwhile=lose_workers)
     right(result, "nbq5", 600_000, args, tmp_path)
     assert len(result.kinds("restore")) == 1, result.story()
+
+
+def test_an_s3_that_is_away_delays_checkpoints_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed for thirty epochs; then everything but it is lost, and the job begins again from there."""
+    args = {"seed": 79, "group": 100}
+    events = 900_000
+    server = s3.S3Server(tmp_path / "s3")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    sets = [*runner.sets_of(args), f"state.checkpoint.location={server.url}", "state.checkpoint.every=1s"]
+    slowly = [*sets, "epoch.maxRows=5000", "epoch.interval=400ms", "state.checkpoint.keep=2"]
+    store = server.objects / "jobs"
+
+    def delayed(running: runner.Running) -> bool:
+        return any(r["kind"] == "warning" and str(server.port) in r["text"] for r in running.records())
+
+    running = runner.start(runner.ROOT / "examples" / "nbq5.yaml", tmp_path, events, slowly)
+    try:
+        running.await_that(lambda: len(manifests(store)) >= 2, "two checkpoints", 120)
+        before, epoch = max(manifests(store)), max(r["epoch"] for r in running.records() if r["kind"] == "epoch")
+        server.kill()
+        running.await_that(lambda: delayed(running), "word of the store", 90)
+        running.await_epoch(epoch + 30)
+        server.start()
+        running.await_that(lambda: max(manifests(store)) > before, "another checkpoint", 90)
+        assert running.process.poll() is None, (tmp_path / "stderr").read_text()[-3000:]
+    finally:
+        lose_everything(running)
+    result = runner.run("nbq5", tmp_path, events, [*sets, "restoreFrom=latest", "workers=3", "epoch.maxRows=100000"])
+    right(result, "nbq5", events, args, tmp_path)
+    server.stop()

@@ -27,7 +27,7 @@ from ferry.protocol import coordinator as core
 
 log = logging.getLogger("ferry.driver")
 
-LATE_SECONDS = 60.0
+LATE_SECONDS = 20.0
 """A checkpoint that is not complete after this long, or after twice the time between two, is late, and said to be."""
 
 FORGOTTEN_SECONDS = 24 * 3600.0
