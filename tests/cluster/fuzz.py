@@ -3,6 +3,8 @@
 Every case has to end with exit code 0, the oracle's rows, and no process left: whatever is killed here comes back to its
 own files, so no schedule may lose state. A failure prints its seed and keeps all files of the run.
 
+Some lose everything at once, and begin again with each of their checkpoints; with `--lost` all do.
+
 With `--minutes M`, cases are begun for so long, two at a time; without `--from`, they begin where the commit says.
 """
 
@@ -54,6 +56,21 @@ class Disturbance:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """All processes and their files go, and the job begins again with each checkpoint that is there, the newest first."""
+
+    epoch: int
+    seconds: float
+    """After this epoch has ended."""
+    every: str
+    sizes: tuple[tuple[str, ...], ...]
+    """Of the runs that begin with a checkpoint."""
+
+    def __str__(self) -> str:
+        return f"epoch={self.epoch} +{self.seconds:.1f} s all is lost, a checkpoint every {self.every}"
+
+
+@dataclass(frozen=True)
 class Case:
     """One random run."""
 
@@ -64,6 +81,7 @@ class Case:
     sets: tuple[str, ...]
     at: tuple[str, ...]
     disturbances: tuple[Disturbance, ...]
+    loss: Loss | None = None
 
     def command(self) -> str:
         """As a user would type it."""
@@ -71,11 +89,11 @@ class Case:
         words = [f"ferry run {file} --events {self.events}"]
         words += [f"--set {one}" for one in (*runner.sets_of(self.args), *self.sets)]
         words += [f"--at '{one}'" for one in self.at]
-        words += [f"({one})" for one in self.disturbances]
+        words += [f"({one})" for one in (*self.disturbances, *([self.loss] if self.loss else []))]
         return " ".join(words)
 
 
-def case_of(seed: int) -> Case:
+def case_of(seed: int, lost: bool = False) -> Case:
     """The case of a seed, always the same one."""
     draw = random.Random(f"cluster {seed}")
     name = draw.choices([*DRAWN], [query.share for query in DRAWN.values()])[0]
@@ -113,7 +131,22 @@ def case_of(seed: int) -> Case:
     disturbances = _disturbances(draw, epochs, workers, replicas)
     if disturbances:
         sets.append("epoch.interval=1s")
-    return Case(seed, name, events, args, tuple(sets), tuple(at), tuple(disturbances))
+    loss = _loss(random.Random(f"loss {seed}"), epochs, disturbances, lost)
+    if loss:
+        sets.append("epoch.interval=1s")
+    return Case(seed, name, events, args, tuple(sets), tuple(at), tuple(disturbances), loss)
+
+
+def _loss(draw: random.Random, epochs: int, disturbances: list[Disturbance], lost: bool) -> Loss | None:
+    """Not where a folder of the state is a disk of its own."""
+    if not (lost or draw.random() < 0.15) or any(one.kind == "full" for one in disturbances):
+        return None
+    sizes = []
+    for _ in range(2):
+        workers, instances = draw.choice([1, 2, 3]), draw.choice([1, 1, 2])
+        replicas = draw.choice([0, 1, 2])
+        sizes.append((f"workers={workers}", f"instancesPerWorker={instances}", f"state.replicas={replicas}"))
+    return Loss(draw.randrange(2, epochs), draw.uniform(0, 2), draw.choice(["1s", "2s"]), tuple(sizes))
 
 
 def _disturbances(draw: random.Random, epochs: int, workers: int, replicas: int) -> list[Disturbance]:
@@ -218,7 +251,39 @@ def check(case: Case, base: Path) -> str | None:
         sets += [f"state.directory={base / 'state'}"] if full else []
         meanwhile = Disturbances(case, base, wires)
         job = graph.job(base, case.args) if case.query == GRAPH else case.query
+        if case.loss is not None:
+            return _lost(case, case.loss, job, base, sets, wires)
         result = runner.run(job, base, case.events, sets, case.at, meanwhile, wires=wires)
+    return _wrong(case, base, result)
+
+
+def _lost(case: Case, loss: Loss, job: Path | str, base: Path, sets: list[str], wires: Wires) -> str | None:
+    """Run, lose everything, and begin again with what there is; what is wrong, or None."""
+    location = base / "store"
+    sets = [*sets, f"state.checkpoint.location={location}"]
+    file = job if isinstance(job, Path) else runner.ROOT / "examples" / f"{job}.yaml"
+    first = [*sets, f"state.checkpoint.every={loss.every}", "state.checkpoint.keep=2"]
+    running = runner.start(file, base, case.events, first, case.at, wires)
+    try:
+        Disturbances(case, base, wires)(running)
+        running.await_epoch(loss.epoch)
+        time.sleep(loss.seconds)
+        if running.process.poll() is not None:
+            return _wrong(case, base, runner.finish(running))
+    finally:
+        runner.lose_everything(running)
+    wires.heal()
+    found = runner.manifests(location)
+    print(f"seed {case.seed}: lost, with checkpoints {found}", flush=True)
+    for number, size in zip(reversed(found), loss.sizes, strict=False):
+        again = [*sets, *size, f"restoreFrom={number}", "state.checkpoint.keep=100", "epoch.interval=0s"]
+        if wrong := _wrong(case, base, runner.run(job, base, case.events, again, wires=wires)):
+            return f"from checkpoint {number} with {size}: {wrong}"
+        shutil.rmtree(base / "home")
+    return None
+
+
+def _wrong(case: Case, base: Path, result: runner.Result) -> str | None:
     wrong = []
     if result.code != 0:
         wrong.append(f"exit code {result.code}")
@@ -235,9 +300,9 @@ def check(case: Case, base: Path) -> str | None:
     return f"{'; '.join(wrong)}\n{result.story(25)}" if wrong else None
 
 
-def attempt(seed: int, directory: Path) -> bool:
+def attempt(seed: int, directory: Path, lost: bool = False) -> bool:
     """Run the case of a seed; tells about it, and whether it was right."""
-    case, base = case_of(seed), directory / str(seed)
+    case, base = case_of(seed, lost), directory / str(seed)
     shutil.rmtree(base, ignore_errors=True)
     base.mkdir(parents=True)
     print(f"seed {seed}: {case.command()}", flush=True)
@@ -251,7 +316,7 @@ def attempt(seed: int, directory: Path) -> bool:
         print(f"seed {seed}: right, {time.monotonic() - began:.0f} s", flush=True)
         return True
     print(f"seed {seed}: WRONG: {wrong}\nfiles: {base}", flush=True)
-    print(f"again: python -m tests.cluster.fuzz --seeds 1 --from {seed}", flush=True)
+    print(f"again: python -m tests.cluster.fuzz --seeds 1 --from {seed}{' --lost' if lost else ''}", flush=True)
     return False
 
 
@@ -262,6 +327,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=None, help="begin cases for so long, two at a time")
     parser.add_argument("--from", type=int, default=None, dest="first", help="the first seed; else the commit says it")
     parser.add_argument("--directory", type=Path, default=None, help="where the files of failed runs are kept")
+    parser.add_argument("--lost", action="store_true", help="every case loses everything, and begins again")
     asked = parser.parse_args()
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="ferry-fuzz-"))
     first = moving.first_seed() if asked.first is None else asked.first
@@ -272,7 +338,7 @@ def main() -> int:
 
     def work() -> None:
         while time.monotonic() < until and (seed := next(seeds, None)) is not None:
-            done[seed] = attempt(seed, directory)
+            done[seed] = attempt(seed, directory, asked.lost)
 
     with ThreadPoolExecutor(2 if asked.minutes else 1) as pool:
         for one in [pool.submit(work) for _ in range(2 if asked.minutes else 1)]:

@@ -240,6 +240,24 @@ def difference(query: str, events: int, args: dict[str, Any], output: Path, work
     return missing, extra
 
 
+def manifests(location: Path) -> list[int]:
+    """Numbers of the checkpoints there, the oldest first."""
+    return sorted(int(path.name.split("-")[0]) for path in location.glob("*/manifests/*.json"))
+
+
+def lose_everything(running: Running) -> None:
+    """All processes at once, and all their files; the output and checkpoints stay."""
+    running.process.kill()
+    redis = running.pids("redis") if running.directory is not None else []
+    for pid in [*(process.pid for process in processes_of(running.home)), *redis]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    running.process.wait()
+    for process in settle(running.home):
+        process.kill()
+    shutil.rmtree(running.home, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def disk(folder: Path, size: str) -> Iterator[Path]:
     """A file system of this size ("80m") at `folder`; raises PermissionError without the right to mount."""

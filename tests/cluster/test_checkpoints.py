@@ -6,7 +6,6 @@ restored in turn, into other numbers of workers, instances and copies, and the r
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -24,33 +23,17 @@ SIZES = (("workers=3", "state.replicas=1"), ("workers=2", "instancesPerWorker=2"
 """Of the runs that begin with a checkpoint."""
 
 
-def manifests(location: Path) -> list[int]:
-    """Numbers of the checkpoints, the oldest first."""
-    return sorted(int(path.name.split("-")[0]) for path in location.glob("*/manifests/*.json"))
-
-
-def lose_everything(running: runner.Running) -> None:
-    """All processes at once, and all their files."""
-    for process in list(runner.processes_of(running.home)):
-        os.kill(process.pid, signal.SIGKILL)
-    running.signal("redis", signal.SIGKILL) if running.pids("redis") else None
-    running.process.kill()
-    running.process.wait()
-    runner.settle(running.home)
-    shutil.rmtree(running.home)
-
-
 def lost(query: str, base: Path, events: int, sets: list[str], checkpoints: int = 3) -> list[int]:
     """A run that loses everything once there are so many checkpoints; their numbers."""
     location = base / "store"
     every = [f"state.checkpoint.location={location}", "state.checkpoint.every=1s", "state.checkpoint.keep=3"]
     running = runner.start(runner.ROOT / "examples" / f"{query}.yaml", base, events, [*sets, *every])
     try:
-        running.await_that(lambda: len(manifests(location)) >= checkpoints, f"{checkpoints} checkpoints", 120)
+        running.await_that(lambda: len(runner.manifests(location)) >= checkpoints, f"{checkpoints} checkpoints", 120)
         assert running.process.poll() is None, (base / "stderr").read_text()[-3000:]
     finally:
-        lose_everything(running)
-    return manifests(location)
+        runner.lose_everything(running)
+    return runner.manifests(location)
 
 
 @pytest.mark.parametrize("query", ["nbq5", "nbq8", "q4"])
@@ -78,7 +61,7 @@ def test_a_job_whose_copies_are_all_lost_begins_again_by_itself(tmp_path: Path) 
     location = tmp_path / "store"
 
     def lose_workers(running: runner.Running) -> None:
-        running.await_that(lambda: len(manifests(location)) >= 2, "two checkpoints", 120)
+        running.await_that(lambda: len(runner.manifests(location)) >= 2, "two checkpoints", 120)
         assert running.directory is not None
         for worker in ("worker-0", "worker-1"):
             running.signal(worker, signal.SIGKILL)
@@ -111,16 +94,16 @@ def test_an_s3_that_is_away_delays_checkpoints_and_nothing_else(
 
     running = runner.start(runner.ROOT / "examples" / "nbq5.yaml", tmp_path, events, slowly)
     try:
-        running.await_that(lambda: len(manifests(store)) >= 2, "two checkpoints", 120)
-        before, epoch = max(manifests(store)), max(r["epoch"] for r in running.records() if r["kind"] == "epoch")
+        running.await_that(lambda: len(runner.manifests(store)) >= 2, "two checkpoints", 120)
+        before, epoch = max(runner.manifests(store)), max(r["epoch"] for r in running.records() if r["kind"] == "epoch")
         server.kill()
         running.await_that(lambda: delayed(running), "word of the store", 90)
         running.await_epoch(epoch + 30)
         server.start()
-        running.await_that(lambda: max(manifests(store)) > before, "another checkpoint", 90)
+        running.await_that(lambda: max(runner.manifests(store)) > before, "another checkpoint", 90)
         assert running.process.poll() is None, (tmp_path / "stderr").read_text()[-3000:]
     finally:
-        lose_everything(running)
+        runner.lose_everything(running)
     result = runner.run("nbq5", tmp_path, events, [*sets, "restoreFrom=latest", "workers=3", "epoch.maxRows=100000"])
     right(result, "nbq5", events, args, tmp_path)
     server.stop()
