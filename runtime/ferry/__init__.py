@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ferry.process.api import Process, Work
     from ferry.process.harness import ProcessHarness
     from ferry.process.tables import Entries, StateTable
+    from ferry.reading.state import read_state
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         "json_files",
         "parquet",
         "parquet_files",
+        "read_state",
         "records",
         "rows",
         "session",
@@ -67,6 +69,7 @@ _HOMES = {
     "ferry.process.api": ("Process", "Work"),
     "ferry.process.harness": ("ProcessHarness",),
     "ferry.process.tables": ("Entries", "StateTable"),
+    "ferry.reading.state": ("read_state",),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),

@@ -47,7 +47,12 @@ def stored(descriptor: OperatorDescriptor, elements: Sequence[pa.Array]) -> KeyA
 
 def fired(descriptor: OperatorDescriptor, hashes: Hashes, keys: Ints, heap: Bytes) -> list[pa.Array]:
     """The columns of stored keys: integers as they are, else the keys at these heap offsets."""
+    return elements_of(descriptor, hashes, columns.key_array(descriptor, keys, heap))
+
+
+def elements_of(descriptor: OperatorDescriptor, hashes: Hashes, stored_keys: pa.Array) -> list[pa.Array]:
+    """The columns of stored keys, int64 or binary: inverse of `stored`."""
     if descriptor.int_key:
+        keys = columns.integers(stored_keys)
         return [pa.array(keys, mask=(keys == 0) & (hashes == NULL_HASH))]
-    stored_keys = columns.binary(columns.key_array(descriptor, keys, heap))
-    return row_codec.decode_rows(*stored_keys, [kind for _, kind in descriptor.key])
+    return row_codec.decode_rows(*columns.binary(stored_keys), [kind for _, kind in descriptor.key])

@@ -1,0 +1,118 @@
+"""The state of one operator at a checkpoint, loaded from its files as an instance loads it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit, urlunsplit
+
+import numpy as np
+import pyarrow as pa
+
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.errors import SpecRefused
+from ferry.contract.manifest import Chain, Manifest
+from ferry.durable.location import Location
+from ferry.durable.parts import read_parts
+from ferry.durable.shelf import PIN_SECONDS, Pin, Shelf
+from ferry.reading.tables import rows_of, table_of
+from ferry.store.state import open_state
+
+MEMORY_BYTES = 1 << 30
+"""Of the files that are loaded for a while; the others are paged out."""
+
+
+def read_state(
+    location: str, operator: str, checkpoint: str = "latest", job: str | None = None, table: str | None = None
+) -> pa.Table:
+    """The state of an operator at a checkpoint: what it has counted, the rows that wait for others, or a process's tables.
+
+    Each row has the columns of its key. An aggregate has one row for each key, and where it has windows for each pane of
+    time that is not over (`slice`, its begin in milliseconds), with a column for each aggregate. A join has the rows of
+    both sides (`side`: left or right), with columns `left_...` and `right_...`. A process, such as a session window, has one
+    table for each name in its `tables`; `timers` are its timers (`clock`: event or processing; `time`). The job may run
+    meanwhile; nothing of the checkpoint is removed while it is read.
+
+    Parameters:
+        location: what `checkpoint.location` of the job says: a path, or a URL such as s3://bucket/folder.
+        operator: name of the operator.
+        checkpoint: `latest`, a number, a name, or the URL of a checkpoint.
+        job: name of the job; without it the last part of the location is the job's folder.
+        table: of a process, which of its tables; it may be left out when there is one.
+    Returns:
+        An Arrow table, in no order.
+    Raises:
+        Refusal: there is no such checkpoint; it says which there are.
+        SpecRefused: there is no such operator or table, or the location is none.
+        FerryError: the store cannot be reached, or a file of the checkpoint is damaged.
+    Example:
+        >>> import tempfile
+        >>> try:
+        ...     counts = ferry.read_state(tempfile.mkdtemp(), "counts", job="auctions")
+        ... except ferry.FerryError as error:
+        ...     print(error)
+        there is no checkpoint 'latest' at .../auctions: there is none yet
+    """
+    shelf = Shelf.at(checkpoint) if "/" in checkpoint else Shelf(_location(location, job))
+    manifest = shelf.find(checkpoint)
+    descriptor = _operator(manifest, operator)
+    chosen = table_of(descriptor, table)
+    with shelf.pin(manifest) as pin:
+        shelf.check(manifest)
+        renew = _now_and_then(pin)
+        batches = [
+            rows
+            for chain in manifest.chains
+            for chunk in _chunks(shelf.location, manifest, descriptor, chain, renew)
+            if (rows := rows_of(descriptor, chunk, chosen, manifest.results[descriptor.index].high)).num_rows
+        ]
+    return pa.Table.from_batches(batches, schema=chosen.schema)
+
+
+def _location(location: str, job: str | None) -> Location:
+    if job is None:
+        parts = urlsplit(location)
+        path, _, job = parts.path.rstrip("/").rpartition("/")
+        location = urlunsplit(parts._replace(path=path or "/"))
+    return Location(location, job)
+
+
+def _operator(manifest: Manifest, name: str) -> OperatorDescriptor:
+    for descriptor in manifest.operators:
+        if descriptor.name == name:
+            return descriptor
+    there = ", ".join(repr(each.name) for each in manifest.operators)
+    raise SpecRefused(f"checkpoint {manifest.number} has no operator {name!r}: there are {there}")
+
+
+def _chunks(
+    location: Location, manifest: Manifest, descriptor: OperatorDescriptor, chain: Chain, renew: Callable[[], None]
+) -> Iterator[pa.RecordBatch]:
+    """The state of the virtual nodes of one chain: another has other epochs, and a state takes them in order."""
+    files = [file for file in chain.files if file.operator == descriptor.index]
+    vnodes = np.array(sorted(chain.vnodes), np.int64)
+    with TemporaryDirectory(prefix="ferry-state-") as directory:
+        state = open_state(descriptor, manifest.virtual_nodes, Path(directory), MEMORY_BYTES)
+        for file in files:
+            for number, part in enumerate(read_parts(location, file, vnodes)):
+                renew()
+                if file.kind == "scan":
+                    state.apply_absent(part)
+                else:
+                    state.apply(part, file.epoch, f"{file.name}-{number}")
+        yield from state.snapshot(vnodes)
+
+
+def _now_and_then(pin: Pin) -> Callable[[], None]:
+    """Renews a pin in time, however often it is called."""
+    renewed = time.monotonic()
+
+    def renew() -> None:
+        nonlocal renewed
+        if time.monotonic() - renewed > PIN_SECONDS / 4:
+            pin.renew()
+            renewed = time.monotonic()
+
+    return renew
