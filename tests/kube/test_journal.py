@@ -55,6 +55,9 @@ class Place:
         found: Document = self.kubectl.get("streamjobjournal", self.name)["spec"]
         return found
 
+    def make(self) -> None:
+        self.kubectl.create(objects.journal(self.kubectl.get("sj", "a")))
+
     def delete(self) -> None:
         self.kubectl.run("delete", "streamjobjournal", self.name)
 
@@ -69,9 +72,10 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 @pytest.fixture
 def place(kubectl: Kubectl, redis: Redis, tmp_path: Path) -> Place:
     kubectl.apply(job())
-    made = objects.journal(kubectl.get("sj", "a"))
-    kubectl.create(made)
-    return Place(kubectl, access(kubectl, tmp_path, "driver"), made["metadata"]["name"], redis)
+    name = objects.journal(kubectl.get("sj", "a"))["metadata"]["name"]
+    made = Place(kubectl, access(kubectl, tmp_path, "driver"), name, redis)
+    made.make()
+    return made
 
 
 def access(kubectl: Kubectl, directory: Path, account: str) -> Access:
@@ -152,6 +156,12 @@ def test_a_write_between_reading_and_writing_is_seen(place: Place, monkeypatch: 
     monkeypatch.setattr(journal, "_write", late)
     with pytest.raises(Superseded, match="generation 2 "):
         journal.swap(table(1, 1), Version(1, 0))
+    between.append(place.delete)
+    with pytest.raises(Superseded, match="the journal is gone"):
+        journal.swap(table(3, 0), Version(2, 0))
+    place.make()
+    other = place.journal()
+    other.swap(table(2, 0), None)
     between.append(lambda: place.kubectl.run("label", "streamjobjournal", place.name, "seen=yes") and None)
     journal.swap(table(3, 0), Version(2, 0))
     assert place.journal().read() == table(3, 0)
@@ -173,7 +183,7 @@ def test_the_largest_table_fits(place: Place) -> None:
 
 
 def test_a_journal_that_is_gone_is_not_begun_anew(place: Place) -> None:
-    journal, made = place.journal(), place.kubectl.get("streamjobjournal", place.name)
+    journal = place.journal()
     journal.swap(table(1, 0), None)
     place.delete()
     for gone in (journal.read, lambda: journal.swap(table(1, 1), Version(1, 0))):
@@ -181,7 +191,7 @@ def test_a_journal_that_is_gone_is_not_begun_anew(place: Place) -> None:
             gone()
     with pytest.raises(Unreachable, match="the operator makes it"):
         place.journal().read()
-    place.kubectl.create({**made, "metadata": {"name": place.name}, "spec": {}})
+    place.make()
     with pytest.raises(Superseded, match="the journal is gone"):
         journal.swap(table(1, 1), Version(1, 0))
     assert place.journal().read() is None
@@ -261,11 +271,13 @@ def test_a_driver_without_the_right_is_told_so(place: Place, monkeypatch: pytest
     place.kubectl.run("delete", "rolebinding", "driver")
     journal = place.journal()
     wait_until(lambda: not journal.is_reachable(), "end of the right", 20)
-    with pytest.raises(Unreachable, match=r"jobs\.driverAccounts"):
-        journal.settle([COUNTS])
+    for ask in (journal.read, lambda: journal.settle([COUNTS])):
+        with pytest.raises(Unreachable, match=r"jobs\.driverAccounts"):
+            ask()
     monkeypatch.setattr(api_journal, "FORBIDDEN_SECONDS", 0.0)
-    with pytest.raises(SpecRefused, match=r"jobs\.driverAccounts"):
-        journal.settle([COUNTS])
+    for ask in (journal.read, lambda: journal.settle([COUNTS])):
+        with pytest.raises(SpecRefused, match=r"jobs\.driverAccounts"):
+            ask()
 
 
 def test_whether_it_can_be_reached(place: Place) -> None:

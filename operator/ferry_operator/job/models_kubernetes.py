@@ -151,7 +151,7 @@ class Kubernetes(SpecPart):
         default=None,
         min_length=1,
         max_length=253,
-        description="Service account of the pods; null: the operator's default, one without any rights.",
+        description="Service account of the pods, under which drivers may use journals; null: the operator's default.",
         json_schema_extra=ALL_PODS,
     )
     user: int | None = Field(

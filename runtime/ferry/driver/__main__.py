@@ -34,7 +34,8 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {settings.run} driver %(levelname)s %(message)s"
     )
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for library in ("py4j", "httpx"):  # a line for each request would be one every other second
+        logging.getLogger(library).setLevel(logging.WARNING)
     sys.setswitchinterval(0.0005)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
     threading.excepthook = end_with_thread

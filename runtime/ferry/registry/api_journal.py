@@ -81,9 +81,9 @@ class ApiJournal:
         self._forbidden_since: float | None = None
 
     def settle(self, descriptors: list[OperatorDescriptor]) -> None:
-        """See JournalStore. Raises SpecRefused, too, when this pod may not read its journal."""
+        """See JournalStore."""
         for _ in range(CONFLICTS_MAX):
-            found = self._patiently_found()
+            found = self._found()
             before = found["spec"].get("operators")
             operators.check(before or self._before.operators(), descriptors)
             if before is not None:
@@ -93,7 +93,10 @@ class ApiJournal:
         raise self._restless()
 
     def read(self) -> Table | None:
-        """See JournalStore. Raises StateUnavailable for a journal that should be there and is nowhere."""
+        """See JournalStore. Raises StateUnavailable for a journal that should be there and is nowhere.
+
+        And SpecRefused when this pod has never had the right to it.
+        """
         spec = self._found(self._gone() if self._seen else None)["spec"]
         if "table" in spec:
             return unpacked(spec["table"])
@@ -150,7 +153,14 @@ class ApiJournal:
                 self._before.move(f"{PLURAL}/{self._name}")
 
     def _found(self, missing: Exception | None = None) -> Doc:
-        found = self._call("GET")
+        try:
+            found = self._call("GET")
+        except _Forbidden as error:
+            now = time.monotonic()
+            self._forbidden_since = self._forbidden_since or now
+            if self._seen or now - self._forbidden_since < FORBIDDEN_SECONDS:
+                raise
+            raise SpecRefused(str(error)) from None
         if found is None:
             raise missing or Unreachable(
                 f"there is no {PLURAL}/{self._name}: the operator makes it before the driver's pod"
@@ -158,22 +168,11 @@ class ApiJournal:
         self._seen = True
         return {**found, "spec": found.get("spec") or {}}
 
-    def _patiently_found(self) -> Doc:
-        try:
-            found = self._found()
-        except _Forbidden as error:
-            now = time.monotonic()
-            self._forbidden_since = self._forbidden_since or now
-            if now - self._forbidden_since < FORBIDDEN_SECONDS:
-                raise
-            raise SpecRefused(str(error)) from None
-        self._forbidden_since = None
-        return found
-
     def _write(self, found: Doc, spec: Doc) -> None:
         """Merge into the object, if it is still the one that was found."""
         version = found["metadata"]["resourceVersion"]
-        self._call("PATCH", {"metadata": {"resourceVersion": version}, "spec": spec}, METADATA_ONLY)
+        if self._call("PATCH", {"metadata": {"resourceVersion": version}, "spec": spec}, METADATA_ONLY) is None:
+            raise self._gone()
 
     def _call(self, method: str, body: Doc | None = None, accept: str = "application/json") -> Doc | None:
         """The answer; None: there is no such object."""
