@@ -104,7 +104,8 @@ class Keeper:
             world.lose_everything()
             return
         driver.take(core.Published(manifest.number))
-        world.collecting()
+        if len(store.manifests) > world.scenario.keep:
+            world.collecting()
         self.collect(store.collect(world.scenario.keep, lambda: driver.alive or world.rnd.random() < 0.9))
 
     def collect(self, requests: Iterator[int]) -> None:

@@ -102,7 +102,7 @@ class Restores(Links):
         """Everything is lost while somebody removes what nobody needs."""
         if self.loses_while_collecting:
             self.loses_while_collecting = False
-            self.after(self.rnd.randint(1, 12), self.lose_everything)
+            self.after(self.rnd.randint(0, 6), self.lose_everything)
 
     def lose_everything(self) -> None:
         """Instances with their files, drivers, the journal. What the sinks have stays, and what is in the store."""

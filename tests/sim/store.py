@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 SCAN_ROWS = 3
 """Of one part of a scan."""
-YOUNG = 400
-"""Files of a writer that ended less than so long ago stay: a driver that was given up may still name them."""
+YOUNG = 120
+"""A file stays for so long after it was first seen that no writer needs it: a driver that was given up may still name it."""
 
 
 @dataclass(slots=True)
@@ -74,8 +74,8 @@ class Store:
         """By the name of the restore that needs the files."""
         self.lost: dict[str, bool] = {}
         """Files that a fault has taken, which no guard brings back."""
-        self.ended: dict[tuple[Host, int], int] = {}
-        """Lives of instances that are over, and when they were first seen to be."""
+        self.unneeded: dict[str, int] = {}
+        """Files that no writer needs any more, and since when that is known."""
         self.names = 0
 
     def delay(self) -> int:
@@ -139,11 +139,11 @@ class Store:
     # ---- what may go
     def collect(self, keep: int, goes_on: Callable[[], bool]) -> Iterator[int]:
         """Old manifests, then files that nobody needs, one after the other; yields after each request."""
-        pinned = self.pinned()
-        for manifest in self.listed()[keep:]:
+        pinned, listed = self.pinned(), self.listed()
+        for manifest in listed[keep:]:
+            yield 4 * self.delay()
             self.manifests.pop(manifest.name, None)
-            yield self.delay()
-        candidates = [name for name, file in self.files.items() if not self.in_flight(file)]
+        candidates = [name for name, file in self.files.items() if not self.in_flight(name, file)]
         yield self.delay()
         named = {name for one in self.listed() for name in one.files}
         yield self.delay()
@@ -159,12 +159,12 @@ class Store:
     def pinned(self) -> set[str]:
         return {name for one in self.pins.values() for name in one.files}
 
-    def in_flight(self, file: StoredRows) -> bool:
-        """Whether it may become part of a checkpoint: its writer lives, or did a moment ago."""
-        if file.writer.alive and file.writer.life == file.life:
+    def in_flight(self, name: str, file: StoredRows) -> bool:
+        """Whether it may become part of a checkpoint: its writer has it in a chain, or had a moment ago."""
+        writer, now = file.writer, self.world.clock.now
+        if writer.alive and writer.life == file.life and name in writer.archive.names():
             return True
-        now = self.world.clock.now
-        return now - self.ended.setdefault((file.writer, file.life), now) < YOUNG
+        return now - self.unneeded.setdefault(name, now) < YOUNG
 
 
 # ---- what an instance writes ---------------------------------------------------------------------------------------
@@ -216,6 +216,11 @@ class Archive:
     def changed(self, vnode: int, rows: data.Rows) -> None:
         if vnode in self.kept:
             self.shadow.setdefault(vnode, {}).update(rows)
+
+    def names(self) -> set[str]:
+        """Of all that may still be named."""
+        chains = [one for kept in self.kept.values() for one in (kept, kept.again) if one is not None]
+        return {part.name for one in chains for part in (one.scan, *one.changes)}
 
     def write(self, effect: core.WriteCheckpoint) -> None:
         """Freeze what has changed until now, and answer when all is in the store that makes the state of now."""
