@@ -260,7 +260,9 @@ class Archive:
         if host.stands:
             self.world.after(10, self.answer, life, effect, chains)
             return
-        self.world.to_driver(host, "", m.Checkpointed(InstanceId(host.name), effect.number, effect.version, effect.epoch, chains))
+        self.world.to_driver(
+            host, "", m.Checkpointed(InstanceId(host.name), effect.number, effect.version, effect.epoch, chains)
+        )
 
 
 # ---- what an instance loads ----------------------------------------------------------------------------------------

@@ -115,7 +115,9 @@ class World(Restores):
         for number, time in enumerate(self.scenario.desired, 1):
             self.clock.at(time, self.desire, number)
         for what, time in self.scenario.disasters:
-            self.clock.at(time, self.lose_file if what == "file" else self.disaster, *([] if what == "file" else [what]))
+            self.clock.at(
+                time, self.lose_file if what == "file" else self.disaster, *([] if what == "file" else [what])
+            )
         self.clock.at(HEALED, self.heal)
         clock, heap = self.clock, self.clock.heap
         while not self.done:

@@ -79,7 +79,7 @@ class Rules:
     origin_answered: bool = True
     """What an instance answers is of the life of the job that the table is of: steps of another one are not compared."""
     restore_begun: bool = True
-    """Once all have loaded what a job begins with, the journal has it that nobody loads it any more, before an epoch begins."""
+    """Once all have loaded what a job begins with, the journal says so before an epoch begins: nobody loads it again."""
     archive_loaded: bool = True
     """Nothing is written for checkpoints of what is still to be loaded."""
     boundary: bool = True

@@ -29,9 +29,13 @@ class Top:
         groups: list[tuple[InstanceId, ...]],
         instances: tuple[InstanceId, ...],
         settings: c.CoordinatorSettings | None = None,
+        restore: m.Commit | None = None,
     ) -> None:
+        """`restore`: the job begins with this; whoever has to load it has done so at once."""
+        self.restore = restore
         self.settings = settings or c.CoordinatorSettings()
-        self.initial = Table(Version(0, 0), tuple(Group(Term(0, 0), g) for g in groups), initial=True)
+        made, origin = tuple(Group(Term(0, 0), g) for g in groups), restore.origin if restore is not None else ""
+        self.initial = Table(Version(0, 0), made, initial=True, origin=origin)
         self.journal: Table | None = None
         self.members: dict[InstanceId, i.Instance] = {x: i.Instance(x, 1, i.Saved()) for x in instances}
         self.done: list[Any] = []
@@ -41,7 +45,7 @@ class Top:
         self.driver = self.new_driver()
 
     def new_driver(self) -> c.Coordinator:
-        self.driver = c.Coordinator(self.settings, self.initial, self.journal)
+        self.driver = c.Coordinator(self.settings, self.initial, self.journal, restore=self.restore)
         self.obey(self.driver.start())
         for x in self.members:
             self.tell(c.Connected(x))
@@ -83,6 +87,9 @@ class Top:
                     self.give(me, i.Computed(prepare.step, prepare.attempt, tuple((x, v, 0, 1) for x, v in chains)))
                 case i.BeginSnapshot(learner, session, _, base):
                     self.give(learner, m.Chunk(me, session, 0, base, True, 0, 0))
+                case i.Restore(commit):
+                    self.done.append((me, effect))
+                    self.give(me, i.Restored(commit))
                 case _:
                     self.done.append((me, effect))
 
