@@ -266,7 +266,7 @@ def _lost(case: Case, loss: Loss, job: Path | str, base: Path, sets: list[str], 
     running = runner.start(file, base, case.events, first, case.at, wires)
     try:
         Disturbances(case, base, wires)(running)
-        running.await_epoch(loss.epoch)
+        running.await_epoch(loss.epoch, runner.TIMEOUT_SECONDS)
         time.sleep(loss.seconds)
         if running.process.poll() is not None:
             return _wrong(case, base, runner.finish(running))

@@ -106,4 +106,4 @@ def test_an_s3_that_is_away_delays_checkpoints_and_nothing_else(
         runner.lose_everything(running)
     result = runner.run("nbq5", tmp_path, events, [*sets, "restoreFrom=latest", "workers=3", "epoch.maxRows=100000"])
     right(result, "nbq5", events, args, tmp_path)
-    server.stop()
+    server.kill()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import CheckpointSettings, CheckpointStatus, RunSettings
-from ferry.contract.errors import FerryError, Refusal
+from ferry.contract.errors import FerryError, Refusal, StateUnavailable
 from ferry.contract.manifest import Chain, Manifest, begun_at, chain_from_wire
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
@@ -172,8 +172,11 @@ class Keeper:
                 self.shelf.check(manifest)
                 self.shelf.publish(manifest)
                 break
-            except Refusal as error:
+            except (Refusal, StateUnavailable) as error:
                 log.error("checkpoint %d is none: %s", order.number, error)
+                self._late(str(error))
+                if wanted.hold:
+                    time.sleep(RETRY_SECONDS)
                 self._end(order.number, str(error))
                 return
             except FerryError as error:
@@ -185,7 +188,8 @@ class Keeper:
             self.suspended.set()
 
     def _end(self, number: int, reason: str) -> None:
-        self._wanted, self._since = None, time.monotonic()
+        if not (reason and self._wanted is not None and self._wanted.hold):
+            self._wanted, self._since = None, time.monotonic()
         self._loop.post(core.Published(number, reason))
 
     def _manifest(self, order: core.Publish, name: str | None) -> Manifest:

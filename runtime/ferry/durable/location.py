@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
@@ -56,17 +57,21 @@ class Location:
     """All files of one job: `URL/JOB/NAME`. Names are relative and have `/`."""
 
     def __init__(self, url: str, job: str) -> None:
-        """A path or a URL. Raises SpecRefused when it cannot be one of a store, Unreachable when S3 has to be asked for the
-        region of a bucket and says nothing."""
+        """A path or a URL. Raises SpecRefused when it cannot be one of a store."""
         if not job or "/" in job or job.startswith("."):
             raise SpecRefused(f"checkpoints of a job are kept under its name, and {job!r} cannot be that of a folder")
         self._parts = _checked(url)
-        self._files, path = _opened(url, self._parts)
+        self._open, path = _opened(url, self._parts)
         self._root = f"{path.rstrip('/')}/{job}"
         self._job = job
-        self._local = isinstance(self._files, fs.LocalFileSystem)
+        self._local = self._parts.scheme in ("", "file")
         self.text = self.url_of("")
         """The URL, to be read by people: nothing of it is secret."""
+
+    @cached_property
+    def _files(self) -> fs.FileSystem:
+        """Of S3 when it is needed, for the bucket may have to be asked where it is. Raises Unreachable."""
+        return self._open()
 
     def url_of(self, name: str) -> str:
         """The URL of a file."""
@@ -224,11 +229,12 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _opened(url: str, parts: SplitResult) -> tuple[fs.FileSystem, str]:
+def _opened(url: str, parts: SplitResult) -> tuple[Callable[[], fs.FileSystem], str]:
     try:
         if parts.scheme == "s3":
             return _s3(url, parts)
-        return fs.FileSystem.from_uri(url)
+        store, path = fs.FileSystem.from_uri(url)
+        return lambda: store, path
     except (OSError, ValueError, TypeError) as error:
         raise SpecRefused(
             f"checkpoints cannot be kept at {url!r}: {error}; give an absolute path, s3://BUCKET/FOLDER or another URL that "
@@ -236,21 +242,24 @@ def _opened(url: str, parts: SplitResult) -> tuple[fs.FileSystem, str]:
         ) from error
 
 
-def _s3(url: str, parts: SplitResult) -> tuple[fs.FileSystem, str]:
+def _s3(url: str, parts: SplitResult) -> tuple[Callable[[], fs.FileSystem], str]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(set(options) - set(S3_OPTIONS)):
         raise SpecRefused(f"the URL {url!r} has {', '.join(unknown)} after its ?; there may be {', '.join(S3_OPTIONS)}")
     if not parts.netloc:
         raise SpecRefused(f"the URL {url!r} names no bucket: s3://BUCKET/FOLDER")
-    if "region" not in options:
-        options["region"] = "us-east-1" if "endpoint_override" in options else _region(parts.netloc)
-    store = fs.S3FileSystem(
-        connect_timeout=CONNECT_SECONDS,
-        request_timeout=REQUEST_SECONDS,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-        allow_delayed_open=True,  # a small file is one request
-        **options,
-    )
+
+    def store() -> fs.FileSystem:
+        if "region" not in options:
+            options["region"] = "us-east-1" if "endpoint_override" in options else _region(parts.netloc)
+        return fs.S3FileSystem(
+            connect_timeout=CONNECT_SECONDS,
+            request_timeout=REQUEST_SECONDS,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+            allow_delayed_open=True,  # a small file is one request
+            **options,
+        )
+
     return store, f"{parts.netloc}{parts.path}"
 
 

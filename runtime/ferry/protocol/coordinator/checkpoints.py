@@ -21,6 +21,9 @@ from ferry.protocol.coordinator.journaling import Journaling
 from ferry.protocol.coordinator.membership import Membership
 from ferry.protocol.coordinator.state import DriverState
 
+AGAIN_MS = 500
+"""Before leaders are asked again, one of which was not ready."""
+
 
 @dataclass(slots=True)
 class WrittenByLeaders:
@@ -50,6 +53,8 @@ class Checkpoints:
         self._commits = commits
         self.wanted: TakeCheckpoint | None = None
         self.under_way: WrittenByLeaders | None = None
+        self._again_at = 0
+        """Not before that it is begun again."""
         self._final: CommitId | None = None
         """The last step of the epoch before the one that Spark has begun."""
 
@@ -77,7 +82,9 @@ class Checkpoints:
             return
         if committed != self._final and self._driver.rules.boundary:
             return
-        if self._journaling.writing is not None or any(i not in self._members.alive for i in view.led):
+        if self._driver.now < self._again_at or self._journaling.writing is not None:
+            return
+        if any(i not in self._members.alive for i in view.led):
             return
         number, version = self.wanted.number, self._journaling.table.version
         meta, results = self._commits.meta, self._commits.results
@@ -91,7 +98,8 @@ class Checkpoints:
         if now is None or not now.asked_for(event, self._driver.rules.written_for_it):
             return
         if not event.chains:
-            self._give_up(event.instance, "it was elsewhere")
+            # It is elsewhere, or has not read all of what it leads yet.
+            self.under_way, self._again_at = None, self._driver.now + AGAIN_MS
             return
         del now.waiting[event.instance]
         now.chains.append(event.chains)
@@ -101,12 +109,8 @@ class Checkpoints:
     def forget(self, instance: InstanceId) -> None:
         """Its next life does not know what this one has written."""
         if self.under_way is not None and instance in self.under_way.waiting:
-            self._give_up(instance, "it was lost")
-
-    def _give_up(self, instance: InstanceId, why: str) -> None:
-        assert self.under_way is not None
-        self._driver.note("checkpoint-again", f"{self.under_way.number}: {instance} has no part in it: {why}")
-        self.under_way = None
+            self._driver.note("checkpoint-again", f"{self.under_way.number}: {instance} was lost")
+            self.under_way = None
 
     def published(self, event: Published) -> None:
         """It is one, or could not become one: somebody has to ask again."""
