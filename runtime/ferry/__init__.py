@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ferry.process.harness import ProcessHarness
     from ferry.process.tables import Entries, StateTable
     from ferry.reading.state import read_state
+    from ferry.reading.writing import write_state
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         "session",
         "sliding",
         "tumbling",
+        "write_state",
     ]
     __all__ += aggregates.__all__
 
@@ -70,6 +72,7 @@ _HOMES = {
     "ferry.process.harness": ("ProcessHarness",),
     "ferry.process.tables": ("Entries", "StateTable"),
     "ferry.reading.state": ("read_state",),
+    "ferry.reading.writing": ("write_state",),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),

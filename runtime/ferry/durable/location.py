@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -143,8 +143,11 @@ class Location:
     def remove(self, name: str) -> None:
         """A file that is not there is removed already."""
         with self.reaching("remove", name):
-            with suppress(FileNotFoundError):
+            try:
                 self._files.delete_file(self._at(name))
+            except OSError as error:
+                if not self._is_gone(name, error):
+                    raise
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")

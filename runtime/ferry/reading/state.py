@@ -55,9 +55,9 @@ def read_state(
         ...     print(error)
         there is no checkpoint 'latest' at .../auctions: there is none yet
     """
-    shelf = Shelf.at(checkpoint) if "/" in checkpoint else Shelf(_location(location, job))
+    shelf = shelf_of(location, job, checkpoint)
     manifest = shelf.find(checkpoint)
-    descriptor = _operator(manifest, operator)
+    descriptor = operator_of(manifest, operator)
     chosen = table_of(descriptor, table)
     with shelf.pin(manifest) as pin:
         shelf.check(manifest)
@@ -71,15 +71,19 @@ def read_state(
     return pa.Table.from_batches(batches, schema=chosen.schema)
 
 
-def _location(location: str, job: str | None) -> Location:
+def shelf_of(location: str, job: str | None, checkpoint: str) -> Shelf:
+    """Where this checkpoint is, or would be."""
+    if "/" in checkpoint:
+        return Shelf.at(checkpoint)
     if job is None:
         parts = urlsplit(location)
         path, _, job = parts.path.rstrip("/").rpartition("/")
         location = urlunsplit(parts._replace(path=path or "/"))
-    return Location(location, job)
+    return Shelf(Location(location, job))
 
 
-def _operator(manifest: Manifest, name: str) -> OperatorDescriptor:
+def operator_of(manifest: Manifest, name: str) -> OperatorDescriptor:
+    """By its name. Raises SpecRefused that says which there are."""
     for descriptor in manifest.operators:
         if descriptor.name == name:
             return descriptor

@@ -18,6 +18,9 @@ from ferry.kernels.kinds import kind_of, type_of
 TIMERS = "timers"
 """The table of a process's timers, unless it has one of this name itself."""
 
+CLOCKS = ("event", "processing")
+"""Of timers."""
+
 SIDES = ("left", "right")
 
 
@@ -148,7 +151,7 @@ def _entries(descriptor: OperatorDescriptor, chunk: pa.RecordBatch, chosen: Stat
     stored = rows.column("hash").to_numpy(zero_copy_only=True)
     elements = keys.elements_of(descriptor, stored, _stored_keys(descriptor, found_keys))
     if chosen.values is None:
-        clocks = pa.array(["event", "processing"]).take(pa.array(tables[mine].astype(np.int64) - EVENT_TIMERS))
+        clocks = pa.array(CLOCKS).take(pa.array(tables[mine].astype(np.int64) - EVENT_TIMERS))
         return [*elements, clocks, pa.array(places.ints_of(entries))]
     of_entry = [] if chosen.entry is None else [_entry_column(entries, chosen.entry)]
     kinds = [kind_of(field.type) for field in chosen.values]
