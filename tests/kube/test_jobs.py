@@ -164,7 +164,7 @@ def test_the_node_of_the_registry_and_of_a_worker_dies_and_stays_off(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:
     """The journal is in the API server: groups close over the loss, and what the registry knew is said to another one."""
-    small = {part: {"cpu": "50m"} for part in ("driver", "executor", "sidecar")}
+    small = {part: {"cpu": "200m"} for part in ("driver", "executor", "sidecar")}
     job = start("journal", workers=3, events=3_000_000, kubernetes={**IN_MEMORY, **small})
     job.until_workers(3, 240.0)
     job.until_epoch(3)
