@@ -83,10 +83,10 @@ class Operators:
     running: list[Operator] = field(default_factory=list)
 
     @contextmanager
-    def job(self, hasty: bool = False) -> Iterator[Running]:
+    def job(self, hasty: bool = False, **spec: Any) -> Iterator[Running]:
         """A job with two workers, looked after by one more operator; see `start`."""
         self.start(hasty)  # it has a lot to import
-        self.kubectl.apply(job())
+        self.kubectl.apply(job(**spec))
         driver, kubelets = stand_in(self)
         found = Running(self.kubectl, self, driver, kubelets)
         try:

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ferry.contract.certificates import issue, server_context
+from ferry.contract.exit_codes import ExitCode
 from ferry.contract.tickets import derived
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.client import KubeApi
@@ -40,6 +41,9 @@ class Driver:
         self.epoch = 0
         self.tokens: list[int] = []
         """of the placements that were taken"""
+        self.checkpoint: Document | None = None
+        self.suspends = 0
+        """requests to be suspended, in this life"""
         self.lock = threading.Lock()
         driver = self
 
@@ -64,7 +68,13 @@ class Driver:
                     self.answer(200, {})
 
             def do_POST(self) -> None:
-                self.answer(200, {})
+                document = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+                with driver.lock:
+                    if self.path == "/checkpoint":
+                        driver.take_checkpoint(document["name"])
+                        return self.answer(202, {"number": driver.checkpoint["number"]} if driver.checkpoint else {})
+                    driver.suspends += self.path == "/suspend"
+                    self.answer(202, {})
 
             def answer(self, code: int, document: Document | None) -> None:
                 if not driver.serving or self.headers["Authorization"] != f"Bearer {derived(secret, 'control')}":
@@ -92,6 +102,7 @@ class Driver:
             "desired": self.desired["number"] if self.desired else 0, "alive": self.alive,
             "loads": [[1.0, 1024.0]] * VNODES, "rows": self.epoch * 10, "late": 0, "malformed": 0,
             "rows_per_second": 1.0, "epoch_seconds": 0.1, "journal_up": True, "finished": False,
+            "checkpoint": self.checkpoint or {"number": None},
         }  # fmt: skip
 
     def begin(self) -> None:
@@ -99,6 +110,19 @@ class Driver:
         with self.lock:
             self.generation += 1
             self.desired, self.serving, self.token = None, True, 0
+            self.suspends = 0
+
+    def take_checkpoint(self, name: str | None) -> None:
+        """It is complete at once."""
+        number = self.checkpoint["number"] + 1 if self.checkpoint is not None else 1
+        self.checkpoint = {
+            "number": number,
+            "name": name,
+            "epoch": self.epoch,
+            "at": time.time(),
+            "bytes": 1,
+            "total_bytes": 2,
+        }
 
     def step(self, alive: list[str]) -> None:
         with self.lock:
@@ -145,7 +169,7 @@ class Kubelets:
 
     def end_driver(self, code: int, message: str) -> None:
         """The driver's container ends; with 0 the job has."""
-        self.over = code == 0
+        self.over = code in (ExitCode.FINISHED, ExitCode.SUSPENDED)
         self.driver.serving = False
         state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}}
         state["terminated"]["finishedAt"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -176,8 +200,12 @@ class Kubelets:
                 self._known[name] = pod["metadata"]["uid"]
                 self._report(name, "Running", {"running": {}}, "True")
                 if name == names.driver_pod(self.job):
+                    self.over = False
                     self.lives.append(pod["metadata"]["uid"])
                     self.driver.begin()
+        if self.driver.serving and self.driver.suspends:
+            self.driver.take_checkpoint(None)
+            self.end_driver(ExitCode.SUSPENDED, "suspended: checkpoint 2\n")
         alive = []
         for name in self._known:
             labels = pods[name]["metadata"]["labels"]

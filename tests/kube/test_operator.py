@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import signal
@@ -123,6 +124,33 @@ def test_a_finished_job_lets_its_workers_go_and_stays_finished(running: Running)
     running.kubectl.run("delete", "pod", "a-driver")
     time.sleep(3.0)
     assert running.pods() == [] and running.status()["phase"] == "Finished"
+
+
+def test_a_suspended_job_has_no_pods_and_goes_on_as_another_run(operators: Operators) -> None:
+    """By its own field, by the scale subresource, and with what the API server refuses meanwhile."""
+    with operators.job(state={"virtualNodes": VNODES, "checkpoint": {"location": "s3://bucket/ferry"}}) as running:
+        kubectl, run = running.kubectl, running.status()["run"]
+        other = json.dumps({"spec": {"restoreFrom": "latest"}})
+        assert "suspend the job first" in kubectl.refusal("patch", "sj/a", "--type=merge", "-p", other)
+        kubectl.patch("sj/a", {"spec": {"suspend": True}})
+        kubectl.run("wait", "--for=jsonpath={.status.phase}=Suspended", "sj/a", "--timeout=60s")
+        assert running.pods() == [] and kubectl.items("streamjobjournals") == []
+        assert running.condition("Ready")["reason"] == "Suspended" and running.status()["desired"] == 0
+        assert "Suspended" in kubectl.run("get", "sj", "a", "-o", "wide")
+        assert any(e["reason"] == "Suspended" for e in kubectl.items("events"))
+        kubectl.patch("sj/a", {"spec": {"suspend": False}})
+        running.wait_settled(2)
+        assert running.status()["run"] != run and _settings(kubectl)["restore_from"] == "latest"
+        kubectl.run("scale", "sj/a", "--replicas=0")
+        kubectl.run("wait", "--for=jsonpath={.status.phase}=Suspended", "sj/a", "--timeout=60s")
+        kubectl.patch("sj/a", {"spec": {"workers": 3, "restoreFrom": "1"}})
+        running.wait_settled(3)
+        assert _settings(kubectl)["restore_from"] == "1"
+
+
+def _settings(kubectl: Kubectl) -> dict[str, object]:
+    found: dict[str, object] = json.loads(base64.b64decode(kubectl.get("secret", "a-run")["data"]["run.json"]))
+    return found
 
 
 def test_a_driver_that_is_deleted_comes_back(running: Running) -> None:

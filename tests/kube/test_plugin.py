@@ -167,6 +167,29 @@ def test_pause_resume_and_restart(plugin: Plugin, running: Running) -> None:
     assert running.kubectl.get("sj", "a")["spec"]["restartNonce"] == 1
 
 
+def test_checkpoint_suspend_restore_and_resume(plugin: Plugin, operators: Operators) -> None:
+    """On the job of the fixture, which gets a location: its workers are replaced once."""
+    kubectl = operators.kubectl
+    assert "spec.state.checkpoint.location" in plugin.run("checkpoint", "a", wanted=2)
+    kubectl.patch("sj/a", {"spec": {"state": {"checkpoint": {"location": "s3://bucket/ferry"}}}})
+    plugin.run("watch", "a", "--timeout", "90", timeout=100)
+    found = json.loads(plugin.run("checkpoint", "a", "--name", "before-upgrade", "--json"))
+    assert (found["number"], found["totalBytes"]) == (1, 2)
+    status = kubectl.get("sj", "a")["status"]["checkpoint"]
+    assert status["name"] == "before-upgrade" and status["at"].endswith("Z")
+    assert any(e["reason"] == "CheckpointComplete" for e in kubectl.items("events"))
+    assert "`suspend` it first" in plugin.run("restore", "a", "--from", "1", wanted=2)
+    plugin.run("suspend", "a")
+    assert "it has no pods" in plugin.run("watch", "a", "--timeout", "60")
+    plugin.run("restore", "a", "--from", "before-upgrade", "--sink", "keep", "--workers", "2")
+    plugin.run("watch", "a", "--timeout", "60")
+    assert kubectl.get("sj", "a")["spec"]["restoreSink"] == "keep" and len(kubectl.items("pods")) == 3
+    plugin.run("suspend", "a")
+    plugin.run("watch", "a", "--timeout", "60")
+    assert "goes on from its latest" in plugin.run("resume", "a")
+    plugin.run("watch", "a", "--timeout", "60")
+
+
 def test_plan_changes_nothing_and_the_rules_speak(plugin: Plugin, running: Running, tmp_path: Path) -> None:
     before = running.kubectl.get("sj", "a")["metadata"]["generation"]
     text = plugin.run("plan", "a", "--set", "workers=5")
