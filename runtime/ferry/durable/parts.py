@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Literal
 
 import numpy as np
@@ -132,12 +133,10 @@ class PartWriter:
 
     def abort(self) -> None:
         """Nothing of it is left, unless the store cannot be reached."""
-        try:
-            with self._location.reaching("write", self._name):
-                self._stream.close()
-        except Fault:
-            pass  # What is being written does not count, whole or not.
-        self._location.remove(self._name)
+        with suppress(Fault), self._location.reaching("write", self._name):
+            self._stream.close()  # What is being written does not count, whole or not.
+        with suppress(Fault):
+            self._location.remove(self._name)
 
     def _begin(self, schema: pa.Schema) -> None:
         self._schema = schema

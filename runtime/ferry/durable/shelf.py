@@ -208,8 +208,9 @@ class Shelf:
         return found
 
     def _load(self, name: str) -> Manifest | Refusal:
-        if name in self._read:
-            return self._read[name]
+        found = self._read.get(name)  # Another thread may replace it meanwhile.
+        if found is not None:
+            return found
         data = self.location.read(name)
         try:
             return Manifest.load(data)

@@ -269,6 +269,8 @@ class Data:
         self.staging.release(epoch)
         with self._lock:
             self._release_states(epoch, watermarks)
+        if self.archive is not None:
+            self.archive.release(epoch, watermarks)
 
     def _release_states(self, epoch: int, watermarks: tuple[int, ...]) -> None:
         for state, watermark in zip(self.states, watermarks, strict=False):
@@ -330,7 +332,9 @@ class Data:
         try:
             with self._lock:
                 for state in self.states:
-                    state.drop(vnodes)
+                    state.drop(
+                        np.arange(self.virtual_nodes)
+                    )  # Another restore may have loaded others, and was cut short.
                 for file, batch in read_checkpoint(url, effect.vnodes):
                     self._alive()
                     self.states[file.operator].apply_absent(batch)

@@ -36,9 +36,9 @@ class SavedRecord:
         self._record = CommitRecord(directory / "commit-record")
         self._erases = False
         """What is here is of a life of the job that is over: the next process removes it before it opens anything."""
+        self.empty = False
+        """Nothing of any life of the job is here: also what was dropped leaves traces, as how far rows were released."""
         self.saved = self._load()
-        self.empty = self.saved.committed is None and not self.saved.holds
-        """Nothing of any life of the job was ever here."""
 
     def _load(self) -> core.Saved:
         """What is of this run and this boot of the machine, or was sealed: other files may be torn."""
@@ -59,12 +59,13 @@ class SavedRecord:
         for entry in self._directory.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
+        self.empty = True
         return core.Saved() if doc is None else saved_from_wire(doc["saved"])
 
     def write(self, saved: core.Saved) -> None:
         """Replace it. Another life of the job than before, and nothing is what it was."""
         self._erases |= saved.origin != self.saved.origin
-        self.empty &= saved.committed is None
+        self.empty &= saved.committed is None and not saved.holds and not saved.learned
         self.saved = saved
         self._record.write({"boot": self._boot, "saved": saved_to_wire(saved), "erases": self._erases})
 

@@ -187,7 +187,10 @@ class EntryStore:
         self._apply(changes, absent=False)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
-        """Set those entries that are not there, and were not removed by a delta since the virtual node was dropped."""
+        """Set those entries that are not there, and were not removed by a delta since the virtual node was dropped.
+
+        What a chunk says was removed is not set by a later one.
+        """
         self._apply(chunk, absent=True)
 
     def _apply(self, changes: pa.RecordBatch, absent: bool) -> None:
@@ -202,7 +205,7 @@ class EntryStore:
                 rows = np.arange(offsets[vnode], offsets[vnode + 1])
                 put, gone, kept = (rows[kinds[rows] == kind] for kind in (PUT, REMOVE, EMIT))
                 self._put(txn, vnode, [items[i] for i in put.tolist()], tables[put], absent)
-                self._remove(txn, vnode, [items[i] for i in gone.tolist()], tables[gone])
+                self._remove(txn, vnode, [items[i] for i in gone.tolist()], tables[gone], absent)
                 self._emit(txn, vnode, [items[i] for i in kept.tolist()])
                 self._write_about(txn, vnode)
 
@@ -222,8 +225,12 @@ class EntryStore:
             times = [(_by_time(life, items[i][0]), items[i][1]) for i in np.flatnonzero(timers).tolist()]
             txn.cursor(self._timers).putmulti(sorted(times))
 
-    def _remove(self, txn: Any, vnode: int, items: list[tuple[bytes, bytes]], tables: Any) -> None:
+    def _remove(self, txn: Any, vnode: int, items: list[tuple[bytes, bytes]], tables: Any, absent: bool) -> None:
         life = self._life(vnode)
+        if absent:
+            # Of a checkpoint the newest changes come first: what is there was set after this.
+            gone = np.flatnonzero([txn.get(life + place, db=self._state) is None for place, _ in items])
+            items, tables = [items[i] for i in gone.tolist()], tables[gone]
         for (place, _), table in zip(items, tables.tolist(), strict=True):
             self._counts[vnode] -= txn.delete(life + place, db=self._state)
             if table >= EVENT_TIMERS:

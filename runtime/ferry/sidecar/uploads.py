@@ -1,0 +1,139 @@
+"""What one life of an instance writes into the store, one after the other: chunks of scans, and frozen shadows.
+
+Must never end before the process does, whatever the store or the disk says: somebody waits for an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from ferry.contract.errors import Unreachable
+from ferry.contract.manifest import StoredFile, file_name
+from ferry.durable.location import Location
+from ferry.durable.parts import PartWriter
+from ferry.sidecar.scans import Chunks
+from ferry.sidecar.shadows import Changes
+
+log = logging.getLogger("ferry.sidecar")
+
+RETRY_SECONDS, RETRY_SECONDS_MAX = 0.5, 15.0
+"""Between two attempts to write what the store did not take."""
+
+
+@dataclass(slots=True, eq=False)
+class Scan:
+    """Virtual nodes as they were found, on their way to the store."""
+
+    chunks: Chunks
+    epoch: int
+    first: int
+    """the number of the changes that were collected when it began"""
+    ended: bool = False
+    """all of it was read"""
+    failed: bool = False
+    """or given up: nobody has kept its chunks"""
+    files: list[StoredFile] | None = None
+    """in the store"""
+
+
+class Uploads:
+    """A thread that writes; `done()` is called on it after each piece."""
+
+    def __init__(self, location: Location, run: str, name: str, virtual_nodes: int, done: Callable[[], None]) -> None:
+        """`name` is the instance's."""
+        self._location = location
+        self._run = run
+        self._name = name
+        self._virtual_nodes = virtual_nodes
+        self._done = done
+        self._queue: queue.SimpleQueue[tuple[Scan, int, pa.RecordBatch | None] | Changes] = queue.SimpleQueue()
+        self._writers: dict[Scan, dict[int, PartWriter]] = {}
+        threading.Thread(target=self._work, name="archive-upload", daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        """Pieces that are not begun."""
+        return self._queue.qsize()
+
+    def scanned(self, scan: Scan, operator: int, batch: pa.RecordBatch | None) -> None:
+        """A chunk; None is the end of the scan."""
+        self._queue.put((scan, operator, batch))
+
+    def frozen(self, changes: Changes) -> None:
+        """All changes of a checkpoint."""
+        self._queue.put(changes)
+
+    def _work(self) -> None:
+        while True:
+            item = self._queue.get()
+            if isinstance(item, Changes):
+                self._write_changes(item)
+            else:
+                self._write_chunk(*item)
+            self._done()
+
+    def _write_chunk(self, scan: Scan, operator: int, batch: pa.RecordBatch | None) -> None:
+        """A scan that fails on its way is begun anew by the loop."""
+        mine = self._writers.setdefault(scan, {})
+        try:
+            if scan.failed:
+                self._abort(mine)
+            elif batch is None:
+                scan.files = [writer.finish() for writer in mine.values()]
+            elif batch.num_rows:
+                if operator not in mine:
+                    mine[operator] = self._writer(operator, "scan", scan.epoch)
+                mine[operator].add(batch)
+        except Exception as error:
+            log.warning("a scan for checkpoints failed: %s", error)
+            scan.failed = True
+            self._abort(mine)
+        if batch is None:
+            self._writers.pop(scan)
+
+    def _writer(self, operator: int, kind: Literal["scan", "changes"], epoch: int) -> PartWriter:
+        unique = f"{self._name}-{operator}-{kind}-{secrets.token_hex(4)}"
+        name = file_name(self._run, time.time(), unique)
+        return PartWriter(self._location, name, operator, kind, epoch, self._virtual_nodes)
+
+    def _write_changes(self, changes: Changes) -> None:
+        """Tried until the store takes them; what cannot be read here is lost."""
+        files: list[StoredFile] = []
+        wait = RETRY_SECONDS
+        operators = iter(range(len(changes.shadows)))
+        operator = next(operators, None)
+        while operator is not None and not changes.lost:
+            mine: dict[int, PartWriter] = {}
+            try:
+                for batch in changes.chunks(operator, self._virtual_nodes):
+                    if batch.num_rows:
+                        if operator not in mine:
+                            mine[operator] = self._writer(operator, "changes", changes.epoch)
+                        mine[operator].add(batch)
+                files += [writer.finish() for writer in mine.values()]
+                operator = next(operators, None)
+            except Unreachable as error:
+                log.warning("changes for a checkpoint wait: %s", error)
+                self._abort(mine)
+                time.sleep(wait)
+                wait = min(2 * wait, RETRY_SECONDS_MAX)
+            except Exception as error:
+                log.warning("changes for checkpoints are lost: %s: %s", type(error).__name__, error)
+                self._abort(mine)
+                changes.lost = True
+        changes.forget()
+        changes.files = files
+
+    def _abort(self, writers: dict[int, PartWriter]) -> None:
+        for writer in writers.values():
+            writer.abort()
+        writers.clear()
