@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyarrow import fs
@@ -23,9 +24,9 @@ START_SECONDS = 20.0
 class S3Server:
     """One server, with a bucket; its objects outlive its lives."""
 
-    def __init__(self, directory: Path) -> None:
-        """It is started, at a port of its own."""
-        self._directory = directory
+    def __init__(self, directory: Path, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
+        """It is started, at a port of its own; `prefix`: what its command begins with, where the address is not of here."""
+        self._directory, self.address, self._prefix = directory, address, prefix
         self._process: subprocess.Popen[bytes] | None = None
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
@@ -44,7 +45,7 @@ class S3Server:
     @property
     def url(self) -> str:
         """A folder of the bucket."""
-        return f"s3://checkpoints/jobs?endpoint_override=127.0.0.1:{self.port}&scheme=http"
+        return f"s3://checkpoints/jobs?endpoint_override={self.address}:{self.port}&scheme=http"
 
     @property
     def objects(self) -> Path:
@@ -55,7 +56,7 @@ class S3Server:
         """Another life of it, at the same port. Returns when it answers."""
         assert self._process is None, "it runs"
         key, secret = self.environment["AWS_ACCESS_KEY_ID"], self.environment["AWS_SECRET_ACCESS_KEY"]
-        command = [self._program, "--port", f"127.0.0.1:{self.port}", "--quiet", "posix"]
+        command = [*self._prefix, self._program, "--port", f"{self.address}:{self.port}", "--quiet", "posix"]
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--sidecar", str(self._directory / "attributes"), str(self._directory / "objects")],
@@ -66,7 +67,7 @@ class S3Server:
         asked = fs.S3FileSystem(
             access_key=key,
             secret_key=secret,
-            endpoint_override=f"127.0.0.1:{self.port}",
+            endpoint_override=f"{self.address}:{self.port}",
             scheme="http",
             region="us-east-1",
         )

@@ -64,15 +64,17 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel of a picture: groups of bars, or lines with one point per x."""
+    """One panel of a picture: groups of bars, lines with one point per x, or lines over seconds (kind `times`)."""
 
     title: str
     unit: str
-    labels: Sequence[str]
+    labels: Sequence[str] | Sequence[float]
     series: dict[str, list[float | None]]
     """name -> one value per label"""
     kind: str = "bars"
     logarithmic: bool = False
+    spans: Sequence[tuple[float, float]] = ()
+    """of `times`: what is shaded"""
 
 
 COLORS = {
@@ -111,6 +113,9 @@ def _panel(axis: Any, panel: Panel) -> None:
     for number, (name, values) in enumerate(panel.series.items()):
         color = next((c for word, c in COLORS.items() if name in word), None) or next(colors)
         shown = [float("nan") if v is None else v for v in values]
+        if panel.kind == "times":
+            axis.plot(panel.labels, shown, color=color, label=name, linewidth=0.9)
+            continue
         if panel.kind == "lines":
             axis.plot(list(at), shown, marker="o", color=color, label=name, linewidth=1.4)
             continue
@@ -125,7 +130,10 @@ def _panel(axis: Any, panel: Panel) -> None:
         axis.set_ylim(bottom=least / 2)
     else:
         axis.set_ylim(bottom=0)
-    axis.set_xticks(list(at), panel.labels, fontsize=8)
+    for begin, end in panel.spans:
+        axis.axvspan(begin, end, color="#dfe4e8", linewidth=0)
+    if panel.kind != "times":
+        axis.set_xticks(list(at), panel.labels, fontsize=8)
     axis.set_title(panel.title, fontsize=9, loc="left")
     axis.set_ylabel(panel.unit, fontsize=8)
     axis.tick_params(which="both", labelsize=8)

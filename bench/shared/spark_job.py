@@ -23,6 +23,8 @@ class SparkJob:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.conf = {"directory": str(directory), "checkpoint": str(directory / "checkpoint"), **conf}
+        self.commits_in = Path(self.conf.get("commits") or Path(self.conf["checkpoint"]) / "commits")
+        """where they lie as files of this machine"""
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> SparkJob:
@@ -79,7 +81,7 @@ class SparkJob:
         """Time of every batch's commit file."""
         found = {}
         with contextlib.suppress(OSError):
-            for entry in os.scandir(Path(self.conf["checkpoint"]) / "commits"):
+            for entry in os.scandir(self.commits_in):
                 if entry.name.isdigit():
                     found[int(entry.name)] = entry.stat().st_mtime
         return found

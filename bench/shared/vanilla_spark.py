@@ -129,10 +129,10 @@ class Commands:
         return {}
 
     def progress(self) -> dict[str, Any]:
-        """Size of the state as the last batch tells it."""
-        last = self.query.lastProgress
-        states = last.stateOperators if last is not None else []
-        return {"sst_bytes": int(dict(states[0].customMetrics).get("rocksdbSstFileSize", 0)) if states else 0}
+        """Size of the state as the last batch tells it, and what the first one tells of itself."""
+        found = [dict(p.stateOperators[0].customMetrics) for p in self.query.recentProgress if p.stateOperators]
+        last, first = (found[-1], found[0]) if found else ({}, {})
+        return {"sst_bytes": int(last.get("rocksdbSstFileSize", 0)), "first": first}
 
     def repartition(self, partitions: int) -> dict[str, Any]:
         """Spark's own offline repartitioning of a stopped query's state.

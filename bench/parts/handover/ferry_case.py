@@ -6,10 +6,9 @@ import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
-from bench.parts.handover import bigstate
 from bench.parts.handover.case import SIZES, USUAL_GAPS, Bench
+from bench.shared import bigstate
 from bench.shared.ferry_job import FerryJob, RunFailed, job_document
 from bench.shared.processes import Watch
 
@@ -20,7 +19,7 @@ class FerryCase:
     def __init__(self, bench: Bench, size: str) -> None:
         a = bench.a
         self.a, self.bench, self.size, self.keys = a, bench, size, SIZES[size] // bigstate.STATE_BYTES
-        pipeline = {"file": str(Path(__file__).with_name("bigstate.py")), "args": {"keys": self.keys}}
+        pipeline = {"file": bigstate.__file__, "args": {"keys": self.keys}}
         self.job = job_document(
             "bigstate", pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 1},
             epoch={"maxRows": a.rows, "interval": a.interval},

@@ -7,8 +7,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from bench.parts.handover import bigstate
 from bench.parts.handover.case import SIZES, USUAL_GAPS, Bench
+from bench.shared import bigstate
 from bench.shared.spark_job import SparkJob
 
 

@@ -328,7 +328,7 @@ class Data:
         """Load what is held from a checkpoint, the newest changes first: as in a snapshot, what is there is newer."""
         vnodes = np.array(effect.vnodes, dtype=np.int64)
         url = effect.commit.origin.rpartition("#")[0]
-        begin, loaded = time.monotonic(), 0
+        begin, loaded, loading = time.monotonic(), 0, 0.0
         try:
             with self._lock:
                 for state in self.states:
@@ -337,15 +337,17 @@ class Data:
                     )  # Another restore may have loaded others, and was cut short.
                 for file, batch in read_checkpoint(url, effect.vnodes):
                     self._alive()
+                    fetched = time.monotonic()
                     self.states[file.operator].apply_absent(batch)
-                    loaded += batch.nbytes
+                    loaded, loading = loaded + batch.nbytes, loading + time.monotonic() - fetched
                 for state in self.states:
                     if isinstance(state, ProcessState):
                         state.whole(vnodes)
         except FerryError as error:
             return core.Restored(effect.commit, f"{type(error).__name__}: {error}")
         seconds = time.monotonic() - begin
-        log.info("%s: %d bytes of %d virtual nodes loaded in %.2f s", self.me, loaded, vnodes.size, seconds)
+        text = "%s: %d bytes of %d virtual nodes loaded in %.2f s, of which %.2f s fetching"
+        log.info(text, self.me, loaded, vnodes.size, seconds, seconds - loading)
         return core.Restored(effect.commit)
 
     # ---- reads

@@ -1,7 +1,7 @@
-"""The job of the handover benchmark: count per text key of 224 bytes, in one window that never ends.
+"""A job whose state has a given size: count per text key of 224 bytes, in one window that never ends.
 
-The first `keys` records bring every key once, in large epochs; every later record names one of them at random, so the
-state keeps its size. Records are made inside the ingest tasks. Must never fire anything.
+The first `keys` records bring every key once, in large epochs; every later record names one of them, so the state keeps its
+size: any of them, or one of a range that drifts. Records are made inside the ingest tasks. Must never fire anything.
 """
 
 from __future__ import annotations
@@ -48,7 +48,21 @@ class Keys:
     """The source; a position is a number of records."""
 
     keys: int
+    share: float = 1.0
+    """of the keys, what records name while the range drifts once; 1: there is no range"""
+    drift: int = 1
+    """Records during which the range moves by its own width, which is half of `share`."""
     own_clock: ClassVar[bool] = True
+
+    def numbers(self, start: int, stop: int) -> Any:
+        """The keys that these records name, as numbers."""
+        n = np.arange(start, stop, dtype=np.uint64)
+        keys = np.uint64(self.keys)
+        if self.share == 1.0:
+            return np.where(n < keys, n, mix(n) % keys)
+        width = np.uint64(max(int(self.keys * self.share / 2), 1))
+        moved = (np.maximum(n, keys) - keys) * width // np.uint64(self.drift)
+        return np.where(n < keys, n, (mix(n) % width + moved) % keys)
 
     def schema(self) -> pa.Schema:
         """Event time and key."""
@@ -74,19 +88,18 @@ class Keys:
     def read(self, split: dict[str, Any], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The records of a split."""
         for first in range(split["start"], split["stop"], BATCH):
-            n = np.arange(first, min(first + BATCH, split["stop"]), dtype=np.uint64)
-            key = np.where(n < self.keys, n, mix(n) % np.uint64(self.keys))
+            keys = self.numbers(first, min(first + BATCH, split["stop"]))
             names = list(columns) if columns is not None else SCHEMA.names
-            yield pa.RecordBatch.from_arrays([_column(name, n, key) for name in names], names=names)
+            yield pa.RecordBatch.from_arrays([_column(name, keys) for name in names], names=names)
 
 
-def _column(name: str, numbers: Any, keys: Any) -> pa.Array:
-    return texts(keys) if name == "key" else pa.array(np.full(len(numbers), BASE_MS))
+def _column(name: str, keys: Any) -> pa.Array:
+    return texts(keys) if name == "key" else pa.array(np.full(len(keys), BASE_MS))
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The keys."""
-    return {"keys": Keys(int(args["keys"]))}
+    return {"keys": Keys(int(args["keys"]), float(args.get("share", 1.0)), int(args.get("drift", 1)))}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
