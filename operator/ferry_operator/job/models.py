@@ -164,7 +164,7 @@ class Spec(SpecPart):
     )
     restore_sink: Literal["truncate", "keep"] = Field(
         default="truncate",
-        description="What sinks have from later epochs than that checkpoint: 'truncate' takes it away, 'keep' keeps it aside.",
+        description="What sinks have of epochs after that checkpoint: 'truncate' takes it away, 'keep' puts it aside.",
         json_schema_extra=live("It is read when a job begins from a checkpoint."),
     )
     state: StateSpec = Field(default_factory=StateSpec, description="Virtual nodes, copies, memory and checkpoints.")

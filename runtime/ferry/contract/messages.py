@@ -21,7 +21,7 @@
 | Pulse | instance -> driver | it lives, and how long it has been at work without a break |
 | Begins | driver -> instance | an epoch begins: copying waits for it |
 | Leaving | instance -> driver | it was told to end: the next epochs must not count on its help |
-| Checkpoint | driver -> leader | write what changed until this epoch's end for the checkpoint of that number |
+| Freeze | driver -> leader | write what changed until this epoch's end for the checkpoint of that number |
 | Checkpointed | leader -> driver | it is in the store: the chains of files of what this instance led |
 | Unrestorable | instance -> driver | the checkpoint that a restore began from cannot be loaded |
 | Report | instance -> driver | how much state it holds and what carries its links, once a second |
@@ -34,7 +34,6 @@ from __future__ import annotations
 import types
 import typing
 from dataclasses import MISSING, fields
-from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import msgpack
@@ -252,10 +251,7 @@ class Begins:
 
 @record
 class Report:
-    """What an instance holds, once a second: for people and the planner, and so that timers of the clock are not late.
-
-    No row depends on it.
-    """
+    """What an instance holds, once a second: for people, the planner, and timers of the clock. No row depends on it."""
 
     instance: InstanceId
     life: str
@@ -274,7 +270,7 @@ class Report:
 
 
 @record
-class Checkpoint:
+class Freeze:
     """The epoch is final, and the next one has not begun. `version`: of the table that says who leads."""
 
     number: int
@@ -288,7 +284,7 @@ class Checkpointed:
     number: int
     version: Version
     epoch: int
-    """Number, version and epoch are those of the Checkpoint: an answer to one that was given up counts for no other."""
+    """Number, version and epoch are those of the Freeze: an answer to one that was given up counts for no other."""
     chains: bytes
     """As `contract.manifest` writes them; empty when this instance could not take part."""
 
@@ -331,7 +327,7 @@ Message = (
     | Pulse
     | Amend
     | Learned
-    | Checkpoint
+    | Freeze
     | Checkpointed
     | Unrestorable
 )
@@ -344,30 +340,7 @@ CODES: dict[type[Any], int] = {cls: code for code, cls in KINDS.items()}
 
 def encode(message: Message) -> bytes:
     """Msgpack of the field values in order; nested values become lists, a table its own wire form."""
-    return bytes(msgpack.packb([getattr(message, f.name) for f in fields(message)], default=_plain))
-
-
-class Parts:
-    """A Prepare, encoded once for all: each helper gets its own fragments, and everybody the names of all helpers."""
-
-    def __init__(self, prepare: Prepare) -> None:
-        pack = msgpack.Packer(default=_plain)
-        before = (prepare.step, prepare.attempt, prepare.version)
-        named = [pack.pack((helper, ())) for helper, _ in prepare.winners]
-        ends = list(accumulate(map(len, named), initial=0))
-        self._own = {
-            helper: (start, pack.pack((helper, fragments)), end)
-            for (helper, fragments), (start, end) in zip(prepare.winners, pairwise(ends), strict=True)
-        }
-        self._head = pack.pack_array_header(len(fields(prepare))) + b"".join(map(pack.pack, before))
-        self._head += pack.pack_array_header(len(named))
-        self._named = b"".join(named)
-        self._tail = pack.pack(prepare.low) + pack.pack(prepare.high)
-
-    def of(self, to: InstanceId) -> bytes:
-        """What `to` gets: as `encode` would make it."""
-        start, own, end = self._own.get(to, (0, b"", 0))
-        return b"".join((self._head, self._named[:start], own, self._named[end:], self._tail))
+    return bytes(msgpack.packb([getattr(message, f.name) for f in fields(message)], default=plain))
 
 
 def decode(code: int, head: bytes) -> Message:
@@ -389,7 +362,8 @@ def decode(code: int, head: bytes) -> Message:
     return message
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of a field as msgpack takes it."""
     if isinstance(value, Table):
         return value.to_wire()
     return [getattr(value, f.name) for f in fields(value)]

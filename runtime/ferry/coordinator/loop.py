@@ -17,7 +17,7 @@ from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings, append_record
-from ferry.contract.errors import FerryError
+from ferry.contract.errors import FerryError, Refusal
 from ferry.contract.names import InstanceId, Term, driver_name
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.journal import JournalWriter
@@ -36,6 +36,7 @@ TICK_SECONDS = 0.05
 Order = core.StartIngest | core.Emit | core.Ready | core.Halt
 Hook = Callable[[int, str], None]
 Begin = Callable[[Table | None, Table], tuple[Table, m.Commit | None]]
+Rewind = Callable[[], None]
 
 
 class Loop:
@@ -50,13 +51,15 @@ class Loop:
         hook: Hook,
         ended: Callable[[], int] = lambda: -1,
         begin: Begin = lambda journaled, initial: (initial, None),
+        rewind: Rewind = lambda: None,
     ) -> None:
         """`begin(journaled, initial)` gives the first table of a new job, and what one with an origin commits first;
-        `ended()` is asked for after it.
+        `rewind()` is called when that table is this driver's in the journal: no older one can write any more.
         """
         self.settings = settings
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
+        self._rewind = rewind
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
         self._journal = JournalWriter(journal)
         self.members = Members(settings.timeout_ms, registry, self.post)
@@ -122,6 +125,8 @@ class Loop:
                     event = self._inbox.get(timeout=TICK_SECONDS)
                     if isinstance(event, core.Lost):
                         self.move_metrics.lost(event.instance, self.machine.table)
+                    elif isinstance(event, core.Journaled) and not self._rewound(event):
+                        return
                     self._perform(self.machine.step(event))
                 except queue.Empty:
                     pass
@@ -133,6 +138,16 @@ class Loop:
             self.machine.story.attach(error)
             log.exception("the coordinator stops")
             self._give(core.Halt("bug", f"{type(error).__name__}: {error}"))
+
+    def _rewound(self, event: core.Journaled) -> bool:
+        """Whether the job may go on behind a claim: what a restore begins with is put back first."""
+        if self.machine.phase == core.Phase.JOURNAL and self.machine.journaling.table.restoring:
+            try:
+                self._rewind()
+            except FerryError as error:
+                self._give(core.Halt("refused" if isinstance(error, Refusal) else "failed", str(error)))
+                return False
+        return True
 
     def _give(self, order: Order) -> None:
         self.orders.put(order)

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from ferry.channel.base import Channel, Lane
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
+from ferry.contract.prepares import Parts
 from ferry.contract.routing import Table
 
 
@@ -20,7 +21,7 @@ class Multicast:
 
     def __init__(self) -> None:
         self._last: tuple[m.Message | None, bytes] = None, b""
-        self._prepare: tuple[m.Prepare | None, m.Parts | None] = None, None
+        self._prepare: tuple[m.Prepare | None, Parts | None] = None, None
         self._tables: WeakKeyDictionary[Channel, Table] = WeakKeyDictionary()
         """What was sent last: nothing is lost on the way as long as the channel is open."""
         self._whole: tuple[Table | None, bytes] = None, b""
@@ -46,7 +47,7 @@ class Multicast:
 
     def _part(self, prepare: m.Prepare, to: InstanceId) -> bytes:
         if self._prepare[0] is not prepare:
-            self._prepare = prepare, m.Parts(prepare)
+            self._prepare = prepare, Parts(prepare)
         assert self._prepare[1] is not None
         return self._prepare[1].of(to)
 

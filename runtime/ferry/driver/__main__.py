@@ -24,7 +24,7 @@ OURS = ("coordinator", "members", "journal", "journal-watch", "tick", api_server
 """Threads without which nothing goes on; Spark's bridge has others."""
 
 
-FINAL_HALTS = ("superseded", "unavailable", "lost-epoch")
+FINAL_HALTS = ("superseded", "unavailable", "unrestorable", "refused", "lost-epoch")
 """Kinds of halts that another start would not mend."""
 
 

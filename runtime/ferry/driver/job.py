@@ -81,7 +81,14 @@ class Job:
         restoring = Restoring(self.settings, descriptors, keeper, lambda manifest: self._rewind(manifest, plan))
         operators = len(descriptors)
         loop = Loop(
-            self.settings, job_registry, journal, operators, self._stage, self._checkpoint.ended, restoring.begin
+            self.settings,
+            job_registry,
+            journal,
+            operators,
+            self._stage,
+            self._checkpoint.ended,
+            restoring.begin,
+            restoring.rewind,
         )
         try:
             return self._run(spark, plan, loop, metrics, announcer, keeper)

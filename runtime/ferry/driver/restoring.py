@@ -127,8 +127,12 @@ class Restoring:
                     log.warning("checkpoint %d is read, and that cannot be said: %s", manifest.number, error)
 
         threading.Thread(target=renew, name="pin", daemon=True).start()
-        self._rewind(manifest)
         return m.Commit(manifest.commit_id, 0, manifest.results, manifest.meta)
+
+    def rewind(self) -> None:
+        """Put back what is outside of the state, once no older driver can write any more."""
+        assert self.manifest is not None
+        self._rewind(self.manifest)
 
     def over(self) -> None:
         """The job has a checkpoint of its own, or ends: nobody reads that one any more."""

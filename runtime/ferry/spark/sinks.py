@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ferry.contract.errors import Fault, SpecRefused
+from ferry.contract.errors import Fault, Final, SpecRefused
 from ferry.system import files
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ log = logging.getLogger("ferry.driver")
 
 MANIFEST = "_ferry.json"
 """In every published folder: whose it is, and rows and bytes of each part. Readers of Parquet skip such names."""
+
+
+LIFE = "_ferry-life"
+"""In a sink's directory: the last restore, from which on epochs have the numbers of others again."""
 
 
 class Sink(ABC):
@@ -94,6 +98,8 @@ class Parquet(Sink):
     def __init__(self, directory: str) -> None:
         self.declared = directory
         self.directory = _local(directory)
+        self._life = ""
+        """of the job, as it was when the sink was opened"""
 
     def __repr__(self) -> str:
         return f"parquet({self.declared!r})"
@@ -109,6 +115,7 @@ class Parquet(Sink):
         self.directory.mkdir(parents=True, exist_ok=True)
         for left in self.directory.glob(".epoch=*"):
             shutil.rmtree(left)
+        self._life = self._present_life()
         newer = self._after(committed)
         if newer:
             raise SpecRefused(
@@ -119,6 +126,8 @@ class Parquet(Sink):
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Write to a hidden folder, then rename. An epoch that is there already, and whole, has the same rows."""
         final = self.directory / f"epoch={epoch}"
+        if self._present_life() != self._life:
+            raise Final(f"{self!r}: the job was restored by another driver, and this one writes no more")
         if final.exists():
             damage = self._damage(final, epoch)
             if damage is None:
@@ -142,7 +151,8 @@ class Parquet(Sink):
                     part.unlink()
             if not parts:
                 return hidden.rmdir()
-        (hidden / MANIFEST).write_text(json.dumps({"sink": self.declared, "epoch": epoch, "parts": parts}))
+        about = {"sink": self.declared, "epoch": epoch, "life": self._life, "parts": parts}
+        (hidden / MANIFEST).write_text(json.dumps(about))
         for made in (hidden / MANIFEST, hidden):
             files.sync(made)
         hidden.rename(final)
@@ -152,10 +162,25 @@ class Parquet(Sink):
         """Delete the folders of later epochs: each is gone at once, the newest first. Raises SpecRefused for another's."""
         for hidden in self._moved(epoch, "."):
             shutil.rmtree(hidden)
+        self._begin_life()
 
     def keep_after(self, epoch: int) -> None:
         """Put the folders of later epochs aside, as `_kept-epoch=E`, which readers of Parquet skip."""
         self._moved(epoch, "_kept-")
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        """What a driver of the time before still writes is told from what is written from now on."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._life = uuid.uuid4().hex
+        with files.replacing(self.directory / LIFE, durable=True) as new:
+            new.write_text(self._life)
+
+    def _present_life(self) -> str:
+        try:
+            return (self.directory / LIFE).read_text()
+        except FileNotFoundError:
+            return ""
 
     def _after(self, epoch: int) -> list[int]:
         """Epochs that are there, later than this one, the newest first."""
@@ -185,6 +210,8 @@ class Parquet(Sink):
         try:
             manifest = json.loads((folder / MANIFEST).read_bytes())
             whose = manifest["sink"], manifest["epoch"]
+            if manifest.get("life", "") != self._life:
+                return "it was written before the job was restored, or by a driver that did not know"
             for name, (rows, size) in manifest["parts"].items():
                 found = pq.read_metadata(folder / name).num_rows, (folder / name).stat().st_size
                 if found != (rows, size):

@@ -44,9 +44,9 @@ def test_a_checkpoint_is_written_when_its_epoch_is_final_and_published_when_all_
     top = Top([(A, B), (B, A)], (A, B))
     top.tell(c.TakeCheckpoint(1))
     top.epoch(0)
-    assert not of(top, m.Checkpoint), "its rows may not be with the sinks yet"
+    assert not of(top, m.Freeze), "its rows may not be with the sinks yet"
     top.tell(c.EpochBegun(1))
-    assert {to for to, _ in of(top, m.Checkpoint)} == {A, B}
+    assert {to for to, _ in of(top, m.Freeze)} == {A, B}
     assert [w.watermarks for _, w in of(top, i.WriteCheckpoint)] == [(0,), (0,)]
     top.tell(answered(top, 0, b"a"))
     top.ingested(A)
@@ -57,7 +57,7 @@ def test_a_checkpoint_is_written_when_its_epoch_is_final_and_published_when_all_
     assert (published.number, published.commit_id.step, published.chains) == (1, Step(0, 0), (b"a", b"b"))
     top.tell(c.Published(1))
     top.epoch(2)
-    assert len(of(top, m.Checkpoint)) == 2, "nobody asked for another one"
+    assert len(of(top, m.Freeze)) == 2, "nobody asked for another one"
 
 
 def test_what_was_written_for_a_checkpoint_that_was_given_up_counts_for_no_other() -> None:
@@ -98,14 +98,14 @@ def test_a_job_that_is_to_be_suspended_begins_no_epoch_and_tries_until_it_is_pub
     assert len(of(top, c.StartIngest)) == ingests
     top.tell(answered(top))
     top.tell(c.Published(4, "the store is away"))
-    assert len(of(top, m.Checkpoint)) == 2
+    assert len(of(top, m.Freeze)) == 2
 
 
 def test_a_leader_writes_only_what_the_driver_believes_it_to_have() -> None:
     top = Top([(A,)], (A,))
     top.epoch(0)
     version = top.driver.table.version
-    for message in (m.Checkpoint(1, version, 1), m.Checkpoint(1, Version(1, 0), 0)):
+    for message in (m.Freeze(1, version, 1), m.Freeze(1, Version(1, 0), 0)):
         (sent,) = top.members[A].step(message)
         assert isinstance(sent, i.Send) and isinstance(sent.message, m.Checkpointed) and sent.message.chains == b""
 

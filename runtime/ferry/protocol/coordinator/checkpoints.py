@@ -1,6 +1,6 @@
 """Durable checkpoints: when the leaders write one, and whether it is whole.
 
-    TakeCheckpoint --> [the epoch is final, the next one not begun] Checkpoint to all leaders --> Checkpointed by all
+    TakeCheckpoint --> [the epoch is final, the next one not begun] Freeze to all leaders --> Checkpointed by all
                    --> Publish (the manifest) --> Published
 
 A leader that is lost takes its part along: the checkpoint is begun again after the next epoch. Epochs wait for none of it,
@@ -43,7 +43,7 @@ class WrittenByLeaders:
         return same and event.number == self.number and event.instance in self.waiting
 
 
-class Checkpoints:
+class Checkpointing:
     """What was asked for, and what is under way."""
 
     def __init__(self, driver: DriverState, journaling: Journaling, members: Membership, commits: Commits) -> None:
@@ -90,7 +90,7 @@ class Checkpoints:
         meta, results = self._commits.meta, self._commits.results
         self.under_way = WrittenByLeaders(number, version, committed, results, meta, dict.fromkeys(view.led, True))
         for i in view.led:
-            self._driver.send(i, m.Checkpoint(number, version, committed.step.epoch))
+            self._driver.send(i, m.Freeze(number, version, committed.step.epoch))
 
     def written(self, event: m.Checkpointed) -> None:
         """A leader has written its part; the last one makes it whole."""

@@ -9,7 +9,7 @@ A coordinator has parts, each with fields of its own. A part knows those of the 
 answers. The coordinator alone takes events, has tables journaled, and decides what follows for the other parts.
 
     Takeover | Attempts | Moves     what the driver before left | how the step under way is tried | what is desired
-    Checkpoints                     what the store gets
+    Checkpointing                   what the store gets
     Commits | Reachability          what is committed, who has applied it | who cannot reach whom
     Membership                      who is there
     Journaling                      the table in force, and the next one
@@ -27,7 +27,7 @@ from ferry.contract.names import InstanceId, Step
 from ferry.contract.routing import Table
 from ferry.protocol.coordinator import io
 from ferry.protocol.coordinator.attempts import Attempts
-from ferry.protocol.coordinator.checkpoints import Checkpoints
+from ferry.protocol.coordinator.checkpoints import Checkpointing
 from ferry.protocol.coordinator.commits import Commits
 from ferry.protocol.coordinator.groups import Regrouped
 from ferry.protocol.coordinator.journaling import Journaling
@@ -67,7 +67,7 @@ class Coordinator:
         self.takeover = Takeover(driver, journaling, members, commits, restore)
         self.attempts = Attempts(driver, journaling, members, reachability, commits)
         self.moves = Moves(driver, journaling, members, reachability, commits, first)
-        self.checkpoints = Checkpoints(driver, journaling, members, commits)
+        self.checkpoints = Checkpointing(driver, journaling, members, commits)
         self.story = Story()
 
     # ---- what others may read

@@ -1,6 +1,6 @@
 """An instance's part in durable checkpoints, and in a restore from one.
 
-    leader:  Install --> Archive ... Checkpoint --> WriteCheckpoint ... Checkpointed (said by whoever has written it)
+    leader:  Install --> Archive ... Freeze --> WriteCheckpoint ... Checkpointed (said by whoever has written it)
     member:  Install (with an origin) --> nothing is held --> Commit (with it) --> Restore --> Restored --> Committed
 
 Of a life of the job that is over nothing counts, whatever its label says: the epochs after a restore have its numbers.
@@ -15,7 +15,7 @@ from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.state import InstanceState
 
 
-class Checkpoints:
+class Archiving:
     """What is written for checkpoints here, and what is loaded from one."""
 
     def __init__(self, state: InstanceState, log: LoggedDeltas) -> None:
@@ -35,7 +35,7 @@ class Checkpoints:
             self._archived = led
             self._state.do(Archive(led))
 
-    def on_checkpoint(self, message: m.Checkpoint) -> None:
+    def on_checkpoint(self, message: m.Freeze) -> None:
         """Write, if this is where the driver believes it to be."""
         state = self._state
         saved, view, last = state.saved, state.view, Step(message.epoch, state.operators - 1)

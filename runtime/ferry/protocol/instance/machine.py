@@ -8,7 +8,7 @@
 An instance has parts, each with fields of its own. A part knows those of the rows below it, never its neighbours, and
 answers. The instance alone takes events, follows tables, and commits.
 
-    Participation | Checkpoints                            the attempt under way, before it is committed | the store
+    Participation | Archiving                              the attempt under way, before it is committed | the store
     LoggedDeltas | Learning, Teaching | EarlyMessages      what is logged | snapshots at both ends | what came too early
     InstanceState                                          commit record, fences, table, time, effects
 
@@ -23,7 +23,7 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import CommitId, InstanceId, Step
-from ferry.protocol.instance.checkpoints import Checkpoints
+from ferry.protocol.instance.checkpoints import Archiving
 from ferry.protocol.instance.early_messages import EarlyMessages
 from ferry.protocol.instance.io import (
     DRIVER,
@@ -83,7 +83,7 @@ class Instance:
         self.learning = Learning(state, learn_stall_ms, session_vnodes)
         self.teaching = Teaching(state)
         self.early = EarlyMessages()
-        self.checkpoints = Checkpoints(state, self.log)
+        self.checkpoints = Archiving(state, self.log)
         self.story = Story()
 
     # ---- what others may read
@@ -374,7 +374,7 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
     m.Delta: Instance._on_delta,
     m.Commit: Instance._on_commit,
     m.Fetch: Instance._on_fetch,
-    m.Checkpoint: lambda self, event: self.checkpoints.on_checkpoint(event),
+    m.Freeze: lambda self, event: self.checkpoints.on_checkpoint(event),
     m.Chunk: lambda self, event: self.learning.on_chunk(event),
     Staged: lambda self, event: self.participation.stage(event.fragment),
     Computed: Instance._on_computed,
