@@ -89,8 +89,10 @@ class S3Server:
             self._process = None
 
     def freeze(self) -> None:
-        """It takes connections, and says nothing."""
+        """It takes connections, and says nothing, from now on: its threads do not stop at once."""
         self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """It goes on."""
