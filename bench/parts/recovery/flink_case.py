@@ -1,0 +1,275 @@
+"""Flink 2's side of the recovery benchmark: kill -9 of one of its task managers.
+
+Flink's libraries are those of PyPI, what is for S3 is from Maven. They are put below `build/`, never into the environment of
+Ferry, and started without its shell scripts, which they are without. The job is `flink/CountJob.java`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from bench.parts.recovery.case import PAYLOAD, Bench, Recovery
+from bench.shared.ferry_job import ROOT, RunFailed
+
+DEFAULTS, TUNED = "flink", "flink-tuned"
+HOME = ROOT / "build" / "flink"
+VERSION = "2.3.0"
+LIBRARIES = f"apache-flink-libraries=={VERSION}"
+SETTLE_SECONDS = 2.0
+"""Output without a silence, after which a recovery is over."""
+
+FAST = {
+    "heartbeat.interval": "500 ms", "heartbeat.timeout": "3 s", "heartbeat.rpc-failure-threshold": "1",
+    "execution.state-recovery.from-local": "true", "restart-strategy.fixed-delay.delay": "100 ms",
+}  # fmt: skip
+SPAN = re.compile(r"(Download|Restore)StateDurationMs\D+(\d+)")
+
+
+class FlinkCase:
+    """A cluster of its own, one job, one loss after another."""
+
+    def __init__(self, bench: Bench, gigabytes: float, system: str) -> None:
+        self.a, self.bench, self.gigabytes, self.store = bench.a, bench, gigabytes, bench.store()
+        self.keys, self.system = int(gigabytes * 1e9 / PAYLOAD), system
+        self.work = bench.work / system
+        self.home = installed(self.a.flink)
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.rest = f"http://127.0.0.1:{one.getsockname()[1]}"
+        self.managers: list[subprocess.Popen[bytes]] = []
+        self.master: subprocess.Popen[bytes] | None = None
+        self.job = ""
+
+    def measure(self) -> None:
+        """Fill, then loss after loss."""
+        try:
+            self._start()
+            self._fill()
+            for repeat in range(self.a.repeats):
+                self._lose(repeat)
+        finally:
+            for process in [*self.managers, *([self.master] if self.master else [])]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    # ---- the cluster
+    def _start(self) -> None:
+        for folder in ("conf", "log", "out", "tmp"):
+            (self.work / folder).mkdir(parents=True)
+        (self.work / "conf" / "log4j.properties").write_text(LOG4J)
+        (self.work / "conf" / "config.yaml").write_text("".join(f"{k}: {v}\n" for k, v in self._settings().items()))
+        self.master = self._process(MASTER)
+        self.managers = [self._process(MANAGER) for _ in range(self.a.workers)]
+        self._until(lambda: self._get("/overview")["slots-total"] >= 2 * self.a.workers, "slots")
+
+    def _settings(self) -> dict[str, str]:
+        a, port = self.a, self.rest.rpartition(":")[2]
+        place = self.store.location if self.store.endpoint is None else "s3://checkpoints/jobs"
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            rpc = one.getsockname()[1]
+        made = {
+            "jobmanager.rpc.address": "127.0.0.1", "jobmanager.rpc.port": str(rpc), "jobmanager.bind-host": "127.0.0.1",
+            "taskmanager.host": "127.0.0.1", "taskmanager.bind-host": "127.0.0.1", "rest.address": "127.0.0.1",
+            "rest.bind-address": "127.0.0.1", "rest.port": port, "taskmanager.numberOfTaskSlots": "2",
+            "taskmanager.load-balance.mode": "SLOTS", "taskmanager.cpu.cores": str(a.cores), **MEMORY,
+            "state.backend.type": "rocksdb", "execution.checkpointing.interval": f"{a.every}s",
+            "execution.checkpointing.incremental": "true",
+            "execution.checkpointing.dir": f"{'' if '://' in place else 'file://'}{place}/flink",
+            "io.tmp.dirs": str(self.work / "tmp"), "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1000",
+            "traces.reporters": "log", "traces.reporter.log.factory.class": TRACES,
+        }  # fmt: skip
+        if self.store.endpoint is not None:
+            made |= {
+                "s3.endpoint": f"http://{self.store.endpoint}", "s3.path.style.access": "true",
+                "s3.endpoint.region": "us-east-1", "s3.access-key": os.environ["AWS_ACCESS_KEY_ID"],
+                "s3.secret-key": os.environ["AWS_SECRET_ACCESS_KEY"],
+            }  # fmt: skip
+        return made | (FAST if self.system == TUNED else {})
+
+    def _process(self, what: str) -> subprocess.Popen[bytes]:
+        conf = self.work / "conf"
+        command = [
+            "java", f"-Xmx{HEAP}", "-XX:+UseG1GC", f"-Dlog4j.configurationFile={conf / 'log4j.properties'}",
+            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
+            "-cp", f"{self.home / 'lib'}/*", f"org.apache.flink.runtime.{what}", "--configDir", str(conf),
+        ]  # fmt: skip
+        environment = {**os.environ, "FLINK_PLUGINS_DIR": str(self.home / "plugins"), "FLINK_CONF_DIR": str(conf)}
+        name = what.rpartition(".")[2]
+        with open(self.work / "log" / f"{name}-{time.time():.3f}.out", "wb") as log:
+            return subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def _get(self, path: str) -> dict[str, Any]:
+        return httpx.get(self.rest + path, timeout=30, trust_env=False).json()  # type: ignore[no-any-return]
+
+    def _post(self, path: str, **arguments: Any) -> dict[str, Any]:
+        answer = httpx.post(self.rest + path, timeout=60, trust_env=False, **arguments)
+        if answer.status_code != 200:
+            raise RunFailed(f"Flink: {path}: {answer.text[:2000]}")
+        return answer.json()  # type: ignore[no-any-return]
+
+    def _until(self, condition: Callable[[], bool], what: str, seconds: float = 600.0) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(httpx.HTTPError, KeyError, ValueError, TypeError):
+                if condition():
+                    return
+            if time.monotonic() > deadline or (self.master is not None and self.master.poll() is not None):
+                raise RunFailed(f"Flink: no {what} within {seconds:g} s\n{self._log_end()}")
+            time.sleep(0.1)
+
+    def _log_end(self) -> str:
+        files = sorted((self.work / "log").glob(f"{MASTER.rpartition('.')[2]}-*.out"))
+        return "\n".join(files[-1].read_text(errors="replace").splitlines()[-15:]) if files else ""
+
+    # ---- the job
+    def _fill(self) -> None:
+        jar = compiled(self.home, self.bench.work)
+        with self.bench.console.status(f"{self.system}: filling {self.gigabytes:g} GB ({self.keys:,} keys)"):
+            with open(jar, "rb") as file:
+                uploaded = self._post(
+                    "/jars/upload", files={"jarfile": ("count.jar", file, "application/x-java-archive")}
+                )
+            rate = int(self.a.rows * 1000 / float(self.a.interval.removesuffix("ms")))
+            arguments = [str(self.keys), str(PAYLOAD - 20), str(rate), str(self.work / "out")]
+            body = {"entryClass": "CountJob", "parallelism": self.a.workers, "programArgsList": arguments}
+            self.job = self._post(f"/jars/{Path(uploaded['filename']).name}/run", json=body)["jobid"]
+            self._until(lambda: self._rows() >= self.keys, f"{self.keys} keys", 1800)
+            self._checkpoints(2)
+
+    def _rows(self) -> int:
+        vertices = self._get(f"/jobs/{self.job}")["vertices"]
+        return int(next(v for v in vertices if "count" in v["name"])["metrics"]["read-records"] or 0)
+
+    def _checkpoints(self, more: int) -> None:
+        """The second one is begun after now."""
+
+        def number() -> int:
+            last = self._get(f"/jobs/{self.job}/checkpoints")["latest"]["completed"]
+            return int(last["id"]) if last else 0
+
+        first = number()
+        self._until(lambda: number() >= first + more, f"{more} checkpoints")
+
+    def _lose(self, repeat: int) -> None:
+        self._checkpoints(2)
+        victim = self._busy()
+        logs = {file: file.stat().st_size for file in (self.work / "log").glob(f"{MASTER.rpartition('.')[2]}-*.out")}
+        at = time.time()
+        os.killpg(self.managers[victim].pid, signal.SIGKILL)
+        self.managers[victim].wait()
+        self._until(lambda: self._restored(at), "output after the kill of a task manager")
+        times = [t for t in self._outputs() if t >= at - 1]
+        back = max(pairwise(times), key=lambda pair: pair[1] - pair[0])[1]
+        text = "".join(file.read_text(errors="replace")[size:] for file, size in logs.items())
+        spans = {
+            what: max((int(ms) / 1000 for w, ms in SPAN.findall(text) if w == what), default=None) for what in KINDS
+        }
+        download, restore = spans["Download"], spans["Restore"]
+        rest = None if restore is None else back - at - restore - (download or 0.0)
+        self.bench.add(self.system, "store", self.gigabytes, repeat, Recovery(back - at, rest, download, restore))
+        self.managers[victim] = self._process(MANAGER)
+        self._until(lambda: self._get("/overview")["slots-total"] >= 2 * self.a.workers, "slots")
+
+    def _busy(self) -> int:
+        """A task manager that runs tasks of the count, by its process."""
+        vertices = self._get(f"/jobs/{self.job}")["vertices"]
+        count = next(v for v in vertices if "count" in v["name"])["id"]
+        tasks = self._get(f"/jobs/{self.job}/vertices/{count}")["subtasks"]
+        port = int(str(tasks[0]["taskmanager-id"]).rpartition("-")[0].rpartition(":")[2])
+
+        for index, process in enumerate(self.managers):
+            with contextlib.suppress(psutil.Error):
+                root = psutil.Process(process.pid)
+                for one in [root, *root.children(recursive=True)]:
+                    if any(c.laddr.port == port for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN):
+                        return index
+        raise RunFailed(f"Flink: no task manager listens at {port}")
+
+    def _restored(self, at: float) -> bool:
+        """It runs again, was restored after `at`, and has put something out for a while."""
+        restored = self._get(f"/jobs/{self.job}/checkpoints")["latest"]["restored"]
+        if restored is None or restored["restore_timestamp"] / 1000 < at:
+            return False
+        after = [t for t in self._outputs() if t > restored["restore_timestamp"] / 1000]
+        return bool(after) and after[-1] - after[0] > SETTLE_SECONDS
+
+    def _outputs(self) -> list[float]:
+        """When rows came to the sinks, in 5 ms."""
+        words = (line.split() for file in (self.work / "out").glob("*.txt") for line in file.read_text().splitlines())
+        return sorted(int(w[0]) / 1000 for w in words if len(w) == 3)
+
+
+MASTER, MANAGER = "entrypoint.StandaloneSessionClusterEntrypoint", "taskexecutor.TaskManagerRunner"
+HEAP = "768m"
+MEMORY = {
+    f"taskmanager.memory.{name}": size
+    for name, size in {
+        "framework.heap.size": "128m", "framework.off-heap.size": "128m", "task.heap.size": "640m",
+        "task.off-heap.size": "0b", "network.min": "128m", "network.max": "128m", "managed.size": "512m", "jvm-metaspace.size": "256m", "jvm-overhead.min": "192m", "jvm-overhead.max": "192m",
+    }.items()
+}  # fmt: skip
+LOG4J = """\
+rootLogger.level = INFO
+rootLogger.appenderRef.out.ref = out
+appender.out.name = out
+appender.out.type = CONSOLE
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5p %c{1} - %m%n
+"""
+KINDS = ("Download", "Restore")
+TRACES = "org.apache.flink.traces.slf4j.Slf4jTraceReporterFactory"
+OPENED = ("java.net", "java.io", "java.lang", "java.lang.reflect", "java.text", "java.time", "java.util",
+          "java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks")  # fmt: skip
+
+
+def installed(where: Path) -> Path:
+    """Home of Flink in this directory; it is installed there if need be."""
+    home = where / "pyflink"
+    if not home.exists():
+        _ask("pip", sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(where), LIBRARIES)
+    plugin = home / "plugins" / "s3"
+    if not plugin.exists():
+        _ask(
+            "Maven", "mvn", "-q", "dependency:copy", f"-Dartifact=org.apache.flink:flink-s3-fs-hadoop:{VERSION}",
+            f"-DoutputDirectory={plugin}", "-Dmdep.useBaseVersion=true",
+        )  # fmt: skip
+    return home
+
+
+def compiled(home: Path, work: Path) -> Path:
+    """The job as a jar."""
+    (work / "classes").mkdir(parents=True, exist_ok=True)
+    source = Path(__file__).parent / "flink" / "CountJob.java"
+    dist = home / "lib" / f"flink-dist-{VERSION}.jar"
+    _ask("javac", "javac", "-nowarn", "-cp", str(dist), "-d", str(work / "classes"), str(source))
+    _ask("jar", "jar", "cf", str(work / "count.jar"), "-C", str(work / "classes"), ".")
+    return work / "count.jar"
+
+
+def _ask(what: str, *command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    except FileNotFoundError as error:
+        raise RunFailed(f"Flink needs {what}: {error}; leave it out with --systems ferry spark") from None
+    if done.returncode:
+        why = (done.stdout + done.stderr)[-1500:]
+        raise RunFailed(f"Flink is not to be had, {what} says: {why}\nleave it out with --systems ferry spark")

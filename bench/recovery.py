@@ -1,0 +1,160 @@
+"""`make bench-recovery`: how long a job stands after a loss, by where its state is found, beside vanilla Spark and Flink 2.
+
+Rhino's table 1 at the scale of one machine: scheduling, fetching and loading apart. A worker of four is lost whose state an
+in-sync replica has, or its own files; or all is lost but the store of checkpoints, which may be behind a link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.parts.recovery.case import Recovery
+from bench.parts.recovery.ferry_case import FerryCase
+from bench.parts.recovery.flink_case import DEFAULTS, HOME, TUNED, FlinkCase
+from bench.parts.recovery.spark_case import SparkCase
+from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
+from bench.shared.results import Panel, Results, draw, show
+from bench.shared.store import FOLDER, S3, Store, store
+
+METHOD = """\
+A state of S bytes is S / 240 keys with one row each. It is filled, then {rows:,} records over random known keys come \
+every {interval}. {workers} workers, {cores} cores. A checkpoint every {every} s, into {kind}{links}. total: from kill -9 \
+to the end of the next epoch (Spark: batch; Flink: row at the sink after the longest silence), or, when all is lost, from \
+the start of what begins again. All that runs is on one host: only the store may be behind a link. Ferry, in-sync replica: \
+a worker is killed, with 1 replica. own files: an instance is killed, without replicas, and comes back. store: kill -9 of \
+all processes, all files of the run removed, another run with restoreFrom=latest; fetching and loading as the slowest \
+instance logs them, scheduling is all the rest (processes, plans, the first epoch). For the other two scheduling ends when \
+the groups are known; they fetch nothing and map their files. Spark: kill -9 of the driver (local mode: it is all there \
+is) and local files removed, a new one at once, RocksDB state store with changelog checkpointing; scheduling until the \
+query has started; fetching: load of the snapshot, loading: replay of the change log, as the first batch says (sums over \
+partitions, divided by the number of cores). Flink 2: RocksDB, incremental checkpoints, kill -9 of one of {workers} task \
+managers with slots to spare on the others; fetching and loading as its own traces say (DownloadStateDurationMs, \
+RestoreStateDurationMs, the slowest task), scheduling is the rest. Flink tuned: heartbeats of 500 ms, a timeout of 3 s, \
+one failure is enough, restart after 100 ms, and local recovery."""
+
+PARTS = ("total", "scheduling", "fetching", "loading")
+
+
+class RecoveryBench:
+    """All sizes and systems of one call."""
+
+    def __init__(self, arguments: argparse.Namespace, work: Path, console: Console) -> None:
+        a = self.a = arguments
+        self.work, self.console = work, console
+        links = f" behind a link of {a.links}" if a.links else ""
+        method = METHOD.format(
+            rows=a.rows, interval=a.interval, workers=a.workers, cores=a.cores, every=a.every, kind=a.store, links=links
+        )
+        self.results = Results("recovery", method)
+        self._store: Store | None = None
+
+    def store(self) -> Store:
+        """Of the case under way."""
+        assert self._store is not None
+        return self._store
+
+    def add(self, system: str, case: str, gigabytes: float, repeat: int, found: Recovery) -> None:
+        """One recovery."""
+        values = {metric: value for metric, value in asdict(found).items() if value is not None}
+        for metric, value in values.items():
+            self.results.add(
+                system, case, metric, float(value), "s", gigabytes=gigabytes, repeat=repeat, store=self.a.store,
+                links=self.a.links or "",
+            )  # fmt: skip
+        text = ", ".join(f"{metric} {value:.2f}" for metric, value in values.items())
+        self.console.print(f"  {system:13} {gigabytes:g} GB, {case}: {text}")
+
+    def run(self) -> None:
+        """Every size, all systems in turns, each with an empty store."""
+        for gigabytes in self.a.gigabytes:
+            for system in self.a.systems:
+                with store(self.a.store, self.a.links) as self._store:
+                    if system == "ferry":
+                        FerryCase(self, gigabytes).measure()
+                    elif system == "spark":
+                        SparkCase(self, gigabytes).measure()
+                    else:
+                        FlinkCase(self, gigabytes, system).measure()
+
+    def table(self) -> None:
+        """Print medians, a row for each of table 1."""
+        for gigabytes in self.a.gigabytes:
+            rows = []
+            for system, case in self._cases():
+                values = [self._median(system, case, part, gigabytes) for part in PARTS]
+                rows.append([f"{system}, {case}", *values])
+            show(self.console, f"{gigabytes:g} GB: seconds, medians of {self.a.repeats}", ["", *PARTS], rows)
+
+    def picture(self, file: Path) -> None:
+        """A panel for each part."""
+        labels = [f"{gigabytes:g} GB" for gigabytes in self.a.gigabytes]
+        panels = []
+        for part in PARTS:
+            series = {
+                f"{system}, {case}": [self._median(system, case, part, gigabytes) for gigabytes in self.a.gigabytes]
+                for system, case in self._cases()
+            }
+            panels.append(Panel(part, "s", labels, series))
+        where = f"{self.a.store}{', ' + self.a.links if self.a.links else ''}"
+        draw(file, f"After a loss, by size of the state, medians of {self.a.repeats}; store: {where}", panels)
+
+    def _cases(self) -> list[tuple[str, str]]:
+        return list(dict.fromkeys((r["system"], r["case"]) for r in self.results.records if r["case"] != "about"))
+
+    def _median(self, system: str, case: str, part: str, gigabytes: float) -> float | None:
+        return self.results.median(system=system, case=case, metric=part, gigabytes=gigabytes)
+
+
+def main() -> int:
+    """Parse arguments and measure."""
+    systems = ["ferry", "spark", DEFAULTS, TUNED]
+    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p.add_argument("--json", type=Path, default=RESULTS / "recovery.json", help="records; the picture is put beside it")
+    p.add_argument("--gigabytes", nargs="+", type=float, default=[0.25, 0.5, 1.0], help="of state, in one copy")
+    p.add_argument("--systems", nargs="+", default=systems, choices=systems)
+    p.add_argument(
+        "--store", default=S3, choices=[FOLDER, S3], help="where checkpoints go; s3: versitygw, on this machine"
+    )
+    p.add_argument("--links", metavar="RATE", help="speed of the link to an s3, as tc says it (1gbit); needs root")
+    p.add_argument("--flink", type=Path, default=HOME, help="where Flink is, or is installed by pip and Maven")
+    p.add_argument("--rows", type=int, default=10_000, help="records per epoch")
+    p.add_argument("--interval", default="500ms", help="from one epoch's begin to the next, in ms")
+    p.add_argument("--every", type=int, default=10, help="seconds from one checkpoint to the next")
+    p.add_argument("--workers", type=int, default=4)
+    p.add_argument("--cores", type=int, default=2)
+    p.add_argument("--repeats", type=int, default=3)
+    p.add_argument("--settle", type=int, default=10, help="epochs before each loss")
+    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    a = p.parse_args()
+    if a.links and a.store != S3:
+        p.error("--links needs --store s3: a folder has no link")
+    if a.quick:
+        a.gigabytes, a.repeats, a.rows, a.settle, a.every = [0.02], 1, 2_000, 3, 3
+    console = Console(highlight=False)
+    bench: RecoveryBench | None = None
+    code = 0
+    try:
+        with work_directory("recovery") as work:
+            bench = RecoveryBench(a, work, console)
+            bench.run()
+    except KeyboardInterrupt:
+        return 130
+    except RunFailed as failed:
+        console.print(f"failed: {failed}", style="red", markup=False)
+        code = 1
+    if bench is None or len(bench.results.records) < 5:
+        return 1
+    bench.results.write(a.json)
+    bench.table()
+    bench.picture(a.json.with_suffix(".png"))
+    console.print(f"\nrecords: {a.json}\npicture: {a.json.with_suffix('.png')}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
