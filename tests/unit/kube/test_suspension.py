@@ -14,6 +14,7 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint, RunNote, pending
 from ferry_operator.kube.api.port import EVENTS, JOBS, JOURNALS
 from ferry_operator.kube.observe.facts import Ended
+from ferry_operator.kube.observe.lifecycle import lifecycle_of
 from ferry_operator.kube.observe.suspension import Stage, asked, last_words, stage
 from tests.unit.kube.fakes.fake_world import Killed, World, job, settled
 from tests.unit.kube.test_decisions import driver, worker
@@ -173,12 +174,13 @@ def test_a_job_that_is_not_to_be_suspended_any_more_goes_on_as_it_is() -> None:
     assert len(world.runs) == 1, "the driver has ended, and the workers still have the state"
 
 
-def test_what_else_was_changed_holds_when_the_job_goes_on() -> None:
+@pytest.mark.parametrize("args", [{"seed": 7}, {"depth": {"of": "maps"}}], ids=["fine", "wrong"])
+def test_what_else_was_changed_holds_when_the_job_goes_on(args: Doc) -> None:
     """A spec that is wrong keeps nobody from suspending, and a driver that is lost on the way is the old one's."""
     world = begun(workers=3)
     world.no_checkpoint = True
     pods = {name: world.pod(name)["metadata"]["uid"] for name in world.pods()}
-    edit(world, suspend=True, workers=1, kubernetes={"image": "ferry:2"}, pipeline={"args": {"depth": {"of": "maps"}}})
+    edit(world, suspend=True, workers=1, kubernetes={"image": "ferry:2"}, pipeline={"args": args})
     world.rounds(30)
     assert {name: world.pod(name)["metadata"]["uid"] for name in world.pods()} == pods
     world.driver_ends(1, "it crashed")
@@ -280,6 +282,13 @@ def test_runs_have_names_of_their_own() -> None:
     uid = "0a1b2c3d-1111-2222-3333-444455556666"
     found = [names.run_name("a" * 52, uid, number) for number in range(1, 300)]
     assert found[0].endswith("-0a1b2c3d") and len(set(found)) == len(found) and max(map(len, found)) <= 63
+
+
+def test_a_driver_that_is_at_rest_has_not_crashed() -> None:
+    """Should the job not be suspended any more, another one follows at once, however often one had crashed before."""
+    ended = driver(Ended(6, "Error", "", 999.9), annotations={names.FAILURES: "5"})
+    found = lifecycle_of(ended, "r", -1, False, 1000.0)
+    assert (found.may_start, found.failures, found.problem, found.end) == (True, 0, None, None)
 
 
 def test_last_words() -> None:
