@@ -224,7 +224,8 @@ MEMORY = {
     f"taskmanager.memory.{name}": size
     for name, size in {
         "framework.heap.size": "128m", "framework.off-heap.size": "128m", "task.heap.size": "640m",
-        "task.off-heap.size": "0b", "network.min": "128m", "network.max": "128m", "managed.size": "512m", "jvm-metaspace.size": "256m", "jvm-overhead.min": "192m", "jvm-overhead.max": "192m",
+        "task.off-heap.size": "0b", "network.min": "128m", "network.max": "128m", "managed.size": "512m",
+        "jvm-metaspace.size": "256m", "jvm-overhead.min": "192m", "jvm-overhead.max": "192m",
     }.items()
 }  # fmt: skip
 LOG4J = """\

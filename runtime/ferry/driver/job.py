@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from pathlib import Path
@@ -234,7 +235,10 @@ class Job:
             if self._stop.wait(0.02):
                 break
             if keeper is not None and keeper.suspended.is_set():
-                metrics.note("suspended", f"{metrics.rows} rows")
+                last = metrics.checkpoint
+                text = f"checkpoint {last.number} as of epoch {last.epoch}" if last is not None else ""
+                metrics.note("suspended", text)
+                print(f"suspended: {text}", file=sys.stderr)
                 return ExitCode.SUSPENDED
             self._check_halt(loop, epochs)
         if epochs.finished:

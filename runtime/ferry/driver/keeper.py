@@ -39,7 +39,7 @@ RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedCheckpoint:
     """A checkpoint that somebody asked for."""
 
     number: int
@@ -57,8 +57,8 @@ class Keeper:
         self._operators = tuple(operators)
         self.shelf = Shelf(Location(where.location, settings.job))
         self.suspended = threading.Event()
-        self._orders: queue.SimpleQueue[Wanted | core.Publish] = queue.SimpleQueue()
-        self._wanted: Wanted | None = None
+        self._orders: queue.SimpleQueue[RequestedCheckpoint | core.Publish] = queue.SimpleQueue()
+        self._wanted: RequestedCheckpoint | None = None
         self._since = time.monotonic()
         """when it was wanted, or the last one complete"""
         self._published_epoch = -1
@@ -82,13 +82,15 @@ class Keeper:
         """Ask for a checkpoint; its number. Raises Refusal when there is one of that name."""
         if name is not None and any(m.name == name for m in self.shelf.manifests()):
             raise Refusal(f"there is a checkpoint named {name!r} already; choose another name, or delete that one")
-        wanted = Wanted(self._next(), name)
+        wanted = RequestedCheckpoint(self._next(), name)
         self._orders.put(wanted)
         return wanted.number
 
     def suspend(self) -> int:
-        """Ask for the last checkpoint: no epoch begins after it."""
-        wanted = Wanted(self._next(), hold=True)
+        """Ask for the last checkpoint, once: no epoch begins after it."""
+        if self._wanted is not None and self._wanted.hold:
+            return self._wanted.number
+        wanted = RequestedCheckpoint(self._next(), hold=True)
         self._orders.put(wanted)
         return wanted.number
 
@@ -111,7 +113,7 @@ class Keeper:
                 self._ask(order)
             elif self._is_due():
                 try:
-                    self._ask(Wanted(self._next()))
+                    self._ask(RequestedCheckpoint(self._next()))
                 except FerryError as error:
                     self._late(str(error))
                     time.sleep(RETRY_SECONDS)
@@ -139,7 +141,7 @@ class Keeper:
         epoch, rows = self._metrics.epoch, self._metrics.rows
         return epoch > self._published_epoch + 1 or rows != self._published_rows
 
-    def _ask(self, wanted: Wanted) -> None:
+    def _ask(self, wanted: RequestedCheckpoint) -> None:
         if self._wanted is None or wanted.hold:
             self._wanted, self._since = wanted, time.monotonic()
             self._loop.post(core.TakeCheckpoint(wanted.number, wanted.hold))

@@ -134,7 +134,11 @@ class Location:
         """All files below a folder, also those being written (see `final_name`); none if there is no such folder."""
         with self.reaching("list", prefix):
             chosen = fs.FileSelector(self._at(prefix), recursive=True, allow_not_found=True)
-            found = [info for info in self._files.get_file_info(chosen) if info.is_file]
+            try:
+                listed = self._files.get_file_info(chosen)
+            except FileNotFoundError:  # it was made at this moment
+                listed = self._files.get_file_info(chosen)
+            found = [info for info in listed if info.is_file]
             if not found and isinstance(self._files, fs.S3FileSystem):
                 self._require_bucket()
         cut = len(self._root) + 1

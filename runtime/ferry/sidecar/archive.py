@@ -1,6 +1,6 @@
 """What an instance writes for durable checkpoints: a scan of what it leads, and then what changes of it.
 
-    loop     Archive --> scan, chunk by chunk --------.
+    loop     Archiver --> scan, chunk by chunk --------.
              Apply ----> delta --> [shadow] --.         v
              WriteCheckpoint --> freeze ------+--> [upload] --> store --> Checkpointed
 
@@ -27,8 +27,8 @@ from ferry.contract.manifest import Chain
 from ferry.durable.location import Location
 from ferry.kernels import columns
 from ferry.protocol.instance.io import WriteCheckpoint
-from ferry.sidecar.scans import Budget, begun
-from ferry.sidecar.shadows import Changes, Shadows
+from ferry.sidecar.scans import Allowance, begun
+from ferry.sidecar.shadows import FrozenChanges, Shadows
 from ferry.sidecar.uploads import Scan, Uploads
 from ferry.store.state import State
 
@@ -38,7 +38,7 @@ WAITING_CHUNKS = 16
 """Of a scan, that wait for the store."""
 
 REBASE_BYTES = 16 * 1024 * 1024
-"""Changes of fewer bytes never make a new scan worth while."""
+"""FrozenChanges of fewer bytes never make a new scan worth while."""
 
 LOOK_SECONDS = 0.05
 """Between two looks whether a checkpoint that came too early may be asked for again."""
@@ -48,12 +48,12 @@ AGAIN_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class ChainInMaking:
     """Virtual nodes with one chain."""
 
     scan: Scan
     vnodes: list[int]
-    changes: list[Changes]
+    changes: list[FrozenChanges]
 
     @property
     def broken(self) -> bool:
@@ -72,14 +72,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class PendingAnswer:
     """A checkpoint that the driver waits for."""
 
     asked: WriteCheckpoint
-    groups: list[Group]
+    groups: list[ChainInMaking]
 
 
-class Archive:
+class Archiver:
     """All that one life of an instance writes. Its methods are for the loop of the instance."""
 
     def __init__(
@@ -104,15 +104,15 @@ class Archive:
         """A scan anew, and the scans in whose place it comes once it is in the store."""
         self._scans: list[Scan] = []
         """Those that are read."""
-        self._budget = Budget(bytes_per_second)
+        self._budget = Allowance(bytes_per_second)
         self._number = 0
         """of the changes that are collected now"""
         self._epoch = -1
         """the last one of which something was done here"""
-        self._changes: list[Changes] = []
+        self._changes: list[FrozenChanges] = []
         """Frozen, and in some chain."""
         self._lock = threading.Lock()
-        self._request: Request | None = None
+        self._request: PendingAnswer | None = None
         self._later: WriteCheckpoint | None = None
         """It came too early. The driver hears so when it may ask again: until then it would do nothing else."""
         self._look_at = self._again_at = 0.0
@@ -174,7 +174,7 @@ class Archive:
             if not scan.failed:
                 self._of.update({v: scan for v, before in replaced.items() if self._of.get(v) is before})
             self._next = None
-        changes = Changes(self._number, asked.epoch, asked.watermarks)
+        changes = FrozenChanges(self._number, asked.epoch, asked.watermarks)
         self._number += 1
         first = min((scan.first for scan in self._used()), default=changes.number)
         self._changes = [one for one in (*self._changes, changes) if one.number >= first or one.files is None]
@@ -182,11 +182,11 @@ class Archive:
         for v, scan in self._of.items():
             vnodes.setdefault(scan, []).append(v)
         groups = [
-            Group(scan, mine, [one for one in self._changes if one.number >= scan.first])
+            ChainInMaking(scan, mine, [one for one in self._changes if one.number >= scan.first])
             for scan, mine in vnodes.items()
         ]
         with self._lock:
-            self._request = Request(asked, groups)
+            self._request = PendingAnswer(asked, groups)
         self._shadows.freeze(changes)  # Not before: the answer may be there at once.
         self._rebase()
 

@@ -29,7 +29,7 @@ from ferry.durable.reading import read_checkpoint
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
 from ferry.protocol.instance import machine as core
-from ferry.sidecar.archive import Archive
+from ferry.sidecar.archive import Archiver
 from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.saved import SavedRecord
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
@@ -86,9 +86,9 @@ class Data:
         self.scans = Scans(
             me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
         )
-        self.archive: Archive | None = None
+        self.archive: Archiver | None = None
         if settings.checkpoint is not None:
-            self.archive = Archive(
+            self.archive = Archiver(
                 Location(settings.checkpoint.location, settings.job),
                 settings.run,
                 me,

@@ -46,7 +46,7 @@ class SnapshotScan:
     waiting: tuple[int, int, pa.RecordBatch | None] | None = None
 
 
-class Budget:
+class Allowance:
     """Bytes that may be sent now, at so many a second. None: no limit."""
 
     def __init__(self, bytes_per_second: int | None) -> None:
@@ -78,7 +78,7 @@ class Scans:
     ) -> None:
         self._me = me
         self._send = send
-        self._budget = Budget(bytes_per_second)
+        self._budget = Allowance(bytes_per_second)
         self.sent_bytes = 0
         self._scans: dict[tuple[InstanceId, int], SnapshotScan] = {}
 

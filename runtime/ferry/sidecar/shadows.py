@@ -36,7 +36,7 @@ WAITING_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
-class Changes:
+class FrozenChanges:
     """Frozen shadows, on their way to the store."""
 
     number: int
@@ -89,7 +89,7 @@ class Shadows:
         descriptors: Sequence[OperatorDescriptor],
         virtual_nodes: int,
         directory: Path,
-        frozen: Callable[[Changes], None],
+        frozen: Callable[[FrozenChanges], None],
     ) -> None:
         """What is in `directory` is of an earlier life, and goes."""
         self._descriptors = descriptors
@@ -97,7 +97,7 @@ class Shadows:
         self._directory = directory
         self._frozen = frozen
         shutil.rmtree(directory, ignore_errors=True)
-        self._queue: queue.SimpleQueue[_Delta | _Release | _Drop | _Anew | Changes] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Delta | _Release | _Drop | _Anew | FrozenChanges] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting_bytes = 0
         self._life = 0
@@ -137,7 +137,7 @@ class Shadows:
         self._life += 1
         self._queue.put(_Anew(self._life))
 
-    def freeze(self, changes: Changes) -> None:
+    def freeze(self, changes: FrozenChanges) -> None:
         """These are all until now; others begin."""
         self._queue.put(changes)
 
@@ -148,18 +148,18 @@ class Shadows:
 
     # ---- the thread
     def _run(self) -> None:
-        now, life = Changes(-1, -1, ()), 0
+        now, life = FrozenChanges(-1, -1, ()), 0
         while True:
             item = self._queue.get()
             try:
                 match item:
                     case _Anew():
                         now.forget()
-                        now, life = Changes(-1, -1, ()), item.life
-                    case Changes():
+                        now, life = FrozenChanges(-1, -1, ()), item.life
+                    case FrozenChanges():
                         self._release(now, _Release(item.epoch, item.watermarks))
                         item.directory, item.shadows, item.lost = now.directory, now.shadows, now.lost
-                        now = Changes(-1, -1, (), lost=now.lost)
+                        now = FrozenChanges(-1, -1, (), lost=now.lost)
                         self._frozen(item)
                     case _ if not now.lost:
                         self._take(now, item)
@@ -169,14 +169,14 @@ class Shadows:
                 self._lose(life, f"{type(error).__name__}: {error}")
                 now.forget()
                 now.lost = True
-                if isinstance(item, Changes):
+                if isinstance(item, FrozenChanges):
                     item.lost = True
                     self._frozen(item)
             if isinstance(item, _Delta):
                 with self._lock:
                     self._waiting_bytes -= item.batch.nbytes
 
-    def _take(self, now: Changes, item: _Delta | _Release | _Drop) -> None:
+    def _take(self, now: FrozenChanges, item: _Delta | _Release | _Drop) -> None:
         match item:
             case _Delta(operator, epoch, source, batch):
                 if not now.shadows:
@@ -188,11 +188,11 @@ class Shadows:
                 for state in now.shadows:
                     state.drop(vnodes)
 
-    def _release(self, now: Changes, final: _Release) -> None:
+    def _release(self, now: FrozenChanges, final: _Release) -> None:
         for state, watermark in zip(now.shadows, final.watermarks, strict=False):
             state.release(final.epoch, watermark)
 
-    def _open(self, now: Changes) -> None:
+    def _open(self, now: FrozenChanges) -> None:
         now.directory = self._directory / str(next(self._folders))
         for descriptor in self._descriptors:
             state = open_state(descriptor, self._virtual_nodes, now.directory / str(descriptor.index), SHADOW_BYTES)

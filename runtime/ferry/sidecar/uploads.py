@@ -21,7 +21,7 @@ from ferry.contract.manifest import StoredFile, file_name
 from ferry.durable.location import Location
 from ferry.durable.parts import PartWriter
 from ferry.sidecar.scans import Chunks
-from ferry.sidecar.shadows import Changes
+from ferry.sidecar.shadows import FrozenChanges
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -55,7 +55,7 @@ class Uploads:
         self._name = name
         self._virtual_nodes = virtual_nodes
         self._done = done
-        self._queue: queue.SimpleQueue[tuple[Scan, int, pa.RecordBatch | None] | Changes] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Scan, int, pa.RecordBatch | None] | FrozenChanges] = queue.SimpleQueue()
         self._writers: dict[Scan, dict[int, PartWriter]] = {}
         threading.Thread(target=self._work, name="archive-upload", daemon=True).start()
 
@@ -68,14 +68,14 @@ class Uploads:
         """A chunk; None is the end of the scan."""
         self._queue.put((scan, operator, batch))
 
-    def frozen(self, changes: Changes) -> None:
+    def frozen(self, changes: FrozenChanges) -> None:
         """All changes of a checkpoint."""
         self._queue.put(changes)
 
     def _work(self) -> None:
         while True:
             item = self._queue.get()
-            if isinstance(item, Changes):
+            if isinstance(item, FrozenChanges):
                 self._write_changes(item)
             else:
                 self._write_chunk(*item)
@@ -105,7 +105,7 @@ class Uploads:
         name = file_name(self._run, time.time(), unique)
         return PartWriter(self._location, name, operator, kind, epoch, self._virtual_nodes)
 
-    def _write_changes(self, changes: Changes) -> None:
+    def _write_changes(self, changes: FrozenChanges) -> None:
         """Tried until the store takes them; what cannot be read here is lost."""
         files: list[StoredFile] = []
         wait = RETRY_SECONDS

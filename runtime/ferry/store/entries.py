@@ -74,7 +74,6 @@ class EntryStore:
             self._env.reader_check()
         except lmdb.Error as e:
             raise StateUnavailable(f"{directory}: cannot be read ({e}); warm this instance again") from e
-        self._scan = EntryScan(self._env, (self._state, self._emitted, self._removed), self._life, virtual_nodes)
         self._lives = np.zeros(virtual_nodes, np.int64)
         self._counts = np.zeros(virtual_nodes, np.int64)
         self._used = np.zeros(virtual_nodes, np.bool_)
@@ -301,13 +300,17 @@ class EntryStore:
 
         What is there from begin to end comes out. Some chunks have no rows: whoever asks has other things to do.
         """
-        yield from self._scan.emitted(vnodes)
-        yield from self._scan.entries(vnodes, chunk_bytes)
+        scan = self._scan()
+        yield from scan.emitted(vnodes)
+        yield from scan.entries(vnodes, chunk_bytes)
 
     def changes(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
         """The same, and what was removed of virtual nodes that were dropped first: what deltas since then have done."""
-        yield from self._scan.removed(vnodes, chunk_bytes)
+        yield from self._scan().removed(vnodes, chunk_bytes)
         yield from self.snapshot(vnodes, chunk_bytes)
+
+    def _scan(self) -> EntryScan:
+        return EntryScan(self._env, (self._state, self._emitted, self._removed), self._life, self._virtual_nodes)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 

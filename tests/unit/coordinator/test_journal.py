@@ -99,7 +99,7 @@ def test_a_refusal_is_not_tried_again_and_halts_the_driver_with_its_reason() -> 
     refused, up = writer.next(2)
     assert up == UP
     assert driver.step(refused) == [
-        core.Halt("superseded", "generation 2 has taken over the journal (this driver is generation 2)")
+        core.Halt("superseded", "generation 2 has taken over the journal (this driver is generation 1)")
     ]
     assert driver.phase is core.Phase.STOPPED and len(kept.written) == 1
 

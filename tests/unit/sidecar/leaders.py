@@ -116,7 +116,7 @@ class Cluster:
             commit_id = CommitId(step, Attempt(1, self.epoch + 1))
             merged = self.all[0].states[operator.index].combine(fragments(operator, records, self.seq))
             made = []
-            for i, (one, mine) in enumerate(zip(self.all, self.leads, strict=True)):
+            for one, mine in zip(self.all, self.leads, strict=True):
                 vnodes = np.array(mine, np.int64)
                 part = share(merged, vnodes, self.vnodes)
                 delta, _ = one.states[operator.index].delta([part] if part.num_rows else [], times, vnodes)

@@ -138,7 +138,7 @@ def test_an_answer_that_is_there_at_once_is_heard(cluster: Cluster, monkeypatch:
     is_right(cluster)
     freeze = shadows.Shadows.freeze
 
-    def slowly(self: shadows.Shadows, changes: shadows.Changes) -> None:
+    def slowly(self: shadows.Shadows, changes: shadows.FrozenChanges) -> None:
         freeze(self, changes)
         until(lambda: changes.files is not None)
         time.sleep(0.1)
@@ -200,7 +200,7 @@ def test_a_scan_that_nobody_needs_is_not_read_on(cluster: Cluster) -> None:
 
 def test_a_shadow_lets_go_of_what_is_final(tmp_path: Path) -> None:
     """The store may be away for hours: what windows have fired is not collected all the time."""
-    frozen: queue.SimpleQueue[shadows.Changes] = queue.SimpleQueue()
+    frozen: queue.SimpleQueue[shadows.FrozenChanges] = queue.SimpleQueue()
     made = shadows.Shadows(OPERATORS[:1], 8, tmp_path / "archive", frozen.put)
     cluster = Cluster(tmp_path, 1, 8)
     cluster.lead([0] * 8)
@@ -209,7 +209,7 @@ def test_a_shadow_lets_go_of_what_is_final(tmp_path: Path) -> None:
         merged = cluster.all[0].states[0].combine(fragments(OPERATORS[0], [(k, begin, 0) for k in range(10)], 0))
         made.apply(0, epoch, "x", merged)
         made.release(epoch, (begin + 50,))
-    made.freeze(changes := shadows.Changes(0, 5, ()))
+    made.freeze(changes := shadows.FrozenChanges(0, 5, ()))
     assert frozen.get(timeout=SECONDS) is changes and not changes.lost
     assert changes.shadows[0].statistics()["entries"].sum() == 0
     cluster.close()

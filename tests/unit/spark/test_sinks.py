@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import Final, SpecRefused
 from ferry.spark import sinks
 from ferry.spark.sinks import MANIFEST, ForeachEpoch, Parquet, Sink, console, foreach_epoch, parquet
 from ferry.system import files
@@ -181,7 +181,7 @@ def with_epochs(base: Path, *epochs: int, directory: str = "q") -> Parquet:
 
 
 def seen(base: Path) -> list[str]:
-    return sorted(re.sub(r"\.\w{8}$", "", p.name) for p in (base / "q").iterdir())
+    return sorted(re.sub(r"\.\w{8}$", "", p.name) for p in (base / "q").iterdir() if p.name != sinks.LIFE)
 
 
 def test_what_came_after_a_restored_epoch_is_deleted(tmp_path: Path) -> None:
@@ -208,6 +208,31 @@ def test_what_came_after_a_restored_epoch_is_kept_aside(tmp_path: Path) -> None:
     assert seen(tmp_path) == [*kept, "epoch=8", "epoch=9"]
     read = pq.read_table(tmp_path / "q")
     assert sorted(zip(read["k"].to_pylist(), read["epoch"].to_pylist(), strict=True)) == [(1, 8), (1, 9), (2, 8)]
+
+
+def test_a_driver_of_the_time_before_a_restore_writes_no_more(tmp_path: Path) -> None:
+    """Its epochs have the numbers of those behind the restore, and other rows."""
+    before = with_epochs(tmp_path, 3)
+    before.open(3)
+    restored = placed(tmp_path, "q")
+    restored.truncate_after(3)
+    with pytest.raises(Final, match="was restored by another driver"):
+        before.write(4, 9, pa.table({"x": [1]}))
+    restored.open(3)
+    restored.write(4, 2, pa.table({"x": [2]}))
+    assert pq.read_table(tmp_path / "q" / "epoch=4").column("x").to_pylist() == [2]
+
+
+def test_what_it_wrote_at_the_last_moment_is_set_aside(tmp_path: Path) -> None:
+    before = with_epochs(tmp_path, 3, 4)
+    (tmp_path / "q" / "epoch=4").rename(tmp_path / "elsewhere")
+    restored = placed(tmp_path, "q")
+    restored.truncate_after(3)
+    restored.open(3)
+    (tmp_path / "elsewhere").rename(tmp_path / "q" / "epoch=4")
+    restored.write(4, 2, pa.table({"x": [2]}))
+    assert pq.read_table(tmp_path / "q" / "epoch=4").column("x").to_pylist() == [2]
+    assert seen(tmp_path) == ["_damaged-epoch=4", "epoch=3", "epoch=4"] and before is not restored
 
 
 @pytest.mark.parametrize("act", ["truncate_after", "keep_after"])
