@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from ferry.durable.location import Location
 from ferry.durable.shelf import Shelf
 from ferry.protocol.instance import machine as core
 from ferry.sidecar import archive, shadows, uploads
+from ferry.store.state import State
 from ferry.system import files
 from tests.unit.sidecar.leaders import OPERATORS, SECONDS, Cluster, fragments, same, until
 
@@ -148,17 +150,24 @@ def test_an_answer_that_is_there_at_once_is_heard(cluster: Cluster, monkeypatch:
     assert all(cluster.heard(pump=False))
 
 
-def test_changes_that_are_lost_before_a_freeze_are_in_no_checkpoint(cluster: Cluster) -> None:
-    """The loop hears of it after it has asked for the freeze."""
+def test_changes_that_are_lost_before_a_freeze_are_in_no_checkpoint(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop has asked for the freeze before it hears of it."""
     is_right(cluster)
-    folder = cluster.directory / "0" / "archive"
-    folder.rename(folder.with_name("aside"))
-    folder.touch()
-    cluster.run(ROWS, 3)
-    cluster.final()
-    cluster.ask()
-    assert cluster.heard() == [b""]
-    folder.unlink()
+    asked = threading.Event()
+
+    def full(*_: object) -> State:
+        assert asked.wait(SECONDS)
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shadows, "open_state", full)
+        cluster.run(ROWS, 3)
+        cluster.final()
+        cluster.ask()
+        asked.set()
+        assert cluster.heard() == [b""]
     is_right(cluster)
 
 

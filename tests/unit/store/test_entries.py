@@ -189,6 +189,21 @@ def test_a_chunk_does_not_bring_back_what_a_delta_removed(tmp_path: Path) -> Non
     assert len(contents(learner)) == 2
 
 
+def test_what_was_removed_earlier_does_not_remove_what_was_set_later(tmp_path: Path) -> None:
+    """Of a checkpoint the newest changes come first."""
+    state = EntryStore(tmp_path, VNODES)
+    state.drop(EVERY)
+    key, timer = (1, 0, 5), (1, EVENT_TIMERS, 50)
+    for change, value in ((PUT, b"new"), (REMOVE, b""), (PUT, b"old")):
+        state.apply_absent(batch_of([(change, *key, value), (change, *timer, value)]))
+    assert [*contents(state).values()] == [b"new", b"new"]
+    assert state.next_timer(EVENT_TIMERS) == 50 and state.statistics()["entries"].sum() == 2
+    state.apply_absent(batch_of([(REMOVE, 2, 0, 5, b"")]))
+    state.apply_absent(batch_of([(PUT, 2, 0, 5, b"old")]))
+    assert len(contents(state)) == 2
+    state.close()
+
+
 def test_what_is_held_whole_does_not_remember_what_was_removed(tmp_path: Path) -> None:
     state = EntryStore(tmp_path, VNODES)
     state.drop(EVERY)
