@@ -36,7 +36,7 @@ FAST = {
     "heartbeat.interval": "500 ms", "heartbeat.timeout": "3 s", "heartbeat.rpc-failure-threshold": "1",
     "execution.state-recovery.from-local": "true", "restart-strategy.fixed-delay.delay": "100 ms",
 }  # fmt: skip
-SPAN = re.compile(r"(Download|Restore)StateDurationMs\D+(\d+)")
+SPAN = re.compile(r"max(Download|Restore)StateDurationMs=(\d+)")
 
 
 class FlinkCase:
@@ -98,7 +98,8 @@ class FlinkCase:
         if self.store.endpoint is not None:
             made |= {
                 "s3.endpoint": f"http://{self.store.endpoint}", "s3.path.style.access": "true",
-                "s3.endpoint.region": "us-east-1", "s3.access-key": os.environ["AWS_ACCESS_KEY_ID"],
+                "s3.endpoint.region": "us-east-1", "s3.directory.marker.retention": "keep",
+                "s3.access-key": os.environ["AWS_ACCESS_KEY_ID"],
                 "s3.secret-key": os.environ["AWS_SECRET_ACCESS_KEY"],
             }  # fmt: skip
         return made | (FAST if self.system == TUNED else {})
@@ -121,7 +122,10 @@ class FlinkCase:
         return httpx.get(self.rest + path, timeout=30, trust_env=False).json()  # type: ignore[no-any-return]
 
     def _post(self, path: str, **arguments: Any) -> dict[str, Any]:
-        answer = httpx.post(self.rest + path, timeout=60, trust_env=False, **arguments)
+        try:
+            answer = httpx.post(self.rest + path, timeout=60, trust_env=False, **arguments)
+        except httpx.HTTPError as error:
+            raise RunFailed(f"Flink: {path}: {type(error).__name__}\n{self._log_end()}") from error
         if answer.status_code != 200:
             raise RunFailed(f"Flink: {path}: {answer.text[:2000]}")
         return answer.json()  # type: ignore[no-any-return]
