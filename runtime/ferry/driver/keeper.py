@@ -68,6 +68,8 @@ class Keeper:
         """Files that a manifest of this driver has named."""
         self._numbers = threading.Lock()
         self._number = 0
+        self._last: RequestedCheckpoint | None = None
+        """That the job is suspended with."""
         self.on_published: Callable[[], None] = lambda: None
 
     def start(self, loop: Loop, metrics: DriverMetrics) -> None:
@@ -87,17 +89,20 @@ class Keeper:
         return wanted.number
 
     def suspend(self) -> int:
-        """Ask for the last checkpoint, once: no epoch begins after it."""
-        if self._wanted is not None and self._wanted.hold:
-            return self._wanted.number
-        wanted = RequestedCheckpoint(self._next(), hold=True)
-        self._orders.put(wanted)
-        return wanted.number
+        """Ask for the last checkpoint: no epoch begins after it. Whoever asks again hears of the same one."""
+        with self._numbers:
+            if self._last is None:
+                self._last = RequestedCheckpoint(self._following(), hold=True)
+                self._orders.put(self._last)
+            return self._last.number
 
     def _next(self) -> int:
         with self._numbers:
-            self._number = max(self._number + 1, self.shelf.next_number())
-            return self._number
+            return self._following()
+
+    def _following(self) -> int:
+        self._number = max(self._number + 1, self.shelf.next_number())
+        return self._number
 
     # ---- the thread
     def _run(self) -> None:
@@ -174,11 +179,11 @@ class Keeper:
                 self.shelf.check(manifest)
                 self.shelf.publish(manifest)
                 break
-            except (Refusal, StateUnavailable) as error:
+            except (Refusal, StateUnavailable) as error:  # Another attempt would find the same.
                 log.error("checkpoint %d is none: %s", order.number, error)
                 self._late(str(error))
                 if wanted.hold:
-                    time.sleep(RETRY_SECONDS)
+                    time.sleep(RETRY_SECONDS)  # No epoch follows: it is written again until it is one.
                 self._end(order.number, str(error))
                 return
             except FerryError as error:

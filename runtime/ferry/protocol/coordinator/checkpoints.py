@@ -98,7 +98,8 @@ class Checkpointing:
         if now is None or not now.asked_for(event, self._driver.rules.written_for_it):
             return
         if not event.chains:
-            # It is elsewhere, or has not read all of what it leads yet.
+            # It has not read all of what it leads yet, or has missed a table: while no epoch begins nothing else would tell.
+            self._driver.send(event.instance, m.Install(self._journaling.table))
             self.under_way, self._again_at = None, self._driver.now + AGAIN_MS
             return
         del now.waiting[event.instance]

@@ -1,0 +1,163 @@
+"""Which checkpoints are asked for, and what becomes of what the leaders have written."""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ferry.contract.documents import CheckpointSettings
+from ferry.contract.errors import Refusal
+from ferry.contract.manifest import Chain, StoredFile, file_name
+from ferry.contract.names import Attempt, CommitId, Step
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.driver import keeper
+from ferry.driver.keeper import Keeper
+from ferry.durable.parts import PartWriter
+from ferry.protocol import coordinator as core
+from tests.unit.sidecar.test_data import settings_of
+
+SECONDS = 10.0
+
+
+class Job:
+    """A keeper, and the loop to which it posts."""
+
+    def __init__(self, directory: Path, every_ms: int | None = None, keep: int = 2) -> None:
+        where = CheckpointSettings(str(directory / "store"), every_ms, keep)
+        self.settings = replace(settings_of(directory), checkpoint=where)
+        self.metrics = DriverMetrics("j", str(directory))
+        self.metrics.epoch = 5
+        self.posted: queue.Queue[Any] = queue.Queue()
+        checkpoints = SimpleNamespace(under_way=None)
+        machine = SimpleNamespace(generation=1, checkpoints=checkpoints)
+        loop: Any = SimpleNamespace(post=self.posted.put, machine=machine, on_publish=None)
+        self.loop = loop
+        self.keeper = Keeper(self.settings, where, [])
+        self.keeper.start(self.loop, self.metrics)
+
+    def heard(self) -> Any:
+        return self.posted.get(timeout=SECONDS)
+
+    def file(self) -> StoredFile:
+        name = file_name(self.settings.run, time.time(), f"0.0-0-scan-{time.monotonic_ns()}")
+        writer = PartWriter(self.keeper.shelf.location, name, 0, "scan", 5, 8)
+        writer.add(pa.record_batch({"hash": pa.array([1], pa.uint64())}))
+        return writer.finish()
+
+    def written(self, number: int, *files: StoredFile) -> core.Published:
+        """All leaders have."""
+        chains = json.dumps([asdict(Chain(tuple(range(8)), files))]).encode()
+        commit_id = CommitId(Step(self.metrics.epoch, 0), Attempt(1, 1))
+        self.loop.on_publish(core.Publish(number, commit_id, (), b"", (chains,)))
+        answer = self.heard()
+        assert isinstance(answer, core.Published) and answer.number == number
+        return answer
+
+    def numbers(self) -> list[int]:
+        return [one.number for one in self.keeper.shelf.manifests()]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_a_checkpoint_whose_files_are_gone_is_none_and_another_may_follow(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    first = job.keeper.take("mine")
+    assert job.heard() == core.TakeCheckpoint(first, False)
+    gone = job.file()
+    job.keeper.shelf.location.remove(gone.name)
+    assert "is missing" in job.written(first, gone).reason
+    assert job.numbers() == []
+    second = job.keeper.take("mine")
+    assert second > first and job.heard() == core.TakeCheckpoint(second, False)
+    assert job.written(second, job.file()).reason == ""
+    assert job.numbers() == [second]
+    with pytest.raises(Refusal, match="named 'mine' already"):
+        job.keeper.take("mine")
+
+
+def test_whoever_asks_again_for_the_last_one_hears_of_the_same(tmp_path: Path) -> None:
+    """Else each would take the place of the one that is being written, and none would ever be complete."""
+    job = Job(tmp_path)
+    number = job.keeper.suspend()
+    assert job.heard() == core.TakeCheckpoint(number, True)
+    assert job.keeper.suspend() == number
+    time.sleep(2 * keeper.LOOK_SECONDS)
+    assert job.posted.empty()
+    assert job.written(number, job.file()).reason == ""
+    assert job.keeper.suspended.wait(SECONDS)
+
+
+def test_the_last_one_is_written_until_it_is_whole(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    number = job.keeper.suspend()
+    job.heard()
+    gone = job.file()
+    job.keeper.shelf.location.remove(gone.name)
+    assert job.written(number, gone).reason
+    assert not job.keeper.suspended.is_set()
+    assert job.written(number, job.file()).reason == ""
+    assert job.keeper.suspended.wait(SECONDS)
+
+
+def test_one_of_which_nobody_knows_is_no_checkpoint(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert job.written(7, job.file()).reason
+    assert job.numbers() == []
+
+
+def test_a_store_that_is_away_is_waited_for_and_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.01)
+    job = Job(tmp_path)
+    number = job.keeper.take(None)
+    job.heard()
+    file = job.file()
+    manifests = tmp_path / "store" / "j" / "manifests"
+    manifests.symlink_to("/proc/tty")  # Nobody can write there.
+    commit_id = CommitId(Step(5, 0), Attempt(1, 1))
+    chains = json.dumps([asdict(Chain(tuple(range(8)), (file,)))]).encode()
+    job.loop.on_publish(core.Publish(number, commit_id, (), b"", (chains,)))
+    until(lambda: any(one.reason == "CheckpointDelayed" for one in job.metrics.lasting))
+    assert job.posted.empty()
+    manifests.unlink()
+    assert job.heard() == core.Published(number, "")
+    until(lambda: not job.metrics.lasting)
+    assert job.numbers() == [number]
+
+
+def test_one_is_due_when_something_has_come_and_old_ones_go(tmp_path: Path) -> None:
+    job = Job(tmp_path, every_ms=1)
+    for epoch in (6, 7, 8):
+        job.metrics.epoch, job.metrics.rows = epoch, epoch
+        asked = job.heard()
+        assert isinstance(asked, core.TakeCheckpoint) and not asked.hold
+        assert job.written(asked.number, job.file()).reason == ""
+        last = asked.number
+        until(lambda: job.keeper._published_epoch == epoch)  # noqa: B023
+    time.sleep(2 * keeper.LOOK_SECONDS)
+    assert job.posted.empty()
+    until(lambda: job.numbers() == [last, last - 1])
+
+
+def test_the_next_driver_goes_on_with_the_numbers_and_the_lineage(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    number = job.keeper.take(None)
+    job.heard()
+    job.written(number, job.file())
+    other = Job(tmp_path)
+    until(lambda: other.keeper._published_epoch == 5)
+    following = other.keeper.take(None)
+    assert following == number + 1 and other.heard() == core.TakeCheckpoint(following, False)
