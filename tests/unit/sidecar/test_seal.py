@@ -21,7 +21,7 @@ from ferry.contract.routing import Version
 from ferry.process.shapes import shape_of
 from ferry.protocol.instance import machine as core
 from ferry.sidecar import data
-from ferry.sidecar.data import Data
+from ferry.sidecar.data import BeginsAnew, Data
 from ferry.spark.fragment import Fragmenter
 from ferry.store import seal
 from ferry.store.process import ProcessState
@@ -258,3 +258,20 @@ def test_what_a_disk_has_after_a_power_cut(tmp_path: Path, ends: str, whole: boo
         again = Machine(folder)
         assert (again.directory / seal.SEAL).exists() == whole
         assert is_whole(again.start()) == whole
+
+
+def test_what_was_dropped_is_not_nothing(machine: Machine) -> None:
+    """Another life of the job begins without traces of it, as how far rows were released."""
+    assert machine.start()._record.empty
+    one = machine.fill()
+    assert not one._record.empty
+    one.perform(core.Save(core.Saved(1, released=STEP.epoch)))
+    one = machine.start()
+    one.saved()
+    with pytest.raises(BeginsAnew, match="of the time before"):
+        one.perform(core.Save(core.Saved(1, origin="x#2")))
+        one.perform(core.Erase())
+    one = machine.start()
+    assert one._record.empty and one.saved().origin == "x#2"
+    state = one.states[1]
+    assert isinstance(state, ProcessState) and state._entries.released == -1
