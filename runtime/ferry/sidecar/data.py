@@ -331,10 +331,9 @@ class Data:
         begin, loaded, loading = time.monotonic(), 0, 0.0
         try:
             with self._lock:
+                # Another restore may have loaded others before it was cut short.
                 for state in self.states:
-                    state.drop(
-                        np.arange(self.virtual_nodes)
-                    )  # Another restore may have loaded others, and was cut short.
+                    state.drop(np.arange(self.virtual_nodes))
                 for file, batch in read_checkpoint(url, effect.vnodes):
                     self._alive()
                     fetched = time.monotonic()
