@@ -29,11 +29,11 @@ the start of what begins again. All that runs is on one host: only the store may
 a worker is killed, with 1 replica. own files: an instance is killed, without replicas, and comes back. store: kill -9 of \
 all processes, all files of the run removed, another run with restoreFrom=latest; fetching and loading as the slowest \
 instance logs them, scheduling is all the rest (processes, plans, the first epoch). For the other two scheduling ends when \
-the groups are known; they fetch nothing and map their files. Spark: kill -9 of the driver (local mode: it is all there \
-is) and local files removed, a new one at once, RocksDB state store with changelog checkpointing; scheduling until the \
-query has started; fetching: load of the snapshot, loading: replay of the change log, as the first batch says (sums over \
-partitions, divided by the number of cores). Flink 2: RocksDB, incremental checkpoints, kill -9 of one of {workers} task \
-managers with slots to spare on the others; fetching and loading as its own traces say (DownloadStateDurationMs, \
+the groups are known, and the instance is up; they fetch nothing and map their files. Spark: kill -9 of the driver (local \
+mode: it is all there is) and local files removed, a new one at once, RocksDB state store with changelog checkpointing; \
+scheduling until the query has started; loading has fetching in it: the load of the state as the first batch says (sum \
+over partitions, divided by the number of cores). Flink 2: RocksDB, incremental checkpoints, kill -9 of one of {workers} \
+task managers with slots to spare on the others; fetching and loading as its own traces say (DownloadStateDurationMs, \
 RestoreStateDurationMs, the slowest task), scheduling is the rest. Flink tuned: heartbeats of 500 ms, a timeout of 3 s, \
 one failure is enough, restart after 100 ms, and local recovery."""
 

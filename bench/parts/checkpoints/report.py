@@ -89,8 +89,9 @@ class Report:
         written = sum(sum(one.bytes.values()) for one in taken)
         changed = sum(one.changed for one in taken) * row_bytes
         if taken and changed:
-            whole = {"interval": interval, "repeat": repeat}
-            self.results.add("Ferry", case, "written / changed, whole run", written / changed, "x", **whole)
+            self.results.add(
+                "Ferry", case, "written / changed, whole run", written / changed, "x", interval=interval, repeat=repeat
+            )
             self.console.print(
                 f"         {len(taken)} checkpoints: {written / 1e6:,.1f} MB written, {changed / 1e6:,.1f} MB changed"
             )

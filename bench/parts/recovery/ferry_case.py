@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from datetime import datetime
 from typing import Any
 
 import psutil
@@ -14,6 +15,7 @@ from bench.shared import bigstate
 from bench.shared.ferry_job import FerryJob, RunFailed, job_document
 
 LOADED = re.compile(r"(\d+) bytes of (\d+) virtual nodes loaded in ([\d.]+) s, of which ([\d.]+) s fetching")
+UP = re.compile(r"^(\S+ \S+) .* instance (\d+\.\d+) is up", re.MULTILINE)
 REPLICA, OWN, STORE = "in-sync replica", "own files", "store"
 
 
@@ -80,7 +82,8 @@ class FerryCase:
         assert end is not None
         # What is promoted, or has come back, has the state: nothing is fetched, and files of it are mapped, not read.
         known = [r["t"] for r in run.records if r["kind"] == "groups" and at < r["t"] <= end]
-        scheduling = known[-1] - at if known else None
+        known += [t for t in lives(run, what) if at < t <= end]
+        scheduling = max(known) - at if known else None
         self.bench.add("Ferry", case, self.gigabytes, repeat, Recovery(end - at, scheduling, 0.0, 0.0))
         with self.bench.console.status("Ferry: until it is whole again"):
             self._wait_settled(run)
@@ -107,6 +110,15 @@ class FerryCase:
 def after(run: FerryJob, t: float, epoch: int) -> float | None:
     """End of the first epoch that is behind this one and ended after this time."""
     return next((e["end"] for e in run.epochs() if e["end"] > t and e["epoch"] > epoch), None)
+
+
+def lives(run: FerryJob, instance: str) -> list[float]:
+    """When an instance said that it is up; it has looked through its files then."""
+    logs = (file.read_text(errors="replace") for file in (run.directory / "logs").glob("worker-*.log*"))
+    found = [UP.findall(text) for text in logs]
+    return [
+        datetime.strptime(t, "%Y-%m-%d %H:%M:%S,%f").timestamp() for ups in found for t, who in ups if who == instance
+    ]
 
 
 def checkpoints(run: FerryJob) -> list[dict[str, Any]]:
