@@ -276,6 +276,8 @@ class Freeze:
     number: int
     version: Version
     epoch: int
+    anew: bool = False
+    """A file that was written before is lost: write all."""
 
 
 @record
@@ -298,7 +300,7 @@ class Unrestorable:
 
 @record
 class Leaving:
-    """This instance was told to end, and stays until the epochs that may count on its help are over."""
+    """This instance was told to end, and stays for the epochs that may count on its help."""
 
     instance: InstanceId
 

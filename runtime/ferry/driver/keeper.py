@@ -61,6 +61,8 @@ class Keeper:
         self._wanted: RequestedCheckpoint | None = None
         self._since = time.monotonic()
         """when it was wanted, or the last one complete"""
+        self._damaged = False
+        """A file that leaders believe to be in the store is not there: the next checkpoint has all state."""
         self._published_epoch = -1
         self._published_rows = -1
         self._lineage = settings.run
@@ -149,7 +151,7 @@ class Keeper:
     def _ask(self, wanted: RequestedCheckpoint) -> None:
         if self._wanted is None or wanted.hold:
             self._wanted, self._since = wanted, time.monotonic()
-            self._loop.post(core.TakeCheckpoint(wanted.number, wanted.hold))
+            self._loop.post(core.TakeCheckpoint(wanted.number, wanted.hold, self._damaged))
             if self._metrics.checkpoint is not None:
                 self._metrics.checkpoint = replace(self._metrics.checkpoint, under_way=True)
         else:
@@ -180,6 +182,7 @@ class Keeper:
                 self.shelf.publish(manifest)
                 break
             except (Refusal, StateUnavailable) as error:  # Another attempt would find the same.
+                self._damaged = True
                 log.error("checkpoint %d is none: %s", order.number, error)
                 self._late(str(error))
                 if wanted.hold:
@@ -189,6 +192,7 @@ class Keeper:
             except FerryError as error:
                 self._late(str(error))
                 time.sleep(RETRY_SECONDS)
+        self._damaged = False
         self._end(order.number, "")
         self._complete(manifest)
         if wanted.hold:

@@ -115,6 +115,8 @@ class Archiver:
         self._request: PendingAnswer | None = None
         self._later: WriteCheckpoint | None = None
         """It came too early. The driver hears so when it may ask again: until then it would do nothing else."""
+        self._anew = -1
+        """The last checkpoint for which all was to be scanned anew."""
         self._look_at = self._again_at = 0.0
         self._uploads = Uploads(location, run, name, virtual_nodes, self._answer)
         self._shadows = Shadows(descriptors, virtual_nodes, directory, self._uploads.frozen)
@@ -165,6 +167,10 @@ class Archiver:
 
     def write(self, asked: WriteCheckpoint) -> None:
         """Write what has changed until now, if all scans were read before, and the last freeze is in the store."""
+        if asked.anew and asked.number != self._anew:
+            self._anew, self._next = asked.number, None
+            for scan in self._of.values():
+                scan.failed = True
         if self._mend() or self._is_busy():
             self._later = asked
             return

@@ -82,9 +82,11 @@ def test_a_checkpoint_whose_files_are_gone_is_none_and_another_may_follow(tmp_pa
     assert "is missing" in job.written(first, gone).reason
     assert job.numbers() == []
     second = job.keeper.take("mine")
-    assert second > first and job.heard() == core.TakeCheckpoint(second, False)
+    assert second > first and job.heard() == core.TakeCheckpoint(second, False, anew=True)
     assert job.written(second, job.file()).reason == ""
     assert job.numbers() == [second]
+    third = job.keeper.take("another")
+    assert job.heard() == core.TakeCheckpoint(third, False)
     with pytest.raises(Refusal, match="named 'mine' already"):
         job.keeper.take("mine")
 

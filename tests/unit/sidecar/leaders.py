@@ -95,6 +95,8 @@ class Cluster:
         self.version = Version(1, 0)
         self.leads: list[list[int]] = [[] for _ in self.all]
         self.number = 0
+        self.anew = False
+        """The next checkpoint has all state."""
         self.fired: Counter[str] = Counter()
 
     def _sent(self, message: Any) -> None:
@@ -145,10 +147,11 @@ class Cluster:
 
     def ask(self) -> None:
         self.number += 1
+        anew, self.anew = self.anew, False
         for one, mine in zip(self.all, self.leads, strict=True):
             if mine:
                 watermarks = (self.low,) * len(OPERATORS)
-                one.perform(core.WriteCheckpoint(self.number, self.version, self.epoch, watermarks))
+                one.perform(core.WriteCheckpoint(self.number, self.version, self.epoch, watermarks, anew))
 
     def heard(self, pump: bool = True) -> list[bytes]:
         """What all leaders answer."""

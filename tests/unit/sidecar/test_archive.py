@@ -197,6 +197,18 @@ def test_what_left_and_came_back_has_nothing_of_before(cluster: Cluster) -> None
     is_right(cluster)
 
 
+def test_after_a_file_was_lost_all_is_written_anew_once(cluster: Cluster) -> None:
+    cluster.run([(k, 0, 1) for k in range(20)], 1)
+    cluster.final()
+    before = {file.name for file in cluster.checkpoint().files}
+    cluster.run([(3, 1, 1)], 2)
+    cluster.final()
+    cluster.anew = True
+    after = cluster.checkpoint()
+    assert after.files and not before & {file.name for file in after.files}
+    assert {file.name for file in after.files} <= {file.name for file in cluster.checkpoint().files}
+
+
 def test_a_scan_that_nobody_needs_is_not_read_on(cluster: Cluster) -> None:
     one = cluster.all[0].archive
     assert one is not None

@@ -90,7 +90,7 @@ class Checkpointing:
         meta, results = self._commits.meta, self._commits.results
         self.under_way = WrittenByLeaders(number, version, committed, results, meta, dict.fromkeys(view.led, True))
         for i in view.led:
-            self._driver.send(i, m.Freeze(number, version, committed.step.epoch))
+            self._driver.send(i, m.Freeze(number, version, committed.step.epoch, self.wanted.anew))
 
     def written(self, event: m.Checkpointed) -> None:
         """A leader has written its part; the last one makes it whole."""

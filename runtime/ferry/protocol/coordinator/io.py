@@ -156,6 +156,8 @@ class TakeCheckpoint:
     number: int
     hold: bool = False
     """Begin no further epoch: the job is to be suspended."""
+    anew: bool = False
+    """Of all state, and not of what changed: the store has lost a file."""
 
 
 @record

@@ -42,7 +42,7 @@ class Archiving:
         here = saved.committed is not None and saved.committed.step == last and saved.committing is None
         if here and view is not None and view.version == message.version and self._archived:
             watermarks = tuple(result.high for result in saved.results)
-            state.do(WriteCheckpoint(message.number, message.version, message.epoch, watermarks))
+            state.do(WriteCheckpoint(message.number, message.version, message.epoch, watermarks, message.anew))
         else:
             state.tell(m.Checkpointed(state.me, message.number, message.version, message.epoch, b""))
 

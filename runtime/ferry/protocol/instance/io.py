@@ -187,6 +187,8 @@ class WriteCheckpoint:
     epoch: int
     watermarks: tuple[int, ...]
     """By operator: slices that are final there are not needed."""
+    anew: bool = False
+    """A file that was written before is lost: begin with a scan."""
 
 
 @record
