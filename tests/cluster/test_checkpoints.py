@@ -6,8 +6,11 @@ restored in turn, into other numbers of workers, instances and copies, and the r
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 SIZES = (("workers=3", "state.replicas=1"), ("workers=2", "instancesPerWorker=2"), ("workers=1", "state.replicas=0"))
 """Of the runs that begin with a checkpoint."""
+
+QUICK = ("epoch.maxRows=50000", "epoch.interval=0s")
 
 
 def lost(query: str, base: Path, events: int, sets: list[str], checkpoints: int = 3) -> list[int]:
@@ -46,13 +51,35 @@ def test_each_checkpoint_is_restored_after_all_is_lost(query: str, tmp_path: Pat
     for number, size in zip(reversed(found), SIZES, strict=False):
         again = [
             f"state.checkpoint.location={tmp_path / 'store'}",
-            "state.checkpoint.keep=100",
             f"restoreFrom={number}",
+            "state.checkpoint.keep=100",
         ]
-        quick = ["epoch.maxRows=50000", "epoch.interval=0s"]
-        result = runner.run(query, tmp_path, events, [*sets, *again, *quick, *size])
+        result = runner.run(query, tmp_path, events, [*sets, *QUICK, *again, *size])
         right(result, query, events, args, tmp_path)
         shutil.rmtree(tmp_path / "home")
+
+
+def test_a_job_is_suspended_resumed_and_another_begins_from_its_checkpoint(tmp_path: Path) -> None:
+    args = {"seed": 83, "group": 100}
+    events = 400_000
+    sets = [*runner.sets_of(args), f"state.checkpoint.location={tmp_path / 'store'}", "state.checkpoint.every=1h"]
+    job = runner.ROOT / "examples" / "nbq5.yaml"
+    running = runner.start(job, tmp_path, events, [*sets, "epoch.maxRows=10000", "epoch.interval=300ms"])
+    running.await_epoch(5)
+    command = [sys.executable, "-m", "ferry_operator.cli"]
+    environment = {**os.environ, "FERRY_HOME": str(running.home)}
+    subprocess.run([*command, "suspend", "nbq5"], env=environment, check=True, timeout=120)
+    assert runner.finish(running).code == 0
+    ended = shutil.copytree(tmp_path / "out", tmp_path / "until-then")
+    resumed = runner.run(job, tmp_path, events, [*sets, *QUICK, "restoreFrom=latest", "workers=3"])
+    right(resumed, "nbq5", events, args, tmp_path)
+    # A clone, in a place of its own, which goes on with the output as it was.
+    shutil.rmtree(tmp_path / "out")
+    ended.rename(tmp_path / "out")
+    (manifest,) = (tmp_path / "store" / "nbq5" / "manifests").glob("0000000001-*")
+    mine = [*runner.sets_of(args), f"state.checkpoint.location={tmp_path / 'other'}", f"restoreFrom={manifest}"]
+    clone = runner.run(job, tmp_path, events, [*mine, *QUICK, "workers=1"])
+    right(clone, "nbq5", events, args, tmp_path)
 
 
 def test_a_job_whose_copies_are_all_lost_begins_again_by_itself(tmp_path: Path) -> None:
