@@ -69,7 +69,9 @@ def test_what_an_image_holds_decides_whether_it_is_built(tmp_path: Path) -> None
 def test_the_operators_image_has_the_rooms_of_ferry_that_the_operator_may_import() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     allowed = next(c["ignore_imports"] for c in contracts if c["name"].startswith("The operator knows of ferry only"))
-    rooms = {arrow.split(" -> ferry.")[1].partition(".")[0] for arrow in allowed}
+    # The command line, which reads checkpoints itself, is for people's machines.
+    mine = [arrow for arrow in allowed if not arrow.startswith("ferry_operator.cli.")]
+    rooms = {arrow.split(" -> ferry.")[1].partition(".")[0] for arrow in mine}
     stage = (IMAGES / "Containerfile").read_text().partition(" AS operator\n")[2].partition("\nFROM ")[0]
     assert set(re.findall(r"^COPY runtime/ferry/(\w+) ", stage, re.MULTILINE)) == rooms
     parts = re.search(r"operator\) parts\+=\((.*)\)", (IMAGES / "build").read_text())
