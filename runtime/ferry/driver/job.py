@@ -92,11 +92,13 @@ class Job:
             restoring.rewind,
         )
         try:
-            return self._run(spark, plan, loop, metrics, announcer, keeper)
+            return self._run(spark, plan, loop, metrics, announcer, keeper, restoring)
         except Halted as halted:
             if halted.kind != "unavailable":
                 raise
             end = restoring.begin_again(loop, halted)
+            if end is halted:
+                raise
             metrics.note("restore", str(end))
             raise end from halted
         finally:
@@ -110,10 +112,12 @@ class Job:
         metrics: DriverMetrics,
         announcer: Announcer,
         keeper: Keeper | None,
+        restoring: Restoring,
     ) -> int:
         self._warm_up(spark, plan, loop)
         loop.start()
         if keeper is not None:
+            keeper.on_published = restoring.over
             keeper.start(loop, metrics)
         where = self._surroundings.address, self._surroundings.control_port
         registry = control.collect(loop, metrics)
@@ -124,6 +128,8 @@ class Job:
             announcer.started(loop.machine, url)
         raw = self._raw(spark, plan)  # Takes seconds, during which the members answer.
         ready = self._await_ready(loop)
+        if keeper is None:
+            restoring.over()
         committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for sink in plan.sinks:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError, SpecRefused, StateUnavailable, Unreachable
+from ferry.contract.errors import FerryError, SpecRefused, Unreachable
 from ferry.contract.manifest import Manifest
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.loop import Loop
@@ -60,8 +60,7 @@ class Restoring:
             return initial, None
         shelf, manifest = self._chosen(self._settings.restore_from)
         self._refuse(manifest, initial.virtual_nodes)
-        shelf, manifest = self._again(shelf, manifest)
-        url = shelf.url(manifest)
+        url = self._again(shelf, manifest, manifest.generation + 1)
         commit = self._from(shelf, url)
         log.info("the job begins with checkpoint %d: %s", manifest.number, url)
         origin = f"{url}#{manifest.generation + 1}"
@@ -95,23 +94,24 @@ class Restoring:
                 f"pipeline ({', '.join(names[1])}; keys, windows and aggregates count as well)"
             )
 
-    def _again(self, shelf: Shelf, manifest: Manifest) -> tuple[Shelf, Manifest]:
-        """In its own place the checkpoint gets another number, the newest: what came after it is of a life that is over."""
+    def _again(self, shelf: Shelf, manifest: Manifest, generation: int) -> str:
+        """The URL to begin with. In its own place a checkpoint gets another number for that, the newest: what came after it
+        is of a life that is over."""
         keeper = self._keeper
         if keeper is None or keeper.shelf.location.text != shelf.location.text:
-            return shelf, manifest
+            return shelf.url(manifest)
         again = replace(
             manifest,
             number=shelf.next_number(),
             name=None,
             run=self._settings.run,
-            generation=manifest.generation + 1,
+            generation=generation,
             made_at=time.time(),
             restored_from=str(manifest.number),
         )
         with shelf.pin(manifest):
             shelf.publish(again)
-        return shelf, again
+        return shelf.url(again)
 
     def _from(self, shelf: Shelf, url: str) -> m.Commit:
         manifest = self.manifest = shelf.find(url)
@@ -146,20 +146,30 @@ class Restoring:
 
         Returns what this driver ends with.
         """
-        if self._keeper is None:
+        machine = loop.machine
+        if (found := self._newest(machine.table.origin)) is None:
             return why
-        shelf, machine = self._keeper.shelf, loop.machine
-        found = shelf.manifests()
-        if not found:
-            return StateUnavailable(f"{why}. There is no checkpoint at {shelf.location.text}")
-        manifest = found[0]
+        shelf, manifest = found
         shelf.check(manifest)
         self._refuse(manifest, machine.table.virtual_nodes)
-        shelf, manifest = self._again(shelf, replace(manifest, generation=machine.generation - 1))
+        url = self._again(shelf, manifest, machine.generation)
         groups = tuple(Group(next_term(g, machine.generation), g.in_sync) for g in machine.table.groups)
         version = next_version(machine.table, machine.generation)
-        origin = f"{shelf.url(manifest)}#{machine.generation}"
-        loop.swap(Table(version, groups, initial=True, origin=origin))
+        loop.swap(Table(version, groups, initial=True, origin=f"{url}#{machine.generation}"))
         return Unreachable(
-            f"the job begins again with checkpoint {manifest.restored_from} of epoch {manifest.epoch}, for {why}"
+            f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, for {why}"
         )
+
+    def _newest(self, origin: str) -> tuple[Shelf, Manifest] | None:
+        """The newest of this run; before the first one, that which it began with. Raises Refusal for one that is damaged."""
+        if self._keeper is not None:
+            shelf = self._keeper.shelf
+            mine = [one for one in shelf.manifests() if one.run == self._settings.run]
+            if mine:
+                # One that cannot be read may be newer: an older one is taken by nobody but its user.
+                newest = shelf.find("latest")
+                return shelf, newest if newest.run == self._settings.run else mine[0]
+        if origin:
+            url = origin.rpartition("#")[0]
+            return Shelf.at(url), Shelf.at(url).find(url)
+        return None

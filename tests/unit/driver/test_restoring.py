@@ -1,0 +1,191 @@
+"""What a life of a job begins with, and which checkpoint that is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ferry.contract.documents import CheckpointSettings
+from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable, Unreachable
+from ferry.contract.manifest import Chain, Manifest, file_name
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
+from ferry.contract.results import no_results
+from ferry.contract.routing import Group, Table, Version
+from ferry.driver.keeper import Keeper
+from ferry.driver.restoring import Restoring
+from ferry.durable.location import Location
+from ferry.durable.parts import Corrupt, PartWriter
+from ferry.durable.shelf import Shelf
+from tests.unit.sidecar.leaders import OPERATORS
+from tests.unit.sidecar.test_data import VNODES, settings_of
+
+INITIAL = Table(Version(0, 0), (Group(Term(1, 0), (InstanceId("0.0"),)),) * VNODES, initial=True)
+
+
+class Place:
+    """A job's checkpoints, and a driver that begins."""
+
+    def __init__(self, directory: Path, job: str = "j") -> None:
+        self.directory, self.job = directory, job
+        self.shelf = Shelf(Location(str(directory / "store"), job))
+        self.rewound: list[Manifest] = []
+
+    def checkpoint(self, number: int, epoch: int, run: str = "j-0", generation: int = 3, **changes: Any) -> Manifest:
+        writer = PartWriter(self.shelf.location, file_name(run, 0, f"x-{number}"), 0, "scan", epoch, VNODES)
+        writer.add(pa.record_batch({"hash": pa.array([1], pa.uint64())}))
+        made = Manifest(
+            number, self.job, run, "line", generation, 1.0, CommitId(Step(epoch, 4), Attempt(generation, 1)),
+            no_results(len(OPERATORS)), b"notes", VNODES, tuple(OPERATORS),
+            (Chain(tuple(range(VNODES)), (writer.finish(),)),),
+        )  # fmt: skip
+        made = replace(made, **changes)
+        self.shelf.publish(made)
+        return made
+
+    def driver(self, restore_from: str | None = None, kept: bool = True) -> Restoring:
+        where = CheckpointSettings(str(self.directory / "store"))
+        settings = replace(settings_of(self.directory), restore_from=restore_from, checkpoint=where if kept else None)
+        keeper = Keeper(settings, where, OPERATORS) if kept else None
+        return Restoring(settings, OPERATORS, keeper, self.rewound.append)
+
+
+def loop_of(table: Table, swapped: list[Table]) -> Any:
+    machine = SimpleNamespace(table=table, generation=table.version.generation)
+    return SimpleNamespace(machine=machine, swap=swapped.append)
+
+
+def test_a_job_begins_with_nothing_or_with_its_state(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.checkpoint(4, 17)
+    assert place.driver().begin(None, INITIAL) == (INITIAL, None)
+    going_on = replace(INITIAL, version=Version(5, 2), initial=False)
+    assert place.driver("latest").begin(going_on, INITIAL) == (INITIAL, None), "state is there already"
+    assert len(place.shelf.manifests()) == 1
+
+
+def test_in_its_own_place_a_checkpoint_gets_a_new_number(tmp_path: Path) -> None:
+    """What came after it is of a life that is over, and must not be the latest."""
+    place = Place(tmp_path)
+    asked = place.checkpoint(4, 17)
+    place.checkpoint(5, 23)
+    driver = place.driver("4")
+    table, commit = driver.begin(None, INITIAL)
+    newest, *_ = place.shelf.manifests()
+    assert (newest.number, newest.epoch, newest.restored_from, newest.run) == (6, 17, "4", "j-1")
+    assert newest.chains == asked.chains and newest.lineage == asked.lineage
+    assert table.restoring and table.origin == f"{place.shelf.url(newest)}#{newest.generation}"
+    assert table.version.generation + 1 == newest.generation > asked.generation, "that of this driver"
+    assert commit is not None and (commit.commit_id, commit.meta) == (asked.commit_id, b"notes")
+    assert not place.rewound, "an older driver may still write"
+    driver.rewind()
+    assert place.rewound == [newest]
+    driver.over()
+    assert not place.shelf.location.names("pins")
+
+
+def test_another_jobs_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
+    other = Place(tmp_path, "other")
+    url = other.shelf.url(other.checkpoint(2, 9))
+    place = Place(tmp_path)
+    driver = place.driver(url)
+    table, _ = driver.begin(None, INITIAL)
+    assert table.origin.startswith(f"{url}#") and not place.shelf.manifests() and len(other.shelf.manifests()) == 1
+    assert other.shelf.location.names("pins"), "it is still read"
+    driver.over()
+    alone = place.driver(url, kept=False)
+    assert alone.begin(None, INITIAL)[0].origin == table.origin
+    alone.over()
+
+
+def test_a_driver_that_did_not_come_to_its_end_is_followed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.checkpoint(4, 17)
+    table, commit = place.driver("latest").begin(None, INITIAL)
+    journaled = replace(table, version=Version(9, 0))
+    next_one = place.driver("latest")
+    assert next_one.begin(journaled, INITIAL) == (INITIAL, commit)
+    next_one.rewind()
+    assert [one.number for one in place.shelf.manifests()] == [5, 4] and place.rewound[0].number == 5
+
+
+def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with pytest.raises(Refusal, match="there is no checkpoint 'latest'"):
+        place.driver("latest").begin(None, INITIAL)
+    with pytest.raises(SpecRefused, match=r"looked for in state\.checkpoint\.location, and there is none"):
+        place.driver("4", kept=False).begin(None, INITIAL)
+    place.checkpoint(4, 17, virtual_nodes=2 * VNODES)
+    with pytest.raises(SpecRefused, match=f"set state.virtualNodes: {2 * VNODES}"):
+        place.driver("4").begin(None, INITIAL)
+    place.checkpoint(5, 17, operators=tuple(OPERATORS[:1]))
+    with pytest.raises(SpecRefused, match="the operators of checkpoint 5"):
+        place.driver("5").begin(None, INITIAL)
+    damaged = place.checkpoint(6, 17)
+    place.shelf.location.remove(damaged.files[0].name)
+    with pytest.raises(Corrupt, match="is missing"):
+        place.driver("6").begin(None, INITIAL)
+    assert len(place.shelf.manifests()) == 3
+
+
+LOST = StateUnavailable("no copy of virtual nodes [0] is left")
+
+
+def test_all_copies_are_lost(tmp_path: Path) -> None:
+    """Generations grow with every driver, and a manifest has that of its own."""
+    place = Place(tmp_path)
+    place.checkpoint(1, 3, run="j-1", generation=1)
+    place.checkpoint(2, 7, run="j-1", generation=2)
+    groups = (Group(Term(5, 2), (InstanceId("0.0"), InstanceId("1.0")), (InstanceId("2.0"),)),) * VNODES
+    swapped: list[Table] = []
+    end = place.driver().begin_again(loop_of(Table(Version(5, 4), groups), swapped), LOST)
+    assert isinstance(end, Unreachable) and "begins again with checkpoint 2 of epoch 7" in str(end)
+    (table,) = swapped
+    newest = place.shelf.manifests()[0]
+    assert (newest.number, newest.epoch, newest.generation, newest.restored_from) == (3, 7, 5, "2")
+    assert table.restoring and table.origin == f"{place.shelf.url(newest)}#5" and table.version == Version(5, 5)
+    assert {group.in_sync for group in table.groups} == {groups[0].in_sync} and not table.groups[0].learners
+    following = place.driver()
+    _, commit = following.begin(table, INITIAL)
+    assert commit is not None and commit.commit_id == newest.commit_id
+    following.over()
+
+
+def test_another_runs_checkpoint_is_taken_by_nobody_but_its_user(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    loop = loop_of(replace(INITIAL, version=Version(5, 4), initial=False), swapped := [])
+    assert place.driver(kept=False).begin_again(loop, LOST) is LOST
+    place.checkpoint(4, 17, run="j-0")
+    assert place.driver().begin_again(loop, LOST) is LOST
+    place.checkpoint(5, 3, run="j-1")
+    place.checkpoint(6, 99, run="j-0")
+    assert "checkpoint 5 of epoch 3" in str(place.driver().begin_again(loop, LOST))
+    assert len(swapped) == 1
+
+
+def test_one_that_began_elsewhere_and_has_none_of_its_own_begins_there_again(tmp_path: Path) -> None:
+    other = Place(tmp_path, "other")
+    url = other.shelf.url(other.checkpoint(2, 9))
+    table = replace(INITIAL, version=Version(5, 4), initial=False, origin=f"{url}#4")
+    swapped: list[Table] = []
+    assert "checkpoint 2 of epoch 9" in str(Place(tmp_path).driver().begin_again(loop_of(table, swapped), LOST))
+    assert swapped[0].origin == f"{url}#5"
+
+
+def test_the_newest_is_damaged(tmp_path: Path) -> None:
+    """Nobody begins with an older one by himself."""
+    place = Place(tmp_path)
+    place.checkpoint(1, 3, run="j-1")
+    loop = loop_of(replace(INITIAL, version=Version(5, 4), initial=False), swapped := [])
+    gone = place.checkpoint(2, 7, run="j-1")
+    place.shelf.location.remove(gone.files[0].name)
+    with pytest.raises(Corrupt, match="restoreFrom: 1"):
+        place.driver().begin_again(loop, LOST)
+    place.shelf.location.write_new("manifests/0000000003-000001-abcd.json", b"{torn")
+    with pytest.raises(FerryError):
+        place.driver().begin_again(loop, LOST)
+    assert not swapped
