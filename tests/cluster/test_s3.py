@@ -70,8 +70,7 @@ def test_a_store_that_dies_during_an_upload_is_an_error_soon_and_keeps_what_it_h
             for seed in range(20):
                 writer.add(rows(100_000, seed))
             writer.finish()
-        with pytest.raises(Unreachable, match=r"cannot \w+ \S*files/torn"):
-            writer.abort()
+        writer.abort()
         for work in (Shelf(where).manifests, lambda: Shelf(where).publish(one), lambda: Shelf(where).check(one)):
             with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port}"):
                 work()
