@@ -86,5 +86,5 @@ def test_every_command_of_the_quick_start_runs_as_it_stands(cluster: Cluster, en
             assert (status["phase"], status["workers"]) == ("Running", 2), status
     left = "pods,secrets,poddisruptionbudgets"
     wait_until(lambda: not kubectl.items(left, "-l", "ferry.dev/job=nbq5"), "end of the job", 60.0)
-    assert kubectl.items("pvc"), "the registry of a default installation outlives its pod"
+    assert not kubectl.items("pvc"), "no volume is needed, not for the journal either"
     Installation(kubectl).assert_clean()
