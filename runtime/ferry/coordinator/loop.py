@@ -49,7 +49,7 @@ class Loop:
         journal: JournalStore,
         operators: int,
         hook: Hook,
-        ended: Callable[[], int] = lambda: -1,
+        ended: int = -1,
         begin: Begin = lambda journaled, initial: (initial, None),
         rewind: Rewind = lambda: None,
     ) -> None:
@@ -72,7 +72,7 @@ class Loop:
             silence_ms=limits.STANDSTILL_TIMEOUTS * settings.timeout_ms,
             warm_ms=settings.handover_deadline_ms,
             pace=Pace(settings.handover_batch or 1 << 30, settings.handover_gap),
-            ended=ended(),
+            ended=ended,
         )
         self.machine = core.Coordinator(patience, initial, journaled, restore=restore)
         # A name of its own: the connections of a zombie must not replace those of the driver that took over.
@@ -125,7 +125,7 @@ class Loop:
                     event = self._inbox.get(timeout=TICK_SECONDS)
                     if isinstance(event, core.Lost):
                         self.move_metrics.lost(event.instance, self.machine.table)
-                    elif isinstance(event, core.Journaled) and not self._rewound(event):
+                    elif isinstance(event, core.Journaled) and not self._rewound():
                         return
                     self._perform(self.machine.step(event))
                 except queue.Empty:
@@ -139,7 +139,7 @@ class Loop:
             log.exception("the coordinator stops")
             self._give(core.Halt("bug", f"{type(error).__name__}: {error}"))
 
-    def _rewound(self, event: core.Journaled) -> bool:
+    def _rewound(self) -> bool:
         """Whether the job may go on behind a claim: what a restore begins with is put back first."""
         if self.machine.phase == core.Phase.JOURNAL and self.machine.journaling.table.restoring:
             try:

@@ -87,7 +87,7 @@ class Job:
             journal,
             operators,
             self._stage,
-            self._checkpoint.ended,
+            self._checkpoint.ended(),
             restoring.begin,
             restoring.rewind,
         )

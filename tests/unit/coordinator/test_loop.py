@@ -95,7 +95,7 @@ def test_the_machine_gets_the_bounds_of_the_run() -> None:
         workers=2, instances_per_worker=1, replicas=1, virtual_nodes=4, run="r", secret="s",
     )  # fmt: skip
     kept: Any = SimpleNamespace(read=lambda: None)
-    one = loop.Loop(settings, kept, kept, 2, lambda epoch, stage: None, ended=lambda: 7)
+    one = loop.Loop(settings, kept, kept, 2, lambda epoch, stage: None, ended=7)
     one._endpoint.close()
     assert one.machine.driver.settings == core.CoordinatorSettings(
         operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, warm_ms=500_000, pace=Pace(3, 2), ended=7
