@@ -43,6 +43,7 @@ class RunDirectory:
             self.run = before.run if before is not None else run
             if before is not None:
                 _same_job(before, job, self.path)
+                _no_state(job, self.path)
         except SpecRefused:
             self.close(remove=False)
             raise
@@ -86,4 +87,13 @@ def _same_job(before: RunSettings, job: StreamJob, path: Path) -> None:
         raise SpecRefused(
             f"{path}: holds {before.virtual_nodes} virtual nodes; spec.state.virtualNodes cannot change to "
             f"{job.spec.state.virtual_nodes}: make a new job, or name another directory"
+        )
+
+
+def _no_state(job: StreamJob, path: Path) -> None:
+    """A checkpoint is for a job without state: what is here would be lost, or the checkpoint be passed over."""
+    if job.spec.restore_from is not None and any((path / "checkpoint" / "commits").glob("[0-9]*")):
+        raise SpecRefused(
+            f"spec.restoreFrom: {path} has state already. Take restoreFrom away to go on with it; to begin from "
+            f"{job.spec.restore_from!r} name another state.directory"
         )

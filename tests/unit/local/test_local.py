@@ -125,6 +125,21 @@ def test_a_directory_serves_one_run_of_one_job(tmp_path: Path) -> None:
         RunDirectory(job, tmp_path)
 
 
+def test_a_checkpoint_is_for_a_directory_without_state(tmp_path: Path) -> None:
+    """It would be passed over, and nobody told."""
+    here = f"state.directory={tmp_path / 's'}"
+    restores = spec.load(JOB, [here, "state.checkpoint.location=/x", "restoreFrom=latest"])
+    directory = RunDirectory(restores, tmp_path)
+    settings_for(restores, Path("job.yaml"), directory, Options()).write()
+    directory.close(remove=False)
+    RunDirectory(restores, tmp_path).close(remove=False)  # it did not come so far
+    (tmp_path / "s" / "checkpoint" / "commits").mkdir(parents=True)
+    (tmp_path / "s" / "checkpoint" / "commits" / "7").write_text("v1")
+    with pytest.raises(SpecRefused, match="Take restoreFrom away"):
+        RunDirectory(restores, tmp_path)
+    RunDirectory(spec.load(JOB, [here]), tmp_path).close(remove=False)
+
+
 def test_what_is_set_wins_over_what_setup_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ferry.env").write_text("JAVA_HOME=/found\nFERRY_X=/a=b\n# FERRY_Y=1\nnonsense\n")
     monkeypatch.setenv("JAVA_HOME", "/mine")
