@@ -146,7 +146,7 @@ def _loss(draw: random.Random, epochs: int, disturbances: list[Disturbance], los
         workers, instances = draw.choice([1, 2, 3]), draw.choice([1, 1, 2])
         replicas = draw.choice([0, 1, 2])
         sizes.append((f"workers={workers}", f"instancesPerWorker={instances}", f"state.replicas={replicas}"))
-    return Loss(draw.randrange(2, epochs), draw.uniform(0, 2), draw.choice(["1s", "2s"]), tuple(sizes))
+    return Loss(draw.randrange(2, epochs - 1), draw.uniform(0, 2), draw.choice(["1s", "2s"]), tuple(sizes))
 
 
 def _disturbances(draw: random.Random, epochs: int, workers: int, replicas: int) -> list[Disturbance]:
@@ -264,14 +264,17 @@ def _lost(case: Case, loss: Loss, job: Path | str, base: Path, sets: list[str], 
     file = job if isinstance(job, Path) else runner.ROOT / "examples" / f"{job}.yaml"
     first = [*sets, f"state.checkpoint.every={loss.every}", "state.checkpoint.keep=2"]
     running = runner.start(file, base, case.events, first, case.at, wires)
-    try:
-        Disturbances(case, base, wires)(running)
-        running.await_epoch(loss.epoch, runner.TIMEOUT_SECONDS)
-        time.sleep(loss.seconds)
-        if running.process.poll() is not None:
-            return _wrong(case, base, runner.finish(running))
-    finally:
-        runner.lose_everything(running)
+    with ThreadPoolExecutor(1) as pool:  # a disturbance ends with the run, and may still be there when it does
+        disturbed = pool.submit(Disturbances(case, base, wires), running)
+        try:
+            running.await_epoch(loss.epoch, runner.TIMEOUT_SECONDS)
+            time.sleep(loss.seconds)
+            if running.process.poll() is not None:
+                print(f"seed {case.seed}: it had ended before all was lost", flush=True)
+                return _wrong(case, base, runner.finish(running))
+        finally:
+            runner.lose_everything(running)
+    disturbed.result()
     wires.heal()
     found = runner.manifests(location)
     print(f"seed {case.seed}: lost, with checkpoints {found}", flush=True)
