@@ -6,6 +6,7 @@ its three functions is a few calls of numpy or Arrow. Sessions, windows of rows 
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,9 @@ TIME = "_time"
 
 CODED = "_order of "
 """Before the name of a column of texts: the numbers that stand for them."""
+
+TAKEN = re.compile(r"n|s\d+|entry|last|timer")
+"""What columns of states are called that are not the whole of one function; this one is called as its result is."""
 
 
 class Aggregator(ABC):
@@ -133,7 +137,9 @@ class Functions(Aggregator):
                 if kept.source in ("by", "column") and value in TEXTS:
                     self._texts[number] = column, arrow_type(value)
         kinds = [self._texts[i][1] if i in self._texts else kept.type for i, kept in enumerate(state_columns(table))]
-        self.state = pa.schema([("n", pa.int64()), *((f"s{i}", kind) for i, kind in enumerate(kinds))])
+        names = {p.first: p.aggregate.name for p in places(table) if len(p.columns) == 1}
+        named = [(f"s{i}" if TAKEN.fullmatch(names.get(i, "n")) else names[i], kind) for i, kind in enumerate(kinds)]
+        self.state = pa.schema([("n", pa.int64()), *named])
         self.output = pa.schema([(a.name, result_type(a)) for a in made])
 
     def update(self, rows: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
