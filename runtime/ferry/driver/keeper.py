@@ -83,7 +83,9 @@ class Keeper:
 
     # ---- what is asked for, on any thread
     def take(self, name: str | None) -> int:
-        """Ask for a checkpoint; its number. Raises Refusal when there is one of that name."""
+        """Ask for a checkpoint; its number. Raises Refusal when there is one of that name, or the last one was asked for."""
+        if self._last is not None:
+            raise Refusal(f"the job is suspended with checkpoint {self._last.number}, and takes no other one")
         if name is not None and any(m.name == name for m in self.shelf.manifests()):
             raise Refusal(f"there is a checkpoint named {name!r} already; choose another name, or delete that one")
         wanted = RequestedCheckpoint(self._next(), name)
@@ -150,6 +152,8 @@ class Keeper:
 
     def _ask(self, wanted: RequestedCheckpoint) -> None:
         if self._wanted is None or wanted.hold:
+            if self._wanted is not None and wanted.name is None:
+                wanted = replace(wanted, name=self._wanted.name)  # whoever waits for that name finds it
             self._wanted, self._since = wanted, time.monotonic()
             self._loop.post(core.TakeCheckpoint(wanted.number, wanted.hold, self._damaged))
             if self._metrics.checkpoint is not None:

@@ -103,6 +103,19 @@ def test_whoever_asks_again_for_the_last_one_hears_of_the_same(tmp_path: Path) -
     assert job.keeper.suspended.wait(SECONDS)
 
 
+def test_the_last_one_has_the_name_of_the_one_whose_place_it_takes(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    named = job.keeper.take("mine")
+    assert job.heard() == core.TakeCheckpoint(named, False)
+    last = job.keeper.suspend()
+    assert job.heard() == core.TakeCheckpoint(last, True)
+    with pytest.raises(Refusal, match=f"suspended with checkpoint {last}"):
+        job.keeper.take("too late")
+    assert job.written(last, job.file()).reason == ""
+    assert job.keeper.suspended.wait(SECONDS)
+    assert [(one.number, one.name) for one in job.keeper.shelf.manifests()] == [(last, "mine")]
+
+
 def test_the_last_one_is_written_until_it_is_whole(tmp_path: Path) -> None:
     job = Job(tmp_path)
     number = job.keeper.suspend()
