@@ -11,6 +11,9 @@ from rich.console import Console
 
 from bench.shared.store import Store
 
+STORE = "store, all lost"
+"""The case that all systems have: every process and every local file is gone."""
+
 PAYLOAD = 240
 """Bytes of a row of state: key, count, window."""
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import psutil
 
-from bench.parts.recovery.case import PAYLOAD, Bench, Recovery
+from bench.parts.recovery.case import PAYLOAD, STORE, Bench, Recovery
 from bench.shared import bigstate
 from bench.shared.ferry_job import FerryJob, RunFailed, job_document
 
 LOADED = re.compile(r"(\d+) bytes of (\d+) virtual nodes loaded in ([\d.]+) s, of which ([\d.]+) s fetching")
 UP = re.compile(r"^(\S+ \S+) .* instance (\d+\.\d+) is up", re.MULTILINE)
-REPLICA, OWN, STORE = "in-sync replica", "own files", "store"
+REPLICA, OWN = "in-sync replica", "own files"
 
 
 class FerryCase:

@@ -1,4 +1,4 @@
-"""Flink 2's side of the recovery benchmark: kill -9 of one of its task managers.
+"""Flink 2's side of the recovery benchmark: kill -9 of one of its task managers, or of its whole cluster.
 
 Flink's libraries are those of PyPI, what is for S3 is from Maven. They are put below `build/`, never into the environment of
 Ferry, and started without its shell scripts, which they are without. The job is `flink/CountJob.java`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,10 +23,11 @@ from typing import Any
 import httpx
 import psutil
 
-from bench.parts.recovery.case import PAYLOAD, Bench, Recovery
+from bench.parts.recovery.case import PAYLOAD, STORE, Bench, Recovery
 from bench.shared.ferry_job import ROOT, RunFailed
 
 DEFAULTS, TUNED = "flink", "flink-tuned"
+ONE = "store, one worker lost"
 HOME = ROOT / "build" / "flink"
 VERSION = "2.3.0"
 LIBRARIES = f"apache-flink-libraries=={VERSION}"
@@ -52,7 +54,7 @@ class FlinkCase:
             self.rest = f"http://127.0.0.1:{one.getsockname()[1]}"
         self.managers: list[subprocess.Popen[bytes]] = []
         self.master: subprocess.Popen[bytes] | None = None
-        self.job = ""
+        self.job, self.restored = "", 0.0
 
     def measure(self) -> None:
         """Fill, then loss after loss."""
@@ -61,11 +63,10 @@ class FlinkCase:
             self._fill()
             for repeat in range(self.a.repeats):
                 self._lose(repeat)
+            for repeat in range(self.a.repeats):
+                self._lose_all(repeat)
         finally:
-            for process in [*self.managers, *([self.master] if self.master else [])]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            self._kill()
 
     # ---- the cluster
     def _start(self) -> None:
@@ -73,9 +74,18 @@ class FlinkCase:
             (self.work / folder).mkdir(parents=True)
         (self.work / "conf" / "log4j.properties").write_text(LOG4J)
         (self.work / "conf" / "config.yaml").write_text("".join(f"{k}: {v}\n" for k, v in self._settings().items()))
+        self._launch()
+
+    def _launch(self) -> None:
         self.master = self._process(MASTER)
         self.managers = [self._process(MANAGER) for _ in range(self.a.workers)]
         self._until(lambda: self._get("/overview")["slots-total"] >= 2 * self.a.workers, "slots")
+
+    def _kill(self) -> None:
+        for process in [*self.managers, *([self.master] if self.master else [])]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def _settings(self) -> dict[str, str]:
         a, port = self.a, self.rest.rpartition(":")[2]
@@ -90,6 +100,7 @@ class FlinkCase:
             "taskmanager.load-balance.mode": "SLOTS", "taskmanager.cpu.cores": str(a.cores), **MEMORY,
             "state.backend.type": "rocksdb", "execution.checkpointing.interval": f"{a.every}s",
             "execution.checkpointing.incremental": "true",
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
             "execution.checkpointing.dir": f"{'' if '://' in place else 'file://'}{place}/flink",
             "io.tmp.dirs": str(self.work / "tmp"), "restart-strategy.type": "fixed-delay",
             "restart-strategy.fixed-delay.attempts": "1000",
@@ -146,18 +157,19 @@ class FlinkCase:
 
     # ---- the job
     def _fill(self) -> None:
-        jar = compiled(self.home, self.bench.work)
+        self.jar = compiled(self.home, self.bench.work)
         with self.bench.console.status(f"{self.system}: filling {self.gigabytes:g} GB ({self.keys:,} keys)"):
-            with open(jar, "rb") as file:
-                uploaded = self._post(
-                    "/jars/upload", files={"jarfile": ("count.jar", file, "application/x-java-archive")}
-                )
-            rate = int(self.a.rows * 1000 / float(self.a.interval.removesuffix("ms")))
-            arguments = [str(self.keys), str(PAYLOAD - 20), str(rate), str(self.work / "out")]
-            body = {"entryClass": "CountJob", "parallelism": self.a.workers, "programArgsList": arguments}
-            self.job = self._post(f"/jars/{Path(uploaded['filename']).name}/run", json=body)["jobid"]
+            self._submit()
             self._until(lambda: self._rows() >= self.keys, f"{self.keys} keys", 1800)
             self._checkpoints(2)
+
+    def _submit(self, **more: str) -> None:
+        with open(self.jar, "rb") as file:
+            uploaded = self._post("/jars/upload", files={"jarfile": ("count.jar", file, "application/x-java-archive")})
+        rate = int(self.a.rows * 1000 / float(self.a.interval.removesuffix("ms")))
+        arguments = [str(self.keys), str(PAYLOAD - 20), str(rate), str(self.work / "out")]
+        body = {"entryClass": "CountJob", "parallelism": self.a.workers, "programArgsList": arguments, **more}
+        self.job = self._post(f"/jars/{Path(uploaded['filename']).name}/run", json=body)["jobid"]
 
     def _rows(self) -> int:
         vertices = self._get(f"/jobs/{self.job}")["vertices"]
@@ -175,23 +187,43 @@ class FlinkCase:
 
     def _lose(self, repeat: int) -> None:
         self._checkpoints(2)
-        victim = self._busy()
-        logs = {file: file.stat().st_size for file in (self.work / "log").glob(f"{MASTER.rpartition('.')[2]}-*.out")}
-        at = time.time()
+        victim, logs, at = self._busy(), self._logs(), time.time()
         os.killpg(self.managers[victim].pid, signal.SIGKILL)
         self.managers[victim].wait()
         self._until(lambda: self._restored(at), "output after the kill of a task manager")
         times = [t for t in self._outputs() if t >= at - 1]
         back = max(pairwise(times), key=lambda pair: pair[1] - pair[0])[1]
-        text = "".join(file.read_text(errors="replace")[size:] for file, size in logs.items())
+        self._add(ONE, repeat, back - at, logs)
+        self.managers[victim] = self._process(MANAGER)
+        self._until(lambda: self._get("/overview")["slots-total"] >= 2 * self.a.workers, "slots")
+
+    def _lose_all(self, repeat: int) -> None:
+        """The newest checkpoint is begun with as soon as there are slots."""
+        self._checkpoints(2)
+        newest = self._get(f"/jobs/{self.job}/checkpoints")["latest"]["completed"]["external_path"]
+        logs, at = self._logs(), time.time()
+        self._kill()
+        shutil.rmtree(self.work / "tmp")
+        (self.work / "tmp").mkdir()
+        self._launch()
+        self._submit(savepointPath=newest)
+        self._until(lambda: self._restored(at), "output after the kill of everything")
+        back = next(t for t in self._outputs() if t > self.restored)
+        self._add(STORE, repeat, back - at, logs)
+
+    def _logs(self) -> dict[Path, int]:
+        """Those of the master, and how long they are."""
+        return {file: file.stat().st_size for file in (self.work / "log").glob(f"{MASTER.rpartition('.')[2]}-*.out")}
+
+    def _add(self, case: str, repeat: int, seconds: float, before: dict[Path, int]) -> None:
+        """With the parts that the traces say since."""
+        text = "".join(file.read_text(errors="replace")[before.get(file, 0) :] for file in self._logs())
         spans = {
             what: max((int(ms) / 1000 for w, ms in SPAN.findall(text) if w == what), default=None) for what in KINDS
         }
         download, restore = spans["Download"], spans["Restore"]
-        rest = None if restore is None else back - at - restore - (download or 0.0)
-        self.bench.add(self.system, "store", self.gigabytes, repeat, Recovery(back - at, rest, download, restore))
-        self.managers[victim] = self._process(MANAGER)
-        self._until(lambda: self._get("/overview")["slots-total"] >= 2 * self.a.workers, "slots")
+        rest = None if restore is None else seconds - restore - (download or 0.0)
+        self.bench.add(self.system, case, self.gigabytes, repeat, Recovery(seconds, rest, download, restore))
 
     def _busy(self) -> int:
         """A task manager that runs tasks of the count, by its process."""
@@ -213,7 +245,8 @@ class FlinkCase:
         restored = self._get(f"/jobs/{self.job}/checkpoints")["latest"]["restored"]
         if restored is None or restored["restore_timestamp"] / 1000 < at:
             return False
-        after = [t for t in self._outputs() if t > restored["restore_timestamp"] / 1000]
+        self.restored = restored["restore_timestamp"] / 1000
+        after = [t for t in self._outputs() if t > self.restored]
         return bool(after) and after[-1] - after[0] > SETTLE_SECONDS
 
     def _outputs(self) -> list[float]:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.parts.recovery.case import PAYLOAD, Bench, Recovery
+from bench.parts.recovery.case import PAYLOAD, STORE, Bench, Recovery
 from bench.shared.spark_job import SparkJob
 from bench.shared.store import Store
 
@@ -76,7 +76,7 @@ class SparkCase:
         load = metrics.get(LOAD)
         loading = None if load is None else float(load) / 1000 / self.a.cores
         found = Recovery(first[1] - begin, started - begin, None, loading)
-        self.bench.add("Spark", "store", self.gigabytes, repeat, found)
+        self.bench.add("Spark", STORE, self.gigabytes, repeat, found)
         self._settle()
 
 
