@@ -349,6 +349,7 @@ def test_a_job_that_is_down_is_told_of() -> None:
     asked = {rule["alert"]: rule["expr"] for rule in alerts()}
     for name in ("FerryJobFailed", "FerryJobNotReady", "FerryJobSpecRefused"):
         assert all(metric.startswith("ferry_streamjob_") for metric in metrics_of(asked[name])), name
+    assert "Suspended" in asked["FerryJobNotReady"], "a job that is to stand still is fine"
     assert "<" not in asked["FerryJobFallsBehind"], "no lag is so great that it is none"
 
 

@@ -229,6 +229,10 @@ class ReportedProblem:
     """Seconds since 1970."""
 
 
+CHECKPOINT_DELAYED = "CheckpointDelayed"
+"""The notice that a durable checkpoint is late, or that the store refuses it."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointStatus:
     """The last durable checkpoint of a job, and what became of the one after it."""
@@ -291,7 +295,7 @@ class Status:
     moves_given_up: int = 0
     """Copies that were wanted, and are left alone for a while; MovesGivenUp among the notices says why."""
     checkpoint: CheckpointStatus | None = None
-    """None: the job has no location for durable checkpoints. One that is late is among the notices: CheckpointDelayed."""
+    """None: the job has no location for durable checkpoints. One that is late is among the notices: CHECKPOINT_DELAYED."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps. `degraded` is what version 0.1.0 reads of the problems."""

@@ -154,6 +154,7 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
             "Since the last durable checkpoint",
             lambda: time.time() - (kept().at or math.nan),
         ),
+        ("ferry_checkpoint_delayed", "1 while a durable checkpoint is late or fails", lambda: float(metrics.is_late())),
         ("ferry_checkpoint_bytes", "That the last durable checkpoint has written", lambda: kept().bytes),
         ("ferry_checkpoint_total_bytes", "That a restore from it reads", lambda: kept().total_bytes),
         ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: metrics.watermark_lag(machine)),

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from ferry.contract.documents import CheckpointStatus, ReportedProblem, Status, append_record
+from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status, append_record
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
@@ -164,6 +164,10 @@ class DriverMetrics:
         if any(one.reason == reason for one in self.lasting):
             self.lasting = tuple(one for one in self.lasting if one.reason != reason)
             self.note("mended", reason)
+
+    def is_late(self) -> bool:
+        """Whether a durable checkpoint is."""
+        return any(one.reason == CHECKPOINT_DELAYED for one in self.lasting)
 
     def report_problem(self, reason: str, text: str) -> None:
         """Something fails and is tried again. The timeline hears of it once, the status has its latest text."""

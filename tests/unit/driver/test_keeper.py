@@ -79,11 +79,12 @@ def test_a_checkpoint_whose_files_are_gone_is_none_and_another_may_follow(tmp_pa
     assert job.heard() == core.TakeCheckpoint(first, False)
     gone = job.file()
     job.keeper.shelf.location.remove(gone.name)
-    assert "is missing" in job.written(first, gone).reason
+    assert "is missing" in job.written(first, gone).reason and job.metrics.is_late()
     assert job.numbers() == []
     second = job.keeper.take("mine")
     assert second > first and job.heard() == core.TakeCheckpoint(second, False, anew=True)
     assert job.written(second, job.file()).reason == ""
+    until(lambda: not job.metrics.is_late())
     assert job.numbers() == [second]
     third = job.keeper.take("another")
     assert job.heard() == core.TakeCheckpoint(third, False)
