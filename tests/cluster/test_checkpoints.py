@@ -42,7 +42,7 @@ def lost(query: str, base: Path, events: int, sets: list[str], checkpoints: int 
     return runner.manifests(location)
 
 
-@pytest.mark.parametrize(("query", "sizes"), [("nbq5", SIZES), ("nbq8", SIZES[:1]), ("q4", SIZES[1:2])])
+@pytest.mark.parametrize(("query", "sizes"), [("nbq5", SIZES[:2]), ("nbq8", SIZES[2:]), ("q4", SIZES[1:2])])
 def test_checkpoints_are_restored_after_all_is_lost(
     query: str, sizes: Sequence[tuple[str, ...]], tmp_path: Path
 ) -> None:
