@@ -163,12 +163,12 @@ class Keeper:
             threading.Timer(LOOK_SECONDS, self._orders.put, (wanted,)).start()
 
     def _say_late(self) -> None:
+        # Without its seconds, which others know: whatever differs from what was said before is told again.
         every = (self._where.every_ms or 0) / 1000
-        seconds = time.monotonic() - self._since
-        if self._wanted is not None and seconds > max(LATE_SECONDS, 2 * every):
+        if self._wanted is not None and time.monotonic() - self._since > max(LATE_SECONDS, 2 * every):
             under_way = self._loop.machine.checkpoints.under_way
             who = f"instances {', '.join(sorted(under_way.waiting))} have not written" if under_way else "none is begun"
-            self._late(f"checkpoint {self._wanted.number} is not complete after {seconds:.0f} s: {who}")
+            self._late(f"checkpoint {self._wanted.number} is not complete: {who}")
 
     def _late(self, why: str) -> None:
         self._metrics.delayed(CHECKPOINT_DELAYED, f"{self.shelf.location.text}: {why}")

@@ -154,6 +154,20 @@ def test_a_store_that_is_away_is_waited_for_and_said_to_be(tmp_path: Path, monke
     assert job.numbers() == [number]
 
 
+def test_one_that_is_late_is_said_to_be_in_the_same_words_all_the_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster other words are another event, and another status."""
+    monkeypatch.setattr(keeper, "LATE_SECONDS", 0.0)
+    job = Job(tmp_path)
+    number = job.keeper.take(None)
+    until(lambda: bool(job.metrics.lasting))
+    (said,) = job.metrics.lasting
+    assert f"checkpoint {number} is not complete" in said.text and "none is begun" in said.text
+    time.sleep(1.2)
+    assert job.metrics.lasting == (said,)
+
+
 def test_one_is_due_when_something_has_come_and_old_ones_go(tmp_path: Path) -> None:
     job = Job(tmp_path, every_ms=1)
     for epoch in (6, 7, 8):
