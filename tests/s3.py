@@ -5,20 +5,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyarrow import fs
-
 LAB = Path(__file__).parent / "kube" / "lab" / "lab"
-START_SECONDS = 20.0
+START_SECONDS = 30.0
+
+ASK = """
+import sys, time
+from pyarrow import fs
+store = fs.S3FileSystem(endpoint_override=sys.argv[1], scheme="http", region="us-east-1")
+while True:
+    try:
+        if store.get_file_info("checkpoints").type == fs.FileType.Directory:
+            break
+    except OSError:
+        pass
+    time.sleep(0.05)
+"""
+"""Ends when the server answers, to somebody who has its keys."""
 
 
 class S3Server:
@@ -64,22 +76,23 @@ class S3Server:
                 stdout=log,
                 stderr=log,
             )
-        asked = fs.S3FileSystem(
-            access_key=key,
-            secret_key=secret,
-            endpoint_override=f"{self.address}:{self.port}",
-            scheme="http",
-            region="us-east-1",
+        # Asked from where it is: this process may have no way to it.
+        asking = subprocess.Popen(
+            [*self._prefix, sys.executable, "-c", ASK, f"{self.address}:{self.port}"],
+            env={**os.environ, **self.environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         end = time.monotonic() + START_SECONDS
-        while True:
-            with contextlib.suppress(OSError):
-                if asked.get_file_info("checkpoints").type == fs.FileType.Directory:
-                    return
-            if time.monotonic() > end or self._process.poll() is not None:
-                self.kill()
-                raise RuntimeError(f"versitygw does not answer: {(self._directory / 'log').read_text()[-2000:]}")
-            time.sleep(0.05)
+        try:
+            while asking.poll() is None and self._process.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+        finally:
+            asking.kill()
+            asking.wait()
+        if asking.returncode != 0:
+            self.kill()
+            raise RuntimeError(f"versitygw does not answer: {(self._directory / 'log').read_text()[-2000:]}")
 
     def kill(self) -> None:
         """As a power cut; it is fine if it does not run."""

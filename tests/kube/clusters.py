@@ -11,6 +11,7 @@ Knows processes and files only, nothing of Ferry.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -88,6 +89,12 @@ class Lab:
         except NoCluster:
             return False
         return True
+
+    def control_plane(self) -> tuple[str, list[str]]:
+        """Its address, which pods reach, and what a command begins with that is to be there: this process has no way to it."""
+        lines = (self.directory / "settings").read_text().splitlines()
+        known = dict(word.split("=", 1) for line in lines for word in shlex.split(line))
+        return known["CP_ADDR"], ["nsenter", f"--net=/run/netns/{known['CP_NETNS']}"]
 
     # --- what happens to nodes: numbers from 1
 
