@@ -202,6 +202,11 @@ class Job:
         found = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in self.pods()}
         return {name.removeprefix(f"{self.name}-"): node for name, node in found.items() if node}
 
+    def claims(self) -> set[str]:
+        """Claims of volumes that its pods have."""
+        named = (one.get("persistentVolumeClaim") for pod in self.pods() for one in pod["spec"]["volumes"])
+        return {one["claimName"] for one in named if one}
+
     def life_of(self, pod: str) -> tuple[str, list[int]]:
         """Which pod it is, and how often its sidecar was started again: while it is the same, so is what it holds."""
         found = self.kubectl.get("pod", f"{self.name}-{pod}")
