@@ -164,8 +164,7 @@ class KubeCluster:
         return {names.TOKEN: str(self.token), names.FAILURES: str(failures)}
 
     def _epoch(self) -> dict[str, str]:
-        status, before = self.view.seen.status, self.view.seen.before.epoch
-        known = status.epoch if status is not None else before
+        known = self.view.seen.epoch
         return {names.EPOCH: str(known if known is not None else -1)}
 
     def _of_worker(self, index: int, act: Callable[[Pod], None]) -> None:

@@ -85,6 +85,26 @@ def test_a_job_rests_without_pods_and_goes_on_from_its_last_checkpoint(wish: Doc
     assert said.startswith("from latest; epoch ")
 
 
+def test_a_driver_that_looks_what_the_job_has_done_takes_nothing_back() -> None:
+    """Until then it says that no epoch is done, and neither the job begins nor is it restored by that."""
+    world = begun()
+    edit(world, suspend=True)
+    world.until(suspended)
+    edit(world, suspend=False)
+    world.until(settled)
+    told, epoch = events(world, "Restored"), world.status["epoch"]
+    world.looks_back = 20
+    for lives in (3, 4):
+        world.driver_ends(1)
+        world.until(lambda w: w.driver is not None and w.lives == lives)  # noqa: B023
+        world.rounds(5)
+        assert world.status["epoch"] >= epoch and world.status["rows"] == 10
+        assert driver_told(world, variables.BEGUN) == "yes"
+    world.looks_back = 0
+    world.until(lambda w: settled(w) and w.status["epoch"] > epoch)
+    assert events(world, "Restored") == told
+
+
 def test_a_job_is_suspended_again_and_again() -> None:
     world = begun()
     for _ in range(3):

@@ -99,6 +99,18 @@ class Seen:
         return found if found.run in (None, self.run) else found.model_copy(update={"epoch": None, "generation": None})
 
     @property
+    def counted(self) -> Status | None:
+        """What the driver says, once it has found out what the job has done; before that it counts from nothing."""
+        known = self.status
+        looks = known is not None and known.began is None and known.epoch == -1 and self.before.epoch is not None
+        return None if looks else known
+
+    @property
+    def epoch(self) -> int | None:
+        """The last finished one, as far as is known; -1 before the first, None before the first driver of a run."""
+        return self.counted.epoch if self.counted is not None else self.before.epoch
+
+    @property
     def deleting(self) -> bool:
         """The job is going away."""
         return self.job["metadata"].get("deletionTimestamp") is not None

@@ -100,13 +100,15 @@ class FakeDriver:
         )
 
     def status(self) -> Status:
+        looked = self.age >= self.world.looks_back
+        epoch, began, rows = (self.world.epoch, self.began, 10) if looked else (-1, None, 0)
         return Status(
-            job="nbq5", generation=self.generation, phase="ingest" if self.world.stands else "idle", epoch=self.world.epoch,
-            watermark=None, version=(1, 1), began=self.began, problems=self.world.problems,
+            job="nbq5", generation=self.generation, phase="ingest" if self.world.stands else "idle", epoch=epoch,
+            watermark=None, version=(1, 1), began=began, problems=self.world.problems,
             moves_given_up=len(self.world.gives_up), notices=self.world.gives_up,
             groups=[(list(g), []) for g in self.groups], settled=self.settled(),
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
-            loads=[(1.0, 1.0)] * len(self.groups), rows=10, late=0, malformed=0, rows_per_second=1.0,
+            loads=[(1.0, 1.0)] * len(self.groups), rows=rows, late=0, malformed=0, rows_per_second=1.0,
             epoch_seconds=0.1, journal_up=True, finished=False, transport=self.world.links,
             checkpoint=self.world.checkpoints[-1] if self.world.checkpoints else None,
         )  # fmt: skip
@@ -193,6 +195,8 @@ class World:
         self.refuses_placements = False
         self.gives_up: tuple[ReportedProblem, ...] = ()
         """why nothing moves"""
+        self.looks_back = 0
+        """rounds until a driver has found out what the job has done"""
         self.no_records = False
         """no epoch begins"""
         self.problems: tuple[ReportedProblem, ...] = ()
