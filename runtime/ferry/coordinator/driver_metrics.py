@@ -6,6 +6,7 @@ Thread-safe: the epoch function writes, the control endpoint reads. Must never i
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import threading
 import time
@@ -25,6 +26,8 @@ EPOCH_STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 
 PROBLEM_TEXT_MAX = 1000
 """Characters of what is said of a problem: it travels with every status."""
+
+NUMBER = re.compile(r"\d+")
 
 
 def is_settled(machine: Coordinator) -> bool:
@@ -152,11 +155,14 @@ class DriverMetrics:
         self.lasting = (*self.lasting, ReportedProblem(reason, text[:PROBLEM_TEXT_MAX], time.time()))
 
     def delayed(self, reason: str, text: str) -> None:
-        """Something is late that the job does not wait for. The timeline hears of it once, the status has the latest."""
+        """Something is late that the job does not wait for. The timeline hears of it once, the status has the latest.
+
+        Other numbers in the same words, such as the milliseconds of an attempt, are no news: a cluster tells of each.
+        """
         known = next((one for one in self.lasting if one.reason == reason), None)
         if known is None:
             self.warn(reason, text)
-        else:
+        elif NUMBER.sub("", known.text) != NUMBER.sub("", text[:PROBLEM_TEXT_MAX]):
             self.lasting = tuple(replace(t, text=text[:PROBLEM_TEXT_MAX]) if t is known else t for t in self.lasting)
 
     def caught_up(self, reason: str) -> None:

@@ -166,6 +166,10 @@ def test_one_that_is_late_is_said_to_be_in_the_same_words_all_the_while(
     assert f"checkpoint {number} is not complete" in said.text and "none is begun" in said.text
     time.sleep(1.2)
     assert job.metrics.lasting == (said,)
+    job.metrics.delayed("CheckpointDelayed", f"{said.text}, after 3 ms")
+    (other,) = job.metrics.lasting
+    job.metrics.delayed("CheckpointDelayed", f"{said.text}, after 12 ms")
+    assert job.metrics.lasting == (other,) != (said,)
 
 
 def test_one_is_due_when_something_has_come_and_old_ones_go(tmp_path: Path) -> None:
