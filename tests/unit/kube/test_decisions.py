@@ -108,6 +108,7 @@ def test_back_off_doubles_up_to_a_minute() -> None:
     ("message", "reason", "expected"),
     [
         ("a\nrefused: no module x\n", "Error", "refused: no module x"),
+        ("Traceback\nEOFError\nHalted: no copy of x is left\n", "Error", "Halted: no copy of x is left"),
         ("Traceback\nValueError: y\n", "Error", "Traceback\nValueError: y"),
         ("", "OOMKilled", "OOMKilled: raise spec.kubernetes.driver.memory"),
         ("2026 INFO up\n", "OOMKilled", "OOMKilled: raise spec.kubernetes.driver.memory; 2026 INFO up"),

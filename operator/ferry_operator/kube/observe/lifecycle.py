@@ -24,6 +24,9 @@ UNWELL_SECONDS, START_SECONDS = 30.0, 300.0
 MESSAGE_MAX = 1000
 """Of what a driver said before it ended, the end is shown."""
 
+REASON = re.compile(r"(refused|Halted|Refusal|StateUnavailable): ")
+"""With which a driver begins the last that it says, if it knows why it ends; what Spark says of that end is before it."""
+
 
 AGAIN = "another spec.restartNonce starts the driver again"
 
@@ -93,9 +96,9 @@ def hangs(pod: Pod, fine: bool, now: float) -> str | None:
 
 
 def end_message(pod: Pod) -> str:
-    """What a driver that ended gave as the reason: its refusal if there is one, else the last it said."""
+    """What a driver that ended gave as the reason: the line that says so if there is one, else the last it said."""
     assert pod.ended is not None
     lines = [line.rstrip() for line in pod.ended.message.splitlines() if line.strip()]
-    refusal = next((i for i, line in enumerate(lines) if re.match(r"refused: ", line)), None)
-    text = "\n".join(lines if refusal is None else lines[refusal:])[-MESSAGE_MAX:]
+    reason = next((i for i, line in enumerate(lines) if REASON.match(line)), None)
+    text = "\n".join(lines if reason is None else lines[reason:])[-MESSAGE_MAX:]
     return "; ".join(part for part in (why_ended("driver", pod.ended.reason), text) if part) or "?"
