@@ -24,19 +24,19 @@ from bench.shared.store import FOLDER, S3, Store, store
 METHOD = """\
 A state of S bytes is S / 240 keys with one row each. It is filled, then {rows:,} records over random known keys come \
 every {interval}. {workers} workers, {cores} cores. A checkpoint every {every} s, into {kind}{links}. total: from kill -9 \
-to the end of the next epoch (Spark: batch; Flink: row at the sink). All that runs is on one host: only the store may be \
-behind a link. store, all lost: kill -9 of every process, local files removed, and all of it started again at once with the \
-newest checkpoint: Ferry by `ferry run` with restoreFrom=latest (total from its start), Spark's driver (local mode: it is \
-all there is; RocksDB state store with changelog checkpointing), Flink's cluster and the job with savepointPath (RocksDB, \
-incremental checkpoints). store, one worker lost: of Flink, one of {workers} task managers with slots to spare on the \
-others; total to the row after the longest silence. Ferry, in-sync replica: a worker is killed, with 1 replica. own files: \
-an instance is killed, without replicas, and comes back. Parts: Ferry's fetching and loading from the store as the slowest \
-instance logs them, scheduling is all the rest (processes, plans, the first epoch); from replica and own files scheduling \
-ends when the groups are known, or the instance is up, and they fetch nothing and map their files. Spark: scheduling until \
-the query has started; loading has fetching in it: the load of the state as the first batch says (sum over partitions, \
-divided by the number of cores). Flink: fetching and loading as its own traces say (DownloadStateDurationMs, \
-RestoreStateDurationMs, the slowest task), scheduling is the rest. Flink tuned: heartbeats of 500 ms, a timeout of 3 s, one \
-failure is enough, restart after 100 ms, and local recovery."""
+to the end of the next epoch (Spark: batch; Flink: the first row of the last of its sinks). All that runs is on one host: \
+only the store may be behind a link. store, all lost: kill -9 of every process, local files removed, and all of it started \
+again at once with the newest checkpoint: Ferry by `ferry run` with restoreFrom=latest (total from its start), Spark's \
+driver (local mode: it is all there is; RocksDB state store with changelog checkpointing), Flink's cluster and the job \
+with savepointPath (RocksDB, incremental checkpoints). store, one worker lost: of Flink, one of {workers} task managers \
+with slots to spare on the others. Ferry, in-sync replica: a worker is killed, with 1 replica. own files: an instance is \
+killed, without replicas, and comes back. Parts: Ferry's fetching and loading from the store as the slowest instance logs \
+them, scheduling is all the rest (processes, plans, the first epoch); from replica and own files scheduling ends when the \
+groups are known, or the instance is up, and they fetch nothing and map their files. Spark: scheduling until the query has \
+started; loading has fetching in it: the load of the state as the first batch says (sum over partitions, divided by the \
+number of cores). Flink: fetching and loading as its own traces say (DownloadStateDurationMs, RestoreStateDurationMs, the \
+slowest task), scheduling is the rest. Flink tuned: heartbeats of 500 ms, a timeout of 3 s, one failure is enough, restart \
+after 100 ms, and local recovery."""
 
 PARTS = ("total", "scheduling", "fetching", "loading")
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ HOME = ROOT / "build" / "flink"
 VERSION = "2.3.0"
 LIBRARIES = f"apache-flink-libraries=={VERSION}"
 SETTLE_SECONDS = 2.0
-"""Output without a silence, after which a recovery is over."""
+"""After the last sink has put something out: traces come by then."""
 
 FAST = {
     "heartbeat.interval": "500 ms", "heartbeat.timeout": "3 s", "heartbeat.rpc-failure-threshold": "1",
@@ -54,7 +53,7 @@ class FlinkCase:
             self.rest = f"http://127.0.0.1:{one.getsockname()[1]}"
         self.managers: list[subprocess.Popen[bytes]] = []
         self.master: subprocess.Popen[bytes] | None = None
-        self.job, self.restored = "", 0.0
+        self.job = ""
 
     def measure(self) -> None:
         """Fill, then loss after loss."""
@@ -190,9 +189,7 @@ class FlinkCase:
         victim, logs, at = self._busy(), self._logs(), time.time()
         os.killpg(self.managers[victim].pid, signal.SIGKILL)
         self.managers[victim].wait()
-        self._until(lambda: self._restored(at), "output after the kill of a task manager")
-        times = [t for t in self._outputs() if t >= at - 1]
-        back = max(pairwise(times), key=lambda pair: pair[1] - pair[0])[1]
+        back = self._back(at, "the kill of a task manager")
         self._add(ONE, repeat, back - at, logs)
         self.managers[victim] = self._process(MANAGER)
         self._until(lambda: self._get("/overview")["slots-total"] >= 2 * self.a.workers, "slots")
@@ -207,8 +204,7 @@ class FlinkCase:
         (self.work / "tmp").mkdir()
         self._launch()
         self._submit(savepointPath=newest)
-        self._until(lambda: self._restored(at), "output after the kill of everything")
-        back = next(t for t in self._outputs() if t > self.restored)
+        back = self._back(at, "the kill of everything")
         self._add(STORE, repeat, back - at, logs)
 
     def _logs(self) -> dict[Path, int]:
@@ -240,19 +236,21 @@ class FlinkCase:
                         return index
         raise RunFailed(f"Flink: no task manager listens at {port}")
 
-    def _restored(self, at: float) -> bool:
-        """It runs again, was restored after `at`, and has put something out for a while."""
-        restored = self._get(f"/jobs/{self.job}/checkpoints")["latest"]["restored"]
-        if restored is None or restored["restore_timestamp"] / 1000 < at:
-            return False
-        self.restored = restored["restore_timestamp"] / 1000
-        after = [t for t in self._outputs() if t > self.restored]
-        return bool(after) and after[-1] - after[0] > SETTLE_SECONDS
+    def _back(self, at: float, what: str) -> float:
+        """When the last of all sinks that were opened since has put something out."""
+        self._until(lambda: len(self._first_rows(at)) == self.a.workers, f"output of all tasks after {what}")
+        time.sleep(SETTLE_SECONDS)
+        return max(self._first_rows(at).values())
 
-    def _outputs(self) -> list[float]:
-        """When rows came to the sinks, in 5 ms."""
-        words = (line.split() for file in (self.work / "out").glob("*.txt") for line in file.read_text().splitlines())
-        return sorted(int(w[0]) / 1000 for w in words if len(w) == 3)
+    def _first_rows(self, at: float) -> dict[str, float]:
+        """By subtask: when its newest sink, if it was opened since, wrote first; in 5 ms."""
+        found = {}
+        for file in sorted((self.work / "out").glob("*.txt")):
+            opened, subtask, _ = file.stem.split("-")
+            words = file.read_text().split(maxsplit=3)
+            if int(opened) / 1000 >= at and len(words) >= 3:
+                found[subtask] = int(words[0]) / 1000
+        return found
 
 
 MASTER, MANAGER = "entrypoint.StandaloneSessionClusterEntrypoint", "taskexecutor.TaskManagerRunner"
