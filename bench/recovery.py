@@ -143,8 +143,8 @@ def main() -> int:
         with work_directory("recovery") as work:
             bench = RecoveryBench(a, work, console)
             bench.run()
-    except KeyboardInterrupt:
-        return 130
+    except (KeyboardInterrupt, SystemExit):
+        code = 130  # What was measured until then is written.
     except RunFailed as failed:
         console.print(f"failed: {failed}", style="red", markup=False)
         code = 1

@@ -46,7 +46,7 @@ class FlinkCase:
     def __init__(self, bench: Bench, gigabytes: float, system: str) -> None:
         self.a, self.bench, self.gigabytes, self.store = bench.a, bench, gigabytes, bench.store()
         self.keys, self.system = int(gigabytes * 1e9 / PAYLOAD), system
-        self.work = bench.work / system
+        self.work = bench.work / f"{system}-{gigabytes:g}"
         self.home = installed(self.a.flink)
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))

@@ -25,7 +25,7 @@ class SparkCase:
     def __init__(self, bench: Bench, gigabytes: float) -> None:
         a, store = bench.a, bench.store()
         self.a, self.bench, self.gigabytes, self.keys = a, bench, gigabytes, int(gigabytes * 1e9 / PAYLOAD)
-        self.work = bench.work / "spark"
+        self.work = bench.work / f"spark-{gigabytes:g}"
         conf: dict[str, Any] = {
             "tuned_files": False, "keys": self.keys, "rows": a.rows, "cores": a.cores, "partitions": a.workers,
             "interval": f"{a.interval.removesuffix('ms')} milliseconds", "checkpoint": f"{store.location}/spark",
