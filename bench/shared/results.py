@@ -102,6 +102,13 @@ def draw(file: Path, title: str, panels: Sequence[Panel]) -> None:
     for axis in figure.axes[len(panels) :]:
         axis.set_visible(False)
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    alike = len({tuple(panel.series) for panel in panels}) == 1
+    for axis in figure.axes[: 1 if alike else len(panels)]:
+        handles, names = axis.get_legend_handles_labels()
+        if alike:  # Beside the panels, where it covers none of their bars.
+            figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, fontsize=7)
+        else:
+            axis.legend(handles, names, frameon=False, fontsize=7)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
 
@@ -141,7 +148,6 @@ def _panel(axis: Any, panel: Panel) -> None:
     axis.set_axisbelow(True)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
-    axis.legend(frameon=False, fontsize=7)
 
 
 def _short(value: float) -> str:
