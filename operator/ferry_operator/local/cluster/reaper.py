@@ -47,8 +47,11 @@ def end_group(pid: int) -> None:
 
 
 def end_tagged(prefix: str) -> None:
-    """Kill all that is tagged, until a look finds nothing: a killed process cannot fork, so this ends."""
-    while pids := tagged(prefix):
+    """Kill all that is tagged, until two looks find nothing: a killed process cannot fork, so this ends."""
+    looks = 0
+    while looks < 2:  # what is just being executed has no environment for a moment
+        pids = tagged(prefix)
+        looks = 0 if pids else looks + 1
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
