@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections import Counter
 
 import pytest
@@ -239,10 +239,24 @@ def test_the_lower_bound_knows_that_items_are_not_cut() -> None:
     assert sorted(Counter(pack([1, 1], [3, 3, 2, 2, 2])).values()) == [2, 3]
 
 
-def test_a_thousand_vnodes_are_planned_in_time() -> None:
-    loads = [Load(1 + v * 7919 % 101, 1 + v * 104729 % 97) for v in range(1024)]
-    two = plan(slots_of(2), loads, [None] * 1024, 1)
-    begin = time.process_time()
-    plan(slots_of(16), loads, two, 1)
-    # It takes 50 ms; the rest is for a busy machine.
-    assert time.process_time() - begin < 0.5
+def calls_to_plan(vnodes: int) -> int:
+    """How many functions are called to plan so many virtual nodes from 2 workers to 16: a clock would say who else computes."""
+    loads = [Load(1 + v * 7919 % 101, 1 + v * 104729 % 97) for v in range(vnodes)]
+    two = plan(slots_of(2), loads, [None] * vnodes, 1)
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        plan(slots_of(16), loads, two, 1)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_the_work_of_a_plan_grows_with_its_virtual_nodes_and_no_faster() -> None:
+    few, many = calls_to_plan(256), calls_to_plan(1024)
+    assert many < 5 * few and many < 600_000
