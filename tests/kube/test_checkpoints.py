@@ -84,6 +84,7 @@ def server(cluster: Cluster, tmp_path: Path) -> Iterator[S3Server]:
     one.kill()
 
 
+@pytest.mark.long
 def test_an_s3_is_away_and_then_all_pods_are(
     ferry: Installation, server: S3Server, times: Times, tmp_path: Path
 ) -> None:
