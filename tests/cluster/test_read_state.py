@@ -20,7 +20,7 @@ EVENTS, EPOCH = 1_200_000, 20_000
 
 ARGS: dict[str, Any] = {"seed": 89, "rate": 1000, "group": 1000, "delay_prob": 0.01}
 
-MINUTE, SLIDE, GAP = 60_000, 10_000, 10_000
+MINUTE, SLIDE = 60_000, 10_000
 
 JOINED = """SELECT id AS key, ts // 60000 * 60000 AS slice, 'left' AS side, seq, NULL, NULL FROM person WHERE {open}
     UNION ALL SELECT seller, ts // 60000 * 60000, 'right', NULL, id, reserve FROM auction WHERE {open}"""
@@ -46,6 +46,16 @@ def best_bids(read: Any) -> pa.Table:
     """Of auctions that are open; others wait for their auction to come."""
     bids = read("winners", table="bid").select(["id", "seq", "price", "ts", "bidder"])
     return bids.join(read("winners", table="auction").select(["id"]), "id", join_type="inner")
+
+
+def manifests(location: Path) -> list[Path]:
+    """The files of the checkpoints, the oldest first."""
+    return sorted(location.glob("states/manifests/*.json"))
+
+
+def epoch_of(manifest: Path) -> int:
+    """The last one whose changes are in it."""
+    return int(json.loads(manifest.read_text())["commit_id"][0][0])
 
 
 def check(manifest: dict[str, Any], data: Path, read: Any) -> dict[str, int]:
@@ -96,11 +106,18 @@ def test_the_state_of_every_kind_is_read_while_the_job_runs(tmp_path: Path) -> N
     running = runner.start(file, tmp_path, EVENTS, at=["epoch=3:ingest workers=3", "epoch=6:commit kill-instance=0.0"])
     try:
         queries.generate_input("nexmark", EVENTS, ARGS, data)
-        running.await_that(lambda: max(runner.manifests(location), default=0) >= 4, "four checkpoints", 120)
+        running.await_that(
+            lambda: max(map(epoch_of, manifests(location)), default=0) > 7, "a checkpoint of epoch 8", 120
+        )
         assert running.process.poll() is None, (tmp_path / "stderr").read_text()[-3000:]
-        for file in sorted(location.glob("states/manifests/*.json"))[1:]:
-            manifest = json.loads(file.read_text())
-            sizes = check(manifest, data, partial(ferry.read_state, str(location), job="states", checkpoint=str(file)))
+        found = manifests(location)  # of state that has moved, too, and of a leader that was a copy
+        for file in found[1:]:
+            sizes = check(
+                json.loads(file.read_text()),
+                data,
+                partial(ferry.read_state, str(location), job="states", checkpoint=str(file)),
+            )
             assert min(sizes.values()) > 10, sizes
+        assert epoch_of(found[-1]) > 7 and len(found) > 2
     finally:
         runner.lose_everything(running)
