@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.kube.clusters import Cluster, Lab
-from tests.kube.installation import CHART, PACE, Installation, Job, installed_ferry
+from tests.kube.installation import CHART, MOUNT, PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until
 from tests.kube.prometheus import Prometheus, Series, filled, token
 from tests.unit.charts import alerts, dashboards, queries
@@ -27,6 +27,7 @@ NOTHING: dict[str, str] = {
     "jobs / Records too late, or set aside / A": "the input is in order",
     "jobs / Records too late, or set aside / B": "every record is well-formed",
     "state / Instances / B": "no instance dies without its pod",
+    "state / Durable checkpoint: late / A": "none is late",
     "operator / Jobs that wait / A": "one job seldom waits",
     "operator / Oldest in the queue / A": "one job seldom waits",
     "operator / API requests refused or failed / A": "few are, and these may come before the first scrape",
@@ -75,7 +76,8 @@ def story(ferry: Installation, lab: Lab) -> Iterator[Story]:
     begin = time.time()
     # Copies take some epochs, so that it is seen how far behind they are.
     slowly = {"bandwidth": "256Ki"}
-    job = ferry.start(ferry.job("seen", events=50_000_000, epoch=PACE, handover=slowly))
+    kept = {"checkpoint": {"location": f"{MOUNT}/checkpoints", "every": "2s"}}
+    job = ferry.start(ferry.job("seen", events=50_000_000, epoch=PACE, handover=slowly, state=kept))
     try:
         with Prometheus(lab, ferry.kubectl, monitors(ferry), CHART / "alerts.yaml", directory) as prometheus:
             job.until_workers(2, 240.0)
