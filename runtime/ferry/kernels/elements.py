@@ -51,8 +51,9 @@ def write_bytes(offsets: Ints, data: Bytes, valid: Flags, tag: int, position: In
         out[p] = tag
         for b in range(4):
             out[p + 1 + b] = np.uint8((length >> (8 * b)) & 255)
+        into, text = out[p + 5 : p + 5 + length], data[begin : begin + length]
         for q in range(length):
-            out[p + 5 + q] = data[begin + q]
+            into[q] = text[q]
         position[i] = p + 5 + length
 
 
@@ -100,7 +101,8 @@ def read_bytes(data: Bytes, tag: int, position: Ints) -> tuple[Ints, Bytes, Flag
     for i in range(rows):
         p, o = position[i] + 5, offsets[i]
         length = offsets[i + 1] - o
+        into, text = out[o : o + length], data[p : p + length]
         for q in range(length):
-            out[o + q] = data[p + q]
+            into[q] = text[q]
         position[i] = p + length if valid[i] else p - 4
     return offsets, out, valid

@@ -48,12 +48,17 @@ def hash_bytes(offsets: Ints, data: Bytes) -> Hashes:
         begin, end = offsets[i], offsets[i + 1]
         h = _mix(np.uint64(end - begin))
         p = begin
-        while p < end:
+        while p + 8 <= end:
+            eight = data[p : p + 8]
             word = np.uint64(0)
-            stop = min(p + 8, end)
-            for q in range(p, stop):
-                word |= np.uint64(data[q]) << np.uint64(8 * (q - p))
+            for q in range(8):  # A loop of a known length becomes one move.
+                word |= np.uint64(eight[q]) << np.uint64(8 * q)
             h = _mix(h ^ word)
             p += 8
+        if p < end:
+            word = np.uint64(0)
+            for q in range(p, end):
+                word |= np.uint64(data[q]) << np.uint64(8 * (q - p))
+            h = _mix(h ^ word)
         out[i] = h
     return out
