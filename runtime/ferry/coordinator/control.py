@@ -156,7 +156,7 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
         ),
         ("ferry_checkpoint_delayed", "1 while a durable checkpoint is late or fails", lambda: float(metrics.is_late())),
         ("ferry_checkpoint_bytes", "That the last durable checkpoint has written", lambda: kept().bytes),
-        ("ferry_checkpoint_total_bytes", "That a restore from it reads", lambda: kept().total_bytes),
+        ("ferry_checkpoint_total_bytes", "That a restore from it reads, at most", lambda: kept().total_bytes),
         ("ferry_watermark_lag_seconds", "Event time behind the clock", lambda: metrics.watermark_lag(machine)),
     ]
     for name, text, read in gauges:

@@ -19,9 +19,13 @@ def read_checkpoint(url: str, vnodes: Iterable[int]) -> Iterator[tuple[StoredFil
     """
     shelf = Shelf.at(url)
     wanted = dict.fromkeys(vnodes)
-    for chain in shelf.find(url).chains:
-        mine = np.array([v for v in chain.vnodes if v in wanted], np.int64)
-        if mine.size:
-            for file in reversed(chain.files):
-                for batch in read_parts(shelf.location, file, mine):
-                    yield file, batch
+    mine = [(chain.files, [v for v in chain.vnodes if v in wanted]) for chain in shelf.find(url).chains]
+    # Chains of one leader end with the same changes: of all that name a file as their last but k, it is read once.
+    for k in range(max((len(files) for files, chosen in mine if chosen), default=0)):
+        named: dict[StoredFile, list[int]] = {}
+        for files, chosen in mine:
+            if chosen and len(files) > k:
+                named.setdefault(files[-1 - k], []).extend(chosen)
+        for file, chosen in named.items():
+            for batch in read_parts(shelf.location, file, np.array(chosen, np.int64)):
+                yield file, batch

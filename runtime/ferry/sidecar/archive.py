@@ -28,7 +28,7 @@ from ferry.durable.location import Location
 from ferry.kernels import columns
 from ferry.protocol.instance.io import WriteCheckpoint
 from ferry.sidecar.scans import Allowance, begun
-from ferry.sidecar.shadows import FrozenChanges, Shadows
+from ferry.sidecar.shadows import FrozenChanges, Shadows, bytes_by_vnode
 from ferry.sidecar.uploads import Scan, Uploads
 from ferry.store.state import State
 
@@ -38,7 +38,13 @@ WAITING_CHUNKS = 16
 """Of a scan, that wait for the store."""
 
 REBASE_BYTES = 16 * 1024 * 1024
-"""FrozenChanges of fewer bytes never make a new scan worth while."""
+"""Changes of fewer bytes never make a new scan worth while."""
+
+FILE_BYTES = 512 * 1024
+"""What a reader of a file could have read instead of asking for it: many small changes are not little to read."""
+
+REBASE_SHARE = 1 / 8
+"""Of the changes that there may be: a scan anew makes do with those that have most of them."""
 
 LOOK_SECONDS = 0.05
 """Between two looks whether a checkpoint that came too early may be asked for again."""
@@ -144,7 +150,9 @@ class Archiver:
         return [*dict.fromkeys(self._of.values()), *([self._next[0]] if self._next is not None else [])]
 
     def _scan(self, vnodes: Sequence[int]) -> Scan:
-        scan = Scan(begun(self._states, np.array(sorted(vnodes), np.int64)), self._epoch, self._number)
+        chosen = np.array(sorted(vnodes), np.int64)
+        sizes = bytes_by_vnode(self._states, self._virtual_nodes)
+        scan = Scan(begun(self._states, chosen), self._epoch, self._number, sizes)
         self._scans.append(scan)
         return scan
 
@@ -217,13 +225,26 @@ class Archiver:
         return bool(lost)
 
     def _rebase(self) -> None:
-        """Where a restore would read more than twice the state, begin another scan."""
-        if self._next is not None:
+        """Where a restore would read more than twice the state, scan anew what has changed most.
+
+        Not all at once: what changes evenly is then scanned once while it changes twice, and no checkpoint has a large scan.
+        """
+        if self._next is not None or not self._of:
             return
-        changed = sum(file.bytes for one in self._changes for file in one.files or ())
-        scanned = sum(file.bytes for scan in self._used() for file in scan.files or ())
-        if changed > max(scanned, REBASE_BYTES):
-            self._next = self._scan(list(self._of)), dict(self._of)
+        vnodes = np.array([*self._of], np.int64)
+        scans = [*self._of.values()]
+        scanned = np.array([scan.sizes[v] for v, scan in self._of.items()])
+        changed = np.zeros(vnodes.size)
+        for one in self._changes:
+            if one.sizes is not None:
+                named = np.array([one.number >= scan.first for scan in scans])
+                changed += named * (one.sizes[vnodes] + FILE_BYTES / vnodes.size)
+        most = max(int(scanned.sum()), REBASE_BYTES)
+        if changed.sum() > most:
+            order = np.argsort(-changed / np.maximum(scanned, 1), kind="stable")
+            rest = changed.sum() - np.cumsum(changed[order])
+            chosen = order[: 1 + int(np.argmax(rest <= (1 - REBASE_SHARE) * most))].tolist()
+            self._next = self._scan(vnodes[chosen].tolist()), {int(vnodes[i]): scans[i] for i in chosen}
 
     def pump(self) -> bool:
         """Read a chunk of a scan; False when there was none to read, or the store has to catch up."""

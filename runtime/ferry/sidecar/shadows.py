@@ -48,6 +48,8 @@ class FrozenChanges:
     """some of them are not here: no chain may have them"""
     files: list[StoredFile] | None = None
     """in the store"""
+    sizes: Ints | None = None
+    """bytes of each virtual node, as they are kept here; once it is frozen"""
 
     def chunks(self, operator: int, virtual_nodes: int) -> Iterator[pa.RecordBatch]:
         """What was applied to a shadow, each key once."""
@@ -59,6 +61,11 @@ class FrozenChanges:
         self.shadows.clear()
         if self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def bytes_by_vnode(states: Sequence[State], virtual_nodes: int) -> Ints:
+    """Of all operators together."""
+    return np.sum([np.zeros(virtual_nodes, np.int64), *(state.statistics()["bytes"] for state in states)], axis=0)
 
 
 class _Delta(NamedTuple):
@@ -159,6 +166,7 @@ class Shadows:
                     case FrozenChanges():
                         self._release(now, _Release(item.epoch, item.watermarks))
                         item.directory, item.shadows, item.lost = now.directory, now.shadows, now.lost
+                        item.sizes = bytes_by_vnode(item.shadows, self._virtual_nodes)
                         now = FrozenChanges(-1, -1, (), lost=now.lost)
                         self._frozen(item)
                     case _ if not now.lost:
