@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -10,6 +12,9 @@ import pyarrow as pa
 from ferry.contract.manifest import StoredFile
 from ferry.durable.parts import read_parts
 from ferry.durable.shelf import Shelf
+
+AHEAD_PARTS = 16
+"""Are fetched while others are loaded: who reads waits for the store, who loads for the processor."""
 
 
 def read_checkpoint(url: str, vnodes: Iterable[int]) -> Iterator[tuple[StoredFile, pa.RecordBatch]]:
@@ -29,3 +34,30 @@ def read_checkpoint(url: str, vnodes: Iterable[int]) -> Iterator[tuple[StoredFil
         for file, chosen in named.items():
             for batch in read_parts(shelf.location, file, np.array(chosen, np.int64)):
                 yield file, batch
+
+
+def ahead(parts: Iterator[tuple[StoredFile, pa.RecordBatch]]) -> Iterator[tuple[StoredFile, pa.RecordBatch]]:
+    """The same, fetched on a thread that is some parts ahead; it ends with whoever reads. Raises what `parts` does."""
+    found: queue.Queue[tuple[StoredFile, pa.RecordBatch] | BaseException | None] = queue.Queue(AHEAD_PARTS)
+    over = threading.Event()
+
+    def fetch() -> None:
+        try:
+            for part in parts:
+                found.put(part)
+                if over.is_set():
+                    return
+            found.put(None)
+        except BaseException as error:
+            found.put(error)
+
+    threading.Thread(target=fetch, name="fetch", daemon=True).start()
+    try:
+        while (item := found.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        over.set()
+        while not found.empty():  # Whoever fetches may wait for room.
+            found.get()

@@ -25,7 +25,7 @@ from ferry.contract.errors import Bug, FerryError, RowsGone
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.location import Location
-from ferry.durable.reading import read_checkpoint
+from ferry.durable.reading import ahead, read_checkpoint
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
 from ferry.protocol.instance import machine as core
@@ -334,7 +334,7 @@ class Data:
                 # Another restore may have loaded others before it was cut short.
                 for state in self.states:
                     state.drop(np.arange(self.virtual_nodes))
-                for file, batch in read_checkpoint(url, effect.vnodes):
+                for file, batch in ahead(read_checkpoint(url, effect.vnodes)):
                     self._alive()
                     fetched = time.monotonic()
                     self.states[file.operator].apply_absent(batch)
