@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from ferry.contract.manifest import StoredFile
 from ferry.contract.errors import Unreachable
+from ferry.contract.manifest import StoredFile
 from ferry.durable.reading import AHEAD_PARTS, ahead
 
 FILE = StoredFile("f", 1, 1, 0, "scan", 0, 1)
