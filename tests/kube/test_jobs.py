@@ -132,6 +132,7 @@ def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     times("delete of a finished job", job.delete())
 
 
+@pytest.mark.long
 def test_a_node_dies_and_the_driver_is_deleted(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:

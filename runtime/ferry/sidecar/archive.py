@@ -43,6 +43,9 @@ REBASE_BYTES = 16 * 1024 * 1024
 FILE_BYTES = 512 * 1024
 """What a reader of a file could have read instead of asking for it: many small changes are not little to read."""
 
+FILES_MAX = 512
+"""Of one operator, in a chain of even changes: manifests name them all."""
+
 REBASE_SHARE = 1 / 8
 """Of the changes that there may be: a scan anew makes do with those that have most of them."""
 
@@ -117,6 +120,8 @@ class Archiver:
         """the last one of which something was done here"""
         self._changes: list[FrozenChanges] = []
         """Frozen, and in some chain."""
+        self._changed = np.zeros(virtual_nodes)
+        """Bytes of all changes that ever were frozen, by virtual node; and what it costs to read their files."""
         self._lock = threading.Lock()
         self._request: PendingAnswer | None = None
         self._later: WriteCheckpoint | None = None
@@ -149,9 +154,16 @@ class Archiver:
     def _used(self) -> list[Scan]:
         return [*dict.fromkeys(self._of.values()), *([self._next[0]] if self._next is not None else [])]
 
+    def _by_scan(self) -> dict[Scan, list[int]]:
+        found: dict[Scan, list[int]] = {}
+        for v, scan in self._of.items():
+            found.setdefault(scan, []).append(v)
+        return found
+
     def _scan(self, vnodes: Sequence[int]) -> Scan:
         chosen = np.array(sorted(vnodes), np.int64)
-        sizes = bytes_by_vnode(self._states, self._virtual_nodes)
+        sizes = np.zeros(self._virtual_nodes, np.int64)
+        sizes[chosen] = bytes_by_vnode(self._states, self._virtual_nodes)[chosen]
         scan = Scan(begun(self._states, chosen), self._epoch, self._number, sizes)
         self._scans.append(scan)
         return scan
@@ -183,6 +195,7 @@ class Archiver:
             self._later = asked
             return
         self._later = None
+        self._count_changes()
         if self._next is not None and (self._next[0].files is not None or self._next[0].failed):
             scan, replaced = self._next
             if not scan.failed:
@@ -192,12 +205,9 @@ class Archiver:
         self._number += 1
         first = min((scan.first for scan in self._used()), default=changes.number)
         self._changes = [one for one in (*self._changes, changes) if one.number >= first or one.files is None]
-        vnodes: dict[Scan, list[int]] = {}
-        for v, scan in self._of.items():
-            vnodes.setdefault(scan, []).append(v)
         groups = [
             ChainInMaking(scan, mine, [one for one in self._changes if one.number >= scan.first])
-            for scan, mine in vnodes.items()
+            for scan, mine in self._by_scan().items()
         ]
         with self._lock:
             self._request = PendingAnswer(asked, groups)
@@ -229,22 +239,32 @@ class Archiver:
 
         Not all at once: what changes evenly is then scanned once while it changes twice, and no checkpoint has a large scan.
         """
-        if self._next is not None or not self._of:
+        if self._next is not None:
             return
         vnodes = np.array([*self._of], np.int64)
-        scans = [*self._of.values()]
-        scanned = np.array([scan.sizes[v] for v, scan in self._of.items()])
-        changed = np.zeros(vnodes.size)
-        for one in self._changes:
-            if one.sizes is not None:
-                named = np.array([one.number >= scan.first for scan in scans])
-                changed += named * (one.sizes[vnodes] + FILE_BYTES / vnodes.size)
-        most = max(int(scanned.sum()), REBASE_BYTES)
+        scanned, changed = np.zeros((2, self._virtual_nodes))
+        for scan, mine in self._by_scan().items():
+            assert scan.before is not None
+            scanned[mine] = scan.sizes[mine]
+            changed[mine] = self._changed[mine] - scan.before[mine]
+        most = max(scanned.sum(), REBASE_BYTES)
         if changed.sum() > most:
-            order = np.argsort(-changed / np.maximum(scanned, 1), kind="stable")
+            order = vnodes[np.argsort(-changed[vnodes] / np.maximum(scanned[vnodes], 1), kind="stable")]
             rest = changed.sum() - np.cumsum(changed[order])
             chosen = order[: 1 + int(np.argmax(rest <= (1 - REBASE_SHARE) * most))].tolist()
-            self._next = self._scan(vnodes[chosen].tolist()), {int(vnodes[i]): scans[i] for i in chosen}
+            self._next = self._scan(chosen), {v: self._of[v] for v in chosen}
+
+    def _count_changes(self) -> None:
+        """What was frozen is in the store; scans that were begun since then have all of it."""
+        scans = self._used()
+        file_bytes = max(FILE_BYTES, sum(int(scan.sizes.sum()) for scan in scans) / FILES_MAX)
+        for one in self._changes:
+            if one.sizes is not None:
+                self._changed += one.sizes + file_bytes / max(len(self._of), 1)
+                one.sizes = None
+        for scan in scans:
+            if scan.before is None:
+                scan.before = self._changed.copy()
 
     def pump(self) -> bool:
         """Read a chunk of a scan; False when there was none to read, or the store has to catch up."""

@@ -49,7 +49,7 @@ class FrozenChanges:
     files: list[StoredFile] | None = None
     """in the store"""
     sizes: Ints | None = None
-    """bytes of each virtual node, as they are kept here; once it is frozen"""
+    """bytes of each virtual node, as they are kept here: once it is frozen, until they are counted"""
 
     def chunks(self, operator: int, virtual_nodes: int) -> Iterator[pa.RecordBatch]:
         """What was applied to a shadow, each key once."""

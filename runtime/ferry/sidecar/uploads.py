@@ -20,7 +20,7 @@ from ferry.contract.errors import Unreachable
 from ferry.contract.manifest import StoredFile, file_name
 from ferry.durable.location import Location
 from ferry.durable.parts import PartWriter
-from ferry.kernels.grouping import Ints
+from ferry.kernels.grouping import Floats, Ints
 from ferry.sidecar.scans import Chunks
 from ferry.sidecar.shadows import FrozenChanges
 
@@ -40,6 +40,8 @@ class Scan:
     """the number of the changes that were collected when it began"""
     sizes: Ints
     """bytes of each virtual node, as they are kept here, when it began"""
+    before: Floats | None = None
+    """of each virtual node, those of the changes that were collected before it began"""
     ended: bool = False
     """all of it was read"""
     failed: bool = False

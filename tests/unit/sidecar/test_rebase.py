@@ -93,6 +93,7 @@ def everything(number: int) -> Sequence[int]:
 def test_what_is_written_and_what_is_read(pattern: Pattern, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "REBASE_BYTES", 0)
     monkeypatch.setattr(archive, "FILE_BYTES", 0)
+    monkeypatch.setattr(archive, "FILES_MAX", 1 << 30)
     monkeypatch.setattr(archive, "LOOK_SECONDS", 0.0)
     one, known = Leader(tmp_path), dict[str, int]()
     one.change(range(KEYS))
@@ -108,3 +109,17 @@ def test_what_is_written_and_what_is_read(pattern: Pattern, tmp_path: Path, monk
     written = (sum(known.values()) - first) / sum(changed[15:])
     assert written < 1.65, "each change, and a scan of what was changed twice"
     assert max(read) <= 2 * KEYS + 2 * max(changed), "between two checkpoints it may be more"
+
+
+def test_however_little_changes_a_manifest_names_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(archive, "REBASE_BYTES", 0)
+    monkeypatch.setattr(archive, "FILE_BYTES", 0)
+    monkeypatch.setattr(archive, "FILES_MAX", 8)
+    one = Leader(tmp_path)
+    one.change(range(KEYS))
+    for number in range(1, 41):
+        one.change([number])
+        chains = one.checkpoint(number)
+        assert max(len(chain.files) for chain in chains) <= 2 * 8 + 4
+    assert sum(rows.size for rows in one.read(chains)) <= KEYS + 40
