@@ -20,7 +20,8 @@ from ferry.contract.errors import SpecRefused, StateUnavailable, Superseded, Unr
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
-from ferry.registry import Access, ApiJournal, api_journal
+from ferry.registry import api_journal
+from ferry.registry.api_journal import Access, ApiJournal
 from ferry_operator.kube.manifests import objects
 from tests.kube.kubectl import Document, Kubectl, wait_until
 from tests.kube.operators import job

@@ -34,7 +34,8 @@ from ferry.driver.keeper import Keeper
 from ferry.driver.orders import Halted, Stopped, next_order
 from ferry.driver.restoring import Restoring
 from ferry.protocol import coordinator as core
-from ferry.registry import Access, ApiJournal, JobRegistry, JournalStore, RedisJournal
+from ferry.registry import JobRegistry, JournalStore, RedisJournal
+from ferry.registry.api_journal import Access, ApiJournal
 from ferry.spark import compile
 from ferry.spark.source import SLOTS, splits_source
 from ferry.spark.splits import WHOLE, Splits

@@ -2,11 +2,12 @@
 
 The only importer of redis in the runtime, and the only room that talks to the API server of Kubernetes. Every failure of
 either is `Unreachable`: the caller decides what waits. Data never goes through them. Imports contract only.
+
+`api_journal` is for drivers alone: others begin sooner without its client of HTTP (0.2 s).
 """
 
-from ferry.registry.api_journal import Access, ApiJournal
 from ferry.registry.journal import JournalStore, RedisJournal
 from ferry.registry.registry import Changes, Claim, JobRegistry
 from ferry.registry.roll import Roll
 
-__all__ = ["Access", "ApiJournal", "Changes", "Claim", "JobRegistry", "JournalStore", "RedisJournal", "Roll"]
+__all__ = ["Changes", "Claim", "JobRegistry", "JournalStore", "RedisJournal", "Roll"]
