@@ -30,7 +30,7 @@ from ferry.contract.addresses import netloc
 from ferry.contract.certificates import issue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import SYNCING, RunSettings
-from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.contract.errors import Exhausted, SpecRefused, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, InstanceId
 from ferry.contract.tickets import Judge, ReadTicket, Right
@@ -45,6 +45,7 @@ from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics
 from ferry.sidecar.peers import Peers
+from ferry.sidecar.rehearsal import rehearse
 from ferry.store.lock import DirectoryLock
 from ferry.system import user_module
 
@@ -111,6 +112,8 @@ class Node:
         """Open the state, tell Redis where this instance is, and serve until SIGTERM."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with suppress(OSError, Exhausted):  # On a full disk an instance comes up more slowly.
+            rehearse(self.dir / "rehearsal")
         descriptors = self._wait_for_shapes()
         if descriptors is None:
             return 0
