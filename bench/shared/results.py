@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ COLORS = {
     ("Ferry, usual",): "#b9c2ca",
     ("Spark", "Spark, repartition", "Spark, driver"): "#d9822b",
 }
-MORE = ("#2a7f62", "#6b4fa0", "#c0392b", "#8a8f94", "#f2b544", "#4aa3c7")
+MORE = ("#2a7f62", "#6b4fa0", "#c0392b", "#8a8f94", "#f2b544", "#4aa3c7", "#d98880", "#34495e", "#a3c585", "#e08e45")
 
 
 def draw(file: Path, title: str, panels: Sequence[Panel]) -> None:
@@ -114,7 +115,7 @@ def draw(file: Path, title: str, panels: Sequence[Panel]) -> None:
 
 
 def _panel(axis: Any, panel: Panel) -> None:
-    colors = iter(MORE)
+    colors = cycle(MORE)
     width = 0.8 / max(len(panel.series), 1)
     at = range(len(panel.labels))
     for number, (name, values) in enumerate(panel.series.items()):
