@@ -112,8 +112,6 @@ class Node:
         """Open the state, tell Redis where this instance is, and serve until SIGTERM."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with suppress(OSError, Exhausted):  # On a full disk an instance comes up more slowly.
-            rehearse(self.dir / "rehearsal")
         descriptors = self._wait_for_shapes()
         if descriptors is None:
             return 0
@@ -197,6 +195,7 @@ class Node:
         os._exit(ExitCode.SUPERSEDED)
 
     def _wait_for_shapes(self) -> list[OperatorDescriptor] | None:
+        rehearsed = False
         while not self._stop.is_set():
             try:
                 descriptors = self._registry.descriptors()
@@ -204,6 +203,10 @@ class Node:
                 descriptors = None
             if descriptors:
                 return descriptors
+            if not rehearsed:  # One that comes back to a job that runs does not wait for it.
+                rehearsed = True
+                with suppress(OSError, Exhausted):  # On a full disk the first epochs take longer.
+                    rehearse(self.dir / "rehearsal")
             self._stop.wait(0.05)
         return None
 
