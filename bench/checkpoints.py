@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bench.parts.checkpoints.report import WITHOUT, Report
 from bench.parts.checkpoints.written import Written
 from bench.shared import bigstate
 from bench.shared.ferry_job import RESULTS, FerryJob, RunFailed, job_document, work_directory
+from bench.shared.links import links
 from bench.shared.processes import Watch
 from bench.shared.results import Results
 from bench.shared.store import FOLDER, S3, Store, store
@@ -57,7 +59,7 @@ class Checkpoints:
         for repeat in range(self.a.repeats):
             for interval in self.a.intervals:
                 for case in [WITHOUT, *self.a.stores][:: 1 if repeat % 2 == 0 else -1]:
-                    with nullcontext() if case == WITHOUT else store(case, self.a.links) as where:
+                    with nullcontext() if case == WITHOUT else _store(case, self.a.links) as where:
                         self._run(interval, case, where, repeat)
 
     def _run(self, interval: str, case: str, where: Store | None, repeat: int) -> None:
@@ -98,6 +100,13 @@ class Checkpoints:
         else:
             target = len(written.look()) + checkpoints
             run.wait_for(lambda: len(written.look()) >= target, f"{checkpoints} checkpoints", 1800)
+
+
+@contextmanager
+def _store(kind: str, rate: str | None) -> Iterator[Store]:
+    """A store, an S3 behind a link of that rate."""
+    with links(rate if kind == S3 else None) as apart, store(kind, apart) as where:
+        yield where
 
 
 def milliseconds(text: str) -> float:

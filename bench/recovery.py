@@ -18,25 +18,32 @@ from bench.parts.recovery.ferry_case import FerryCase
 from bench.parts.recovery.flink_case import DEFAULTS, HOME, TUNED, FlinkCase
 from bench.parts.recovery.spark_case import SparkCase
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
+from bench.shared.links import Links, links
 from bench.shared.results import Panel, Results, draw, show
 from bench.shared.store import FOLDER, S3, Store, store
 
 METHOD = """\
 A state of S bytes is S / 240 keys with one row each. It is filled, then {rows:,} records over random known keys come \
-every {interval}. {workers} workers, {cores} cores. A checkpoint every {every} s, into {kind}{links}. total: from kill -9 \
-to the end of the next epoch (Spark: batch; Flink: the first row of the last of its sinks). All that runs is on one host: \
-only the store may be behind a link. store, all lost: kill -9 of every process, local files removed, and all of it started \
-again at once with the newest checkpoint: Ferry by `ferry run` with restoreFrom=latest (total from its start), Spark's \
-driver (local mode: it is all there is; RocksDB state store with changelog checkpointing), Flink's cluster and the job \
-with savepointPath (RocksDB, incremental checkpoints). store, one worker lost: of Flink, one of {workers} task managers \
-with slots to spare on the others. Ferry, in-sync replica: a worker is killed, with 1 replica. own files: an instance is \
-killed, without replicas, and comes back. Parts: Ferry's fetching and loading from the store as the slowest instance logs \
-them, scheduling is all the rest (processes, plans, the first epoch); from replica and own files scheduling ends when the \
-groups are known, or the instance is up, and they fetch nothing and map their files. Spark: scheduling until the query has \
-started; loading has fetching in it: the load of the state as the first batch says (sum over partitions, divided by the \
-number of cores). Flink: fetching and loading as its own traces say (DownloadStateDurationMs, RestoreStateDurationMs, the \
-slowest task), scheduling is the rest. Flink tuned: heartbeats of 500 ms, a timeout of 3 s, one failure is enough, restart \
-after 100 ms, and local recovery."""
+every {interval}. {workers} workers, {cores} cores. A checkpoint every {every} s, into {kind}. {where} total: from kill \
+-9 to the end of the next epoch (Spark: batch; Flink: the first row of the last of its sinks). store, all lost: kill -9 \
+of every process, local files removed, and all of it started again at once with the newest checkpoint: Ferry by `ferry \
+run` with restoreFrom=latest (total from its start), Spark's driver (local mode: it is all there is; RocksDB state \
+store with changelog checkpointing), Flink's cluster and the job with savepointPath (RocksDB, incremental checkpoints). \
+store, one worker lost: one of {workers}; of Flink a task manager with slots to spare on the others, of Ferry a worker \
+whose files go, without replicas: it is started again, and the job begins again with its newest checkpoint. Ferry, \
+in-sync replica: a worker is killed, with 1 replica. own files: an instance is killed, without replicas, and comes \
+back. Parts: Ferry's fetching and loading from the store as the slowest instance logs them, scheduling is all the rest \
+(processes, plans, the first epoch); from replica and own files scheduling ends when the groups are known, or the \
+instance is up, and they fetch nothing and map their files. Spark: scheduling until the query has started; loading has \
+fetching in it: the load of the state as the first batch says (sum over partitions, divided by the number of cores). \
+Flink: fetching and loading as its own traces say (DownloadStateDurationMs, RestoreStateDurationMs, the slowest task), \
+scheduling is the rest. Flink tuned: heartbeats of 500 ms, a timeout of 3 s, one failure is enough, restart after 100 \
+ms, and local recovery."""
+
+TOGETHER = "All is on one host, nothing behind a link."
+APART = """\
+Workers and the store are each in a network namespace of its own, behind a link of {links} both ways; drivers and masters, \
+and Spark whole (local mode), are on the host."""
 
 PARTS = ("total", "scheduling", "fetching", "loading")
 
@@ -47,17 +54,22 @@ class RecoveryBench:
     def __init__(self, arguments: argparse.Namespace, work: Path, console: Console) -> None:
         a = self.a = arguments
         self.work, self.console = work, console
-        links = f" behind a link of {a.links}" if a.links else ""
         method = METHOD.format(
-            rows=a.rows, interval=a.interval, workers=a.workers, cores=a.cores, every=a.every, kind=a.store, links=links
-        )
+            rows=a.rows, interval=a.interval, workers=a.workers, cores=a.cores, every=a.every, kind=a.store,
+            where=APART.format(links=a.links) if a.links else TOGETHER,
+        )  # fmt: skip
         self.results = Results("recovery", method)
         self._store: Store | None = None
+        self._apart: Links | None = None
 
     def store(self) -> Store:
         """Of the case under way."""
         assert self._store is not None
         return self._store
+
+    def apart(self) -> Links | None:
+        """The machines of the case under way."""
+        return self._apart
 
     def add(self, system: str, case: str, gigabytes: float, repeat: int, found: Recovery) -> None:
         """One recovery."""
@@ -74,7 +86,10 @@ class RecoveryBench:
         """Every size, all systems in turns, each with an empty store."""
         for gigabytes in self.a.gigabytes:
             for system in self.a.systems:
-                with store(self.a.store, self.a.links) as self._store:
+                with (
+                    links(self.a.links, self.a.workers) as self._apart,
+                    store(self.a.store, self._apart) as self._store,
+                ):
                     if system == "ferry":
                         FerryCase(self, gigabytes).measure()
                     elif system == "spark":

@@ -58,8 +58,9 @@ class FerryJob:
         events: int | None = None,
         at: Sequence[str] = (),
         sets: Sequence[str] = (),
+        command: Sequence[str] = FERRY,
     ) -> None:
-        """`work` is emptied; it gets the state (`run`), the output (`out`), and the log."""
+        """`work` is emptied; it gets the state (`run`), the output (`out`), and the log. `command` is that of `ferry`."""
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         self.work, self.directory, self.output, self.home = work, work / "run", work / "out", work / "home"
@@ -68,7 +69,7 @@ class FerryJob:
         else:
             file = work / "job.yaml"
             file.write_text(json.dumps(job, indent=1))  # JSON is YAML
-        self.command = [*FERRY, "run", str(file), "--set", f"state.directory={self.directory}", "--quiet"]
+        self.command = [*command, "run", str(file), "--set", f"state.directory={self.directory}", "--quiet"]
         self.command += ["--output", str(self.output)]
         self.command += [] if events is None else ["--events", str(events)]
         self.command += [word for text in at for word in ("--at", text)]

@@ -9,10 +9,14 @@ from typing import Protocol
 
 from rich.console import Console
 
+from bench.shared.links import Links
 from bench.shared.store import Store
 
 STORE = "store, all lost"
 """The case that all systems have: every process and every local file is gone."""
+
+ONE = "store, one worker lost"
+"""With its files, and nobody has a copy."""
 
 PAYLOAD = 240
 """Bytes of a row of state: key, count, window."""
@@ -44,3 +48,6 @@ class Bench(Protocol):
 
     def store(self) -> Store:
         """Where checkpoints of the case under way go."""
+
+    def apart(self) -> Links | None:
+        """The machines of the case under way; None when all is on one."""

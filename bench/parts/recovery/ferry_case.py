@@ -10,11 +10,13 @@ from typing import Any
 
 import psutil
 
-from bench.parts.recovery.case import PAYLOAD, STORE, Bench, Recovery
+from bench.parts.recovery.case import ONE, PAYLOAD, STORE, Bench, Recovery
 from bench.shared import bigstate
-from bench.shared.ferry_job import FerryJob, RunFailed, job_document
+from bench.shared.ferry_job import FERRY, FerryJob, RunFailed, job_document
 
-LOADED = re.compile(r"(\d+) bytes of (\d+) virtual nodes loaded in ([\d.]+) s, of which ([\d.]+) s fetching")
+LOADED = re.compile(
+    r"^(\S+ \S+) .* \d+ bytes of \d+ virtual nodes loaded in ([\d.]+) s, of which ([\d.]+) s fetching", re.MULTILINE
+)
 UP = re.compile(r"^(\S+ \S+) .* instance (\d+\.\d+) is up", re.MULTILINE)
 REPLICA, OWN = "in-sync replica", "own files"
 
@@ -26,10 +28,12 @@ class FerryCase:
         self.a, self.bench, self.gigabytes = bench.a, bench, gigabytes
         self.keys = int(gigabytes * 1e9 / PAYLOAD)
         self.store = bench.store()
+        apart = bench.apart()
+        self.command = FERRY if apart is None else apart.ferry
 
     def measure(self) -> None:
-        """A job with copies loses a worker, then everything; one without loses an instance that comes back."""
-        with FerryJob(self._job(1), self.bench.work / "ferry") as run:
+        """A job with copies loses a worker, then all; one without an instance that comes back, then a worker's files."""
+        with FerryJob(self._job(1), self.bench.work / "ferry", command=self.command) as run:
             self._fill(run)
             for repeat in range(self.a.repeats):
                 self._kill(run, "3", REPLICA, repeat)
@@ -37,16 +41,17 @@ class FerryCase:
             lose_everything(run)
         for repeat in range(self.a.repeats):
             self._restore(repeat)
-        with FerryJob(self._job(0, checkpoints=False), self.bench.work / "ferry") as run:
+        with FerryJob(self._job(0), self.bench.work / "ferry", command=self.command) as run:
             self._fill(run)
             for repeat in range(self.a.repeats):
                 self._kill(run, "3.0", OWN, repeat)
+            for repeat in range(self.a.repeats):
+                self._lose_one(run, repeat)
 
-    def _job(self, replicas: int, checkpoints: bool = True) -> dict[str, Any]:
+    def _job(self, replicas: int) -> dict[str, Any]:
         a = self.a
-        state: dict[str, Any] = {"virtualNodes": 64, "replicas": replicas}
-        if checkpoints:
-            state["checkpoint"] = {"location": self.store.location, "every": f"{a.every}s"}
+        checkpoint = {"location": self.store.location, "every": f"{a.every}s"}
+        state = {"virtualNodes": 64, "replicas": replicas, "checkpoint": checkpoint}
         pipeline = {"file": bigstate.__file__, "args": {"keys": self.keys}}
         epoch = {"maxRows": a.rows, "interval": a.interval}
         return job_document("recovery", pipeline, workers=a.workers, cores=a.cores, state=state, epoch=epoch)
@@ -88,18 +93,36 @@ class FerryCase:
         with self.bench.console.status("Ferry: until it is whole again"):
             self._wait_settled(run)
 
+    def _lose_one(self, run: FerryJob, repeat: int) -> None:
+        """A worker and its files: the job begins again with its newest checkpoint, on a driver of its own accord."""
+        self._wait_checkpoints(run, 2)
+        lives = [r["t"] for r in run.records if r["kind"] == "ready"]
+        (run.directory / "workers" / "3").rename(run.work / f"lost-{repeat}")
+        at = time.time()
+        run.kill("3")
+
+        def end() -> float | None:
+            begun = [r["t"] for r in run.records if r["kind"] == "ready"][len(lives) :]
+            return next((e["end"] for e in run.epochs() if begun and e["end"] > begun[-1]), None)
+
+        run.wait_for(lambda: end() is not None, "an epoch after the restore", 900)
+        total = (end() or at) - at
+        seconds, fetching = slowest(run, at)
+        self.bench.add(
+            "Ferry", ONE, self.gigabytes, repeat, Recovery(total, total - seconds, fetching, seconds - fetching)
+        )
+        with self.bench.console.status("Ferry: until it is whole again"):
+            self._wait_settled(run)
+
     def _restore(self, repeat: int) -> None:
         """The files of all processes are gone; a new run begins with the latest checkpoint, as soon as it can."""
         begin = time.time()
-        with FerryJob(self._job(1), self.bench.work / "ferry", sets=["restoreFrom=latest"]) as run:
+        work, sets = self.bench.work / "ferry", ["restoreFrom=latest"]
+        with FerryJob(self._job(1), work, sets=sets, command=self.command) as run:
             with self.bench.console.status(f"Ferry: {self.gigabytes:g} GB from the store"):
                 run.wait_for(lambda: len(run.epochs()) > 0, "an epoch after the restore", 900)
             end = run.epochs()[0]["end"]
-            logs = "\n".join(f.read_text(errors="replace") for f in (run.directory / "logs").glob("worker-*.log*"))
-            found = [(float(seconds), float(fetching)) for _, _, seconds, fetching in LOADED.findall(logs)]
-            if not found:
-                raise RunFailed("no instance says that it has loaded anything of the checkpoint")
-            seconds, fetching = max(found)
+            seconds, fetching = slowest(run, begin)
             # What is neither is processes that start, plans, and the first epoch.
             rest = Recovery(end - begin, end - begin - seconds, fetching, seconds - fetching)
             self.bench.add("Ferry", STORE, self.gigabytes, repeat, rest)
@@ -114,11 +137,27 @@ def after(run: FerryJob, t: float, epoch: int) -> float | None:
 
 def lives(run: FerryJob, instance: str) -> list[float]:
     """When an instance said that it is up; it has looked through its files then."""
-    logs = (file.read_text(errors="replace") for file in (run.directory / "logs").glob("worker-*.log*"))
-    found = [UP.findall(text) for text in logs]
-    return [
-        datetime.strptime(t, "%Y-%m-%d %H:%M:%S,%f").timestamp() for ups in found for t, who in ups if who == instance
+    return [moment(t) for t, who in UP.findall(logs(run)) if who == instance]
+
+
+def slowest(run: FerryJob, since: float) -> tuple[float, float]:
+    """Of the instances that loaded something since then: (seconds, of which fetching)."""
+    found = [
+        (float(seconds), float(fetching)) for t, seconds, fetching in LOADED.findall(logs(run)) if moment(t) > since
     ]
+    if not found:
+        raise RunFailed("no instance says that it has loaded anything of the checkpoint")
+    return max(found)
+
+
+def logs(run: FerryJob) -> str:
+    """What all workers have printed."""
+    return "\n".join(f.read_text(errors="replace") for f in (run.directory / "logs").glob("worker-*.log*"))
+
+
+def moment(text: str) -> float:
+    """As logs tell it."""
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
 def checkpoints(run: FerryJob) -> list[dict[str, Any]]:

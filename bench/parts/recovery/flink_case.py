@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
-from bench.parts.recovery.case import PAYLOAD, STORE, Bench, Recovery
+from bench.parts.recovery.case import ONE, PAYLOAD, STORE, Bench, Recovery
 from bench.shared.ferry_job import ROOT, RunFailed
+from bench.shared.links import FIRST_WORKER
 
 DEFAULTS, TUNED = "flink", "flink-tuned"
-ONE = "store, one worker lost"
 HOME = ROOT / "build" / "flink"
 VERSION = "2.3.0"
 LIBRARIES = f"apache-flink-libraries=={VERSION}"
@@ -45,7 +44,7 @@ class FlinkCase:
 
     def __init__(self, bench: Bench, gigabytes: float, system: str) -> None:
         self.a, self.bench, self.gigabytes, self.store = bench.a, bench, gigabytes, bench.store()
-        self.keys, self.system = int(gigabytes * 1e9 / PAYLOAD), system
+        self.keys, self.system, self.apart = int(gigabytes * 1e9 / PAYLOAD), system, bench.apart()
         self.work = bench.work / f"{system}-{gigabytes:g}"
         self.home = installed(self.a.flink)
         with socket.socket() as one:
@@ -77,7 +76,7 @@ class FlinkCase:
 
     def _launch(self) -> None:
         self.master = self._process(MASTER)
-        self.managers = [self._process(MANAGER) for _ in range(self.a.workers)]
+        self.managers = [self._manager(worker) for worker in range(self.a.workers)]
         self._until(lambda: self._get("/overview")["slots-total"] >= 2 * self.a.workers, "slots")
 
     def _kill(self) -> None:
@@ -92,9 +91,10 @@ class FlinkCase:
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             rpc = one.getsockname()[1]
+        here = "127.0.0.1" if self.apart is None else self.apart.here
         made = {
-            "jobmanager.rpc.address": "127.0.0.1", "jobmanager.rpc.port": str(rpc), "jobmanager.bind-host": "127.0.0.1",
-            "taskmanager.host": "127.0.0.1", "taskmanager.bind-host": "127.0.0.1", "rest.address": "127.0.0.1",
+            "jobmanager.rpc.address": here, "jobmanager.rpc.port": str(rpc), "jobmanager.bind-host": here,
+            "rest.address": "127.0.0.1",
             "rest.bind-address": "127.0.0.1", "rest.port": port, "taskmanager.numberOfTaskSlots": "2",
             "taskmanager.load-balance.mode": "SLOTS", "taskmanager.cpu.cores": str(a.cores), **MEMORY,
             "state.backend.type": "rocksdb", "execution.checkpointing.interval": f"{a.every}s",
@@ -114,12 +114,21 @@ class FlinkCase:
             }  # fmt: skip
         return made | (FAST if self.system == TUNED else {})
 
-    def _process(self, what: str) -> subprocess.Popen[bytes]:
+    def _manager(self, worker: int) -> subprocess.Popen[bytes]:
+        """The process of a worker, on its machine; what it is called begins with its number."""
+        machine = FIRST_WORKER + worker
+        inside, host = (
+            ((), "127.0.0.1") if self.apart is None else (self.apart.inside(machine), self.apart.address(machine))
+        )
+        about = {"host": host, "bind-host": host, "resource-id": f"{worker}-{time.time_ns()}"}
+        return self._process(MANAGER, inside, *(f"-Dtaskmanager.{key}={value}" for key, value in about.items()))
+
+    def _process(self, what: str, inside: tuple[str, ...] = (), *more: str) -> subprocess.Popen[bytes]:
         conf = self.work / "conf"
         command = [
-            "java", f"-Xmx{HEAP}", "-XX:+UseG1GC", f"-Dlog4j.configurationFile={conf / 'log4j.properties'}",
+            *inside, "java", f"-Xmx{HEAP}", "-XX:+UseG1GC", f"-Dlog4j.configurationFile={conf / 'log4j.properties'}",
             *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
-            "-cp", f"{self.home / 'lib'}/*", f"org.apache.flink.runtime.{what}", "--configDir", str(conf),
+            "-cp", f"{self.home / 'lib'}/*", f"org.apache.flink.runtime.{what}", "--configDir", str(conf), *more,
         ]  # fmt: skip
         environment = {**os.environ, "FLINK_PLUGINS_DIR": str(self.home / "plugins"), "FLINK_CONF_DIR": str(conf)}
         name = what.rpartition(".")[2]
@@ -191,7 +200,7 @@ class FlinkCase:
         self.managers[victim].wait()
         back = self._back(at, "the kill of a task manager")
         self._add(ONE, repeat, back - at, logs)
-        self.managers[victim] = self._process(MANAGER)
+        self.managers[victim] = self._manager(victim)
         self._until(lambda: self._get("/overview")["slots-total"] >= 2 * self.a.workers, "slots")
 
     def _lose_all(self, repeat: int) -> None:
@@ -226,15 +235,7 @@ class FlinkCase:
         vertices = self._get(f"/jobs/{self.job}")["vertices"]
         count = next(v for v in vertices if "count" in v["name"])["id"]
         tasks = self._get(f"/jobs/{self.job}/vertices/{count}")["subtasks"]
-        port = int(str(tasks[0]["taskmanager-id"]).rpartition("-")[0].rpartition(":")[2])
-
-        for index, process in enumerate(self.managers):
-            with contextlib.suppress(psutil.Error):
-                root = psutil.Process(process.pid)
-                for one in [root, *root.children(recursive=True)]:
-                    if any(c.laddr.port == port for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN):
-                        return index
-        raise RunFailed(f"Flink: no task manager listens at {port}")
+        return int(str(tasks[0]["taskmanager-id"]).partition("-")[0])
 
     def _back(self, at: float, what: str) -> float:
         """When the last of all sinks that were opened since has put something out."""

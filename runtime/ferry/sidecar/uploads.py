@@ -29,6 +29,10 @@ log = logging.getLogger("ferry.sidecar")
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.5, 15.0
 """Between two attempts to write what the store did not take."""
 
+RESTS, REST_SECONDS = 2.0, 5.0
+"""It rests so many times as long as it has worked: epochs go on meanwhile, and are longer the more processors it takes. In
+all no longer than this at a time, for somebody may wait for the checkpoint."""
+
 
 @dataclass(slots=True, eq=False)
 class Scan:
@@ -62,6 +66,8 @@ class Uploads:
         self._done = done
         self._queue: queue.SimpleQueue[tuple[Scan, int, pa.RecordBatch | None] | FrozenChanges] = queue.SimpleQueue()
         self._writers: dict[Scan, dict[int, PartWriter]] = {}
+        self._worked_from = 0.0
+        self._may_rest = 0.0
         threading.Thread(target=self._work, name="archive-upload", daemon=True).start()
 
     @property
@@ -80,11 +86,20 @@ class Uploads:
     def _work(self) -> None:
         while True:
             item = self._queue.get()
+            self._worked_from = time.monotonic()
             if isinstance(item, FrozenChanges):
+                self._may_rest = REST_SECONDS
                 self._write_changes(item)
             else:
                 self._write_chunk(*item)
+                self._rest()
             self._done()
+
+    def _rest(self) -> None:
+        seconds = min(RESTS * (time.monotonic() - self._worked_from), self._may_rest)
+        self._may_rest -= seconds
+        time.sleep(seconds)
+        self._worked_from = time.monotonic()
 
     def _write_chunk(self, scan: Scan, operator: int, batch: pa.RecordBatch | None) -> None:
         """A scan that fails on its way is begun anew by the loop."""
@@ -124,6 +139,7 @@ class Uploads:
                         if operator not in mine:
                             mine[operator] = self._writer(operator, "changes", changes.epoch)
                         mine[operator].add(batch)
+                        self._rest()
                 files += [writer.finish() for writer in mine.values()]
                 operator = next(operators, None)
             except Unreachable as error:
