@@ -42,6 +42,8 @@ class Environment:
     """URL of the API server, for a driver whose journal it holds."""
     begun: bool = False
     """The job has finished an epoch before this process was started."""
+    spark_kept: bool = False
+    """What ran in this process before has left its Spark."""
 
     @property
     def address(self) -> str:
@@ -85,6 +87,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         journal=(namespace, journal) if namespace else None,
         api_server=f"https://{netloc(api_host, _port(given, names.API_PORT) or HTTPS)}" if namespace else "",
         begun=given.get(names.BEGUN) == "yes",
+        spark_kept=names.GATEWAY_PORT in given,
     )
 
 
@@ -113,6 +116,12 @@ def with_variables(more: Mapping[str, str]) -> dict[str, str]:
 def give(more: Mapping[str, str]) -> None:
     """Set variables for what this process will start by itself (Spark does)."""
     os.environ.update(more)
+
+
+def forget(*variables: str) -> None:
+    """What this process will start need not know these."""
+    for name in variables:
+        os.environ.pop(name, None)
 
 
 def _port(given: Mapping[str, str], name: str) -> int:

@@ -87,7 +87,7 @@ def test_a_job_is_suspended_resumed_and_another_begins_from_its_checkpoint(tmp_p
 
 
 def test_a_job_whose_copies_are_all_lost_begins_again_by_itself(tmp_path: Path) -> None:
-    """Both workers and their files are gone at once: the driver finds nobody who has the state."""
+    """Both workers and their files are gone at once: the driver finds nobody who has the state, and goes on with its Spark."""
     args = {"seed": 73, "group": 100}
     location = tmp_path / "store"
 
@@ -101,10 +101,15 @@ def test_a_job_whose_copies_are_all_lost_begins_again_by_itself(tmp_path: Path) 
                 shutil.rmtree(folder, ignore_errors=True)
 
     sets = [*runner.sets_of(args), "epoch.maxRows=10000", "epoch.interval=300ms", "state.virtualNodes=16"]
-    sets += [f"state.checkpoint.location={location}", "state.checkpoint.every=1s", "failure.returnDeadline=5s"]
+    sets += [f"state.checkpoint.location={location}", "state.checkpoint.every=1s"]
     result = runner.run("nbq5", tmp_path, 600_000, sets, meanwhile=lose_workers)
     right(result, "nbq5", 600_000, args, tmp_path)
     assert len(result.kinds("restore")) == 1, result.story()
+    assert result.directory is not None
+    said = (result.directory / "logs" / "driver.log").read_text()
+    assert said.count("begins again with checkpoint") == 1 and said.count("incubator modules") == 1, (
+        "one JVM, two drivers"
+    )
 
 
 def test_an_s3_that_is_away_delays_checkpoints_and_nothing_else(

@@ -35,6 +35,10 @@ JOURNAL = "FERRY_JOURNAL"
 BEGUN = "FERRY_BEGUN"
 """Driver: 'yes': the job has finished an epoch, so that it has a journal somewhere."""
 
+GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+"""Driver, from what ran in its process before: where Spark's JVM listens, which goes on, and what it lets in. PySpark's own
+names."""
+
 API_HOST, API_PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 """All pods, from their kubelet: the API server."""
 

@@ -1,6 +1,7 @@
 """`python -m ferry.driver RUN_JSON`: run the job until it ends.
 
-It ends with an `ExitCode`; after a crash whoever looks after the driver starts another one, after a while.
+It ends with an `ExitCode`; after a crash whoever looks after the driver starts another one, after a while. When a job begins
+again with a checkpoint, the next driver is the same process with the same Spark: it is there in a third of the time.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import os
 import signal
 import sys
 import threading
+import time
 
+from ferry import environment
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable
 from ferry.contract.exit_codes import ExitCode
 from ferry.driver import session
 from ferry.driver.job import Job
 from ferry.driver.orders import Halted
+from ferry.driver.restoring import BeginsAgain
 from ferry.system import api_server
 
 OURS = ("coordinator", "members", "journal", "journal-watch", "tick", api_server.THREAD)
@@ -27,10 +31,14 @@ OURS = ("coordinator", "members", "journal", "journal-watch", "tick", api_server
 FINAL_HALTS = ("superseded", "unavailable", "unrestorable", "refused", "lost-epoch")
 """Kinds of halts that another start would not mend."""
 
+STEADY_SECONDS = 10.0
+"""One that followed another at once is itself followed so if it lived this long."""
+
 
 def main() -> int:
     """Read the settings and run."""
     settings = RunSettings.read(sys.argv[1])
+    steady_at = time.monotonic() + (STEADY_SECONDS if environment.read().spark_kept else 0)
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {settings.run} driver %(levelname)s %(message)s"
     )
@@ -42,11 +50,22 @@ def main() -> int:
     try:
         return Job(settings).run()
     except FerryError as error:
+        if isinstance(error, BeginsAgain) and time.monotonic() >= steady_at:
+            follow(error)
         code, why = code_of(error), f"{type(error).__name__}: {error}"
         why = f"refused: {error}" if code is ExitCode.REFUSED else why
     session.kill()  # the reason is the last line of the log: whoever looks for it looks there
     print(why, file=sys.stderr)
     return code
+
+
+def follow(why: FerryError) -> None:
+    """Be the next driver: nothing of this one is left but Spark."""
+    print(f"{why}: at once", file=sys.stderr)
+    session.keep()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def code_of(error: FerryError) -> ExitCode:

@@ -33,6 +33,10 @@ RENEW_SECONDS = 60.0
 """Between two signs that the checkpoint is still read."""
 
 
+class BeginsAgain(Unreachable):
+    """The journal says which checkpoint the next driver begins with; this one ends."""
+
+
 class Restoring:
     """What a driver begins with. `rewind(manifest)` puts back what is outside of the state: offsets and sinks."""
 
@@ -156,7 +160,7 @@ class Restoring:
         groups = tuple(Group(next_term(g, machine.generation), g.in_sync) for g in machine.table.groups)
         version = next_version(machine.table, machine.generation)
         loop.swap(Table(version, groups, initial=True, origin=f"{url}#{machine.generation}"))
-        return Unreachable(
+        return BeginsAgain(
             f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, for {why}"
         )
 

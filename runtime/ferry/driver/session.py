@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from ferry import environment
+from ferry.contract import variables as names
 from ferry.contract.documents import RunSettings
 from ferry.driver import standalone
 from ferry.environment import Environment
@@ -71,6 +74,11 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
     `announce` is told the URL of Spark's master as early as possible: workers take seconds to start. Tasks are tried
     again several times: a helper may be restarting.
     """
+    if surroundings.spark_kept:
+        kept = _kept()
+        if surroundings.standalone:
+            announce(kept.sparkContext.master)
+        return kept
     environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
     conf = {
         **OURS,
@@ -93,6 +101,52 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+STOP_SECONDS = 10
+"""What a query of the driver before has to end; one that does not ends this process, and with it Spark."""
+
+
+def keep() -> None:
+    """Let Spark outlive the program that this process runs, for the next one that it runs (`start`)."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    if not isinstance(gateway.proc, _Kept):
+        os.set_inheritable(gateway.proc.stdin.fileno(), True)  # Spark ends with it.
+    at = gateway.gateway_parameters
+    environment.give({names.GATEWAY_PORT: str(at.port), names.GATEWAY_SECRET: at.auth_token, names.BEGUN: "yes"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A JVM that the program before has started: a child of this process all the same."""
+
+    pid: int
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def _kept() -> SparkSession:
+    """The session that the program before has left: no query runs in it."""
+    SparkContext._ensure_initialized()
+    environment.forget(names.GATEWAY_PORT, names.GATEWAY_SECRET)
+    gateway, jvm = SparkContext._gateway, SparkContext._jvm
+    assert gateway is not None and jvm is not None
+    gateway.proc = _Kept(int(jvm.java.lang.ProcessHandle.current().pid()))
+    java = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
+    conf = SparkConf(_jconf=java.getConf())
+    spark = SparkSession(SparkContext(gateway=gateway, jsc=java, conf=conf))
+    spark.conf.set("spark.sql.streaming.stopTimeout", f"{STOP_SECONDS}s")
+    for query in spark.streams.active:
+        query.stop()
+    spark.sparkContext.cancelAllJobs()
+    return spark
 
 
 def watch_over(spark: SparkSession) -> None:
