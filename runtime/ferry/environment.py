@@ -44,6 +44,8 @@ class Environment:
     """The job has finished an epoch before this process was started."""
     spark_kept: bool = False
     """What ran in this process before has left its Spark."""
+    life: str | None = None
+    """of that Spark, as its workers know it"""
 
     @property
     def address(self) -> str:
@@ -88,6 +90,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         api_server=f"https://{netloc(api_host, _port(given, names.API_PORT) or HTTPS)}" if namespace else "",
         begun=given.get(names.BEGUN) == "yes",
         spark_kept=names.GATEWAY_PORT in given,
+        life=given.get(names.LIFE) or None,
     )
 
 

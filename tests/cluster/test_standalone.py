@@ -7,13 +7,14 @@ import re
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from ferry.contract import places
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import CheckpointSettings, RunSettings
 from ferry.contract.places import DriverPlace
 from tests.cluster import runner
 from tests.cluster.hosts import Host, Hosts, await_that
@@ -65,7 +66,9 @@ def listening(host: Host) -> set[str]:
     return found - {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("name", ["come, die and fall silent", "come back after their successors"])
+@pytest.mark.parametrize(
+    "name", ["come, die and fall silent", "come back after their successors", "take all copies with them"]
+)
 def test_hosts(name: str, tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, settings(tmp_path))
     try:
@@ -191,7 +194,28 @@ def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
     hosts.start_driver(base / "shared-checkpoint", epoch_max_rows=60_000, epoch_interval_ms=50)
 
 
+def take_all_copies_with_them(hosts: Hosts, base: Path) -> None:
+    """Nobody has the state any more: the driver's process goes on with the newest checkpoint, on its own Spark and ports."""
+    store = base / "store"
+    checkpoint = CheckpointSettings(str(store), 1000)
+    hosts.settings = replace(hosts.settings, checkpoint=checkpoint, epoch_max_rows=30_000, epoch_interval_ms=400)
+    hosts.start_driver(base / "shared-checkpoint")
+    for index in (0, 1):
+        hosts.start_worker(index)
+    await_that(lambda: len(runner.manifests(store)) >= 2, "two checkpoints", 120)
+    for index in (0, 1):
+        hosts.workers.pop(index).kill()
+    for index in (0, 1):
+        hosts.start_worker(index)
+    await_that(lambda: len(hosts.records("restore")) == 1, "nobody who has the state", 60)
+    await_that(lambda: len(hosts.records("ready")) == 2, "the next driver", 120)
+    assert (hosts.drivers[0].directory / "log").read_text().count("incubator modules") == 1, "one JVM for two drivers"
+    for host in hosts.workers.values():
+        assert (host.directory / "log").read_text().count("follows the driver") == 1, "Spark's workers do not notice"
+
+
 STORIES = {
+    "take all copies with them": take_all_copies_with_them,
     "come, die and fall silent": come_die_and_fall_silent,
     "come back after their successors": come_back_after_their_successors,
 }

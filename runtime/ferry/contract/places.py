@@ -87,7 +87,7 @@ class DriverPlace:
     claimed: bool
     """The generation is in the journal."""
     life: str
-    """Of this driver process: another life, another Spark."""
+    """Of this driver's Spark: another life, another Spark."""
     spark: str
     """URL of Spark's master, spark://host:port."""
     control: str

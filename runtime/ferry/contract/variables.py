@@ -35,6 +35,9 @@ JOURNAL = "FERRY_JOURNAL"
 BEGUN = "FERRY_BEGUN"
 """Driver: 'yes': the job has finished an epoch, so that it has a journal somewhere."""
 
+LIFE = "FERRY_LIFE"
+"""Driver, from what ran in its process before: the life that workers know. It is that of Spark, which goes on."""
+
 GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 """Driver, from what ran in its process before: where Spark's JVM listens, which goes on, and what it lets in. PySpark's own
 names."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from ferry import environment
+from ferry.contract import variables
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.errors import Unreachable
 from ferry.contract.places import DriverPlace
@@ -33,12 +35,13 @@ T = TypeVar("T")
 class Announcer:
     """One life of the driver."""
 
-    def __init__(self, registry: JobRegistry, journal: JournalStore, cores: int) -> None:
-        """`cores`: of an executor."""
+    def __init__(self, registry: JobRegistry, journal: JournalStore, cores: int, life: str | None = None) -> None:
+        """`cores`: of an executor; `life`: of a Spark that is there already."""
         self._registry = registry
         self._journal = journal
         self._cores = cores
-        self._life = secrets.token_hex(8)
+        self._life = life or secrets.token_hex(8)
+        environment.give({variables.LIFE: self._life})
         self._spark = ""
         self._place: DriverPlace | None = None
         """What the registry has to say; None as long as workers follow nobody, or another driver."""

@@ -68,7 +68,7 @@ class Job:
         module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
         job_registry = JobRegistry(self.settings.run, self.settings.redis, self.settings.secret)
         journal = self._journal()
-        announcer = Announcer(job_registry, journal, self.settings.cores)
+        announcer = Announcer(job_registry, journal, self.settings.cores, self._surroundings.life)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
