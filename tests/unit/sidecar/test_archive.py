@@ -6,7 +6,7 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,29 @@ def test_a_store_that_goes_away_in_the_middle_of_a_scan(cluster: Cluster) -> Non
     until(lambda: scan.failed)
     back(cluster)
     is_right(cluster)
+
+
+def test_what_is_written_rests_and_not_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs go on meanwhile; but somebody may wait for the checkpoint."""
+    is_right(cluster)
+    rests: list[float] = []
+    monkeypatch.setattr(uploads, "RESTS", 1e9)
+    monkeypatch.setattr(uploads, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(
+        uploads.Uploads, "_rest", lambda self, rest=uploads.Uploads._rest: rests.append(timed(rest, self))
+    )
+    cluster.run(ROWS, 3)
+    cluster.final()
+    is_right(cluster)
+    assert sum(rests) >= 0.04
+    assert max(rests) < 5
+
+
+def timed(act: Callable[[Any], None], *arguments: Any) -> float:
+    """Seconds that it took."""
+    began = time.monotonic()
+    act(*arguments)
+    return time.monotonic() - began
 
 
 def test_one_frozen_shadow_waits_for_the_store_and_no_more(cluster: Cluster) -> None:

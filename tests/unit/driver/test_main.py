@@ -1,0 +1,64 @@
+"""What becomes of a driver's process whose job begins again."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ferry.contract import variables
+from ferry.contract.documents import RunSettings
+from ferry.contract.exit_codes import ExitCode
+from ferry.driver import __main__ as program
+from ferry.driver.job import Job
+from ferry.driver.restoring import BeginsAgain
+from tests.unit.driver.test_standalone import settings
+
+
+class Followed(Exception):
+    """The next driver runs."""
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done with Spark, in order."""
+    done: list[str] = []
+
+    def run(job: Job) -> int:
+        raise BeginsAgain("the job begins again")
+
+    def execute(path: str, arguments: list[str]) -> None:
+        done.append("followed")
+        raise Followed
+
+    monkeypatch.setattr(program.sys, "argv", ["driver", "run.json"])
+    monkeypatch.setattr(RunSettings, "read", lambda file: settings())
+    monkeypatch.setattr(Job, "__init__", lambda self, settings: None)
+    monkeypatch.setattr(Job, "run", run)
+    monkeypatch.setattr(program.session, "keep", lambda: done.append("kept"))
+    monkeypatch.setattr(program.session, "kill", lambda: done.append("killed"))
+    monkeypatch.setattr(os, "execv", execute)
+    for name in (variables.GATEWAY_PORT, variables.GATEWAY_SECRET):
+        monkeypatch.delenv(name, raising=False)
+    return done
+
+
+def test_the_next_driver_is_the_same_process_with_the_same_spark(done: list[str]) -> None:
+    with pytest.raises(Followed):
+        program.main()
+    assert done == ["kept", "followed"]
+
+
+@pytest.mark.parametrize(("steady_seconds", "followed"), [(1000.0, False), (0.0, True)])
+def test_one_that_follows_and_fails_soon_leaves_the_next_to_others(
+    done: list[str], steady_seconds: float, followed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a job that loses its state again and again would take all of the processor."""
+    monkeypatch.setenv(variables.GATEWAY_PORT, "1")
+    monkeypatch.setattr(program, "STEADY_SECONDS", steady_seconds)
+    if followed:
+        with pytest.raises(Followed):
+            program.main()
+    else:
+        assert program.main() == ExitCode.CRASHED
+    assert done == (["kept", "followed"] if followed else ["killed"])
