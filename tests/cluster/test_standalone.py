@@ -66,6 +66,7 @@ def listening(host: Host) -> set[str]:
     return found - {"127.0.0.1"}
 
 
+@pytest.mark.xdist_group("hosts")  # Five JVMs each: one story at a time.
 @pytest.mark.parametrize(
     "name", ["come, die and fall silent", "come back after their successors", "take all copies with them"]
 )
