@@ -151,3 +151,19 @@ def test_a_guest_has_every_library_that_a_sidecar_imports() -> None:
     )
     installed = {name.replace("-", "_") for name in listed.stdout.split()}
     assert "numba" in roots and not roots - installed
+
+
+def test_tests_of_one_group_run_on_one_worker(tmp_path: Path) -> None:
+    """A release of pytest has made pytest-xdist forget groups, and nothing said so: clusters were started side by side."""
+    lines = [
+        "import os, pytest",
+        '@pytest.mark.xdist_group("clusters")',
+        '@pytest.mark.parametrize("number", range(8))',
+        "def test_one(number):",
+        '    open(f"worker-{os.environ[\'PYTEST_XDIST_WORKER\']}", "w").close()',
+    ]
+    (tmp_path / "test_group.py").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "test_group.py"]
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    subprocess.run(command, cwd=tmp_path, env=variables, check=True, capture_output=True)
+    assert len(list(tmp_path.glob("worker-*"))) == 1
