@@ -106,6 +106,8 @@ def test_a_job_whose_copies_are_all_lost_begins_again_by_itself(tmp_path: Path) 
     right(result, "nbq5", 600_000, args, tmp_path)
     assert len(result.kinds("restore")) == 1, result.story()
     assert result.directory is not None
+    assert [r for r in result.kinds("warning") if "goes on from checkpoint" in r["text"]], result.story()
+    assert "BeganAgain" in [r["text"] for r in result.kinds("mended")], "there is another checkpoint"
     said = (result.directory / "logs" / "driver.log").read_text()
     assert said.count("begins again with checkpoint") == 1 and said.count("incubator modules") == 1, (
         "one JVM, two drivers"

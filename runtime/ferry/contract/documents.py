@@ -229,6 +229,9 @@ class ReportedProblem:
     """Seconds since 1970."""
 
 
+BEGAN_AGAIN = "BeganAgain"
+"""The notice that a job went on from a durable checkpoint by itself, until it has another one."""
+
 CHECKPOINT_DELAYED = "CheckpointDelayed"
 """The notice that a durable checkpoint is late, or that the store refuses it."""
 
@@ -291,7 +294,7 @@ class Status:
     """The last epoch that was committed before this driver, -1 for none; None: not known yet."""
     notices: tuple[ReportedProblem, ...] = ()
     """What the coordinator works around, or should be mended: the job goes on. InstanceFailed, InstancesApart, MovesGivenUp,
-    JournalNotSafe."""
+    JournalNotSafe, BeganAgain."""
     moves_given_up: int = 0
     """Copies that were wanted, and are left alone for a while; MovesGivenUp among the notices says why."""
     checkpoint: CheckpointStatus | None = None

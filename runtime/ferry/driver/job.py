@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from ferry import environment
 from ferry.contract import bearer
 from ferry.contract.certificates import authority, client_context
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import BEGAN_AGAIN, RunSettings
 from ferry.contract.errors import Bug
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.manifest import Manifest
@@ -117,8 +117,11 @@ class Job:
     ) -> int:
         self._warm_up(spark, plan, loop)
         loop.start()
+        if (manifest := restoring.manifest) is not None and restoring.by_itself:
+            begun = f"checkpoint {manifest.number} of epoch {manifest.epoch}"
+            metrics.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were put back")
         if keeper is not None:
-            keeper.on_published = restoring.over
+            keeper.on_published = lambda: self._has_checkpoint(metrics, restoring)
             keeper.start(loop, metrics)
         where = self._surroundings.address, self._surroundings.control_port
         registry = control.collect(loop, metrics)
@@ -142,6 +145,11 @@ class Job:
             self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, self._surroundings.standalone
         )
         return self._run_query(raw, loop, metrics, epochs, keeper)
+
+    def _has_checkpoint(self, metrics: DriverMetrics, restoring: Restoring) -> None:
+        """One of this life: what it began with is history."""
+        restoring.over()
+        metrics.caught_up(BEGAN_AGAIN)
 
     def _rewind(self, manifest: Manifest, plan: compile.Plan) -> None:
         """Put offsets and sinks back to the end of the epoch that a restore begins with."""

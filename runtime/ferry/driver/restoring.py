@@ -54,11 +54,13 @@ class Restoring:
         self._pins = ExitStack()
         self.manifest: Manifest | None = None
         """That this life begins with."""
+        self.by_itself = False
+        """A driver before has chosen it."""
 
     def begin(self, journaled: Table | None, initial: Table) -> tuple[Table, m.Commit | None]:
         """The first table of a new job, and the Commit that a table with an origin begins with."""
         if journaled is not None and journaled.restoring:
-            url = journaled.origin.rpartition("#")[0]
+            url, self.by_itself = journaled.origin.rpartition("#")[0], True
             return initial, self._from(Shelf.at(url), url)
         if journaled is not None or self._settings.restore_from is None:
             return initial, None

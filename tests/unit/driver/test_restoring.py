@@ -81,6 +81,7 @@ def test_in_its_own_place_a_checkpoint_gets_a_new_number(tmp_path: Path) -> None
     assert table.restoring and table.origin == f"{place.shelf.url(newest)}#{newest.generation}"
     assert table.version.generation + 1 == newest.generation > asked.generation, "that of this driver"
     assert commit is not None and (commit.commit_id, commit.meta) == (asked.commit_id, b"notes")
+    assert not driver.by_itself
     assert not place.rewound, "an older driver may still write"
     driver.rewind()
     assert place.rewound == [newest]
@@ -152,6 +153,7 @@ def test_all_copies_are_lost(tmp_path: Path) -> None:
     following = place.driver()
     _, commit = following.begin(table, INITIAL)
     assert commit is not None and commit.commit_id == newest.commit_id
+    assert following.by_itself
     following.over()
 
 
