@@ -32,6 +32,7 @@ from ferry.contract.tickets import derived
 from ferry.registry import JobRegistry, RedisJournal
 from ferry_operator.local.environment import read_ferry_env
 from tests.cluster.runner import ROOT, read_timeline
+from tests.patience import PATIENCE
 
 SECRET = secrets.token_hex(24)
 PASSWORD = "the-password-of-redis"
@@ -222,13 +223,13 @@ class Hosts:
 
 def await_that(true: Callable[[], bool], what: str, seconds: float) -> None:
     """Return when `true` is; raises TimeoutError. Who does not answer is asked again."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE * seconds
     while True:
         with contextlib.suppress(OSError):
             if true():
                 return
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no {what} after {seconds:g} s")
+            raise TimeoutError(f"no {what} after {PATIENCE * seconds:g} s")
         time.sleep(0.05)
 
 

@@ -27,6 +27,7 @@ import pytest
 
 from tests.cluster import queries
 from tests.cluster.wires import THROUGH, Wires
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 400.0
@@ -93,10 +94,10 @@ class Running:
 
     def await_that(self, true: Callable[[], bool], what: str, seconds: float) -> None:
         """Return when `true` is, or the run has ended; raises TimeoutError."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE * seconds
         while not true() and self.process.poll() is None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no {what} after {seconds:g} s")
+                raise TimeoutError(f"no {what} after {PATIENCE * seconds:g} s")
             time.sleep(0.05)
 
     def pids(self, role: str) -> list[int]:
@@ -166,7 +167,7 @@ def finish(running: Running, timeout: float = TIMEOUT_SECONDS) -> Result:
     """Wait for the end; a run that takes longer is interrupted, and its code is not 0 then."""
     base = running.home.parent
     try:
-        code = running.process.wait(timeout)
+        code = running.process.wait(PATIENCE * timeout)
     except subprocess.TimeoutExpired:
         dump_threads(running)
         _end(running)

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from tests.patience import PATIENCE
+
 Document = dict[str, Any]
 
 TIMEOUT_SECONDS = 60.0
@@ -110,7 +112,7 @@ class Kubectl:
 
 
 def wait_until(true: Callable[[], Any], what: str, seconds: float, every: float = 0.2) -> float:
-    """Seconds until `true` is; TimeoutError after `seconds`. kubectl's own failures count as not yet."""
+    """Seconds until `true` is; TimeoutError after `PATIENCE` times `seconds`. kubectl's own failures count as not yet."""
     began, last = time.monotonic(), ""
     while True:
         try:
@@ -118,6 +120,6 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float, every: float 
                 return time.monotonic() - began
         except KubectlError as failed:
             last = f"; at last: {failed}"
-        if time.monotonic() - began > seconds:
-            raise TimeoutError(f"no {what} after {seconds:g} s{last}")
+        if time.monotonic() - began > PATIENCE * seconds:
+            raise TimeoutError(f"no {what} after {PATIENCE * seconds:g} s{last}")
         time.sleep(every)
