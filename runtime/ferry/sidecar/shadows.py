@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.manifest import StoredFile
+from ferry.durable.parts import PART_BYTES
 from ferry.kernels.grouping import Ints
 from ferry.store.process import ProcessState
 from ferry.store.state import State, open_state
@@ -52,9 +53,10 @@ class FrozenChanges:
     """bytes of each virtual node, as they are kept here: once it is frozen, until they are counted"""
 
     def chunks(self, operator: int, virtual_nodes: int) -> Iterator[pa.RecordBatch]:
-        """What was applied to a shadow, each key once."""
+        """What was applied to a shadow, each key once. Nobody waits between two chunks: each is a part."""
         state, vnodes = self.shadows[operator], np.arange(virtual_nodes)
-        return state.changes(vnodes) if isinstance(state, ProcessState) else state.snapshot(vnodes)
+        scan = state.changes if isinstance(state, ProcessState) else state.snapshot
+        return scan(vnodes, PART_BYTES)
 
     def forget(self) -> None:
         """They are in the store, or of no use: nothing of them stays here."""
