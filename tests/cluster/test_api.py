@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import queries, runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 

@@ -29,6 +29,7 @@ from tests.cluster.test_standalone import settings
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.turns,
     pytest.mark.timeout(400),
     pytest.mark.skipif(os.geteuid() != 0, reason="reading along needs root"),
 ]

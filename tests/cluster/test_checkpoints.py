@@ -21,7 +21,7 @@ from tests import s3
 from tests.cluster import runner
 from tests.cluster.test_workloads import right
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(900)]
 
 SIZES = (("workers=3", "state.replicas=1"), ("workers=2", "instancesPerWorker=2"), ("workers=1", "state.replicas=0"))
 """Of the runs that begin with a checkpoint."""

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster import clicks, runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 
 def some(seed: int, first_ms: int, count: int) -> list[clicks.Click]:

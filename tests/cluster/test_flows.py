@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster import runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 PIPELINES = Path(__file__).parent / "pipelines"
 HOUR = 3_600_000

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster import graph, runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 
 def test_a_graph_with_sinks_at_every_stage_under_faults(tmp_path: Path) -> None:

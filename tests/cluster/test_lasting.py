@@ -19,7 +19,7 @@ from tests.cluster.test_disturbance import some
 from tests.cluster.test_workloads import right
 from tests.cluster.wires import Wires
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(900)]
 
 FOUR = ["workers=4", "state.replicas=1", "state.virtualNodes=16"]
 SLOWLY = ["epoch.interval=1s", "epoch.maxRows=10000"]

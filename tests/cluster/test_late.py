@@ -16,7 +16,7 @@ import pytest
 from tests.cluster import clicks, runner
 from tests.cluster.clicks import Click
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 PIPELINE = Path(__file__).parent / "pipelines" / "late.py"
 EPOCHS = 8

@@ -22,7 +22,12 @@ import ferry
 from ferry.spark import compile
 from ferry.spark.late import late_frame
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.xdist_group("one session of Spark")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.turns,
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("one session of Spark"),
+]
 
 UTC = dt.UTC
 

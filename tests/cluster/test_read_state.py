@@ -14,7 +14,7 @@ import pytest
 import ferry
 from tests.cluster import queries, runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 EVENTS, EPOCH = 1_200_000, 20_000
 

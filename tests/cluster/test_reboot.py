@@ -12,7 +12,7 @@ from ferry.store.commit_record import CommitRecord
 from tests.cluster import runner
 from tests.cluster.test_workloads import right
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 SETS = ["workers=2", "instancesPerWorker=2", "state.replicas=1", "state.virtualNodes=16", "epoch.interval=300ms"]
 

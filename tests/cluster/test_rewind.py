@@ -14,7 +14,12 @@ from pyspark.sql import SparkSession
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.session import OURS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120), pytest.mark.xdist_group("one session of Spark")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.turns,
+    pytest.mark.timeout(120),
+    pytest.mark.xdist_group("one session of Spark"),
+]
 
 FILES = 25
 """One an epoch: more than Spark keeps offsets of, and the log of the source is compacted several times."""

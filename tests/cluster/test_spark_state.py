@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster import runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
 NAMES = ("counts", "lasts", "pages", "alarms", "sessions", "balances")

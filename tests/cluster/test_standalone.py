@@ -19,7 +19,7 @@ from ferry.contract.places import DriverPlace
 from tests.cluster import runner
 from tests.cluster.hosts import Host, Hosts, await_that
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 EVENTS = 1_600_000
 ARGS = {"seed": 41, "group": 1000, "delay_prob": 0.05, "keys": "zipf", "domain": 20_000}

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster import runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 FILES, ROWS = 4, 2000

@@ -17,7 +17,7 @@ from tests.cluster.test_workloads import DISORDER, right
 
 EVENTS = 300_000
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
 
 
 def test_counts_of_all_time_while_workers_come_go_and_die(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.kube.installation import CLAIM, DISORDER, MOUNT, PACE, Installation, 
 from tests.kube.kubectl import Document, wait_until
 from tests.s3 import S3Server
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.kube, pytest.mark.turns, pytest.mark.timeout(1500)]
 
 Times = Callable[[str, float], None]
 
@@ -24,7 +24,7 @@ KEPT = {"location": f"{MOUNT}/checkpoints", "every": "2s", "keep": 3}
 AWAY_SECONDS = 60.0
 """For which the server of S3 is not there."""
 
-DELAYED = "CheckpointDelayed"
+DELAYED, BEGAN_AGAIN = "CheckpointDelayed", "BeganAgain"
 
 WORDS = 6
 """Of one delay, at most: an event each, of which `kubectl describe` has room for few."""
@@ -37,14 +37,24 @@ def ferry(cluster: Cluster) -> Iterator[Installation]:
         yield made
 
 
-def test_all_pods_are_deleted_and_all_nodes_are_rebooted(
+def test_all_workers_and_all_pods_are_deleted_and_all_nodes_are_rebooted(
     ferry: Installation, cluster: Cluster, times: Times, tmp_path: Path
 ) -> None:
     state = {"checkpoint": KEPT, "replicas": 1}
     job = ferry.start(ferry.job("lasting", epoch=PACE, pipeline={"args": DISORDER}, state=state, workers=2))
     job.until_workers(2, 240.0)
     job.until(lambda s: (s.get("checkpoint") or {}).get("number", 0) >= 2, "two checkpoints")
-    driver = job.life_of("driver")
+    driver, restarts, generation = job.life_of("driver"), driver_restarts(job), job.status()["generation"]
+
+    begin = time.monotonic()
+    workers = f"ferry.dev/job={job.name},ferry.dev/role=worker"
+    ferry.kubectl.run("delete", "pods", "-l", workers, "--grace-period=0", "--force")
+    job.until(lambda s: s["generation"] > generation, "a driver that begins again with a checkpoint")
+    job.until_workers(2)
+    job.until_epoch(3)
+    times("all copies of the state deleted, to the next epochs", time.monotonic() - begin)
+    assert driver_restarts(job) == restarts and job.life_of("driver") == driver, "the same process, with its Spark"
+    assert BEGAN_AGAIN in [one["reason"] for one in warnings(job)]
 
     begin = time.monotonic()
     ferry.kubectl.run("delete", "pods", "-l", f"ferry.dev/job={job.name}", "--grace-period=0", "--force")
@@ -135,6 +145,11 @@ def test_an_s3_is_away_and_then_all_pods_are(
     for name, value in keys.items():
         assert not any(value in text for text in said), f"{name} can be read with kubectl"
     job.delete()
+
+
+def driver_restarts(job: Job) -> list[int]:
+    """How often each container of the driver was started again."""
+    return [one["restartCount"] for one in job.driver()["status"]["containerStatuses"]]
 
 
 def number(status: Document) -> int:

@@ -161,6 +161,7 @@ def test_a_node_dies_and_the_driver_is_deleted(
     job.right(tmp_path)
 
 
+@pytest.mark.turns
 def test_the_node_of_the_registry_and_of_a_worker_dies_and_stays_off(
     ferry: Installation, start: Callable[..., Job], lab: Lab, times: Times, tmp_path: Path
 ) -> None:
@@ -291,6 +292,7 @@ def test_pods_on_the_network_of_their_node_find_their_state_in_its_directory(
 LATER = [pytest.param(phase, marks=pytest.mark.long) for phase in ("starting", "running", "driver gone", "paused")]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("phase", ["at once", "moving", *LATER])
 def test_deleted_in_any_phase_nothing_is_left(
     ferry: Installation, start: Callable[..., Job], times: Times, phase: str

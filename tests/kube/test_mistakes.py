@@ -14,7 +14,7 @@ from tests.kube.clusters import Cluster
 from tests.kube.installation import DISORDER, PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kube, pytest.mark.turns, pytest.mark.timeout(900)]
 
 Times = Callable[[str, float], None]
 

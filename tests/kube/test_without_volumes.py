@@ -19,7 +19,7 @@ from tests.kube.installation import CLAIM, MOUNT, PACE, Installation, Job, insta
 from tests.kube.kubectl import Document, wait_until
 from tests.kube.test_jobs import number, put_registry, redis
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.kube, pytest.mark.turns, pytest.mark.timeout(1500)]
 
 Times = Callable[[str, float], None]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +49,12 @@ def test_a_python_is_taken_that_can_make_environments(tmp_path: Path) -> None:
         assert (done.stdout.strip() or None) == (str(found) if found else None), named
     assert shell(f"PYTHON='{whole}'; find_python").stdout.strip() == str(whole), "what is named comes first"
     assert shell(f"PYTHON='{bare}'; find_python").stdout.strip() != str(bare)
+
+
+def test_no_process_compiles_the_libraries_again() -> None:
+    """Nor does Spark name archives of sources to its Python processes, in place of what is installed here."""
+    assert Path(importlib.util.cache_from_source(pyspark.__file__)).exists()
+    assert not [*Path(pyspark.__file__).parent.glob("python/lib/*.zip")]
 
 
 @pytest.mark.parametrize(
