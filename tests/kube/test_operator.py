@@ -306,6 +306,13 @@ def test_the_lease_can_be_deleted(running: Running) -> None:
     running.kubectl.run("scale", "sj/a", "--replicas=3")
     running.wait_settled(3)
     assert running.status()["token"] >= before
+    wait_until(lambda: running.kubectl.get("lease", "ferry-operator"), "Lease made anew", 20)
+    # Made anew in another minute it has another token, with the same holder.
+    transitions = {"spec": {"leaseTransitions": before + 7}}
+    running.kubectl.run("patch", "lease", "ferry-operator", "--type=merge", "-p", json.dumps(transitions))
+    wait_until(lambda: running.status()["token"] >= before + 7, "status of another leader", 30)
+    running.kubectl.run("scale", "sj/a", "--replicas=2")
+    running.wait_settled(2)
 
 
 # --- the process

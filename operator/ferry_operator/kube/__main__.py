@@ -72,8 +72,8 @@ class OperatorProcess:
         log.info("%s looks after namespace %s", self._lease.identity, self._release.namespace)
         while not self.stop.is_set():
             self._attempt()
-            if self._leader is not None and (not self._lease.held or not self._leader.well):
-                log.warning("this operator steps back: %s", "it hangs" if self._lease.held else "the Lease is lost")
+            if self._leader is not None and (why := self._deposed(self._leader)):
+                log.warning("this operator steps back: %s", why)
                 self._end_leader()
             elif self._leader is None and self._lease.held:
                 log.info("this operator leads, with token %d", self._lease.token)
@@ -83,6 +83,14 @@ class OperatorProcess:
             self.stop.wait(RENEW_SECONDS if self._leader is not None else WAIT_SECONDS)
         self._end_leader()
         self._monitoring.close()
+
+    def _deposed(self, leader: Leader) -> str | None:
+        """Why this leader must not, or cannot, go on."""
+        if not self._lease.held:
+            return "the Lease is lost"
+        if self._lease.token != leader.token:
+            return f"the Lease was made anew, with token {self._lease.token}"
+        return None if leader.well else "it hangs"
 
     def _attempt(self) -> None:
         self._looked_at = time.monotonic()

@@ -8,7 +8,8 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import prometheus_client as prom
 import pytest
@@ -20,7 +21,7 @@ from ferry.system.monitoring import MonitoringServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.driver_client import DriverClient, PlacementRefused, from_wire, to_wire
 from ferry_operator.job.status import JobStatus
-from ferry_operator.kube.__main__ import release_of
+from ferry_operator.kube.__main__ import OperatorProcess, release_of
 from ferry_operator.kube.api import redis
 from ferry_operator.kube.api.client import Fenced
 from ferry_operator.kube.api.lease import EXPIRY_SECONDS, HELD_SECONDS, Lease
@@ -481,3 +482,14 @@ def test_what_the_environment_says() -> None:
     assert release.redis == "redis://:p@r:1/0" and release.key == "p" and not release.read_nodes
     assert [release_of(e, "n").user for e in ({}, {"FERRY_USER": "7"}, {"FERRY_USER": ""})] == [10001, 7, None]
     assert release_of({}, "n").read_nodes and release_of({}, "n").service_account is None
+
+
+@pytest.mark.parametrize(
+    ("held", "token", "well", "why"),
+    [(True, 7, True, ""), (False, 7, True, "lost"), (True, 8, True, "made anew"), (True, 7, False, "hangs")],
+)
+def test_a_leader_steps_back_when_it_may_not_or_cannot_go_on(held: bool, token: int, well: bool, why: str) -> None:
+    process: Any = object.__new__(OperatorProcess)
+    process._lease = SimpleNamespace(held=held, token=token)
+    found = process._deposed(cast(Leader, SimpleNamespace(token=7, well=well)))
+    assert (why in found) if why else (found is None)
