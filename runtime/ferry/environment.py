@@ -20,6 +20,9 @@ from ferry.contract.errors import SpecRefused
 LOOPBACK = "127.0.0.1"
 HTTPS = 443
 
+NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""For a process that others are forks of. Without these NumPy and Arrow each begin a thread when they are imported."""
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:

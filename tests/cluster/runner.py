@@ -26,7 +26,7 @@ import psutil
 import pytest
 
 from tests.cluster import queries
-from tests.cluster.wires import THROUGH, Wires
+from tests.cluster.wires import INSTANCE, THROUGH, Wires
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,11 +111,9 @@ class Running:
 
     def instance(self, name: str) -> int:
         """Process of an instance "K.I", without its parent."""
-        worker, index = name.split(".")
-        for pid in self.pids(f"worker-{worker}"):
-            with contextlib.suppress(psutil.Error, ValueError):
-                words = psutil.Process(pid).cmdline()
-                if words[words.index("--instance") + 1] == index:
+        for pid in self.pids(f"worker-{name.split('.')[0]}"):
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(pid).name() == f"{INSTANCE}{name}":
                     return pid
         raise AssertionError(f"no process of instance {name}")
 
@@ -339,7 +337,7 @@ def dump_threads(running: Running) -> None:
     with contextlib.suppress(OSError):
         for process in processes_of(running.home):
             with contextlib.suppress(psutil.Error, IndexError):
-                if "ferry.driver" in process.cmdline() or "--instance" in process.cmdline():
+                if "ferry.driver" in process.cmdline() or process.name().startswith(INSTANCE):
                     process.send_signal(signal.SIGUSR1)
         time.sleep(1.0)
 

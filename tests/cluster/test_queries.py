@@ -57,7 +57,7 @@ def test_queries_in_one_job_are_the_oracles(tmp_path: Path) -> None:
     }
     document = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "queries"}, "spec": spec}
     (tmp_path / "job.yaml").write_text(json.dumps(document))
-    at = ["epoch=1:begin workers=3", "epoch=2:commit kill-instance=0.0", "epoch=3:begin move=5:2.0"]
+    at = ["epoch=1:begin workers=3", "epoch=2:commit kill-worker=0", "epoch=3:begin move=5:2.0"]
     result = runner.run(tmp_path / "job.yaml", tmp_path, EVENTS, at=at, timeout=560)
     assert result.code == 0 and not result.left, result.story()
     assert result.changes("switched") and result.changes("promoted"), result.story()

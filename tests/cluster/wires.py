@@ -16,6 +16,9 @@ from pathlib import Path
 import psutil
 
 THROUGH = Path(__file__).with_name("through")
+
+INSTANCE = "ferry "
+"""So begin the names of processes of instances; "3.0" follows."""
 """Has to come first on the path of the processes."""
 
 
@@ -84,8 +87,10 @@ class Wires:
 
 
 def _instance(process: psutil.Process) -> str:
-    words = process.cmdline()
-    return f"{words[words.index('--worker') + 1]}.{words[words.index('--instance') + 1]}"
+    name = process.name()
+    if not name.startswith(INSTANCE):
+        raise ValueError(f"{name!r} is no instance")
+    return name.removeprefix(INSTANCE)
 
 
 def _listening(caller: int, port: int) -> str:
@@ -95,7 +100,7 @@ def _listening(caller: int, port: int) -> str:
     while time.monotonic() < deadline:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ValueError, KeyError):
-                if "--instance" in process.cmdline() and process.environ()["FERRY_HOME"] == mark:
+                if process.name().startswith(INSTANCE) and process.environ()["FERRY_HOME"] == mark:
                     found = process.net_connections(kind="tcp")
                     if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in found):
                         return _instance(process)

@@ -30,7 +30,7 @@ from ferry.contract.addresses import netloc
 from ferry.contract.certificates import issue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import SYNCING, RunSettings
-from ferry.contract.errors import Exhausted, SpecRefused, Unreachable
+from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, InstanceId
 from ferry.contract.tickets import Judge, ReadTicket, Right
@@ -45,7 +45,6 @@ from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics
 from ferry.sidecar.peers import Peers
-from ferry.sidecar.rehearsal import rehearse
 from ferry.store.lock import DirectoryLock
 from ferry.system import user_module
 
@@ -195,7 +194,6 @@ class Node:
         os._exit(ExitCode.SUPERSEDED)
 
     def _wait_for_shapes(self) -> list[OperatorDescriptor] | None:
-        rehearsed = False
         while not self._stop.is_set():
             try:
                 descriptors = self._registry.descriptors()
@@ -203,10 +201,6 @@ class Node:
                 descriptors = None
             if descriptors:
                 return descriptors
-            if not rehearsed:  # One that comes back to a job that runs does not wait for it.
-                rehearsed = True
-                with suppress(OSError, Exhausted):  # On a full disk the first epochs take longer.
-                    rehearse(self.dir / "rehearsal")
             self._stop.wait(0.05)
         return None
 

@@ -12,10 +12,10 @@ import logging
 import os
 import secrets
 import signal
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import prometheus_client as prom
@@ -28,7 +28,8 @@ from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import Claim, JobRegistry
-from ferry.sidecar import ALIVE, STARTED
+from ferry.sidecar import ALIVE, STARTED, forks
+from ferry.sidecar.instance import live
 from ferry.sidecar.metrics import InstanceLife, InstancesCollector
 from ferry.system.monitoring import MonitoringServer
 
@@ -58,7 +59,7 @@ class Parent:
         self._wanted = instances
         self._dir = settings.worker_path(worker)
         self._wanted_file = surroundings.instances_file or self._dir / INSTANCES
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: dict[int, BaseProcess] = {}
         self._failures: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
         self._started: dict[int, float] = {}
@@ -71,6 +72,8 @@ class Parent:
         self._claimed: Claim | None = None
         """None as long as this parent has not claimed the worker."""
         self._starts = 0
+        self._preloaded = threading.Event()
+        """instances can be forked in no time"""
 
     def run(self) -> int:
         """Supervise until told to stop, or until no instance has a transport that it may use; kills the children then."""
@@ -79,6 +82,7 @@ class Parent:
         self._dir.mkdir(parents=True, exist_ok=True)
         (self._dir / STARTED).unlink(missing_ok=True)
         (self._dir / "pid").write_text(str(os.getpid()))
+        forks.when_loaded(self._preloaded.set)
         self._serve_metrics()
         beat_at = read_at = claim_at = 0.0
         while not self._stop:
@@ -102,15 +106,14 @@ class Parent:
             self._end(index, child, until)
         return self._code
 
-    def _end(self, index: int, child: subprocess.Popen[bytes], until: float) -> None:
+    def _end(self, index: int, child: BaseProcess, until: float) -> None:
         """Wait for a child that was told to end: until then, or as long as the disk may take."""
         for seconds in (until - time.monotonic(), limits.SYNC_SECONDS):
-            try:
-                child.wait(timeout=max(seconds, 0.0))
+            child.join(max(seconds, 0.0))
+            if child.exitcode is not None:
                 return
-            except subprocess.TimeoutExpired:
-                if not (self._dir / str(index) / SYNCING).exists():
-                    break
+            if not (self._dir / str(index) / SYNCING).exists():
+                break
         log.error("instance %d.%d did not end in time: killed", self._worker, index)
         child.kill()
 
@@ -131,27 +134,30 @@ class Parent:
 
     def _supervise(self, now: float) -> None:
         for index, child in list(self._children.items()):
-            if child.poll() is not None:
+            if child.exitcode is not None:
                 del self._children[index]
                 self._lives[index].up = False
-                steady = now - self._started[index] > STEADY_SECONDS
-                self._failures[index] = 1 if steady else self._failures.get(index, 0) + 1
-                delay = back_off(self._failures[index], RESTART_SECONDS, RESTART_SECONDS_MAX)
-                self._retry_at[index] = now + delay
-                if child.returncode == ExitCode.NO_TRANSPORT and not self._any_steady(now):
+                delay = self._delay(index, now)
+                if child.exitcode == ExitCode.NO_TRANSPORT and not self._any_steady(now):
                     self._stop, self._code = True, ExitCode.NO_TRANSPORT  # the child's last words have to be the last
                     return
-                log.warning(
-                    "instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.returncode, delay
-                )
+                log.warning("instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.exitcode, delay)
             elif index >= self._wanted:
                 child.terminate()
             elif self._hangs(index):
                 log.error("instance %d.%d hangs for %.0f s: killed", self._worker, index, limits.HANG_SECONDS)
                 child.kill()
-        for index in range(self._wanted):
+        for index in range(self._wanted if self._preloaded.is_set() else 0):
             if index not in self._children and now >= self._retry_at.get(index, 0.0):
                 self._start(index)
+
+    def _delay(self, index: int, now: float) -> float:
+        """Seconds until an instance that ended may be started again."""
+        steady = now - self._started[index] > STEADY_SECONDS
+        self._failures[index] = 1 if steady else self._failures.get(index, 0) + 1
+        delay = back_off(self._failures[index], RESTART_SECONDS, RESTART_SECONDS_MAX)
+        self._retry_at[index] = now + delay
+        return delay
 
     def _any_steady(self, now: float) -> bool:
         return any(now - self._started[index] > STEADY_SECONDS for index in self._children)
@@ -168,19 +174,27 @@ class Parent:
         directory.mkdir(parents=True, exist_ok=True)
         for name in (ALIVE, SYNCING):
             (directory / name).unlink(missing_ok=True)
-        child = subprocess.Popen(self._command(index))
+        child, now = self._process(index), time.monotonic()
+        try:
+            child.start()
+        except (OSError, EOFError) as error:
+            # The server of forks was killed: the next start begins with another one.
+            log.error("instance %d.%d could not be started: %r", self._worker, index, error)
+            self._started[index] = now
+            self._delay(index, now)
+            return
         self._children[index] = child
         life = self._lives.setdefault(index, InstanceLife(restarts=-1))
         life.up, life.restarts = True, life.restarts + 1
-        self._started[index] = time.monotonic()
+        self._started[index] = now
         Path(directory / "pid").write_text(str(child.pid))
 
-    def _command(self, index: int) -> list[str]:
-        command = [sys.executable, "-m", "ferry.sidecar", self._run_json, "--worker", str(self._worker)]
+    def _process(self, index: int) -> BaseProcess:
+        """Of another life of an instance."""
         assert self._claimed is not None
         self._starts += 1
-        command += ["--instance", str(index), "--parent", str(os.getpid())]
-        return [*command, "--life", life_of(self._claimed.life, self._starts).hex()]
+        life = life_of(self._claimed.life, self._starts)
+        return forks.fork(live, self._run_json, self._worker, index, life)
 
     def _claim(self) -> None:
         self._claimed = self._job_registry.claim(self._worker, self._place)

@@ -12,13 +12,10 @@ from pyspark.daemon import manager
 
 from ferry import environment
 
-ALONE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Without these NumPy and Arrow each begin a thread when they are imported. A task has one core anyway."""
-
 
 def load() -> None:
     """Import what tasks import, and have the kernels of an aggregate compiled, or read."""
-    environment.give(ALONE)
+    environment.give(environment.NO_THREADS)  # A task has one core anyway.
     import pyspark.worker
 
     from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window

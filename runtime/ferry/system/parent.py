@@ -1,4 +1,4 @@
-"""A process that does not outlive the one that has started it. Linux has a signal for that; elsewhere it lives on."""
+"""A process that does not outlive the one that has started it, and its name. Linux has calls for both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def die_with_parent(parent: int) -> None:
@@ -20,3 +20,9 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         raise SystemExit(f"process {parent}, which has started this one, is gone")
+
+
+def call_it(name: str) -> None:
+    """Give this process a name, of 15 characters at most, for lists of processes; called by its main thread."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)

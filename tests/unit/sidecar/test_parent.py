@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,7 +22,7 @@ from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import Claim
-from ferry.sidecar import ALIVE, parent
+from ferry.sidecar import ALIVE, forks, parent
 from ferry.sidecar.parent import Parent
 
 
@@ -48,17 +51,26 @@ def parent_of(tmp_path: Path, code: int, instances: int = 1) -> Parent:
     one = Parent(
         settings(tmp_path), str(tmp_path / "run.json"), worker=0, instances=instances, surroundings=Environment()
     )
-    script = tmp_path / "end.py"
-    script.write_text(f"import sys; sys.exit({code})")
-    one._command = lambda index: [sys.executable, str(script)]  # type: ignore[method-assign]
+    one._process = lambda index: process(os._exit, code)  # type: ignore[method-assign]
+    one._preloaded.set()
     return one
+
+
+def process(target: Callable[..., object], *args: object) -> BaseProcess:
+    return get_context("fork").Process(target=target, args=args)
+
+
+def started(target: Callable[..., object], *args: object) -> BaseProcess:
+    child = process(target, *args)
+    child.start()
+    return child
 
 
 @pytest.mark.parametrize(("code", "ends"), [(ExitCode.NO_TRANSPORT, True), (1, False), (3, False)])
 def test_a_sidecar_without_a_transport_ends_with_it(tmp_path: Path, code: int, ends: bool) -> None:
     parent = parent_of(tmp_path, code)
     parent._supervise(100.0)
-    parent._children[0].wait(10)
+    parent._children[0].join(10)
     parent._supervise(101.0)
     assert (parent._stop, parent._code) == ((True, code) if ends else (False, 0))
 
@@ -67,12 +79,11 @@ def test_one_that_works_keeps_its_sidecar(tmp_path: Path) -> None:
     parent = parent_of(tmp_path, ExitCode.NO_TRANSPORT, instances=2)
     parent._supervise(100.0)
     for child in parent._children.values():
-        child.wait(10)
-    works = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        child.join(10)
+    works = started(time.sleep, 60)
     parent._children[1], parent._started[1] = works, 0.0
     parent._supervise(101.0)
     works.kill()
-    works.communicate()
     assert not parent._stop, "it has been up for long"
 
 
@@ -80,9 +91,26 @@ def test_an_instance_that_fails_for_hours_is_started_again(tmp_path: Path) -> No
     parent = parent_of(tmp_path, 1)
     parent._supervise(100.0)
     parent._failures[0] = 5000
-    parent._children[0].wait(10)
+    parent._children[0].join(10)
     parent._supervise(101.0)
     assert parent._retry_at[0] == 106.0 and not parent._stop
+
+
+def test_an_instance_that_cannot_be_forked_is_tried_again(tmp_path: Path) -> None:
+    parent = parent_of(tmp_path, 0)
+    forks = iter([EOFError("the server was killed"), ConnectionRefusedError(), None])
+
+    def start() -> None:
+        if (failed := next(forks)) is not None:
+            raise failed
+
+    child: Any = SimpleNamespace(start=start, exitcode=None, pid=1)
+    parent._process = lambda index: child  # type: ignore[method-assign]
+    for _ in range(2):
+        parent._supervise(time.monotonic() + 10)
+        assert not parent._children and parent._retry_at[0] > time.monotonic()
+    parent._supervise(time.monotonic() + 10)
+    assert parent._children[0] is child
 
 
 class JobRegistry:
@@ -106,20 +134,20 @@ def test_a_parent_whose_worker_was_started_elsewhere_ends_with_its_children(tmp_
     parent._job_registry = registry  # type: ignore[assignment]
     if began:
         parent._reach(parent._claim)
-        lives = [Parent._command(parent, 0)[-1] for _ in range(2)]
-        assert lives == [life_of(7, 1).hex(), life_of(7, 2).hex()] == sorted(lives)
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    parent._children[0] = child
+        lives = [Parent._process(parent, 0)._args[-1] for _ in range(2)]  # type: ignore[attr-defined]
+        assert lives == [life_of(7, 1), life_of(7, 2)] == sorted(lives)
+    child = parent._children[0] = started(time.sleep, 60)
     registry.elsewhere = True
     parent._reach(parent._beat if began else parent._claim)
     assert (parent._stop, parent._code) == (True, ExitCode.SUPERSEDED)
-    assert child.wait(10) == -9
-    child.communicate()
+    child.join(10)
+    assert child.exitcode == -9
 
 
 def test_no_instance_is_started_before_the_worker_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = parent_of(tmp_path, 0)  # its Redis does not answer
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(forks, "when_loaded", lambda tell: tell())
     monkeypatch.setattr(parent, "_serve_metrics", lambda: threading.Timer(0.3, parent._on_term).start())
     assert parent.run() == 0
     assert parent._starts == 0 and not parent._children and parent._claimed is None
@@ -140,9 +168,10 @@ def test_an_instance_that_waits_for_the_disk_is_not_killed(
     directory.mkdir(parents=True)
     if syncs:
         (directory / SYNCING).touch()
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"])
+    child = started(time.sleep, 1.5)
     one._end(0, child, time.monotonic() + parent.END_SECONDS)
-    assert child.wait(10) == code
+    child.join(10)
+    assert child.exitcode == code
 
 
 def test_what_a_former_life_has_said_of_the_disk_is_forgotten(tmp_path: Path) -> None:
@@ -150,5 +179,5 @@ def test_what_a_former_life_has_said_of_the_disk_is_forgotten(tmp_path: Path) ->
     (one._dir / "0").mkdir(parents=True)
     (one._dir / "0" / SYNCING).touch()
     one._supervise(100.0)
-    one._children[0].wait(10)
+    one._children[0].join(10)
     assert not (one._dir / "0" / SYNCING).exists()

@@ -1,0 +1,73 @@
+"""One life of an instance as a process: a fork of the server that its parent has, which ends with an `ExitCode`."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from ferry import environment
+from ferry.contract.documents import RunSettings
+from ferry.contract.errors import NO_TRANSPORT
+from ferry.contract.exit_codes import ExitCode
+from ferry.system.parent import call_it, die_with_parent
+
+
+def live(run_json: str, worker: int, index: int, life: bytes) -> NoReturn:
+    """Be instance `index` of a worker until told to stop; `life` is given by the parent."""
+    end_with(lambda: _live(run_json, worker, index, life))
+
+
+def end_with(run: Callable[[], int]) -> NoReturn:
+    """Do that, and end this process with the code that it returns."""
+    code: int = ExitCode.CRASHED
+    try:
+        code = run()
+    except Exception:
+        logging.getLogger("ferry.sidecar").critical("ends", exc_info=True)
+    finally:
+        # Not sys.exit: threads of Flight may keep a process alive whose loop has ended.
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def begin(settings: RunSettings, worker: int) -> None:
+    """What every process of a sidecar does first."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format=f"%(asctime)s {settings.run} w{worker} %(levelname)s %(message)s",
+    )
+    sys.setswitchinterval(0.0005)
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
+
+
+def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
+    settings = RunSettings.read(run_json)
+    begin(settings, worker)
+    from ferry.sidecar.preload import SERVER
+
+    die_with_parent(SERVER)
+    call_it(f"ferry {worker}.{index}")
+    threading.excepthook = end_with_thread
+    from ferry.channel.rdma.verbs import DeviceUnusable
+    from ferry.sidecar.node import Node
+
+    try:
+        node = Node(settings, worker, index, life, environment.read())
+    except DeviceUnusable as error:
+        print(f"{NO_TRANSPORT}{error}", file=sys.stderr)
+        return ExitCode.NO_TRANSPORT
+    return node.run()
+
+
+def end_with_thread(failed: threading.ExceptHookArgs) -> None:
+    """A thread that fails takes its instance along: the parent starts it again, and it comes back to its own files."""
+    name = failed.thread.name if failed.thread is not None else "?"
+    logging.getLogger("ferry.sidecar").critical("thread %s failed", name, exc_info=failed.exc_value)
+    os._exit(ExitCode.THREAD_FAILED)
