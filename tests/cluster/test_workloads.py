@@ -99,18 +99,3 @@ def test_while_redis_is_away_epochs_go_on_and_group_changes_wait(tmp_path: Path)
     assert not [r for r in result.kinds("groups") if away[0] < r["t"] < away[1]], result.story()
     assert result.changes("switched"), result.story()
     assert not result.kinds("lost"), result.story()
-
-
-def test_when_the_process_that_plans_epochs_dies_a_new_driver_goes_on(tmp_path: Path) -> None:
-    # Spark ends the query then, outside of any epoch; that must not pass for the end of the input.
-    def meanwhile(running: runner.Running) -> None:
-        running.await_epoch(2)
-        for process in runner.processes_of(running.home):
-            if any("python_streaming_source_runner" in word for word in process.cmdline()):
-                process.kill()
-
-    args = {"seed": 23}
-    sets = [*runner.sets_of(args), "epoch.interval=400ms", "epoch.maxRows=20000"]
-    result = runner.run("ysb", tmp_path, 200_000, sets, [], meanwhile)
-    right(result, "ysb", 200_000, args, tmp_path)
-    assert len(result.kinds("ready")) == 2, result.story()

@@ -1,12 +1,14 @@
-"""Spark's checkpoint of the query: what of it is committed with the state, and how it is written again.
+"""The checkpoint of a query: what of it is committed with the state, and how it is written again.
 
 Spark renames its files into place and never syncs them, and a directory may be lost or put back; the state is elsewhere.
-So what Spark needs to begin an epoch again is part of the notes that the epoch commits:
+So what is needed to begin an epoch again is part of the notes that the epoch commits:
 
     checkpoint/metadata       the query's id
     checkpoint/offsets/E-1    where epoch E begins
     checkpoint/offsets/E      where it ends; written before the epoch begins
-    checkpoint/commits/E      Spark has seen its end; written after the sinks have it
+    checkpoint/commits/E      the query has seen its end; written after the sinks have it
+
+The driver's own query keeps the same files, so either goes on where the other one has stopped.
 
 A new driver compares them, and writes what is missing, before Spark looks. Must never let Spark plan an epoch anew that the
 state has committed: what came since would be skipped.
@@ -25,6 +27,8 @@ import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 from ferry.contract import limits
 from ferry.contract.errors import StateUnavailable, Unreachable
@@ -34,6 +38,9 @@ log = logging.getLogger("ferry.driver")
 
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 """An entry of Spark's commit log. Its watermark is that of Spark's own stateful operators, which are refused."""
+
+KEPT_EPOCHS = 10
+"""So many files stay in each log."""
 
 WHAT_TO_DO = (
     "Bring back the checkpoint/ of the run that belongs to the state (on Kubernetes it outlives the driver's pod below "
@@ -57,6 +64,34 @@ class Checkpoint:
         content = json.dumps(texts).encode()
         packed = base64.b85encode(zlib.compress(content)).decode()
         return packed if len(packed) <= limits.OFFSETS_BYTES_MAX else f"{_digest(texts[-1] or '')} {len(content)}"
+
+    def begin(self, epoch: int, offset: Any) -> None:
+        """What Spark writes before an epoch, for a query that is not Spark's: where the epoch ends.
+
+        Raises Unreachable when it was planned before, as only another driver can have done.
+        """
+        if self._text(f"offsets/{epoch}") is not None:
+            raise Unreachable(f"{self._folder}/offsets/{epoch} is there already: another driver has planned this epoch")
+        if self._text("metadata") is None:
+            self._put("metadata", json.dumps({"id": str(uuid4())}))
+        about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}})
+        self._put(f"offsets/{epoch}", f"v1\n{about}\n{json.dumps(offset)}")
+
+    def end(self, epoch: int) -> None:
+        """What Spark writes after one. Older files are removed, as Spark does."""
+        self._put(f"commits/{epoch}", COMMIT)
+        for log in ("offsets", "commits"):
+            (self._folder / log / str(epoch - KEPT_EPOCHS)).unlink(missing_ok=True)
+
+    def begun(self) -> tuple[int, bool]:
+        """The last epoch that was planned, -1 for none, and whether its end was seen."""
+        last = self._last("offsets")
+        return last, self._last("commits") >= last
+
+    def offset(self, epoch: int) -> Any:
+        """Where an epoch ends, which was planned; None: nobody knows any more."""
+        text = self._text(f"offsets/{epoch}")
+        return json.loads(text.split("\n")[-1]) if text else None
 
     def planned(self, epoch: int) -> int:
         """When Spark has planned an epoch that has begun, in milliseconds: the same however often it is begun again."""
@@ -188,6 +223,13 @@ class Checkpoint:
             return (self._folder / name).read_text("utf-8")
         except FileNotFoundError:
             return None
+
+    def _put(self, name: str, text: str) -> None:
+        """Whole or not at all, as long as the power is not cut."""
+        file = self._folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with files.replacing(file) as new:
+            new.write_text(text, "utf-8")
 
     def _write(self, name: str, text: str) -> None:
         """Whole or not at all, and still there after a power cut."""

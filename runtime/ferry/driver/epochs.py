@@ -1,4 +1,4 @@
-"""The epoch function: what happens between Spark's call of foreachBatch and its return.
+"""The epoch function: what happens from the moment that a query has planned an epoch to its end.
 
     EpochBegun -> [StartIngest -> Spark job -> Ingested]* -> Emit -> sink -> EpochEnded
 
@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from ferry.contract import limits, watermarks
 from ferry.contract import messages as m
@@ -35,6 +35,7 @@ from ferry.spark.compile import Plan
 from ferry.spark.feeds import feeds_of, run_ingest
 from ferry.spark.ingest import IngestWork
 from ferry.spark.process_rows import condensing
+from ferry.spark.source import Batch
 
 log = logging.getLogger("ferry.driver")
 
@@ -44,7 +45,7 @@ TIMER_SECONDS = 1.5
 
 
 class Epochs:
-    """Runs epochs, one at a time, on Spark's callback thread."""
+    """Runs epochs, one at a time, on the thread of the query that plans them."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Epochs:
             due is not None and self.idle.is_set() and now - (self._last_end or 0) > TIMER_SECONDS and now * 1000 >= due
         )
 
-    def run(self, batch: DataFrame, epoch: int) -> None:
+    def run(self, batch: Batch, epoch: int) -> None:
         """One epoch, to its end."""
         if self.finished or self._halting.is_set():
             threading.Event().wait()
@@ -144,7 +145,7 @@ class Epochs:
             record.stages[stage] = max(end - marks[stage], 0.0)
 
     # ---- ingest
-    def _ingest(self, order: core.StartIngest, batch: DataFrame, record: EpochRecord) -> None:
+    def _ingest(self, order: core.StartIngest, batch: Batch, record: EpochRecord) -> None:
         self.hook(order.step.epoch, "ingest")
         if order.step.operator:
             self._checkpoint.require_same(order.step.epoch, EpochNotes.load(order.meta).spark)
@@ -158,7 +159,7 @@ class Epochs:
             self._patience.succeeded()
             self._ingested(order, receipts)
 
-    def _receipts(self, order: core.StartIngest, batch: DataFrame) -> list[Receipt]:
+    def _receipts(self, order: core.StartIngest, batch: Batch) -> list[Receipt]:
         """Run the ingest job; one receipt a task."""
         operator = self.plan.operators[order.step.operator]
         helpers = tuple(one for i in order.helpers if (one := self.loop.members.registration(i)))

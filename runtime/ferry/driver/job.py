@@ -7,22 +7,19 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-import httpx
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ferry import environment
-from ferry.contract import bearer
-from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import BEGAN_AGAIN, RunSettings
-from ferry.contract.errors import Bug
+from ferry.contract.errors import Bug, FerryError
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
-from ferry.contract.tickets import derived
-from ferry.coordinator import control
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver import session
@@ -32,12 +29,13 @@ from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
 from ferry.driver.orders import Halted, Stopped, next_order
+from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
+from ferry.driver.stages import StageHook
 from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry, JournalStore, RedisJournal
-from ferry.registry.api_journal import Access, ApiJournal
 from ferry.spark import compile
-from ferry.spark.source import SLOTS, splits_source
+from ferry.spark.source import SLOTS, TICKS, Batch, QueryBatch, SplitsReader, splits_source
 from ferry.spark.splits import WHOLE, Splits
 from ferry.spark.warmup import warm_up
 from ferry.system import files
@@ -49,6 +47,21 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds who it is."""
 
 
+Run = Callable[[Batch, int], None]
+"""What a query does for each epoch."""
+
+
+class Query(Protocol):
+    """Of Spark, or the driver's own: plans epochs and has them run."""
+
+    @property
+    def isActive(self) -> bool:
+        """Whether further epochs may come."""
+
+    def exception(self) -> Exception | None:
+        """Why there are no more."""
+
+
 class Job:
     """The driver of one run."""
 
@@ -58,10 +71,8 @@ class Job:
         self._checkpoint = Checkpoint(settings.path / "checkpoint")
         self._stop = threading.Event()
         self._failure: BaseException | None = None
-        token, trusted = derived(settings.secret, "supervisor"), authority(settings.secret)
-        self._client = httpx.Client(
-            headers=bearer.headers(token), verify=client_context(trusted), timeout=None, trust_env=False
-        )
+        self._stage = StageHook(settings)
+        self._ticks = 0
 
     def run(self) -> int:
         """Until the bounded input has fired everything, or somebody stops the job."""
@@ -123,6 +134,8 @@ class Job:
         if keeper is not None:
             keeper.on_published = lambda: self._has_checkpoint(metrics, restoring)
             keeper.start(loop, metrics)
+        from ferry.coordinator import control  # Loads a web framework meanwhile: members need the time, too.
+
         where = self._surroundings.address, self._surroundings.control_port
         registry = control.collect(loop, metrics)
         url = control.serve(loop, metrics, registry, self.settings, self._stop.set, where, keeper)
@@ -130,7 +143,7 @@ class Job:
             MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
         if self._surroundings.standalone:
             announcer.started(loop.machine, url)
-        raw = self._raw(spark, plan)  # Takes seconds, during which the members answer.
+        query = self._query(spark, plan)  # May take seconds, during which the members answer.
         ready = self._await_ready(loop)
         if keeper is None:
             restoring.over()
@@ -144,7 +157,7 @@ class Job:
         epochs = Epochs(
             self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, self._surroundings.standalone
         )
-        return self._run_query(raw, loop, metrics, epochs, keeper)
+        return self._run_query(query, loop, metrics, epochs, keeper)
 
     def _has_checkpoint(self, metrics: DriverMetrics, restoring: Restoring) -> None:
         """One of this life: what it began with is history."""
@@ -185,6 +198,8 @@ class Job:
         in_redis = RedisJournal(settings.run, settings.redis, settings.secret)
         if around.journal is None:
             return in_redis
+        from ferry.registry.api_journal import Access, ApiJournal
+
         access = Access(around.api_server, ACCOUNT / "token", ACCOUNT / "ca.crt")
         return ApiJournal(access, *around.journal, in_redis, around.begun)
 
@@ -206,28 +221,38 @@ class Job:
         metrics.resume(committed - again, notes, late, again)
         return committed, notes.flush and not again
 
-    def _raw(self, spark: SparkSession, plan: compile.Plan) -> DataFrame:
-        """The tagged union of all sources: (source, split, one struct column for each Spark source)."""
+    def _query(self, spark: SparkSession, plan: compile.Plan) -> Callable[[Run], Query]:
+        """The query that will run epochs: the driver's own, or a streaming query where Spark has sources of its own."""
         splits = {n: s for n, s in plan.sources.items() if isinstance(s, Splits)}
         frames = {n: s for n, s in plan.sources.items() if isinstance(s, DataFrame)}
-        tick = str(self.settings.path / "tick")
-        rows, cores = self.settings.epoch_max_rows, self.settings.cores
+        settings = self.settings
+        rows, cores, interval = settings.epoch_max_rows, settings.cores, settings.epoch_interval_ms
+        if not frames:
+            first = dict.fromkeys(plan.first, rows)
+            reader = SplitsReader(splits, rows, cores, settings.path, True, first, lambda: self._ticks)
+            return lambda run: OwnQuery(spark, reader, self._checkpoint, interval / 1000, run).start()
         # Spark's own sources do not wait for what has to be read first: it is in the first epoch then.
-        first = dict.fromkeys(plan.first, WHOLE if frames else rows)
-        # They never end, so nothing may fire as if they had.
-        one = splits_source(splits, rows, cores, tick, bool(splits) and not frames, first)
-        spark.dataSource.register(one)
+        spark.dataSource.register(splits_source(splits, rows, cores, settings.path, dict.fromkeys(plan.first, WHOLE)))
         raw = spark.readStream.format("ferry").load()
         for name, frame in frames.items():
             tagged = frame.select(F.lit(name).alias("source"), F.struct("*").alias(f"s_{name}"))
             raw = raw.unionByName(tagged, allowMissingColumns=True)
-        return raw
+
+        def start(run: Run) -> Query:
+            return (
+                raw.writeStream.foreachBatch(lambda frame, epoch: run(QueryBatch(frame), epoch))
+                .option("checkpointLocation", str(settings.path / "checkpoint"))
+                .trigger(processingTime=f"{interval} milliseconds")
+                .start()
+            )
+
+        return start
 
     # ---- running
     def _run_query(
-        self, raw: DataFrame, loop: Loop, metrics: DriverMetrics, epochs: Epochs, keeper: Keeper | None
+        self, start: Callable[[Run], Query], loop: Loop, metrics: DriverMetrics, epochs: Epochs, keeper: Keeper | None
     ) -> int:
-        def one_epoch(batch: DataFrame, epoch: int) -> None:
+        def one_epoch(batch: Batch, epoch: int) -> None:
             try:
                 epochs.run(batch, epoch)
             except Stopped:
@@ -237,13 +262,10 @@ class Job:
                 self._failure = error
                 raise
 
-        query = (
-            raw.writeStream.foreachBatch(one_epoch)
-            .option("checkpointLocation", str(self.settings.path / "checkpoint"))
-            .trigger(processingTime=f"{self.settings.epoch_interval_ms} milliseconds")
-            .start()
-        )
-        log.info("query %s (id %s) begins", query.runId, query.id)
+        # They count only when they grow, and offsets have those of the driver before, which may have had another machine.
+        self._ticks = loop.machine.generation << 32
+        query = start(one_epoch)
+        log.info("%s begins", type(query).__name__)
         ticker = threading.Thread(target=self._tick, args=(loop, epochs), name="tick", daemon=True)
         ticker.start()
         while query.isActive and not epochs.finished:
@@ -257,7 +279,7 @@ class Job:
                 return ExitCode.SUSPENDED
             self._check_halt(loop, epochs)
         if epochs.finished:
-            # The flush epoch is final only when Spark has it in its commit log.
+            # The flush epoch is final only when the query has it in its commit log.
             deadline = time.monotonic() + 10
             while self._checkpoint.ended() < metrics.epoch and time.monotonic() < deadline and query.isActive:
                 time.sleep(0.005)
@@ -267,7 +289,9 @@ class Job:
             raise self._failure
         if not epochs.finished and not self._stop.is_set():
             # Outside of an epoch: a source failed, or the process that plans it. A new driver goes on from there.
-            raise RuntimeError(f"Spark ended the query by itself: {query.exception()}")
+            if isinstance(failed := query.exception(), FerryError):
+                raise failed
+            raise RuntimeError(f"the query ended by itself: {failed}")
         metrics.finished = epochs.finished
         metrics.note("finished" if epochs.finished else "stopped", f"{metrics.rows} rows")
         return 0
@@ -287,22 +311,12 @@ class Job:
 
     def _tick(self, loop: Loop, epochs: Epochs) -> None:
         """Ask for an epoch without data when group changes wait for one, or the watermark, or a timer of the clock."""
-        file = self.settings.path / "tick"
-        # Ticks only count when they grow, and the directory of the driver before may have been on another machine.
-        ticks = loop.machine.generation << 32
+        file = self.settings.path / TICKS
         while True:
             time.sleep(0.2)
             wanted = loop.machine.moves.pending() or loop.machine.checkpoints.wanted is not None
             if wanted or epochs.wants_tick() or epochs.timer_is_due():
-                ticks += 1
-                with files.replacing(file) as new:
-                    new.write_text(str(ticks))
+                self._ticks += 1
+                with files.replacing(file) as new:  # for the process of Ferry's source beside Spark's
+                    new.write_text(str(self._ticks))
                 time.sleep(0.2)
-
-    def _stage(self, epoch: int, stage: str) -> None:
-        """Tell the supervisor that the run has come to a point where it wants to act, and wait until it has."""
-        if (epoch, stage) in self.settings.stops and self.settings.supervisor:
-            try:
-                self._client.post(f"{self.settings.supervisor}/stage", json={"epoch": epoch, "stage": stage})
-            except httpx.HTTPError as error:
-                log.warning("the supervisor did not answer at %s of epoch %d: %s", stage, epoch, error)

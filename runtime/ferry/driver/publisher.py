@@ -36,6 +36,7 @@ from ferry.spark.compile import Plan
 from ferry.spark.feeds import records_frame, rows_frame
 from ferry.spark.late import late_frame
 from ferry.spark.pipeline import LateOutput, Output
+from ferry.spark.source import Batch
 
 log = logging.getLogger("ferry.driver")
 
@@ -134,7 +135,7 @@ class Publisher:
             )
         return made
 
-    def publish(self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: DataFrame) -> bool:
+    def publish(self, order: core.Emit, notes: EpochNotes, record: EpochRecord, batch: Batch) -> bool:
         """Give the sinks the rows. False when they could not be read: the coordinator names other readers."""
         epoch = order.step.epoch
         self.hook(epoch, "emit")
@@ -155,7 +156,7 @@ class Publisher:
         self.dead_letters.publish(epoch, notes.letters)
         return True
 
-    def _publish_records(self, batch: DataFrame, epoch: int) -> None:
+    def _publish_records(self, batch: Batch, epoch: int) -> None:
         """Give the sinks that are straight behind a source its records, again and again."""
         for output in (output for source in self.plan.sources for output in self._outputs.get(source, ())):
             while True:
@@ -169,10 +170,10 @@ class Publisher:
                         raise
                     self._sinking.failed(f"sink of epoch {epoch}: {type(error).__name__}: {error}")
 
-    def _records(self, batch: DataFrame, output: Output) -> DataFrame:
-        return records_frame(self.spark, batch, self.plan, output.input)
+    def _records(self, batch: Batch, output: Output) -> DataFrame:
+        return records_frame(self.spark, batch.frame, self.plan, output.input)
 
-    def _publish_late(self, output: LateOutput, rows: Sequence[core.FiredRows], batch: DataFrame) -> bool:
+    def _publish_late(self, output: LateOutput, rows: Sequence[core.FiredRows], batch: Batch) -> bool:
         """Give a sink the late records of an operator, again and again. False: fired rows among them could not be read."""
         of = rows[output.operator]
         epoch = of.commit_id.step.epoch
@@ -181,7 +182,7 @@ class Publisher:
             try:
                 with self._watch.on(i for one in read.values() for i, _ in one.readers):
                     splits = {i: self.splits(one) for i, one in read.items()}
-                    made = late_frame(self.spark, batch, self.plan, output, splits, of.low)
+                    made = late_frame(self.spark, batch.frame, self.plan, output, splits, of.low)
                     output.sink.write(epoch, of.generation, made)
                 self._sinking.succeeded()
                 return True

@@ -32,6 +32,8 @@ OURS = {
     "spark.sql.session.timeZone": "UTC",
     # A batch is a few splits: nothing to gain from adaptive planning or wide shuffles.
     "spark.sql.adaptive.enabled": "false",
+    # Each task is one of an input alone, and stages one fragment: partitions of several inputs must not become one.
+    "spark.sql.unionOutputPartitioning": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.streaming.numRecentProgressUpdates": "2",

@@ -25,7 +25,7 @@ from ferry.spark.frames import for_spark
 from ferry.spark.graph import first_readers
 from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, Shares, ingest, ingest_shares
 from ferry.spark.pipeline import Input, MapBatches, Operator, Transform
-from ferry.spark.source import planned
+from ferry.spark.source import Batch
 from ferry.spark.splits import Flow, Malformed, Splits
 
 _CONTROL = ("",)
@@ -99,7 +99,7 @@ def _columns(operator: Operator, source: Input) -> tuple[str, ...]:
 
 
 def run_ingest(
-    spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: IngestWork, rows: Rows
+    spark: SparkSession, batch: Batch, operator: Operator, plan: Plan, work: IngestWork, rows: Rows
 ) -> list[str]:
     """Run the ingest job: the receipt of every task."""
     fired = _shown(rows)
@@ -107,8 +107,8 @@ def run_ingest(
     first = operator.descriptor.index == 0
     foreign = any(isinstance(source, DataFrame) for source in plan.sources.values())
     if any(in_spark(source) for source in operator.inputs) or (foreign and (read or first)):
-        batch = batch.filter(F.col("source").isin(*read, *_CONTROL))
-        return [r[0] for r in _frame(spark, with_fired(spark, batch, rows), operator, plan, work).collect()]
+        frame = batch.frame.filter(F.col("source").isin(*read, *_CONTROL))
+        return [r[0] for r in _frame(spark, with_fired(spark, frame, rows), operator, plan, work).collect()]
     shares = _shares(batch, {*read, *_CONTROL}) if read or first else []
     shares += [[share] for share in fired]
     if not shares:
@@ -133,9 +133,9 @@ def with_fired(spark: SparkSession, batch: DataFrame, rows: Rows) -> DataFrame:
     return batch.unionByName(shown, allowMissingColumns=True)
 
 
-def _shares(batch: DataFrame, names: Collection[str]) -> list[Shares]:
+def _shares(batch: Batch, names: Collection[str]) -> list[Shares]:
     """What the tasks of an epoch read of these sources."""
-    mine = ([share for share in shares if share[0] in names] for shares in planned(batch))
+    mine = ([share for share in shares if share[0] in names] for shares in batch.shares())
     return [shares for shares in mine if shares]
 
 

@@ -1,21 +1,22 @@
-"""One Spark source for all of Ferry's splits of a job, and for ticks.
+"""One source for all of Ferry's splits of a job, and for ticks; and what an epoch has of it.
 
-It hands out ranges; the tasks read or make the records themselves. Spark keeps the positions in its offset log. A tick is
-an epoch without data that the coordinator asks for (file `tick` in the run's directory holds a growing number); when every
-source is finite and has ended, one last row says so, and everything fires.
+It hands out ranges; the tasks read or make the records themselves. Whoever runs epochs keeps the positions: the driver's own
+loop, or, beside Spark's own sources, Spark in its offset log. A tick is an epoch without data that the coordinator asks for;
+when every source is finite and has ended, one last row says so, and everything fires.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ferry.contract.errors import Fault
@@ -27,8 +28,10 @@ TICK, FLUSH, FLOWS = "tick", "flush", "flows "
 """What rows without a source say; the last one goes on with (source, its flows) as JSON."""
 
 SLOTS = "slots"
-"""File beside that of the ticks: how many task slots there are, where executors come and go."""
+"""File of the run's directory: how many task slots there are, where executors come and go."""
 
+TICKS = "tick"
+"""File of the run's directory for the source's process."""
 
 TAKEN = "files"
 """Folder beside Spark's offsets: which files of directories were taken."""
@@ -50,20 +53,25 @@ class SplitsReader(DataSourceStreamReader):
         sources: dict[str, Splits],
         max_rows: int,
         tasks: int,
-        tick_file: str,
+        directory: Path,
         finite: bool,
         first: Mapping[str, int] = MappingProxyType({}),
+        ticks: Callable[[], int] | None = None,
     ) -> None:
-        """`first`: sources that are read to their ends before any other, and how many rows of each an epoch has."""
+        """`first`: sources that are read to their ends before any other, and how many rows of each an epoch has.
+
+        `directory`: of the run. `ticks`: a number that grows with every tick; None: file `tick` in the directory holds it.
+        """
         self._sources = sources
         self._first = first
         self._finite = finite
         self._max_rows = max_rows
         self._tasks = tasks
-        self._tick_file = Path(tick_file)
+        self._directory = directory
+        self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
         for name, source in sources.items():
             if isinstance(source, DirectorySplits):
-                source.keep(self._tick_file.with_name("checkpoint") / TAKEN, name)
+                source.keep(directory / "checkpoint" / TAKEN, name)
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first record."""
@@ -104,15 +112,9 @@ class SplitsReader(DataSourceStreamReader):
             )
         return later
 
-    def _ticks(self) -> int:
-        try:
-            return int(self._tick_file.read_text() or 0)
-        except (FileNotFoundError, ValueError):
-            return 0
-
     def _slots(self) -> int:
         try:
-            return int(self._tick_file.with_name(SLOTS).read_text()) or self._tasks
+            return int((self._directory / SLOTS).read_text()) or self._tasks
         except (FileNotFoundError, ValueError):
             return self._tasks
 
@@ -137,28 +139,75 @@ class SplitsReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a share."""
         assert isinstance(partition, Share)
-        names, splits = zip(*partition.rows, strict=True)
-        yield pa.RecordBatch.from_pydict({"source": list(names), "split": list(splits)})
+        yield _rows(partition.rows)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to clean."""
 
 
-def planned(batch: DataFrame) -> list[list[tuple[str, str]]]:
-    """What each task of an epoch reads, as Spark has planned it for this batch of `ferry` rows alone.
+def _ticks(file: Path) -> int:
+    try:
+        return int(file.read_text() or 0)
+    except (FileNotFoundError, ValueError):
+        return 0
 
-    Reads the partitions of the plan instead of running it: every task would otherwise need a second Python worker, only to
-    be handed its own share. The bytes are Spark's own, of a `Share` that its planning process has made on this machine.
-    """
-    partitions = batch._jdf.queryExecution().toRdd().partitions()
-    spark = CPickleSerializer()
-    return [spark.loads(bytes(p.inputPartition().get().pickedPartition())).rows for p in partitions]
+
+class Batch:
+    """What an epoch has: shares for tasks that read them, or the rows of `ferry` for what passes through Spark."""
+
+    def __init__(self, spark: SparkSession, shares: Sequence[Sequence[tuple[str, str]]]) -> None:
+        """Of shares that the driver has planned."""
+        self._spark = spark
+        self._shares = [list(share) for share in shares]
+
+    def shares(self) -> list[list[tuple[str, str]]]:
+        """Rows (source, split) for one task each."""
+        return self._shares
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """The same as a DataFrame with a partition for each share, and a column for each of Spark's own sources."""
+        return shares_frame(self._spark, self._shares)
+
+
+class QueryBatch(Batch):
+    """Of a streaming query, which has Spark's own sources beside those of Ferry."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        super().__init__(frame.sparkSession, ())
+        self.frame = frame
+
+    def shares(self) -> list[list[tuple[str, str]]]:
+        """As Spark has planned them for a query of `ferry` rows alone.
+
+        Reads the partitions of the plan instead of running it: every task would otherwise need a second Python worker, only
+        to be handed its own share. The bytes are Spark's own, of a `Share` that its process on this machine has planned.
+        """
+        partitions = self.frame._jdf.queryExecution().toRdd().partitions()
+        spark = CPickleSerializer()
+        return [spark.loads(bytes(p.inputPartition().get().pickedPartition())).rows for p in partitions]
+
+
+def shares_frame(spark: SparkSession, shares: Sequence[Sequence[tuple[str, str]]]) -> DataFrame:
+    """A DataFrame of (source, split) with a partition for each share."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for i in batch.column(0).to_pylist():
+                yield _rows(shares[i])
+
+    return spark.range(0, len(shares), 1, len(shares)).mapInArrow(read, SCHEMA)
+
+
+def _rows(share: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+    names, splits = zip(*share, strict=True)
+    return pa.RecordBatch.from_pydict({"source": list(names), "split": list(splits)})
 
 
 def splits_source(
-    sources: dict[str, Splits], max_rows: int, tasks: int, tick_file: str, finite: bool, first: Mapping[str, int]
+    sources: dict[str, Splits], max_rows: int, tasks: int, directory: Path, first: Mapping[str, int]
 ) -> type[DataSource]:
-    """A Spark data source named `ferry` for these sources; `finite`: when they have all ended the input has.
+    """A Spark data source named `ferry` for these sources, beside others that never end.
 
     `first`: those that are read before any other, and how many rows of each an epoch has.
     """
@@ -172,6 +221,6 @@ def splits_source(
             return SCHEMA
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return SplitsReader(sources, max_rows, tasks, tick_file, finite, first)
+            return SplitsReader(sources, max_rows, tasks, directory, False, first)
 
     return FerrySplits

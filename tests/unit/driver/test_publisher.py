@@ -193,7 +193,9 @@ def late(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> tuple
 
 def published(one: Any, *rows: FiredRows) -> bool:
     order = Emit(Step(5, len(rows) - 1), rows, b"")
-    return bool(one.publish(order, EpochNotes(), cast(Any, SimpleNamespace(fired=0)), cast(Any, None)))
+    return bool(
+        one.publish(order, EpochNotes(), cast(Any, SimpleNamespace(fired=0)), cast(Any, SimpleNamespace(frame=None)))
+    )
 
 
 def test_records_are_read_again_when_some_were_late_only(late: tuple[Any, list[Any]]) -> None:

@@ -36,7 +36,7 @@ class Waiting:
 
 def taken(tmp_path: Path, sources: Any, epochs: int = 1, first: Any = MappingProxyType({})) -> dict[str, int]:
     """Positions after some epochs of 90 rows at most."""
-    reader = SplitsReader(sources, 90, 2, str(tmp_path / "tick"), False, first)
+    reader = SplitsReader(sources, 90, 2, tmp_path, False, first)
     offset = reader.initialOffset()
     for _ in range(epochs):
         offset = reader.latestOffset(offset, None)
@@ -81,7 +81,7 @@ def test_the_reader_keeps_the_lists_of_files_beside_the_offsets(tmp_path: Path) 
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_bytes(b'{"a": 1}\n')
     source = ferry.json_files(tmp_path / "in", pa.schema([("a", pa.int64())]))
-    reader = SplitsReader({"s": source}, 90, 2, str(tmp_path / "tick"), False)
+    reader = SplitsReader({"s": source}, 90, 2, tmp_path, False)
     offset = reader.latestOffset(reader.initialOffset(), None)
     assert reader.latestOffset(offset, None) == offset
     assert (tmp_path / "checkpoint" / "files" / "s.jsonl").exists()
@@ -93,7 +93,7 @@ def test_flows_go_to_the_tasks_with_every_epoch_also_without_data(tmp_path: Path
     (tmp_path / "in" / "a" / "1").write_bytes(b'{"a": 1}\n')
     schema = pa.schema([("a", pa.int64())])
     flows = ferry.json_files(tmp_path / "in", schema, flow="{flow}/*")
-    reader = SplitsReader({"s": flows, "t": Waiting(0)}, 90, 2, str(tmp_path / "tick"), False)
+    reader = SplitsReader({"s": flows, "t": Waiting(0)}, 90, 2, tmp_path, False)
     start = reader.initialOffset()
     assert said(reader, start, start) == [FLOWS + '["s", {"a": true, "b": false}]']
     stop = reader.latestOffset(start, None)

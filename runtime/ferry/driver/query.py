@@ -1,0 +1,93 @@
+"""The driver's own query: plans epochs over Ferry's splits, and runs one after the other.
+
+It stands in for a streaming query of Spark where all sources are Ferry's: nothing is planned by Spark, and no process of its
+own is needed to ask the sources. It keeps its offsets where Spark would (`driver/checkpoint.py`). Must never plan an epoch
+anew that it has planned before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from ferry.driver.checkpoint import Checkpoint
+from ferry.spark.source import Batch, SplitsReader
+
+log = logging.getLogger("ferry.driver")
+
+LOOK_SECONDS, LOOK_SECONDS_MAX = 0.002, 0.05
+"""Between two looks for new records; longer and longer while there are none, or the interval of epochs."""
+
+
+class OwnQuery:
+    """Runs epochs until one fails. `run(batch, epoch)` returns when the sinks have it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        reader: SplitsReader,
+        checkpoint: Checkpoint,
+        interval_seconds: float,
+        run: Callable[[Batch, int], None],
+    ) -> None:
+        self._spark = spark
+        self._reader = reader
+        self._checkpoint = checkpoint
+        self._interval = interval_seconds
+        self._run = run
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
+
+    @property
+    def isActive(self) -> bool:
+        """Whether further epochs may come."""
+        return self._thread.is_alive()
+
+    def exception(self) -> Exception | None:
+        """Why there are no more."""
+        return self._failed
+
+    def start(self) -> OwnQuery:
+        """Begin with the epoch that was planned last and not seen to its end, if there is one."""
+        self._thread.start()
+        return self
+
+    def _epochs(self) -> None:
+        try:
+            epoch, ended = self._checkpoint.begun()
+            if epoch >= 0 and not ended:
+                begin = self._checkpoint.offset(epoch - 1) if epoch else None
+                self._one(epoch, begin or self._reader.initialOffset(), self._checkpoint.offset(epoch))
+            offset = self._checkpoint.offset(epoch) if epoch >= 0 else self._reader.initialOffset()
+            due = 0.0
+            while True:
+                epoch, later = epoch + 1, self._later(offset, due)
+                due = time.monotonic() + self._interval
+                self._checkpoint.begin(epoch, later)
+                self._one(epoch, offset, later)
+                offset = later
+        except Exception as error:
+            self._failed = error
+            log.info("the query ends: %s: %s", type(error).__name__, error)
+
+    def _later(self, offset: Any, due: float) -> Any:
+        """The next offset, when it is time for an epoch and there is something for it."""
+        wait = LOOK_SECONDS
+        while True:
+            time.sleep(max(due - time.monotonic(), 0.0))
+            later = self._reader.latestOffset(offset, None)
+            if later != offset:
+                return json.loads(json.dumps(later))  # as whoever goes on with it will find it
+            time.sleep(wait)
+            wait = min(wait * 2, max(LOOK_SECONDS_MAX, self._interval))
+
+    def _one(self, epoch: int, begin: Any, end: Any) -> None:
+        shares = [share.rows for share in self._reader.partitions(begin, end)]
+        self._run(Batch(self._spark, shares), epoch)
+        self._checkpoint.end(epoch)

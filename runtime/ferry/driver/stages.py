@@ -1,0 +1,44 @@
+"""Tells the supervisor that the run has come to a point where it wants to act, and waits until it has."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ferry.contract import bearer
+from ferry.contract.certificates import authority, client_context
+from ferry.contract.documents import RunSettings
+from ferry.contract.tickets import derived
+
+if TYPE_CHECKING:
+    import httpx
+
+log = logging.getLogger("ferry.driver")
+
+
+class StageHook:
+    """To be called at each stage of each epoch."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+
+    def __call__(self, epoch: int, stage: str) -> None:
+        """Wait for the supervisor where it wants to be asked; one that does not answer is not waited for."""
+        if (epoch, stage) not in self._settings.stops or not self._settings.supervisor:
+            return
+        import httpx  # Most runs need none of it.
+
+        try:
+            self._client.post(f"{self._settings.supervisor}/stage", json={"epoch": epoch, "stage": stage})
+        except httpx.HTTPError as error:
+            log.warning("the supervisor did not answer at %s of epoch %d: %s", stage, epoch, error)
+
+    @cached_property
+    def _client(self) -> httpx.Client:
+        import httpx
+
+        token, trusted = derived(self._settings.secret, "supervisor"), authority(self._settings.secret)
+        return httpx.Client(
+            headers=bearer.headers(token), verify=client_context(trusted), timeout=None, trust_env=False
+        )

@@ -1,0 +1,96 @@
+"""The driver's own query: which epochs it runs, with what, and what it leaves for the query after it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferry.contract.errors import Unreachable
+from ferry.driver.checkpoint import KEPT_EPOCHS, Checkpoint
+from ferry.driver.query import OwnQuery
+
+
+class Numbers:
+    """A source of numbers up to `end`; two for an epoch."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+    def initialOffset(self) -> Any:
+        return {"a": 0}
+
+    def latestOffset(self, start: Any, limit: Any) -> Any:
+        return {"a": min(start["a"] + 2, self.end)}
+
+    def partitions(self, start: Any, end: Any) -> Any:
+        rows = [("a", json.dumps(i)) for i in range(start["a"], end["a"])]
+        return [type("Share", (), {"rows": [row]}) for row in rows]
+
+
+class Stop(Exception):
+    """Of a test."""
+
+
+def epochs(checkpoint: Checkpoint, end: int, stop: int | None = None) -> list[tuple[int, list[int]]]:
+    """(number, what it had) of the epochs that a query runs until the source is dry, or `stop` fails."""
+    found: list[tuple[int, list[int]]] = []
+    dry = threading.Event()
+
+    def run(batch: Any, epoch: int) -> None:
+        found.append((epoch, [json.loads(split) for share in batch.shares() for _, split in share]))
+        if epoch == stop:
+            raise Stop(f"epoch {epoch}")
+        if found[-1][1][-1:] == [end - 1]:
+            dry.set()
+
+    query: Any = OwnQuery(None, Numbers(end), checkpoint, 0.0, run).start()  # type: ignore[arg-type]
+    if stop is not None:
+        query._thread.join(10)
+        assert not query.isActive and isinstance(query.exception(), Stop)
+    else:
+        assert dry.wait(10) and query.isActive
+    return found
+
+
+def test_epochs_follow_one_another(tmp_path: Path) -> None:
+    assert epochs(Checkpoint(tmp_path), 5) == [(0, [0, 1]), (1, [2, 3]), (2, [4])]
+
+
+def test_an_epoch_that_was_not_seen_to_its_end_is_run_again_as_it_was_planned(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    assert epochs(checkpoint, 10, stop=0) == [(0, [0, 1])]
+    assert (checkpoint.begun(), checkpoint.ended()) == ((0, False), -1)
+    when = checkpoint.planned(0)
+    assert epochs(checkpoint, 10, stop=2) == [(0, [0, 1]), (1, [2, 3]), (2, [4, 5])]
+    assert checkpoint.planned(0) == when
+    assert (checkpoint.begun(), checkpoint.ended()) == ((2, False), 1)
+    assert epochs(checkpoint, 7)[:2] == [(2, [4, 5]), (3, [6])]
+
+
+def test_what_an_epoch_commits_brings_its_files_back(tmp_path: Path) -> None:
+    checkpoint, lost = Checkpoint(tmp_path / "here"), Checkpoint(tmp_path / "elsewhere")
+    epochs(checkpoint, 10, stop=2)
+    notes = checkpoint.notes(2)
+    assert lost.settle(2, False, notes, []) is True
+    assert epochs(lost, 7)[:2] == [(2, [4, 5]), (3, [6])]
+    again = Checkpoint(tmp_path / "final")
+    assert again.settle(2, True, notes, []) is False
+    assert epochs(again, 7)[0] == (3, [6])
+
+
+def test_what_another_driver_has_planned_is_not_planned_anew(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.begin(0, {"a": 1})
+    with pytest.raises(Unreachable, match="another driver"):
+        checkpoint.begin(0, {"a": 2})
+    assert checkpoint.offset(0) == {"a": 1}
+
+
+def test_logs_do_not_grow(tmp_path: Path) -> None:
+    epochs(Checkpoint(tmp_path), 100)
+    for log in ("offsets", "commits"):
+        assert len(list((tmp_path / log).iterdir())) <= KEPT_EPOCHS + 1
