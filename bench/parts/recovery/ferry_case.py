@@ -97,9 +97,9 @@ class FerryCase:
         """A worker and its files: the job begins again with its newest checkpoint, on a driver of its own accord."""
         self._wait_checkpoints(run, 2)
         lives = [r["t"] for r in run.records if r["kind"] == "ready"]
-        (run.directory / "workers" / "3").rename(run.work / f"lost-{repeat}")
         at = time.time()
         run.kill("3")
+        (run.directory / "workers" / "3").rename(run.work / f"lost-{repeat}")  # Its next life needs longer to begin.
 
         def end() -> float | None:
             begun = [r["t"] for r in run.records if r["kind"] == "ready"][len(lives) :]
