@@ -16,7 +16,7 @@ import pytest
 from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.names import CommitId
+from ferry.contract.names import CommitId, Step
 from ferry.contract.routing import Version
 from ferry.process.shapes import shape_of
 from ferry.protocol.instance import machine as core
@@ -275,3 +275,15 @@ def test_what_was_dropped_is_not_nothing(machine: Machine) -> None:
     assert one._record.empty and one.saved().origin == "x#2"
     state = one.states[1]
     assert isinstance(state, ProcessState) and state._entries.released == -1
+
+
+def test_whose_epochs_are_over_is_not_new(machine: Machine) -> None:
+    """It has helped the life before, whose epochs were further: they come once more, and are not over."""
+    one = machine.start()
+    one.saved()
+    one.perform(core.Save(core.Saved(1, released=5)))
+    one.perform(core.Forget(5, (0, 0)))
+    one.perform(core.Save(core.Saved(2, origin="x#2")))
+    with pytest.raises(BeginsAnew, match="of the time before"):
+        one.perform(core.Erase())
+    machine.start().staging.claim(m.Fragment(Step(5, 0), 2, 1, 0))
