@@ -59,6 +59,11 @@ class Environment:
         """Port of an instance's channel; 0: any free one."""
         return ports.CHANNEL + instance if self.fixed_ports else 0
 
+    @property
+    def loops_port(self) -> int:
+        """Port where the driver deals shares to its loops; 0: any free one."""
+        return ports.LOOPS if self.fixed_ports else 0
+
     def flight_port(self, instance: int) -> int:
         """Port of an instance's Flight server; 0: any free one."""
         return ports.FLIGHT + instance if self.fixed_ports else 0

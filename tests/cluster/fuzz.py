@@ -134,6 +134,7 @@ def case_of(seed: int, lost: bool = False) -> Case:
     loss = _loss(random.Random(f"loss {seed}"), epochs, disturbances, lost)
     if loss:
         sets.append("epoch.interval=1s")
+    sets.append("epoch.mode=" + random.Random(f"mode {seed}").choice(["auto", "micro-batch"]))
     return Case(seed, name, events, args, tuple(sets), tuple(at), tuple(disturbances), loss)
 
 

@@ -82,7 +82,8 @@ def test_where_instances_serve_tasks(host: str, uri: str) -> None:
     one: Any = object.__new__(Node)
     one._surroundings, one._index = Environment(host=host, fixed_ports=True), 1
     one.settings = SimpleNamespace(encrypted=True)
-    assert one._flight_location() == one._flight_at(host, 7201) == uri
+    place = one._flight_place()
+    assert place.location == place.uri(7201) == uri
 
 
 @pytest.mark.parametrize("tls", ["off", "run"])

@@ -139,8 +139,16 @@ class StateSpec(SpecPart):
 
 
 class Epoch(SpecPart):
-    """When an epoch begins and how much it takes."""
+    """How epochs are run, when one begins and how much it takes."""
 
+    mode: Literal["auto", "continuous", "micro-batch"] = Field(
+        default="micro-batch",
+        description="'micro-batch': each epoch is a job of Spark's; 'continuous': tasks of Spark hold their place and are "
+        "dealt the records of one epoch after another, in milliseconds, which a pipeline with .transform before an "
+        "operator, or with Spark's own sources, cannot have; 'auto': continuous where it can be. Results are the same. "
+        "But for micro-batches executors have twice as many task slots as `cores`.",
+        json_schema_extra=PACE,
+    )
     interval: Annotated[Duration, between("0s", "1h")] = Field(
         default=Duration("0s"),
         description="Time from one epoch's begin to the next; '0s': back to back.",

@@ -63,6 +63,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         workers=one.workers,
         instances_per_worker=one.instances_per_worker,
         memory_bytes=one.state.memory.bytes,
+        epoch_mode=one.epoch.mode,
         epoch_interval_ms=round(one.epoch.interval.seconds * 1000),
         epoch_max_rows=one.epoch.max_rows,
         cores=one.cores,

@@ -51,6 +51,9 @@ TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 DRIVER, WORKERS, INSTANCES, SYNCING = "driver.json", "workers", "instances", "syncing"
 """Names in a run's directory, as above."""
 
+AUTO, CONTINUOUS, MICRO_BATCH = "auto", "continuous", "micro-batch"
+"""How epochs are run (`RunSettings.epoch_mode`)."""
+
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 """Stages of an epoch at which a run can be told to stop and let an action happen."""
 
@@ -162,6 +165,8 @@ class RunSettings:
     """what sinks have beyond that checkpoint: truncate it, or keep it"""
     lasting: bool = True
     """another run may look for the files of this one, after a reboot of the machine: at a clean end they are on the disk"""
+    epoch_mode: str = MICRO_BATCH
+    """auto: continuous where it can be; continuous: tasks of Spark hold their place; micro-batch: a job of Spark an epoch"""
     tls: str = "off"
     """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""
 
@@ -169,6 +174,11 @@ class RunSettings:
     def encrypted(self) -> bool:
         """Whether nothing but channels and Redis may be read on the way."""
         return self.tls == "run"
+
+    @property
+    def slots(self) -> int:
+        """Task slots to be had where `cores` are used: loops hold theirs, and jobs of Spark's need some beside them."""
+        return self.cores if self.epoch_mode == MICRO_BATCH else 2 * self.cores
 
     @property
     def path(self) -> Path:

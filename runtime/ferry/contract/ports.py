@@ -8,6 +8,9 @@ CONTROL = 7070
 METRICS = 7071
 """Where Prometheus reads, of drivers and sidecars."""
 
+LOOPS = 7072
+"""Where a driver deals shares to its loops."""
+
 SPARK_MASTER = 7077
 """In the driver."""
 

@@ -56,6 +56,12 @@ class Right:
         """As it is shown."""
         return "\n".join((*self.lines, self.seal.hex())).encode()
 
+    @staticmethod
+    def load(shown: bytes) -> Right:
+        """Inverse of dump, for one who goes on narrowing it."""
+        *lines, seal = shown.decode().split("\n")
+        return Right(bytes.fromhex(seal), tuple(lines))
+
     def opened(self, ticket: bytes) -> list[dict[str, Any]]:
         """The lines of a ticket that was narrowed from this right; raises Refusal."""
         if len(ticket) > TICKET_BYTES_MAX:
@@ -102,6 +108,22 @@ def stage_right(root: Right, step: Step, generation: int, run: int, now: float) 
 def stage_ticket(right: Right, task: int, instance: str, life: str) -> bytes:
     """What one task shows one life of one instance."""
     return right.narrowed({"task": task, "instance": instance, "life": life}).dump()
+
+
+def loop_right(root: Right, generation: int) -> Right:
+    """The right to be dealt shares by the driver of a generation; it ends with that driver."""
+    return root.narrowed({"may": "loop", "generation": generation})
+
+
+def looping(root: Right, ticket: bytes, generation: int) -> tuple[int, int | None]:
+    """What a loop says of itself: the job that it is of, and its worker. Raises Refusal for one of another driver."""
+    lines = root.opened(ticket)
+    if len(lines) != 2:
+        raise Refusal("the ticket is of no loop")
+    right, mine = lines
+    if right.get("may") != "loop" or right.get("generation") != generation:
+        raise Refusal(f"the ticket is to {right.get('may')!r} with generation {right.get('generation')!r}")
+    return _number(mine, "job"), None if mine.get("worker") is None else _number(mine, "worker")
 
 
 @dataclass(frozen=True, slots=True)

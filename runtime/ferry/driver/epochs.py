@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ from ferry.contract import limits, watermarks
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import Bug
+from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
 from ferry.contract.tickets import Right, stage_right
@@ -26,19 +28,22 @@ from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord, is_at_r
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.dead_letters import DeadLetters
+from ferry.driver.loops import Loops
 from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.publisher import Publisher, has_fired, is_passing, refuse_final
 from ferry.driver.watch import EpochWatch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import Plan
-from ferry.spark.feeds import feeds_of, run_ingest
+from ferry.spark.feeds import run_ingest, shares_of
 from ferry.spark.ingest import IngestWork
-from ferry.spark.process_rows import condensing
 from ferry.spark.source import Batch
 
 log = logging.getLogger("ferry.driver")
 
+
+EPOCH = "epoch"
+"""Tag of Spark's jobs that are of an epoch, where others last."""
 
 TIMER_SECONDS = 1.5
 """From the end of an epoch to the next one that is made for a timer: instances report once a second."""
@@ -56,9 +61,10 @@ class Epochs:
         metrics: DriverMetrics,
         checkpoint: Checkpoint,
         hook: Hook,
-        apart: bool,
+        works: Mapping[int, IngestWork],
+        loops: Loops | None,
     ) -> None:
-        """`apart`: tasks run on other hosts, and share with the driver only what is mounted on both."""
+        """`works`: what tasks do, by operator; `loops`: None: a job of Spark an ingest run."""
         self.settings = settings
         self.spark = spark
         self.plan = plan
@@ -70,17 +76,18 @@ class Epochs:
         self.finished = False
         self.idle = threading.Event()
         self.idle.set()
-        self._watch = EpochWatch(spark.sparkContext.cancelAllJobs, loop.members.connected)
+        self._works = works
+        self._loops = loops
+        self._watch = EpochWatch(self._cancel, loop.members.connected)
         loop.members.on_lost = self._watch.lost
-        dead_letter = Path(settings.dead_letter or settings.path / "dead-letter")
-        self._dead_letter_of_tasks = None if apart and settings.dead_letter is None else str(dead_letter)
-        dead_letters = DeadLetters(dead_letter)
+        dead_letters = DeadLetters(Path(settings.dead_letter or settings.path / "dead-letter"))
         self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, dead_letters)
         self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
         self._last_end: float | None = None
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
         """when a flow becomes idle, in milliseconds; 0: the notes will tell"""
         self._halting = threading.Event()
+        self._tagged = False
 
     def stop_after_epoch(self) -> None:
         """Wait for the epoch under way, unless it fails and is tried again; a later one is not begun."""
@@ -99,8 +106,19 @@ class Epochs:
             due is not None and self.idle.is_set() and now - (self._last_end or 0) > TIMER_SECONDS and now * 1000 >= due
         )
 
+    def _cancel(self) -> None:
+        """End what Spark does for the epoch under way, and nothing else."""
+        if self._loops is None:
+            self.spark.sparkContext.cancelAllJobs()
+        else:
+            self._loops.give_up()
+            self.spark.sparkContext.cancelJobsWithTag(EPOCH)
+
     def run(self, batch: Batch, epoch: int) -> None:
         """One epoch, to its end."""
+        if self._loops is not None and not self._tagged:
+            self.spark.sparkContext.addJobTag(EPOCH)
+            self._tagged = True
         if self.finished or self._halting.is_set():
             threading.Event().wait()
         self.idle.clear()
@@ -167,20 +185,12 @@ class Epochs:
         rows = {i: self.publisher.splits(one) for i, one in enumerate(order.rows) if i in read and has_fired(one)}
         generation = self.loop.machine.generation
         right = stage_right(self._root, order.step, generation, order.run, time.time())
-        work = IngestWork(
-            operator.descriptor,
-            feeds_of(operator, self.plan),
-            helpers,
-            right,
-            self.publisher.authority,
-            order.step.epoch,
-            generation,
-            order.run,
-            self._dead_letter_of_tasks,
-            condensing(operator.descriptor, self.loop.machine.commits.results[order.step.operator].high),
-        )
+        high = self.loop.machine.commits.results[order.step.operator].high
+        run, work = IngestRun(order.step, generation, order.run, helpers, right, high), self._works[order.step.operator]
         try:
-            return [Receipt.load(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, rows)]
+            if self._loops is not None:
+                return self._loops.ingest(run, shares_of(batch, operator, self.plan, work, rows))
+            return [Receipt.load(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, run, rows)]
         except Exception as error:
             refuse_final(error)
             if not is_passing(error):

@@ -103,10 +103,11 @@ class Executors:
 class Backend:
     """What of Spark's scheduler is touched: private parts, as they are in the version that is required."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, cores: int) -> None:
+        """`cores`: task slots of an executor that are used."""
         self._jvm: Any = spark.sparkContext._jvm
         self._scheduler: Any = spark.sparkContext._jsc.sc().schedulerBackend()
-        self.cores = int(spark.conf.get("spark.executor.cores") or 1)
+        self.cores = cores
 
     def executors(self) -> frozenset[str]:
         """Ids of the executors that are registered."""

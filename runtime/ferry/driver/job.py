@@ -15,11 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ferry import environment
-from ferry.contract.documents import BEGAN_AGAIN, RunSettings
-from ferry.contract.errors import Bug, FerryError
+from ferry.contract.certificates import authority, issue
+from ferry.contract.documents import BEGAN_AGAIN, CONTINUOUS, MICRO_BATCH, RunSettings
+from ferry.contract.errors import Bug, FerryError, SpecRefused
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
+from ferry.contract.tickets import Right
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver import session
@@ -28,6 +30,7 @@ from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
+from ferry.driver.loops import Loops
 from ferry.driver.orders import Halted, Stopped, next_order
 from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
@@ -35,10 +38,12 @@ from ferry.driver.stages import StageHook
 from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry, JournalStore, RedisJournal
 from ferry.spark import compile
-from ferry.spark.source import SLOTS, TICKS, Batch, QueryBatch, SplitsReader, splits_source
+from ferry.spark.feeds import why_planned, works_of
+from ferry.spark.ingest import IngestWork
+from ferry.spark.source import SLOTS, TICKS, Batch, QueryBatch, SplitsReader, slots, splits_source
 from ferry.spark.splits import WHOLE, Splits
 from ferry.spark.warmup import warm_up
-from ferry.system import files
+from ferry.system import files, flight_places
 from ferry.system.monitoring import MonitoringServer
 
 log = logging.getLogger("ferry.driver")
@@ -79,7 +84,7 @@ class Job:
         module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
         job_registry = JobRegistry(self.settings.run, self.settings.redis, self.settings.secret)
         journal = self._journal()
-        announcer = Announcer(job_registry, journal, self.settings.cores, self._surroundings.life)
+        announcer = Announcer(job_registry, journal, self.settings.slots, self._surroundings.life)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
@@ -148,16 +153,52 @@ class Job:
         if keeper is None:
             restoring.over()
         committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)
+        works = self._works(plan)
+        mode = self._mode(plan, works)
+        continuous = mode == CONTINUOUS
+        metrics.note("mode", mode)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for sink in plan.sinks:
             sink.open(committed)
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
             return 0
-        epochs = Epochs(
-            self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, self._surroundings.standalone
-        )
+        loops = self._loops(spark, plan, works, loop.machine.generation) if continuous else None
+        epochs = Epochs(self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, works, loops)
         return self._run_query(query, loop, metrics, epochs, keeper)
+
+    def _works(self, plan: compile.Plan) -> dict[int, IngestWork]:
+        """What tasks do, by operator."""
+        settings = self.settings
+        trusted = authority(settings.secret).decode() if settings.encrypted else None
+        # On other hosts they share with the driver only what is mounted on both.
+        shared = settings.dead_letter or (None if self._surroundings.standalone else str(settings.path / "dead-letter"))
+        return works_of(plan, trusted, shared)
+
+    def _mode(self, plan: compile.Plan, works: dict[int, IngestWork]) -> str:
+        """How epochs are run, and why."""
+        asked, planned = self.settings.epoch_mode, why_planned(plan, works)
+        if asked == CONTINUOUS and planned:
+            raise SpecRefused(f"epoch.mode: continuous cannot be: {planned}; auto, or micro-batch")
+        if asked == MICRO_BATCH:
+            return MICRO_BATCH
+        return f"{MICRO_BATCH}: {planned}" if planned else CONTINUOUS
+
+    def _loops(self, spark: SparkSession, plan: compile.Plan, works: dict[int, IngestWork], generation: int) -> Loops:
+        """Tasks that hold their place, as many as there are cores for."""
+        settings, around = self.settings, self._surroundings
+        if around.host:
+            place = flight_places.at_host(around.host, around.loops_port, settings.encrypted)
+        else:
+            place = flight_places.at_socket(settings.path / "loops.sock", "loops", settings.redis)
+        identity = issue(settings.secret) if place.tls else None
+        trusted = authority(settings.secret).decode() if settings.encrypted else None
+        root = Right.root(settings.secret)
+
+        def wanted() -> int:
+            return slots(settings.path) if around.standalone else settings.cores
+
+        return Loops(spark, works, place, identity, trusted, root, generation, wanted)
 
     def _has_checkpoint(self, metrics: DriverMetrics, restoring: Restoring) -> None:
         """One of this life: what it began with is history."""
@@ -179,7 +220,9 @@ class Job:
         descriptors = [o.descriptor for o in plan.operators]
         if self._surroundings.standalone:
             file = self.settings.path / SLOTS
-            executors = Executors(Backend(spark), file, lambda slots: warm_up(spark, descriptors, slots))
+            executors = Executors(
+                Backend(spark, self.settings.cores), file, lambda slots: warm_up(spark, descriptors, slots)
+            )
             loop.members.on_silent = executors.silent
             executors.start()
             return

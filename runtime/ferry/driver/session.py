@@ -71,7 +71,7 @@ def shared_classes(archive: Path) -> str:
 
 
 def start(settings: RunSettings, surroundings: Environment, announce: Callable[[str], None]) -> SparkSession:
-    """A session with `cores` task slots in this process, or one with as many in every executor that comes.
+    """A session with `slots` task slots in this process, or one with as many in every executor that comes.
 
     `announce` is told the URL of Spark's master as early as possible: workers take seconds to start. Tasks are tried
     again several times: a helper may be restarting.
@@ -97,7 +97,7 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         announce(master)
     else:
         conf |= settings.spark
-        master = f"local[{settings.cores},8]"
+        master = f"local[{settings.slots},8]"
     builder = SparkSession.builder.master(master).appName(f"ferry-{settings.job}")
     for key, value in conf.items():
         builder = builder.config(key, value)

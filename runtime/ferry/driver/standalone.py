@@ -66,7 +66,7 @@ def tuned(settings: RunSettings) -> dict[str, str]:
 def fixed(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
     """What a job may not change here: addresses, ports, authentication, task slots."""
     conf = {
-        "spark.executor.cores": str(settings.cores),
+        "spark.executor.cores": str(settings.slots),
         "spark.driver.host": bracketed(surroundings.address),
         "spark.driver.bindAddress": bracketed(surroundings.address),
         "spark.authenticate": "true",

@@ -13,11 +13,9 @@ import gc
 import logging
 import os
 import signal
-import tempfile
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ from ferry.channel import choice
 from ferry.channel.base import Channel, DeferredCredit, Lane, Message
 from ferry.contract import messages as m
 from ferry.contract import places
-from ferry.contract.addresses import netloc
 from ferry.contract.certificates import issue
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import SYNCING, RunSettings
@@ -46,7 +43,8 @@ from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics
 from ferry.sidecar.peers import Peers
 from ferry.store.lock import DirectoryLock
-from ferry.system import user_module
+from ferry.system import flight_places, user_module
+from ferry.system.flight_places import FlightPlace
 
 log = logging.getLogger("ferry.sidecar")
 
@@ -135,13 +133,13 @@ class Node:
         gc.collect()
         gc.freeze()
         judge = Judge(Right.root(self.settings.secret), self.me, self._life)
-        identity = issue(self.settings.secret) if self._flight_scheme == "grpc+tls" else None
-        door = Door(self._flight_location(), identity, judge, data.staging.claim, self._stage, self._read)
+        place = self._flight_place()
+        identity = issue(self.settings.secret) if place.tls else None
+        door = Door(place.location, identity, judge, data.staging.claim, self._stage, self._read)
         serve(door)
         around = self._surroundings
         host, port = self._endpoint.listen(around.address, around.channel_port(self._index))
-        flight = self._flight_at(around.host, door.port) if around.host else self._flight_uri
-        entry = places.Registration(self.me, self._life, host, port, flight, os.getpid())
+        entry = places.Registration(self.me, self._life, host, port, place.uri(door.port), os.getpid())
         self._peers.start(self._endpoint, entry)
         threading.Thread(target=self._pulse, name="pulse", daemon=True).start()
         log.info("instance %s is up: %s", self.me, self._machine.saved)
@@ -204,27 +202,11 @@ class Node:
             self._stop.wait(0.05)
         return None
 
-    @property
-    def _flight_scheme(self) -> str:
-        if not self._surroundings.host:
-            return "grpc+unix"
-        return "grpc+tls" if self.settings.encrypted else "grpc+tcp"
-
-    def _flight_at(self, host: str, port: int) -> str:
-        return f"{self._flight_scheme}://{netloc(host, port)}"
-
-    def _flight_location(self) -> str:
-        """A unix socket in the instance's directory (when its path is too long for one, beside that of Redis), else TCP."""
-        if self._surroundings.host:
-            return self._flight_at(self._surroundings.host, self._surroundings.flight_port(self._index))
-        path, registry = self.dir / "flight.sock", self.settings.redis
-        if len(str(path)) > 100:
-            # The supervisor has made that directory short enough, and removes it at the end.
-            short = Path(registry.removeprefix("unix://")).parent if registry.startswith("unix://") else None
-            path = (short or Path(tempfile.mkdtemp(prefix="ferry-"))) / f"{self.me}.sock"
-        path.unlink(missing_ok=True)
-        self._flight_uri = f"grpc+unix://{path}"
-        return self._flight_uri
+    def _flight_place(self) -> FlightPlace:
+        around = self._surroundings
+        if around.host:
+            return flight_places.at_host(around.host, around.flight_port(self._index), self.settings.encrypted)
+        return flight_places.at_socket(self.dir / "flight.sock", self.me, self.settings.redis)
 
     def _loop(self) -> None:
         tick_at = report_at = pumped_at = 0.0

@@ -7,7 +7,7 @@ is expanded, transformed by Spark, and fed to the same task function as struct c
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +17,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ferry.contract.errors import SpecRefused
+from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.kernels.schemas import fired_schema
 from ferry.spark import flight
 from ferry.spark.compile import Plan
 from ferry.spark.emit import map_frame
 from ferry.spark.frames import for_spark
 from ferry.spark.graph import first_readers
-from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, Shares, ingest, ingest_shares
+from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, ingest, ingest_shares
 from ferry.spark.pipeline import Input, MapBatches, Operator, Transform
+from ferry.spark.process_rows import condensing
 from ferry.spark.source import Batch
 from ferry.spark.splits import Flow, Malformed, Splits
 
@@ -99,25 +101,59 @@ def _columns(operator: Operator, source: Input) -> tuple[str, ...]:
 
 
 def run_ingest(
-    spark: SparkSession, batch: Batch, operator: Operator, plan: Plan, work: IngestWork, rows: Rows
+    spark: SparkSession, batch: Batch, operator: Operator, plan: Plan, work: IngestWork, run: IngestRun, rows: Rows
 ) -> list[str]:
     """Run the ingest job: the receipt of every task."""
-    fired = _shown(rows)
-    read = [name for name in plan.sources if any(key.split("#")[0] == name for key in work.feeds)]
-    first = operator.descriptor.index == 0
-    foreign = any(isinstance(source, DataFrame) for source in plan.sources.values())
-    if any(in_spark(source) for source in operator.inputs) or (foreign and (read or first)):
-        frame = batch.frame.filter(F.col("source").isin(*read, *_CONTROL))
-        return [r[0] for r in _frame(spark, with_fired(spark, frame, rows), operator, plan, work).collect()]
-    shares = _shares(batch, {*read, *_CONTROL}) if read or first else []
-    shares += [[share] for share in fired]
+    if through_spark(operator, plan, work):
+        frame = batch.frame.filter(F.col("source").isin(*_read(work, plan), *_CONTROL))
+        return [r[0] for r in _frame(spark, with_fired(spark, frame, rows), operator, plan, work, run).collect()]
+    shares = shares_of(batch, operator, plan, work, rows)
     if not shares:
         return []
     # No record passes through Spark, so there is nothing to plan, and no Python worker is needed to hand out the splits.
     receipts: list[str] = (
-        spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(ingest_shares(work)).collect()
+        spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(ingest_shares(work, run)).collect()
     )
     return receipts
+
+
+def works_of(plan: Plan, authority: str | None, dead_letter: str | None) -> dict[int, IngestWork]:
+    """What tasks do, by operator."""
+    return {
+        one.descriptor.index: IngestWork(
+            one.descriptor, feeds_of(one, plan), authority, dead_letter, condensing(one.descriptor)
+        )
+        for one in plan.operators
+    }
+
+
+def why_planned(plan: Plan, works: Mapping[int, IngestWork]) -> str:
+    """Why epochs have to be planned by Spark; empty: they need not."""
+    foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
+    if foreign:
+        return f"source {foreign[0]!r} is Spark's own"
+    planned = [one.descriptor.name for one in plan.operators if through_spark(one, plan, works[one.descriptor.index])]
+    return f"operator {planned[0]!r} has .transform before it" if planned else ""
+
+
+def through_spark(operator: Operator, plan: Plan, work: IngestWork) -> bool:
+    """Whether records pass through Spark's SQL on their way to the operator, so that an epoch has to be planned by it."""
+    if any(in_spark(source) for source in operator.inputs):
+        return True
+    foreign = any(isinstance(source, DataFrame) for source in plan.sources.values())
+    return foreign and (operator.descriptor.index == 0 or bool(_read(work, plan)))
+
+
+def shares_of(batch: Batch, operator: Operator, plan: Plan, work: IngestWork, rows: Rows) -> list[Shares]:
+    """What the tasks of an epoch read for an operator to which no record passes through Spark."""
+    read = _read(work, plan)
+    mine = _shares(batch, {*read, *_CONTROL}) if read or operator.descriptor.index == 0 else []
+    return [*mine, *([share] for share in _shown(rows))]
+
+
+def _read(work: IngestWork, plan: Plan) -> list[str]:
+    """The sources that an operator reads, or whose records it counts."""
+    return [name for name in plan.sources if any(key.split("#")[0] == name for key in work.feeds)]
 
 
 def _shown(rows: Rows) -> list[tuple[str, str]]:
@@ -139,27 +175,29 @@ def _shares(batch: Batch, names: Collection[str]) -> list[Shares]:
     return [shares for shares in mine if shares]
 
 
-def _frame(spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: IngestWork) -> DataFrame:
+def _frame(
+    spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: IngestWork, run: IngestRun
+) -> DataFrame:
     """The frame of an ingest job through Spark's own operators: one receipt a task."""
     control = batch.filter("source = ''").select("source", "split")
-    receipts = control.mapInArrow(ingest(work), RECEIPT)
+    receipts = control.mapInArrow(ingest(work, run), RECEIPT)
     for name, feeds in work.feeds.items():
         if alone := tuple(f for f in feeds if f.side == NO_SIDE):
             counts = replace(work, feeds={name: alone})
-            receipts = receipts.unionByName(raw_of(batch, name, plan).mapInArrow(ingest(counts), RECEIPT))
+            receipts = receipts.unionByName(raw_of(batch, name, plan).mapInArrow(ingest(counts, run), RECEIPT))
     for number, source in enumerate(operator.inputs):
         name = name_of(source)
         mine = raw_of(batch, name, plan)
         if not in_spark(source):
             one = replace(work, feeds={name: tuple(f for f in work.feeds[name] if f.number == number)})
-            receipts = receipts.unionByName(mine.mapInArrow(ingest(one), RECEIPT))
+            receipts = receipts.unionByName(mine.mapInArrow(ingest(one, run), RECEIPT))
             continue
         frame = _records(spark, mine, name, plan, source)
         for step in source.steps:
             frame = step.function(frame) if isinstance(step, Transform) else map_frame(frame, step)
         key = f"{name}#{number}"
         tagged = frame.select(F.lit(key).alias("source"), F.struct("*").alias(f"s_{key}"))
-        receipts = receipts.unionByName(tagged.mapInArrow(ingest(work), RECEIPT))
+        receipts = receipts.unionByName(tagged.mapInArrow(ingest(work, run), RECEIPT))
     return receipts
 
 

@@ -55,3 +55,29 @@ def reached(uri: str, authority: str | None) -> fl.FlightClient:
         client.close()
         raise
     return client
+
+
+class Connections:
+    """Connections that are kept from one run to the next; `forget` one that has failed."""
+
+    def __init__(self, authority: str | None) -> None:
+        self._authority = authority
+        self._kept: dict[str, fl.FlightClient] = {}
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        for uri in list(self._kept):
+            self.forget(uri)
+
+    def to(self, uri: str) -> fl.FlightClient:
+        """One that answered when it was made. Raises a Flight error when it does not."""
+        if uri not in self._kept:
+            self._kept[uri] = reached(uri, self._authority)
+        return self._kept[uri]
+
+    def forget(self, uri: str) -> None:
+        """Make another one the next time."""
+        if (client := self._kept.pop(uri, None)) is not None:
+            client.close()

@@ -11,6 +11,7 @@ import json
 import time as clock
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,16 @@ from pyspark import TaskContext
 
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.messages import Fragment
-from ferry.contract.names import InstanceId, Step, worker_of
+from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.notes import Receipt, dead_letters_name
 from ferry.contract.places import Registration
-from ferry.contract.tickets import Right, stage_ticket
+from ferry.contract.tickets import stage_ticket
 from ferry.kernels.schemas import fragment_schema
 from ferry.spark import flight
+from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.pipeline import Batches
 from ferry.spark.process_rows import Condense
@@ -43,9 +46,6 @@ DEAD_LETTERS_MAX = 100
 
 PIECE_BYTES = 256 * 1024 * 1024
 """Records are taken into fragments in pieces of at most this size."""
-
-Shares = list[tuple[str, str]]
-"""What one task reads: (source, split as JSON)."""
 
 
 EVENT_TIME = "_event_time"
@@ -81,54 +81,53 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class IngestWork:
-    """Everything a task of one ingest run needs."""
+    """What tasks do for an operator, in every run."""
 
     descriptor: OperatorDescriptor
     feeds: dict[str, tuple[Feed, ...]]
     """By source name."""
-    helpers: tuple[Registration, ...]
-    right: Right
-    """to stage fragments of this run"""
     authority: str | None
     """certificate of the run; None: TLS is off"""
-    epoch: int
-    generation: int
-    run: int
     dead_letter: str | None
     """Directory for malformed records, for tasks and driver alike; None: there is none, some go with the receipt."""
     condense: Condense | None = None
     """for a process that has records condensed"""
 
 
-def ingest(work: IngestWork) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def ingest(work: IngestWork, run: IngestRun) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"receipt": [_Task(work).run(batches)]})
+        yield pa.RecordBatch.from_pydict({"receipt": [_attempted(work, run, batches)]})
 
     return task
 
 
-def ingest_shares(work: IngestWork) -> Callable[[Iterable[Shares]], Iterator[str]]:
+def ingest_shares(work: IngestWork, run: IngestRun) -> Callable[[Iterable[Shares]], Iterator[str]]:
     """The same for mapPartitions, where no records pass through Spark: lists of (source, split) in, one receipt out."""
 
     def task(partition: Iterable[Shares]) -> Iterator[str]:
-        yield _Task(work).run(partition)
+        yield _attempted(work, run, partition)
 
     return task
 
 
-class _Task:
-    """One task attempt."""
+def _attempted(work: IngestWork, run: IngestRun, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
+    context = TaskContext.get()
+    assert context is not None
+    with Connections(work.authority) as connections:
+        return IngestTask(work, run, int(context.taskAttemptId()), int(context.partitionId()), connections).run(inputs)
 
-    def __init__(self, work: IngestWork) -> None:
-        context = TaskContext.get()
-        assert context is not None
+
+class IngestTask:
+    """One task attempt of a run, or a share that was dealt to a loop; `turn` tells which helper is tried first."""
+
+    def __init__(self, work: IngestWork, run: IngestRun, attempt: int, turn: int, connections: Connections) -> None:
         self.work = work
-        self.attempt = int(context.taskAttemptId())
-        self.partition = int(context.partitionId())
+        self._mine = Fragment(run.step, run.generation, run.run, attempt)
         sides = sorted({feed.side for feeds in work.feeds.values() for feed in feeds} - {NO_SIDE})
-        self.fragmenters = {side: Fragmenter(work.descriptor, side, condense=work.condense) for side in sides}
+        condense = None if work.condense is None else partial(work.condense, low=run.watermark)
+        self.fragmenters = {side: Fragmenter(work.descriptor, side, condense=condense) for side in sides}
         self.maxima: dict[int, dict[str, int]] = {}
         """greatest event time, by input and flow"""
         self.flows: dict[int, dict[str, bool]] = {}
@@ -137,7 +136,7 @@ class _Task:
         """records read, before `maps` drop or add any"""
         self.malformed = 0
         self.dead_letters: list[str] = []
-        self.sender = _Sender(work, self.attempt, self.partition)
+        self.sender = _Sender(work, run, attempt, turn, connections)
 
     def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
         """The receipt."""
@@ -149,9 +148,10 @@ class _Task:
                 self.sender.send(fragmenter.drain())
             self.sender.finish()
         except (fl.FlightError, pa.ArrowIOError, OSError) as failed:
+            self.sender.fail()
             error = f"{type(failed).__name__}: {failed}"
         return Receipt(
-            task=self.attempt,
+            task=self._mine.task,
             helper=self.sender.helper,
             rows=self.rows,
             malformed=self.malformed,
@@ -245,10 +245,9 @@ class _Task:
         if w.dead_letter is None:
             self.dead_letters += lines[: DEAD_LETTERS_MAX - len(self.dead_letters)]
             return
-        folder = hidden_dead_letters(Path(w.dead_letter), w.epoch)
+        folder = hidden_dead_letters(Path(w.dead_letter), self._mine.step.epoch)
         folder.mkdir(parents=True, exist_ok=True)
-        mine = Fragment(Step(w.epoch, w.descriptor.index), w.generation, w.run, self.attempt)
-        with open(folder / f"{dead_letters_name(mine)}.jsonl", "a", encoding="utf-8") as file:
+        with open(folder / f"{dead_letters_name(self._mine)}.jsonl", "a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 
 
@@ -305,12 +304,14 @@ def in_turn(helpers: tuple[Registration, ...], turn: int, worker: int | None) ->
 class _Sender:
     """Streams one fragment to one helper; opened with the first batch."""
 
-    def __init__(self, work: IngestWork, attempt: int, partition: int) -> None:
+    def __init__(self, work: IngestWork, run: IngestRun, attempt: int, turn: int, connections: Connections) -> None:
         self._work = work
+        self._run = run
         self._attempt = attempt
-        self._partition = partition
+        self._turn = turn
+        self._connections = connections
         self._writer: fl.FlightStreamWriter | None = None
-        self._client: fl.FlightClient | None = None
+        self._uri = ""
         self.helper: str | None = None
 
     def send(self, batches: list[pa.RecordBatch]) -> None:
@@ -323,18 +324,18 @@ class _Sender:
 
     def _open(self) -> None:
         """Take the helper whose turn it is, or the next one that answers."""
-        w = self._work
-        failed = []
-        for one in in_turn(w.helpers, self._partition + w.epoch, environment.read().worker):
+        run, failed = self._run, []
+        for one in in_turn(run.helpers, self._turn + run.step.epoch, environment.read().worker):
             try:
-                client = flight.reached(one.flight, w.authority)
-                ticket = stage_ticket(w.right, self._attempt, one.instance, one.incarnation)
+                ticket = stage_ticket(run.right, self._attempt, one.instance, one.incarnation)
                 descriptor = fl.FlightDescriptor.for_command(ticket)
                 options = fl.FlightCallOptions(timeout=flight.CALL_SECONDS)
-                self._writer, _ = client.do_put(descriptor, fragment_schema(w.descriptor), options)
-                self._client, self.helper = client, one.instance
+                schema, client = fragment_schema(self._work.descriptor), self._connections.to(one.flight)
+                self._writer, _ = client.do_put(descriptor, schema, options)
+                self._uri, self.helper = one.flight, one.instance
                 return
             except (fl.FlightError, pa.ArrowException, OSError) as error:
+                self._connections.forget(one.flight)
                 failed.append(f"{one.instance} at {one.flight} ({type(error).__name__}: {str(error)[:200]})")
         raise fl.FlightUnavailableError(
             f"no helper can be reached from this task: {'; '.join(failed) or 'none is alive'}"
@@ -343,5 +344,7 @@ class _Sender:
     def finish(self) -> None:
         if self._writer is not None:
             self._writer.close()
-        if self._client is not None:
-            self._client.close()
+
+    def fail(self) -> None:
+        """Something went wrong on the way to the helper, or with none at all."""
+        self._connections.forget(self._uri)

@@ -5,8 +5,8 @@ A process may have records condensed: some at a time are held, and become parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,11 @@ HELD_ROWS = 1 << 18
 HELD_BYTES = 64 * 1024 * 1024
 """Bytes of them, about."""
 
-Condense = Callable[[SideRows], SideRows]
+
+class Condense(Protocol):
+    """What tasks do to rows of a process; `low` is its watermark before the epoch."""
+
+    def __call__(self, rows: SideRows, *, low: int = ...) -> SideRows: ...
 
 
 def condensing(descriptor: OperatorDescriptor, low: int = WATERMARK_END) -> Condense | None:

@@ -112,15 +112,9 @@ class SplitsReader(DataSourceStreamReader):
             )
         return later
 
-    def _slots(self) -> int:
-        try:
-            return int((self._directory / SLOTS).read_text()) or self._tasks
-        except (FileNotFoundError, ValueError):
-            return self._tasks
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
         """Splits dealt out to the tasks."""
-        tasks = self._slots()
+        tasks = slots(self._directory) or self._tasks
         shares: list[list[tuple[str, str]]] = [[] for _ in range(tasks)]
         for name, source in self._sources.items():
             a, b = start["positions"][name], end["positions"][name]
@@ -143,6 +137,14 @@ class SplitsReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to clean."""
+
+
+def slots(directory: Path) -> int:
+    """How many task slots there are where executors come and go; 0: nobody has said."""
+    try:
+        return int((directory / SLOTS).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def _ticks(file: Path) -> int:

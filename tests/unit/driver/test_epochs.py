@@ -14,6 +14,7 @@ import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused
+from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.limits import FLOWS_MAX, WATERMARK_NONE
 from ferry.contract.messages import Fragment
 from ferry.contract.names import Step
@@ -24,8 +25,10 @@ from ferry.driver.epochs import Epochs
 from ferry.process.api import SideRows
 from ferry.protocol.coordinator import Ingested, StartIngest
 from ferry.spark.compile import Plan
+from ferry.spark.feeds import works_of
+from ferry.spark.flight import Connections
 from ferry.spark.graph import offsets_only
-from ferry.spark.ingest import IngestWork
+from ferry.spark.ingest import IngestTask
 from tests.unit.streams import sources
 
 
@@ -56,40 +59,41 @@ def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path
         assert EpochNotes.load(meta).spark == epochs._checkpoint.notes(4)
 
 
-def work_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> IngestWork:
-    """What tasks are given for the first operator of epoch 4, before which its watermark was 1234; and how they fail."""
-    works: list[IngestWork] = []
+def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> IngestRun:
+    """What tasks are told for the first operator of epoch 4, before which its watermark was 1234; and how they fail."""
+    runs: list[IngestRun] = []
 
-    def run_ingest(spark: Any, batch: Any, operator: Any, plan: Any, work: IngestWork, rows: Any) -> list[str]:
-        works.append(work)
+    def run_ingest(spark: Any, batch: Any, operator: Any, plan: Any, work: Any, run: IngestRun, rows: Any) -> list[str]:
+        runs.append(run)
         if failed:
             raise RuntimeError(failed)
         return []
 
     monkeypatch.setattr("ferry.driver.epochs.run_ingest", run_ingest)
     epochs: Any = object.__new__(Epochs)
-    epochs._root, epochs._dead_letter_of_tasks, epochs.spark = Right.root("secret"), None, None
+    epochs._root, epochs._works, epochs._loops, epochs.spark = Right.root("secret"), [None], None, None
     commits = SimpleNamespace(results=[SimpleNamespace(high=1234)])
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
-    epochs.publisher = SimpleNamespace(authority=None)
     epochs.plan = Plan({}, (operator,), ())
     assert epochs._receipts(StartIngest(Step(4, 0), 3, (), (), b""), None) == []
-    (work,) = works
-    return work
+    (run,) = runs
+    return run
 
 
 def test_the_tasks_of_a_run_get_the_right_to_stage_its_fragments_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    work, root = work_of(monkeypatch, offsets_only()), Right.root("secret")
-    ticket = stage_ticket(work.right, 9, "0.0", "life")
+    run, root = run_of(monkeypatch, offsets_only()), Right.root("secret")
+    ticket = stage_ticket(run.right, 9, "0.0", "life")
     assert Judge(root, "0.0", "life").fragment(ticket, time.time()) == Fragment(Step(4, 0), 2, 3, 9)
-    assert root.seal not in (work.right.seal, ticket) and root.seal.hex().encode() not in ticket
+    assert root.seal not in (run.right.seal, ticket) and root.seal.hex().encode() not in ticket
 
 
 def test_tasks_that_condense_records_are_told_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert work_of(monkeypatch, offsets_only()).condense is None
     visits = sources()["bids"].event_time("ts").key_by("bidder").window(ferry.session("1s"))
     (operator,) = visits.aggregate("visits", n=ferry.count()).build.operators
-    condense: Any = work_of(monkeypatch, operator).condense
+    plan = Plan({}, (operator,), ())
+    (work,) = works_of(plan, None, None).values()
+    task = IngestTask(work, run_of(monkeypatch, operator), 1, 0, Connections(None))
+    condense: Any = task.fragmenters[0]._contribution._condense
     times = np.array([234, 234, 235, 236])
     rows = SideRows(pa.record_batch({"bidder": [7] * 4}), np.zeros(4, np.int64), times)
     assert condense(rows).times.tolist() == [234, 234, 235]
@@ -98,7 +102,7 @@ def test_tasks_that_condense_records_are_told_what_is_late(monkeypatch: pytest.M
 def test_a_sum_that_is_too_great_for_a_task_is_too_great_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, refused in (("integer overflow: a sum is too great", SpecRefused), ("a bug", RuntimeError)):
         with pytest.raises(refused, match=f"{text}$"):
-            work_of(monkeypatch, offsets_only(), f"in a task of Spark: {text}")
+            run_of(monkeypatch, offsets_only(), f"in a task of Spark: {text}")
 
 
 class _Driver:

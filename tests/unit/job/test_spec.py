@@ -209,7 +209,7 @@ def test_sets_change_a_copy() -> None:
         ("pipeline.arg.seed=7", "spec.pipeline.arg: unknown field; did you mean 'args'?"),
         ("bandwidth=1", "spec.bandwidth: unknown field; did you mean 'spec.handover.bandwidth'?"),
         ("spec.workers=3", "paths begin below spec; did you mean 'workers'?"),
-        ("epoch=3", "spec.epoch: a group of fields, set one of them (interval, maxRows)"),
+        ("epoch=3", "spec.epoch: a group of fields, set one of them (mode, interval, maxRows)"),
         ("epoch.interval.x=3", "spec.epoch.interval: has no fields of its own"),
         ("pipeline.args=3", "spec.pipeline.args: a group of fields, set one of them (any key)"),
         ("workers", "must be path=value, such as 'workers=3'"),

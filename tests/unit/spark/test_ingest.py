@@ -13,17 +13,21 @@ import pytest
 from pyspark import cloudpickle
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
+from ferry.contract.ingest_runs import Deal, IngestRun
+from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Step
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.spark import ingest
+from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
-from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestWork, _Task, by_flow, in_turn, ingest_shares
+from ferry.spark.ingest import DEAD_LETTERS_MAX, Feed, IngestTask, IngestWork, by_flow, in_turn, ingest_shares
 from ferry.spark.splits import Flow
 
 HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
 
 RIGHT = stage_right(Right.root("a-secret-of-the-run"), Step(5, 0), 2, 3, 0.0)
+RUN = IngestRun(Step(5, 0), 2, 3, HELPERS, RIGHT, WATERMARK_NONE)
 
 
 def tried(turn: int, worker: int | None) -> list[str]:
@@ -45,22 +49,23 @@ def test_a_worker_without_helpers_uses_any() -> None:
     assert in_turn((), 0, 2) == []
 
 
-def task(dead_letter: str | None) -> _Task:
+def task(dead_letter: str | None) -> IngestTask:
     descriptor = OperatorDescriptor(
         "counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),)
     )
-    made = object.__new__(_Task)  # outside of Spark there is no task context
-    made.work, made.attempt = IngestWork(descriptor, {}, (), RIGHT, None, 5, 2, 3, dead_letter), 77
-    made.malformed, made.dead_letters = 0, []
-    made.maxima, made.flows, made.flush, made.rows = {}, {}, False, 0
-    return made
+    return IngestTask(IngestWork(descriptor, {}, None, dead_letter), RUN, 77, 0, Connections(None))
+
+
+def test_a_loop_is_told_all_that_a_task_of_a_job_would_be() -> None:
+    deal = Deal(RUN, 8, 1, [("bids", '{"from": 1}'), ("", "tick")])
+    assert Deal.load(deal.dump()) == deal
 
 
 def test_what_goes_through_spark_holds_neither_the_secret_nor_the_key_of_tickets() -> None:
     descriptor = OperatorDescriptor(
         "counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),)
     )
-    data = cloudpickle.dumps(ingest_shares(IngestWork(descriptor, {}, HELPERS, RIGHT, None, 5, 2, 3, None)))
+    data = cloudpickle.dumps(ingest_shares(IngestWork(descriptor, {}, None, None), RUN))
     assert RIGHT.seal in data, "the right of this run goes along"
     for secret in ("a-secret-of-the-run", derived("a-secret-of-the-run", "tickets")):
         assert secret.encode() not in data

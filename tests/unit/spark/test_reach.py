@@ -12,12 +12,14 @@ import pyarrow.flight as fl
 import pytest
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.ingest_runs import IngestRun
+from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Step
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, stage_right
 from ferry.kernels.schemas import state_schema
 from ferry.spark import flight
-from ferry.spark.flight import read_rows
+from ferry.spark.flight import Connections, read_rows
 from ferry.spark.ingest import IngestWork, _Sender
 
 DESCRIPTOR = OperatorDescriptor("counts", 0, "aggregate", (("k", "int"),), Window(10, 10), (Aggregate("n", "count"),))
@@ -64,7 +66,8 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def sender(*helpers: tuple[str, str]) -> _Sender:
     right = stage_right(Right.root("a-secret-of-the-run"), Step(0, 0), 2, 3, time.time())
     some = tuple(Registration(instance, "life", instance, 1, uri, 1) for instance, uri in helpers)
-    return _Sender(IngestWork(DESCRIPTOR, {}, some, right, None, 0, 2, 3, None), 7, 0)
+    run = IngestRun(Step(0, 0), 2, 3, some, right, WATERMARK_NONE)
+    return _Sender(IngestWork(DESCRIPTOR, {}, None, None), run, 7, 0, Connections(None))
 
 
 def test_a_helper_that_says_nothing_is_passed_over(

@@ -1,0 +1,68 @@
+"""What the tasks of one ingest run are told: the run, which is the same for all of them, and the share of each.
+
+Values and wire forms (JSON): a loop, which outlives a run, is told of the next one over a connection. Shares are
+(source, split as JSON); what a split says is between its source and whoever reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ferry.contract.names import Step
+from ferry.contract.places import Registration
+from ferry.contract.tickets import Right
+
+Shares = list[tuple[str, str]]
+"""What one task reads: (source, split as JSON)."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestRun:
+    """One run of the ingest of a step."""
+
+    step: Step
+    generation: int
+    run: int
+    helpers: tuple[Registration, ...]
+    right: Right
+    """to stage fragments of this run"""
+    watermark: int
+    """of the operator before the epoch"""
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """A share of a run, for one loop."""
+
+    run: IngestRun
+    task: int
+    """Numbers the deals of a generation: nothing that was dealt is dealt again under the same number."""
+    turn: int
+    """of the share among those of the run: which helper is tried first"""
+    shares: Shares
+
+    def dump(self) -> bytes:
+        """As a loop is told."""
+        run = self.run
+        doc = {
+            "step": run.step,
+            "generation": run.generation,
+            "run": run.run,
+            "helpers": [helper.dump() for helper in run.helpers],
+            "right": run.right.dump().decode(),
+            "watermark": run.watermark,
+            "task": self.task,
+            "turn": self.turn,
+            "shares": self.shares,
+        }
+        return json.dumps(doc).encode()
+
+    @staticmethod
+    def load(data: bytes) -> Deal:
+        """Inverse of dump."""
+        doc = json.loads(data)
+        helpers = tuple(Registration.load(helper) for helper in doc["helpers"])
+        right = Right.load(doc["right"].encode())
+        run = IngestRun(Step(*doc["step"]), doc["generation"], doc["run"], helpers, right, doc["watermark"])
+        return Deal(run, doc["task"], doc["turn"], [(source, split) for source, split in doc["shares"]])

@@ -1,0 +1,45 @@
+"""Where a Flight server of this process listens, and how others reach it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ferry.contract.addresses import netloc
+
+SOCKET_PATH_MAX = 100
+"""Systems have 108 bytes for the path of a unix socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlightPlace:
+    """A unix socket where all are on one machine, else TCP with TLS (or without)."""
+
+    location: str
+    """for the server; its port may be 0: any free one"""
+    host: str | None
+    tls: bool
+
+    def uri(self, port: int) -> str:
+        """For clients, once the server has this port."""
+        return _uri(self.host, port, self.tls) if self.host else self.location
+
+
+def at_host(host: str, port: int, tls: bool) -> FlightPlace:
+    """A place that other hosts reach."""
+    return FlightPlace(_uri(host, port, tls), host, tls)
+
+
+def at_socket(path: Path, name: str, redis: str) -> FlightPlace:
+    """A unix socket; when its path is too long for one, beside that of a private Redis, and with this name."""
+    if len(str(path)) > SOCKET_PATH_MAX:
+        # The supervisor has made that directory short enough, and removes it at the end.
+        short = Path(redis.removeprefix("unix://")).parent if redis.startswith("unix://") else None
+        path = (short or Path(tempfile.mkdtemp(prefix="ferry-"))) / f"{name}.sock"
+    path.unlink(missing_ok=True)
+    return FlightPlace(f"grpc+unix://{path}", None, False)
+
+
+def _uri(host: str, port: int, tls: bool) -> str:
+    return f"{'grpc+tls' if tls else 'grpc+tcp'}://{netloc(host, port)}"

@@ -1,0 +1,202 @@
+"""Loops over a real Flight server; their tasks are threads here, begun again a few times as Spark does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.flight as fl
+import pytest
+
+from ferry.contract.certificates import authority, issue
+from ferry.contract.errors import Refusal
+from ferry.contract.ingest_runs import Deal, IngestRun
+from ferry.contract.limits import WATERMARK_NONE
+from ferry.contract.names import Step
+from ferry.contract.notes import Receipt
+from ferry.contract.tickets import Right, loop_right, looping, stage_right
+from ferry.driver import loops as driver_loops
+from ferry.driver.loops import Loops
+from ferry.spark import loops as tasks
+from ferry.spark.flight import Connections, connect
+from ferry.system import flight_places
+
+SECRET = "a-secret-of-the-run"
+ROOT = Right.root(SECRET)
+GENERATION = 4
+
+
+def run(number: int, epoch: int = 5) -> IngestRun:
+    right = stage_right(ROOT, Step(epoch, 0), GENERATION, number, time.time())
+    return IngestRun(Step(epoch, 0), GENERATION, number, (), right, WATERMARK_NONE)
+
+
+class Died(Exception):
+    """A task's process is gone."""
+
+
+class Spark:
+    """Runs tasks on threads; one that fails is begun again twice."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.begun = 0
+
+    def parallelize(self, numbers: range, _: int) -> Spark:
+        self.numbers = numbers
+        return self
+
+    def mapPartitions(self, task: Callable[[Any], Iterator[int]]) -> Any:
+        def attempts(number: int) -> None:
+            for _ in range(3):
+                self.begun += 1
+                try:
+                    return list(task([number])) and None
+                except (Died, fl.FlightError):
+                    time.sleep(0.05)
+
+        threads = [threading.Thread(target=attempts, args=(n,), daemon=True) for n in self.numbers]
+
+        class Job:
+            def collect(self) -> None:
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+
+        return Job()
+
+
+class Rig:
+    """What a share says happens to it."""
+
+    def __init__(self, place: flight_places.FlightPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dealt: list[int] = []
+        self.freed = threading.Event()
+        self.wanted = 2
+        self.spark = Spark()
+        monkeypatch.setattr(driver_loops, "LOOK_SECONDS", 0.05)
+        monkeypatch.setattr(tasks, "IngestTask", self.task)
+        spark: Any = self.spark
+        identity, trusted = (issue(SECRET), authority(SECRET).decode()) if place.tls else (None, None)
+        works: Any = {0: None}
+        self.loops = Loops(spark, works, place, identity, trusted, ROOT, GENERATION, lambda: self.wanted)
+
+    def task(self, work: None, run: IngestRun, task: int, turn: int, connections: Connections) -> Any:
+        rig = self
+
+        class Task:
+            def run(self, inputs: list[Any]) -> str:
+                ((name, split),) = inputs[0]
+                rig.dealt.append(task)
+                if name == "dies once" and rig.dealt.count(task) == 1 and len(rig.dealt) == 1:
+                    raise SystemExit
+                if name == "fails" or (name == "fails once" and len(rig.dealt) == 1):
+                    raise ValueError("a bug of the user's")
+                if name == "waits":
+                    rig.freed.wait(20)
+                return Receipt(task, rows=int(split)).dump()
+
+        return Task()
+
+    def await_loops(self, number: int) -> None:
+        deadline = time.monotonic() + 10
+        while len([one for one in self.loops._loops if not one.over]) != number:
+            assert time.monotonic() < deadline, self.loops._loops
+            time.sleep(0.01)
+
+
+@pytest.fixture(params=["unix", "tls"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    tls = request.param == "tls"
+    place = (
+        flight_places.at_host("127.0.0.1", 0, True)
+        if tls
+        else flight_places.at_socket(tmp_path / "l", "l", "unix:///tmp/x")
+    )
+    made = Rig(place, monkeypatch)
+    yield made
+    made.freed.set()
+    made.wanted = 0
+    made.await_loops(0)
+
+
+def test_every_share_is_dealt_once_and_answered(rig: Rig) -> None:
+    for number in range(3):
+        receipts = rig.loops.ingest(run(number), [[("a", "1")], [("b", "20")], [("c", "300")]])
+        assert sum(r.rows for r in receipts) == 321
+    assert sorted(rig.dealt) == list(range(1, 10)), "no number comes twice"
+    assert rig.loops.ingest(run(3), []) == []
+
+
+def test_a_share_that_fails_is_dealt_again_and_under_another_number(rig: Rig) -> None:
+    (receipt,) = rig.loops.ingest(run(1), [[("fails once", "7")]])
+    assert (receipt.task, receipt.rows, rig.dealt) == (2, 7, [1, 2])
+
+
+def test_a_share_that_always_fails_says_why(rig: Rig) -> None:
+    with pytest.raises(RuntimeError, match="ValueError: a bug of the user's"):
+        rig.loops.ingest(run(1), [[("fails", "7")]])
+    assert len(rig.dealt) == driver_loops.FAILURES_MAX
+    assert rig.loops.ingest(run(2), [[("a", "1")]])[0].rows == 1, "the loops are none the worse"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_loop_takes_along_is_dealt_again(rig: Rig) -> None:
+    rig.await_loops(2)
+    (receipt,) = rig.loops.ingest(run(1), [[("dies once", "7")]])
+    assert (receipt.task, receipt.rows) == (2, 7)
+
+
+def test_a_run_that_is_given_up_ends_and_leaves_nothing_to_the_next_one(rig: Rig) -> None:
+    rig.await_loops(2)
+    threading.Timer(0.2, rig.loops.give_up).start()
+    (receipt,) = rig.loops.ingest(run(1), [[("waits", "7")], [("waits", "8")]])
+    assert receipt.error is not None and receipt.task == -1
+    receipts = rig.loops.ingest(run(2), [[("a", "1")], [("a", "2")]])
+    assert sum(r.rows for r in receipts) == 3, "by others, for those wait still"
+    rig.freed.set()
+    rig.await_loops(2)
+    deadline = time.monotonic() + 10
+    while len(rig.loops._loops) != 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_loops_come_and_go_as_task_slots_do(rig: Rig) -> None:
+    rig.await_loops(2)
+    rig.wanted = 4
+    rig.await_loops(4)
+    rig.wanted = 1
+    rig.await_loops(1)
+    assert rig.loops.ingest(run(1), [[("a", "1")], [("a", "2")]]) and rig.spark.begun == 4
+
+
+def test_without_loops_a_run_is_to_be_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.await_loops(2)
+    rig.wanted = 0
+    rig.await_loops(0)
+    monkeypatch.setattr(driver_loops, "ATTACH_SECONDS", 0.2)
+    (receipt,) = rig.loops.ingest(run(1), [[("a", "1")]])
+    assert "no task of Spark has asked" in str(receipt.error)
+
+
+@pytest.mark.parametrize(
+    "right", [loop_right(Right.root("another"), GENERATION), loop_right(ROOT, GENERATION - 1), run(1).right]
+)
+def test_nobody_else_is_dealt_anything(rig: Rig, right: Right) -> None:
+    ticket = right.narrowed({"job": 1, "worker": None}).dump()
+    with pytest.raises(Refusal):
+        looping(ROOT, ticket, GENERATION)
+    place = rig.loops._place
+    with connect(place.uri, place.authority) as client, pytest.raises(fl.FlightUnauthorizedError):
+        _, reader = client.do_exchange(fl.FlightDescriptor.for_command(ticket))
+        reader.read_chunk()
+
+
+def test_a_deal_is_read_as_it_was_written() -> None:
+    deal = Deal(run(3), 9, 1, [("a", "{}"), ("", "tick")])
+    assert Deal.load(deal.dump()) == deal
