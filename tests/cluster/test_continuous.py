@@ -82,17 +82,20 @@ def test_it_begins_with_micro_batches_and_goes_on_continuously(tmp_path: Path) -
     """Whichever way the driver before ran epochs, the next one finds its offsets."""
     args = {"seed": 31, "group": 100}
 
-    def change(running: runner.Running) -> None:
-        for number, mode in enumerate(["continuous", "micro-batch"]):
-            running.await_epoch(4 + 6 * number)
-            assert running.directory is not None
-            file = running.directory / "run.json"
-            file.write_text(json.dumps({**json.loads(file.read_text()), "epoch_mode": mode}))
-            running.signal("driver", signal.SIGKILL)
-            running.await_that(lambda: len(modes(running)) > number + 1, "another driver", 60)  # noqa: B023
+    def change(running: runner.Running, mode: str, epoch: int, drivers: int) -> None:
+        running.await_epoch(epoch)
+        assert running.directory is not None
+        file = running.directory / "run.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "epoch_mode": mode}))
+        running.signal("driver", signal.SIGKILL)
+        running.await_that(lambda: len(modes(running)) == drivers, "another driver", 60)
+
+    def there_and_back(running: runner.Running) -> None:
+        change(running, "continuous", 4, 2)
+        change(running, "micro-batch", 10, 3)
 
     sets = [*runner.sets_of(args), "epoch.maxRows=20000", "epoch.interval=200ms"]
-    result = runner.run("nbq5", tmp_path, 400_000, sets, meanwhile=change)
+    result = runner.run("nbq5", tmp_path, 400_000, sets, meanwhile=there_and_back)
     assert result.code == 0, result.errors[-3000:]
     assert [r["text"] for r in result.kinds("mode")] == ["micro-batch", "continuous", "micro-batch"], result.story()
     assert runner.difference("nbq5", 400_000, args, result.output, tmp_path) == ([], []), result.story()

@@ -165,10 +165,12 @@ def come_die_and_fall_silent(hosts: Hosts, base: Path) -> None:
 
 
 def come_back_after_their_successors(hosts: Hosts, base: Path) -> None:
+    hosts.settings = replace(hosts.settings, epoch_mode="continuous")
     hosts.start_driver(base / "shared-checkpoint")
     for index in (0, 1):
         hosts.start_worker(index)
     hosts.await_epochs(3)
+    assert [r["text"] for r in hosts.records("mode")] == ["continuous"]
     # One is silent, and one of its name takes its place elsewhere.
     before = hosts.workers[1]
     before.signal(signal.SIGSTOP)

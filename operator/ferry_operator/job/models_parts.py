@@ -146,7 +146,7 @@ class Epoch(SpecPart):
         description="'micro-batch': each epoch is a job of Spark's; 'continuous': tasks of Spark hold their place and are "
         "dealt the records of one epoch after another, in milliseconds, which a pipeline with .transform before an "
         "operator, or with Spark's own sources, cannot have; 'auto': continuous where it can be. Results are the same. "
-        "But for micro-batches executors have twice as many task slots as `cores`.",
+        "But with 'micro-batch' an executor has twice as many task slots as `cores`.",
         json_schema_extra=PACE,
     )
     interval: Annotated[Duration, between("0s", "1h")] = Field(

@@ -51,8 +51,8 @@ TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 DRIVER, WORKERS, INSTANCES, SYNCING = "driver.json", "workers", "instances", "syncing"
 """Names in a run's directory, as above."""
 
-AUTO, CONTINUOUS, MICRO_BATCH = "auto", "continuous", "micro-batch"
-"""How epochs are run (`RunSettings.epoch_mode`)."""
+CONTINUOUS, MICRO_BATCH = "continuous", "micro-batch"
+"""How epochs are run; `RunSettings.epoch_mode` leaves it open with "auto"."""
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 """Stages of an epoch at which a run can be told to stop and let an action happen."""

@@ -53,7 +53,7 @@ class Members:
         self.endpoint: Endpoint | None = None
         self.on_lost: Callable[[InstanceId], None] = lambda instance: None
         """Called besides the event, on a thread of the channel."""
-        self.on_silent: Callable[[int], None] = lambda worker: None
+        self.on_silent: list[Callable[[int], None]] = []
         """Called once when a worker's heartbeat has run out, just before its instances count as lost."""
 
     def start(self, endpoint: Endpoint) -> None:
@@ -130,7 +130,8 @@ class Members:
                 self._beating.discard(worker)
                 self._unheard.discard(worker)
                 self._silent.add(worker)
-                self.on_silent(worker)
+                for tell in self.on_silent:
+                    tell(worker)
 
     def _part_from(self, instance: InstanceId) -> None:
         """Close the channel to an instance if its worker is silent."""

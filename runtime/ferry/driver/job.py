@@ -78,6 +78,7 @@ class Job:
         self._failure: BaseException | None = None
         self._stage = StageHook(settings)
         self._ticks = 0
+        self._trusted = authority(settings.secret).decode() if settings.encrypted else None
 
     def run(self) -> int:
         """Until the bounded input has fired everything, or somebody stops the job."""
@@ -155,7 +156,6 @@ class Job:
         committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)
         works = self._works(plan)
         mode = self._mode(plan, works)
-        continuous = mode == CONTINUOUS
         metrics.note("mode", mode)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for sink in plan.sinks:
@@ -163,17 +163,16 @@ class Job:
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
             return 0
-        loops = self._loops(spark, plan, works, loop.machine.generation) if continuous else None
+        loops = self._loops(spark, plan, works, loop) if mode == CONTINUOUS else None
         epochs = Epochs(self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, works, loops)
         return self._run_query(query, loop, metrics, epochs, keeper)
 
     def _works(self, plan: compile.Plan) -> dict[int, IngestWork]:
         """What tasks do, by operator."""
         settings = self.settings
-        trusted = authority(settings.secret).decode() if settings.encrypted else None
         # On other hosts they share with the driver only what is mounted on both.
         shared = settings.dead_letter or (None if self._surroundings.standalone else str(settings.path / "dead-letter"))
-        return works_of(plan, trusted, shared)
+        return works_of(plan, self._trusted, shared)
 
     def _mode(self, plan: compile.Plan, works: dict[int, IngestWork]) -> str:
         """How epochs are run, and why."""
@@ -184,7 +183,7 @@ class Job:
             return MICRO_BATCH
         return f"{MICRO_BATCH}: {planned}" if planned else CONTINUOUS
 
-    def _loops(self, spark: SparkSession, plan: compile.Plan, works: dict[int, IngestWork], generation: int) -> Loops:
+    def _loops(self, spark: SparkSession, plan: compile.Plan, works: dict[int, IngestWork], loop: Loop) -> Loops:
         """Tasks that hold their place, as many as there are cores for."""
         settings, around = self.settings, self._surroundings
         if around.host:
@@ -192,13 +191,14 @@ class Job:
         else:
             place = flight_places.at_socket(settings.path / "loops.sock", "loops", settings.redis)
         identity = issue(settings.secret) if place.tls else None
-        trusted = authority(settings.secret).decode() if settings.encrypted else None
         root = Right.root(settings.secret)
 
         def wanted() -> int:
             return slots(settings.path) if around.standalone else settings.cores
 
-        return Loops(spark, works, place, identity, trusted, root, generation, wanted)
+        loops = Loops(spark, works, place, identity, self._trusted, root, loop.machine.generation, wanted)
+        loop.members.on_silent.append(loops.silent)
+        return loops
 
     def _has_checkpoint(self, metrics: DriverMetrics, restoring: Restoring) -> None:
         """One of this life: what it began with is history."""
@@ -223,7 +223,7 @@ class Job:
             executors = Executors(
                 Backend(spark, self.settings.cores), file, lambda slots: warm_up(spark, descriptors, slots)
             )
-            loop.members.on_silent = executors.silent
+            loop.members.on_silent.append(executors.silent)
             executors.start()
             return
 

@@ -128,6 +128,17 @@ class Loops:
             self._given_up = True
             self._changed.notify_all()
 
+    def silent(self, worker: int) -> None:
+        """A worker is silent: its loops would keep what they are dealt for ever. Callable from any thread."""
+        with self._changed:
+            owed: list[Deal] = []
+            for loop in self._loops:
+                if loop.worker == worker:
+                    owed += loop.owes.values()
+                    loop.owes, loop.over = {}, True
+            for deal in owed:
+                self._again(deal)
+
     def _leave_run(self) -> None:
         """What is not answered by now is nobody's any more, and who owes it gets nothing else."""
         self._waiting.clear()
@@ -189,7 +200,8 @@ class Loops:
             if answer.failed:
                 log.warning("a share of epoch %d failed: %s", deal.run.step.epoch, answer.failed)
                 self._failures.append(answer.failed)
-                self._again(deal)
+                if len(self._failures) < FAILURES_MAX:
+                    self._again(deal)
             else:
                 self._receipts.append(Receipt.load(answer.receipt))
                 self._open -= 1

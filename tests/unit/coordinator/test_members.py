@@ -64,7 +64,7 @@ def test_silence_is_reported_once_and_again_after_a_beat(monkeypatch: pytest.Mon
     monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
     made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
     made._dial_with(FakeEndpoint())  # type: ignore[arg-type]
-    made.on_silent = told.append
+    made.on_silent.append(told.append)
 
     def look(seconds: float) -> list[int]:
         now[0] += seconds
@@ -100,7 +100,7 @@ def test_who_was_heard_before_redis_was_away_and_is_not_afterwards_is_silent(mon
     monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
     made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
     made._dial_with(endpoint)  # type: ignore[arg-type]
-    made.on_silent = told.append
+    made.on_silent.append(told.append)
     made._look()
     until(lambda: len(endpoint.open) == 2)
     where = made.registration(InstanceId("1.0"))
@@ -158,7 +158,7 @@ def test_a_worker_without_a_heartbeat_leaves_the_registry_in_the_end(monkeypatch
 def test_no_heartbeat_waits_for_a_dial() -> None:
     registry, told = FakeRegistry(), list[int]()
     made = Members(TIMEOUT_MS, registry, lambda event: None)  # type: ignore[arg-type]
-    made.on_silent = told.append
+    made.on_silent.append(told.append)
     end = threading.Event()
 
     class Swallowing(FakeEndpoint):

@@ -96,7 +96,7 @@ class Rig:
                     raise SystemExit
                 if name == "fails" or (name == "fails once" and len(rig.dealt) == 1):
                     raise ValueError("a bug of the user's")
-                if name == "waits":
+                if name == "waits" or (name == "waits once" and len(rig.dealt) == 1):
                     rig.freed.wait(20)
                 return Receipt(task, rows=int(split)).dump()
 
@@ -149,6 +149,19 @@ def test_what_a_loop_takes_along_is_dealt_again(rig: Rig) -> None:
     rig.await_loops(2)
     (receipt,) = rig.loops.ingest(run(1), [[("dies once", "7")]])
     assert (receipt.task, receipt.rows) == (2, 7)
+
+
+def test_loops_of_a_silent_worker_keep_nothing(rig: Rig) -> None:
+    """Whose host is gone without a word: neither what they owe, nor what comes next."""
+    rig.await_loops(2)
+    for loop in rig.loops._loops:
+        loop.worker = 1
+    threading.Timer(0.2, rig.loops.silent, [1]).start()
+    (receipt,) = rig.loops.ingest(run(1), [[("waits once", "7")]])
+    assert (receipt.task, receipt.rows) == (2, 7)
+    rig.await_loops(2)
+    assert all(loop.worker is None for loop in rig.loops._loops if not loop.over), "others have come"
+    rig.freed.set()
 
 
 def test_a_run_that_is_given_up_ends_and_leaves_nothing_to_the_next_one(rig: Rig) -> None:
