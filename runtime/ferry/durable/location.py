@@ -64,7 +64,8 @@ class Location:
         self._open, path = _opened(url, self._parts)
         self._root = f"{path.rstrip('/')}/{job}"
         self._job = job
-        self._local = self._parts.scheme in ("", "file")
+        self.local = self._parts.scheme in ("", "file")
+        """A folder that this machine has, or has mounted."""
         self.text = self.url_of("")
         """The URL, to be read by people: nothing of it is secret."""
 
@@ -99,7 +100,7 @@ class Location:
         that two at the same moment may both succeed: callers put a random token into the name.
         """
         with self.reaching("write", name):
-            if self._local:
+            if self.local:
                 self._link_new(Path(self._at(name)), data)
             elif self._files.get_file_info(self._at(name)).type != fs.FileType.NotFound:
                 raise FileExistsError(name)
@@ -119,7 +120,7 @@ class Location:
         never seen; a rule of the bucket should remove such after some days.
         """
         with self.reaching("write", name):
-            if self._local:
+            if self.local:
                 path = Path(self._at(name))
                 _make_folder(path.parent)
                 return pa.PythonFile(_RenamedAtClose(path), mode="w")
@@ -158,7 +159,7 @@ class Location:
 
     def _is_gone(self, name: str, error: Exception) -> bool:
         """S3 has many errors for what went away between two requests; who cannot be reached is not asked again."""
-        if isinstance(error, FileNotFoundError) or self._local or "NETWORK_CONNECTION" in str(error):
+        if isinstance(error, FileNotFoundError) or self.local or "NETWORK_CONNECTION" in str(error):
             return isinstance(error, FileNotFoundError)
         try:
             return bool(self._files.get_file_info(self._at(name)).type == fs.FileType.NotFound)

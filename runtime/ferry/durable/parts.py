@@ -11,28 +11,38 @@ written.
 
 from __future__ import annotations
 
+import logging
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ferry.contract.errors import Bug, Fault, StateUnavailable
+from ferry.contract.errors import Bug, Fault, StateUnavailable, Unreachable
 from ferry.contract.manifest import FORMAT, StoredFile
 from ferry.contract.names import vnode_shift
+from ferry.durable.copies import Copies
 from ferry.durable.location import READ, Location
 from ferry.kernels import columns
 from ferry.kernels.grouping import Hashes, Ints
+
+log = logging.getLogger("ferry.durable")
 
 PART_BYTES = 1024 * 1024
 """Of a part before it is compressed: what reading one row costs, against entries of the index."""
 
 READ_BYTES = 8 * 1024 * 1024
-"""Parts that lie beside each other are read by one request up to this; what a reader holds is not much more."""
+"""Parts that lie beside each other are read by one request up to this."""
+
+READS_AHEAD = 2
+"""What a reader holds is not much more than these."""
 
 TAIL_BYTES = 64 * 1024
 """The end of the file is read first: the index of some 1,000 parts is in it."""
@@ -72,8 +82,9 @@ class PartWriter:
         kind: Literal["scan", "changes"],
         epoch: int,
         virtual_nodes: int,
+        copies: Copies | None = None,
     ) -> None:
-        """Raises Unreachable, as all of it does."""
+        """`copies`: where another of it is kept. Raises Unreachable, as all of it does."""
         self._location = location
         self._name = name
         self._operator = operator
@@ -87,6 +98,7 @@ class PartWriter:
         self._offset = 0
         self._rows = 0
         self._stream = location.output(name)
+        self._copy = copies.begin(name) if copies is not None else None
 
     def add(self, batch: pa.RecordBatch) -> int:
         """Rows with a column `hash`, in any order, all batches of one schema. How many bytes were written."""
@@ -129,10 +141,14 @@ class PartWriter:
         self._write(_FOOTER.pack(len(packed), checksum, FORMAT, _MAGIC))
         with self._location.reaching("write", self._name):
             self._stream.close()
+        if self._copy is not None:
+            self._copy.finish()
         return StoredFile(self._name, self._offset, checksum, self._operator, self._kind, self._epoch, self._rows)
 
     def abort(self) -> None:
         """Nothing of it is left, unless the store cannot be reached."""
+        if self._copy is not None:
+            self._copy.abort()
         with suppress(Fault), self._location.reaching("write", self._name):
             self._stream.close()  # What is being written does not count, whole or not.
         with suppress(Fault):
@@ -170,31 +186,62 @@ class PartWriter:
     def _write(self, data: pa.Buffer | bytes) -> None:
         with self._location.reaching("write", self._name):
             self._stream.write(data)
+        if self._copy is not None:
+            self._copy.write(data)
         self._offset += len(data)
 
 
-def read_parts(location: Location, file: StoredFile, vnodes: Ints) -> Iterator[pa.RecordBatch]:
-    """The rows of these virtual nodes, a part at a time. Raises Corrupt, Missing and Unreachable, each with the URL."""
+def read_parts(
+    location: Location, file: StoredFile, vnodes: Ints, copies: Copies | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these virtual nodes, a part at a time, of a copy as far as there is one.
+
+    Raises Corrupt, Missing and Unreachable, each with the URL.
+    """
+    read = 0
+    if copies is not None and (copy := copies.input(file)) is not None:
+        try:
+            with copy:
+                for batch in _parts_of(location, file, copy, vnodes):
+                    read += 1
+                    yield batch
+            return
+        except (Corrupt, Unreachable) as error:
+            log.warning("a copy is not what was written, the store is asked: %s", error)
     with location.input(file.name) as stream:
-        index = _read_index(location, file, stream)
-        about = index.schema.metadata
-        virtual_nodes = int(about[b"virtual_nodes"])
-        wanted = np.zeros(virtual_nodes, np.bool_)
-        wanted[vnodes] = True
-        schema = pa.ipc.read_schema(pa.py_buffer(about[b"schema"]))
-        for offset, size, parts in _reads(index, wanted):
+        yield from islice(_parts_of(location, file, stream, vnodes), read, None)
+
+
+def _parts_of(location: Location, file: StoredFile, stream: pa.NativeFile, vnodes: Ints) -> Iterator[pa.RecordBatch]:
+    index = _read_index(location, file, stream)
+    about = index.schema.metadata
+    virtual_nodes = int(about[b"virtual_nodes"])
+    wanted = np.zeros(virtual_nodes, np.bool_)
+    wanted[vnodes] = True
+    schema = pa.ipc.read_schema(pa.py_buffer(about[b"schema"]))
+    for offset, data, parts in _fetched(location, file, stream, _reads(index, wanted)):
+        for begin, length, checksum in parts:
+            message = data.slice(begin - offset, length)
+            if message.size != length or zlib.crc32(message) != checksum:
+                raise _corrupt(location, file, f"the part at {begin} is not what was written (its checksum differs)")
+            batch = pa.ipc.read_record_batch(message, schema)
+            mask = wanted[_vnodes(batch, virtual_nodes)]
+            if mask.any():
+                yield batch if mask.all() else batch.filter(pa.array(mask))
+
+
+def _fetched(
+    location: Location, file: StoredFile, stream: pa.NativeFile, reads: Iterator[_Read]
+) -> Iterator[tuple[int, pa.Buffer, list[tuple[int, int, int]]]]:
+    """What was read. The next ones are asked for meanwhile: a store is not to wait while a processor unpacks."""
+    with ThreadPoolExecutor(READS_AHEAD, "fetch") as pool:
+        asked = deque([(read, pool.submit(stream.read_at, read[1], read[0])) for read in islice(reads, READS_AHEAD)])
+        while asked:
+            (offset, _, parts), read = asked.popleft()
             with location.reaching(READ, file.name):
-                data = pa.py_buffer(stream.read_at(size, offset))
-            for begin, length, checksum in parts:
-                message = data.slice(begin - offset, length)
-                if message.size != length or zlib.crc32(message) != checksum:
-                    raise _corrupt(
-                        location, file, f"the part at {begin} is not what was written (its checksum differs)"
-                    )
-                batch = pa.ipc.read_record_batch(message, schema)
-                mask = wanted[_vnodes(batch, virtual_nodes)]
-                if mask.any():
-                    yield batch if mask.all() else batch.filter(pa.array(mask))
+                data = pa.py_buffer(read.result())
+            asked.extend((read, pool.submit(stream.read_at, read[1], read[0])) for read in islice(reads, 1))
+            yield offset, data, parts
 
 
 def _read_index(location: Location, file: StoredFile, stream: pa.NativeFile) -> pa.RecordBatch:

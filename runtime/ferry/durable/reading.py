@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract.manifest import StoredFile
+from ferry.durable.copies import Copies
 from ferry.durable.parts import read_parts
 from ferry.durable.shelf import Shelf
 
@@ -17,7 +18,9 @@ AHEAD_PARTS = 16
 """Are fetched while others are loaded: who reads waits for the store, who loads for the processor."""
 
 
-def read_checkpoint(url: str, vnodes: Iterable[int]) -> Iterator[tuple[StoredFile, pa.RecordBatch]]:
+def read_checkpoint(
+    url: str, vnodes: Iterable[int], copies: Copies | None = None
+) -> Iterator[tuple[StoredFile, pa.RecordBatch]]:
     """Rows of these virtual nodes, as the manifest at `url` has them: of each the newest first.
 
     Raises Unreachable, Missing or Corrupt, and Refusal when there is no such manifest.
@@ -32,7 +35,7 @@ def read_checkpoint(url: str, vnodes: Iterable[int]) -> Iterator[tuple[StoredFil
             if chosen and len(files) > k:
                 named.setdefault(files[-1 - k], []).extend(chosen)
         for file, chosen in named.items():
-            for batch in read_parts(shelf.location, file, np.array(chosen, np.int64)):
+            for batch in read_parts(shelf.location, file, np.array(chosen, np.int64), copies):
                 yield file, batch
 
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.manifest import Chain
+from ferry.durable.copies import Copies
 from ferry.durable.location import Location
 from ferry.kernels import columns
 from ferry.protocol.instance.io import WriteCheckpoint
@@ -102,8 +103,10 @@ class Archiver:
         directory: Path,
         bytes_per_second: int | None,
         tell: Callable[[WriteCheckpoint, bytes], None],
+        copies: Copies | None = None,
     ) -> None:
         """`name` is the instance's; `tell(asked, chains)` is called on another thread, too."""
+        self._copies = copies
         self._states = states
         self._virtual_nodes = virtual_nodes
         self._tell = tell
@@ -129,7 +132,7 @@ class Archiver:
         self._anew = -1
         """The last checkpoint for which all was to be scanned anew."""
         self._look_at = self._again_at = 0.0
-        self._uploads = Uploads(location, run, name, virtual_nodes, self._answer)
+        self._uploads = Uploads(location, run, name, virtual_nodes, self._answer, copies)
         self._shadows = Shadows(descriptors, virtual_nodes, directory, self._uploads.frozen)
 
     def follow(self, vnodes: Sequence[int], epoch: int) -> None:
@@ -295,5 +298,7 @@ class Archiver:
             if not broken and not all(group.written for group in request.groups):
                 return
             self._request = None
-        chains = b"" if broken else json.dumps([asdict(group.chain()) for group in request.groups]).encode()
-        self._tell(request.asked, chains)
+        chains = [] if broken else [group.chain() for group in request.groups]
+        if self._copies is not None and not broken:
+            self._copies.keep(file.name for chain in chains for file in chain.files)
+        self._tell(request.asked, b"" if broken else json.dumps([asdict(chain) for chain in chains]).encode())

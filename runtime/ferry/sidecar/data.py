@@ -24,6 +24,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, FerryError, RowsGone
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
+from ferry.durable.copies import Copies
 from ferry.durable.location import Location
 from ferry.durable.reading import ahead, read_checkpoint
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
@@ -87,9 +88,14 @@ class Data:
             me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
         )
         self.archive: Archiver | None = None
+        self._copies: Copies | None = None
         if settings.checkpoint is not None:
+            location = Location(settings.checkpoint.location, settings.job)
+            if not settings.replicas and not location.local:
+                # With replicas a job begins again when several workers are lost: their files are not here either.
+                self._copies = Copies(directory.with_name(f"{directory.name}-copies"))
             self.archive = Archiver(
-                Location(settings.checkpoint.location, settings.job),
+                location,
                 settings.run,
                 me,
                 descriptors,
@@ -100,6 +106,7 @@ class Data:
                 lambda asked, chains: self._send(
                     core.Send(core.DRIVER, m.Checkpointed(me, asked.number, asked.version, asked.epoch, chains)), None
                 ),
+                self._copies,
             )
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
@@ -334,7 +341,7 @@ class Data:
                 # Another restore may have loaded others before it was cut short.
                 for state in self.states:
                     state.drop(np.arange(self.virtual_nodes))
-                for file, batch in ahead(read_checkpoint(url, effect.vnodes)):
+                for file, batch in ahead(read_checkpoint(url, effect.vnodes, self._copies)):
                     self._alive()
                     fetched = time.monotonic()
                     self.states[file.operator].apply_absent(batch)

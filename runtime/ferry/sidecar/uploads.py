@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ferry.contract.errors import Unreachable
 from ferry.contract.manifest import StoredFile, file_name
+from ferry.durable.copies import Copies
 from ferry.durable.location import Location
 from ferry.durable.parts import PartWriter
 from ferry.kernels.grouping import Floats, Ints
@@ -57,13 +58,22 @@ class Scan:
 class Uploads:
     """A thread that writes; `done()` is called on it after each piece."""
 
-    def __init__(self, location: Location, run: str, name: str, virtual_nodes: int, done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        location: Location,
+        run: str,
+        name: str,
+        virtual_nodes: int,
+        done: Callable[[], None],
+        copies: Copies | None,
+    ) -> None:
         """`name` is the instance's."""
         self._location = location
         self._run = run
         self._name = name
         self._virtual_nodes = virtual_nodes
         self._done = done
+        self._copies = copies
         self._queue: queue.SimpleQueue[tuple[Scan, int, pa.RecordBatch | None] | FrozenChanges] = queue.SimpleQueue()
         self._writers: dict[Scan, dict[int, PartWriter]] = {}
         self._worked_from = 0.0
@@ -123,7 +133,7 @@ class Uploads:
     def _writer(self, operator: int, kind: Literal["scan", "changes"], epoch: int) -> PartWriter:
         unique = f"{self._name}-{operator}-{kind}-{secrets.token_hex(4)}"
         name = file_name(self._run, time.time(), unique)
-        return PartWriter(self._location, name, operator, kind, epoch, self._virtual_nodes)
+        return PartWriter(self._location, name, operator, kind, epoch, self._virtual_nodes, self._copies)
 
     def _write_changes(self, changes: FrozenChanges) -> None:
         """Tried until the store takes them; what cannot be read here is lost."""

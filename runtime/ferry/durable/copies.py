@@ -1,0 +1,110 @@
+"""Copies of what an instance has written for checkpoints, on its own disk: a job that begins again reads them there.
+
+Whoever reads one checks it as a file of the store, and goes there when it is not as it was written: a copy is never on the
+disk for certain. Must never be why something fails: what cannot be copied is not.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from ferry.contract.manifest import StoredFile
+
+log = logging.getLogger("ferry.durable")
+
+FREE_SHARE = 0.2
+"""Of the disk: with less of it free nothing is copied, for state needs it more."""
+
+
+class Copies:
+    """Those of one instance. Written and removed by one thread."""
+
+    def __init__(self, directory: Path) -> None:
+        """What is there is of an earlier life of the instance, and good."""
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        for torn in directory.glob(".*"):
+            torn.unlink()
+        self._named = {path.name for path in directory.iterdir()}
+        """By the last checkpoint."""
+        self._fresh: set[str] = set()
+        """Written since."""
+
+    def begin(self, name: str) -> Copy | None:
+        """A copy of a file that is being written."""
+        usage = shutil.disk_usage(self._directory)
+        if usage.free < FREE_SHARE * usage.total:
+            return None
+        return Copy(self._path(name), self._fresh)
+
+    def input(self, file: StoredFile) -> pa.NativeFile | None:
+        """The copy of a file, if there is one of its size."""
+        path = self._path(file.name)
+        with suppress(OSError):
+            if path.stat().st_size == file.bytes:
+                return pa.OSFile(str(path))
+        return None
+
+    def keep(self, names: Iterable[str]) -> None:
+        """A checkpoint names these: others go but for those of the one before, which is good until this one is complete.
+
+        What was written since may be named by the next one.
+        """
+        named = {self._path(name).name for name in names}
+        for path in self._directory.glob("[!.]*"):
+            if path.name not in named | self._named | self._fresh:
+                path.unlink(missing_ok=True)
+        self._named, self._fresh = named, set()
+
+    def _path(self, name: str) -> Path:
+        return self._directory / PurePosixPath(name).name
+
+
+class Copy:
+    """One being written. It is one when it is finished."""
+
+    def __init__(self, path: Path, finished: set[str]) -> None:
+        self._path = path
+        self._hidden = path.with_name(f".{path.name}")
+        self._finished = finished
+        self._file: BinaryIO | None = None
+        with self._giving_up():
+            self._file = self._hidden.open("wb")
+
+    def write(self, data: bytes | pa.Buffer) -> None:
+        """What follows."""
+        if self._file is not None:
+            with self._giving_up():
+                self._file.write(data)
+
+    def finish(self) -> None:
+        """All of it was written."""
+        if self._file is not None:
+            with self._giving_up():
+                self._file.close()
+                self._hidden.rename(self._path)
+                self._finished.add(self._path.name)
+
+    def abort(self) -> None:
+        """It will not be finished."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+        self._file = None
+        self._hidden.unlink(missing_ok=True)
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """What the disk does not take is no copy."""
+        try:
+            yield
+        except OSError as error:
+            log.warning("no copy of %s is kept here: %s", self._path.name, error)
+            self.abort()
