@@ -381,6 +381,13 @@ class Host:
     def write_checkpoint(self, effect: core.WriteCheckpoint) -> None:
         self.archive.write(effect)
 
+    def load_ahead(self, effect: core.LoadAhead) -> None:
+        """Some of it is there at once, and may never be asked for."""
+        pin = self.world.store.pins.get(effect.origin)
+        for v in effect.vnodes if pin is not None else ():
+            if (file := self.world.store.files.get(pin.chains[v][0])) is not None:
+                self.files.state[v] = data.apply(self.files.state.get(v, {}), file.rows.get(v, {}))
+
     def restore(self, effect: core.Restore) -> None:
         self.loading = Loading(self, effect)
 
@@ -411,5 +418,6 @@ PERFORM: dict[type, Callable[[Host, Any], None]] = {
     core.StopScan: Host.stop_scan,
     core.Archive: Host.follow,
     core.WriteCheckpoint: Host.write_checkpoint,
+    core.LoadAhead: Host.load_ahead,
     core.Restore: Host.restore,
 }

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.routing import Group, Table, Version
 from tests.sim import checks, faults
@@ -174,7 +175,9 @@ class Restores(Links):
                 self.note(driver.name, f"the job begins again from {manifest.name}")
                 self.journal, self.writer = self.table_of(version, origin), driver.name
                 self.checks.journaled(None, self.journal)
-            self.kill_driver(driver)
+                for name in self.hosts:
+                    self.net.send(driver.name, name, "control", m.Install(self.journal), None)
+            self.after(self.rnd.choice((0, 1, 3, 10)), self.kill_driver, driver)
 
         self.choose(chosen, driver.generation)
 

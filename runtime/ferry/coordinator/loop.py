@@ -11,8 +11,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from ferry.channel.base import Message
+from ferry.channel.base import Lane, Message
 from ferry.channel.tcp.endpoint import TcpEndpoint
 from ferry.contract import limits
 from ferry.contract import messages as m
@@ -32,6 +33,9 @@ from ferry.registry import JobRegistry, JournalStore
 log = logging.getLogger("ferry.coordinator")
 
 TICK_SECONDS = 0.05
+
+FLUSH_SECONDS = 0.1
+"""For the last that a driver says to one instance."""
 
 Order = core.StartIngest | core.Emit | core.Ready | core.Halt
 Hook = Callable[[int, str], None]
@@ -104,6 +108,13 @@ class Loop:
     def swap(self, table: Table) -> None:
         """Put another table into the journal, once the coordinator has stopped. Raises Superseded or Unreachable."""
         self._journal.swap(table, self.machine.journaling.expected)
+        # Whoever hears of it from this driver can begin while the next one starts; the others hear of it from that one.
+        head = m.encode(m.Install(table))
+        members = dict.fromkeys(i for group in table.groups for i in group.in_sync)
+        for channel in filter(None, map(self._endpoint.channel, members)):
+            with suppress(FerryError):
+                channel.post(Lane.DELTA, m.CODES[m.Install], self.machine.generation, head)
+                channel.flush(FLUSH_SECONDS)
 
     def stands_for(self) -> float:
         """Seconds since it last came round; callable from any thread."""

@@ -1,15 +1,18 @@
 """Copies of what an instance has written for checkpoints, on its own disk: a job that begins again reads them there.
 
-Whoever reads one checks it as a file of the store, and goes there when it is not as it was written: a copy is never on the
-disk for certain. Must never be why something fails: what cannot be copied is not.
+The same parts, not compressed: a processor unpacks slower than a disk reads. Its name ends with the checksums of the file in
+the store and of its own index, and its reader checks it as a file of the store, and goes there when it is not as it was
+written: a copy is never on the disk for certain. Must never be why something fails: what cannot be copied is not.
 """
 
 from __future__ import annotations
 
+import glob
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -32,7 +35,7 @@ class Copies:
         directory.mkdir(parents=True, exist_ok=True)
         for torn in directory.glob(".*"):
             torn.unlink()
-        self._named = {path.name for path in directory.iterdir()}
+        self._named = {_of(path) for path in directory.iterdir()}
         """By the last checkpoint."""
         self._fresh: set[str] = set()
         """Written since."""
@@ -42,14 +45,14 @@ class Copies:
         usage = shutil.disk_usage(self._directory)
         if usage.free < FREE_SHARE * usage.total:
             return None
-        return Copy(self._path(name), self._fresh)
+        return Copy(self._directory / self._name(name), self._fresh)
 
-    def input(self, file: StoredFile) -> pa.NativeFile | None:
-        """The copy of a file, if there is one of its size."""
-        path = self._path(file.name)
-        with suppress(OSError):
-            if path.stat().st_size == file.bytes:
-                return pa.OSFile(str(path))
+    def find(self, file: StoredFile) -> FoundCopy | None:
+        """The copy of a file, if there is one."""
+        for path in self._directory.glob(f"{glob.escape(self._name(file.name))}.{file.checksum:08x}.*"):
+            with suppress(OSError, ValueError):
+                checksum = int(path.suffix[1:], 16)
+                return FoundCopy(path, replace(file, bytes=path.stat().st_size, checksum=checksum))
         return None
 
     def keep(self, names: Iterable[str]) -> None:
@@ -57,14 +60,32 @@ class Copies:
 
         What was written since may be named by the next one.
         """
-        named = {self._path(name).name for name in names}
+        named = {self._name(name) for name in names}
         for path in self._directory.glob("[!.]*"):
-            if path.name not in named | self._named | self._fresh:
+            if _of(path) not in named | self._named | self._fresh:
                 path.unlink(missing_ok=True)
         self._named, self._fresh = named, set()
 
-    def _path(self, name: str) -> Path:
-        return self._directory / PurePosixPath(name).name
+    def _name(self, name: str) -> str:
+        return PurePosixPath(name).name
+
+
+def _of(path: Path) -> str:
+    """What it is a copy of."""
+    return path.name.rsplit(".", 2)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCopy:
+    """One that may be read."""
+
+    path: Path
+    file: StoredFile
+    """as the one in the store, but with its own size and checksum"""
+
+    def open(self) -> pa.NativeFile:
+        """Raises OSError."""
+        return pa.memory_map(str(self.path))
 
 
 class Copy:
@@ -84,12 +105,12 @@ class Copy:
             with self._giving_up():
                 self._file.write(data)
 
-    def finish(self) -> None:
-        """All of it was written."""
+    def finish(self, stored: int, own: int) -> None:
+        """All of it was written: checksums of the index in the store, and here."""
         if self._file is not None:
             with self._giving_up():
                 self._file.close()
-                self._hidden.rename(self._path)
+                self._hidden.rename(self._path.with_name(f"{self._path.name}.{stored:08x}.{own:08x}"))
                 self._finished.add(self._path.name)
 
     def abort(self) -> None:

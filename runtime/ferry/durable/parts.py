@@ -15,7 +15,7 @@ import logging
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
@@ -29,7 +29,7 @@ from ferry.contract.errors import Bug, Fault, StateUnavailable, Unreachable
 from ferry.contract.manifest import FORMAT, StoredFile
 from ferry.contract.names import vnode_shift
 from ferry.durable.copies import Copies
-from ferry.durable.location import READ, Location
+from ferry.durable.location import READ, Location, Missing
 from ferry.kernels import columns
 from ferry.kernels.grouping import Hashes, Ints
 
@@ -71,6 +71,44 @@ class Corrupt(StateUnavailable):
     """A file of a checkpoint is not what was written."""
 
 
+class _Output:
+    """One file of the parts that a writer is given, with an index of its own."""
+
+    def __init__(self, write: Callable[[pa.Buffer | bytes], object], codec: pa.Codec | None) -> None:
+        self._write = write
+        self._options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
+        self._index: list[tuple[int, ...]] = []
+        self.bytes = 0
+        self.checksum = 0
+        """of the index, once that is written"""
+
+    def write(self, data: pa.Buffer | bytes) -> None:
+        self._write(data)
+        self.bytes += len(data)
+
+    def add(self, batch: pa.RecordBatch, schema: pa.Schema, first: int, last: int) -> None:
+        """One part."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema, options=self._options) as writer:
+            writer.write_batch(batch)
+        stream, head = sink.getvalue(), schema.serialize().size
+        message = stream.slice(head, stream.size - head - len(_END))
+        self._index.append((first, last, self.bytes, message.size, batch.num_rows, zlib.crc32(message)))
+        self.write(message)
+
+    def end(self, metadata: dict[str, str | bytes]) -> None:
+        """All parts are there."""
+        index = pa.RecordBatch.from_arrays(
+            [pa.array([part[i] for part in self._index], pa.int64()) for i in range(len(_INDEX))],
+            schema=_INDEX.with_metadata(metadata),
+        )
+        packed = _stream_of(index)
+        self.checksum = zlib.crc32(packed)
+        self.write(_END)
+        self.write(packed)
+        self.write(_FOOTER.pack(len(packed), self.checksum, FORMAT, _MAGIC))
+
+
 class PartWriter:
     """A file being written. Its parts go into the store as they are full; it is there when it is finished."""
 
@@ -84,7 +122,7 @@ class PartWriter:
         virtual_nodes: int,
         copies: Copies | None = None,
     ) -> None:
-        """`copies`: where another of it is kept. Raises Unreachable, as all of it does."""
+        """`copies`: where the same parts are kept, not compressed. Raises Unreachable, as all of it does."""
         self._location = location
         self._name = name
         self._operator = operator
@@ -94,17 +132,17 @@ class PartWriter:
         self._schema: pa.Schema | None = None
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
-        self._index: list[tuple[int, ...]] = []
-        self._offset = 0
         self._rows = 0
         self._stream = location.output(name)
+        self._stored = _Output(self._stream.write, COMPRESSION)
         self._copy = copies.begin(name) if copies is not None else None
+        self._copied = _Output(self._copy.write, None) if self._copy is not None else None
 
     def add(self, batch: pa.RecordBatch) -> int:
         """Rows with a column `hash`, in any order, all batches of one schema. How many bytes were written."""
         if batch.num_rows == 0:
             return 0
-        batch, begin = batch.replace_schema_metadata(None), self._offset
+        batch, begin = batch.replace_schema_metadata(None), self._stored.bytes
         if self._schema is None:
             self._begin(batch.schema)
         elif batch.schema != self._schema:
@@ -113,7 +151,7 @@ class PartWriter:
         self._gathered_bytes += batch.nbytes
         if self._gathered_bytes >= PART_BYTES:
             self._write_parts()
-        return self._offset - begin
+        return self._stored.bytes - begin
 
     def finish(self) -> StoredFile:
         """The file is in the store. After any failure it has to be aborted."""
@@ -127,23 +165,16 @@ class PartWriter:
             "epoch": self._epoch,
             "virtual_nodes": self._virtual_nodes,
         }
-        metadata = {name: str(value) for name, value in about.items()} | {
-            "schema": self._schema.serialize().to_pybytes()
-        }
-        index = pa.RecordBatch.from_arrays(
-            [pa.array([part[i] for part in self._index], pa.int64()) for i in range(len(_INDEX))],
-            schema=_INDEX.with_metadata(metadata),
-        )
-        packed = _stream_of(index)
-        checksum = zlib.crc32(packed)
-        self._write(_END)
-        self._write(packed)
-        self._write(_FOOTER.pack(len(packed), checksum, FORMAT, _MAGIC))
+        metadata: dict[str, str | bytes] = {name: str(value) for name, value in about.items()}
+        metadata["schema"] = self._schema.serialize().to_pybytes()
+        out = self._stored
         with self._location.reaching("write", self._name):
+            out.end(metadata)
             self._stream.close()
-        if self._copy is not None:
-            self._copy.finish()
-        return StoredFile(self._name, self._offset, checksum, self._operator, self._kind, self._epoch, self._rows)
+        if self._copied is not None and self._copy is not None:
+            self._copied.end(metadata)
+            self._copy.finish(out.checksum, self._copied.checksum)
+        return StoredFile(self._name, out.bytes, out.checksum, self._operator, self._kind, self._epoch, self._rows)
 
     def abort(self) -> None:
         """Nothing of it is left, unless the store cannot be reached."""
@@ -156,7 +187,10 @@ class PartWriter:
 
     def _begin(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._write(schema.serialize())
+        with self._location.reaching("write", self._name):
+            self._stored.write(schema.serialize())
+        if self._copied is not None:
+            self._copied.write(schema.serialize())
 
     def _write_parts(self) -> None:
         if not self._gathered:
@@ -171,24 +205,13 @@ class PartWriter:
 
     def _write_part(self, batch: pa.RecordBatch) -> None:
         assert self._schema is not None
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression=COMPRESSION, use_threads=False)
-        with pa.ipc.new_stream(sink, self._schema, options=options) as writer:
-            writer.write_batch(batch)
-        stream, head = sink.getvalue(), self._schema.serialize().size
-        message = stream.slice(head, stream.size - head - len(_END))
         vnodes = _vnodes(batch, self._virtual_nodes)
-        place = (self._offset, message.size, batch.num_rows, zlib.crc32(message))
-        self._index.append((int(vnodes[0]), int(vnodes[-1]), *place))
-        self._rows += batch.num_rows
-        self._write(message)
-
-    def _write(self, data: pa.Buffer | bytes) -> None:
+        ends = int(vnodes[0]), int(vnodes[-1])
         with self._location.reaching("write", self._name):
-            self._stream.write(data)
-        if self._copy is not None:
-            self._copy.write(data)
-        self._offset += len(data)
+            self._stored.add(batch, self._schema, *ends)
+        if self._copied is not None:
+            self._copied.add(batch, self._schema, *ends)
+        self._rows += batch.num_rows
 
 
 def read_parts(
@@ -199,14 +222,14 @@ def read_parts(
     Raises Corrupt, Missing and Unreachable, each with the URL.
     """
     read = 0
-    if copies is not None and (copy := copies.input(file)) is not None:
+    if copies is not None and (copy := copies.find(file)) is not None:
         try:
-            with copy:
-                for batch in _parts_of(location, file, copy, vnodes):
+            with copy.open() as stream:
+                for batch in _parts_of(location, copy.file, stream, vnodes):
                     read += 1
                     yield batch
             return
-        except (Corrupt, Unreachable) as error:
+        except (Corrupt, Missing, Unreachable) as error:
             log.warning("a copy is not what was written, the store is asked: %s", error)
     with location.input(file.name) as stream:
         yield from islice(_parts_of(location, file, stream, vnodes), read, None)

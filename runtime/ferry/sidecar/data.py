@@ -22,15 +22,16 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, FerryError, RowsGone
+from ferry.contract.manifest import StoredFile
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
 from ferry.durable.location import Location
-from ferry.durable.reading import ahead, read_checkpoint
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
 from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
 from ferry.protocol.instance import machine as core
 from ferry.sidecar.archive import Archiver
+from ferry.sidecar.loading import Loading, Wanted
 from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.saved import SavedRecord
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
@@ -89,6 +90,7 @@ class Data:
         )
         self.archive: Archiver | None = None
         self._copies: Copies | None = None
+        self._loading: Loading | None = None
         if settings.checkpoint is not None:
             location = Location(settings.checkpoint.location, settings.job)
             if not settings.replicas and not location.local:
@@ -157,6 +159,8 @@ class Data:
     def perform(self, effect: core.Effect) -> core.Event | None:
         """Do it; a finding comes back as an event."""
         self._alive()
+        if isinstance(effect, core.Apply | core.Drop | core.Erase | core.LoadChunk):
+            self._stop_loading()
         match effect:
             case core.Send():
                 self._send(effect, None)
@@ -198,6 +202,8 @@ class Data:
             case core.WriteCheckpoint():
                 if self.archive is not None:
                     self.archive.write(effect)
+            case core.LoadAhead():
+                self._load_ahead(Wanted(effect.origin, effect.vnodes))
             case core.Restore():
                 return self._restore(effect)
             case _:
@@ -331,29 +337,41 @@ class Data:
             raise BeginsAnew(f"{self.me}: the job begins with a checkpoint, and what is here is of the time before")
         self._record.erased()
 
-    def _restore(self, effect: core.Restore) -> core.Restored:
+    def _load_ahead(self, wanted: Wanted) -> Loading:
         """Load what is held from a checkpoint, the newest changes first: as in a snapshot, what is there is newer."""
-        vnodes = np.array(effect.vnodes, dtype=np.int64)
-        url = effect.commit.origin.rpartition("#")[0]
-        begin, loaded, loading = time.monotonic(), 0, 0.0
+        if self._loading is None or self._loading.wanted != wanted:
+            self._stop_loading()
+            self._drop_all()  # Another restore may have loaded others before it was cut short.
+            self._loading = Loading(self.me, wanted, self._copies, self._load_part)
+        return self._loading
+
+    def _load_part(self, file: StoredFile, batch: pa.RecordBatch) -> None:
+        with self._lock:
+            self.states[file.operator].apply_absent(batch)
+
+    def _stop_loading(self) -> None:
+        """It was not asked for what was loaded ahead."""
+        if self._loading is not None:
+            self._loading.stop()
+            self._loading = None
+            self._drop_all()
+
+    def _drop_all(self) -> None:
+        with self._lock:
+            for state in self.states:
+                state.drop(np.arange(self.virtual_nodes))
+
+    def _restore(self, effect: core.Restore) -> core.Restored:
         try:
-            with self._lock:
-                # Another restore may have loaded others before it was cut short.
-                for state in self.states:
-                    state.drop(np.arange(self.virtual_nodes))
-                for file, batch in ahead(read_checkpoint(url, effect.vnodes, self._copies)):
-                    self._alive()
-                    fetched = time.monotonic()
-                    self.states[file.operator].apply_absent(batch)
-                    loaded, loading = loaded + batch.nbytes, loading + time.monotonic() - fetched
-                for state in self.states:
-                    if isinstance(state, ProcessState):
-                        state.whole(vnodes)
+            self._load_ahead(Wanted(effect.commit.origin, effect.vnodes)).wait(self._alive)
         except FerryError as error:
             return core.Restored(effect.commit, f"{type(error).__name__}: {error}")
-        seconds = time.monotonic() - begin
-        text = "%s: %d bytes of %d virtual nodes loaded in %.2f s, of which %.2f s fetching"
-        log.info(text, self.me, loaded, vnodes.size, seconds, seconds - loading)
+        finally:
+            self._loading = None
+        with self._lock:
+            for state in self.states:
+                if isinstance(state, ProcessState):
+                    state.whole(np.array(effect.vnodes, dtype=np.int64))
         return core.Restored(effect.commit)
 
     # ---- reads

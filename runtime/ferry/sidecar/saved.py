@@ -64,8 +64,10 @@ class SavedRecord:
 
     def write(self, saved: core.Saved) -> None:
         """Replace it. Another life of the job than before, and nothing is what it was."""
-        self._erases |= saved.origin != self.saved.origin
-        self.empty &= saved.committed is None and saved.released < 0 and not saved.holds and not saved.learned
+        if saved.origin != self.saved.origin:
+            self._erases = True
+        else:
+            self.empty &= saved.committed is None and saved.released < 0 and not saved.holds and not saved.learned
         self.saved = saved
         self._record.write({"boot": self._boot, "saved": saved_to_wire(saved), "erases": self._erases})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,8 @@ def written(store: Location, copies: Copies, name: str = "files/run/1-0.0") -> S
 
 
 def there(tmp_path: Path) -> set[str]:
-    return {path.name for path in (tmp_path / "copies").iterdir()}
+    """What there are copies of."""
+    return {path.name.rsplit(".", 2)[0] for path in (tmp_path / "copies").iterdir()}
 
 
 def test_what_was_written_is_read_without_the_store(store: Location, copies: Copies) -> None:
@@ -51,13 +53,19 @@ def test_a_copy_that_is_not_what_was_written_gives_no_row_twice_and_none_wrong(
     store: Location, copies: Copies, tmp_path: Path, at: float
 ) -> None:
     file = written(store, copies)
-    path = tmp_path / "copies" / "1-0.0"
+    (path,) = (tmp_path / "copies").iterdir()
     data = bytearray(path.read_bytes())
     data[int(len(data) * at)] ^= 1
     path.write_bytes(data)
     assert as_multiset([*read_parts(store, file, everything(), copies)]) == as_multiset([BATCH])
     path.write_bytes(data[:-1])
     assert as_multiset([*read_parts(store, file, everything(), copies)]) == as_multiset([BATCH])
+
+
+def test_a_copy_of_another_file_of_that_name_is_none(store: Location, copies: Copies) -> None:
+    file = written(store, copies)
+    assert copies.find(file) is not None
+    assert copies.find(replace(file, checksum=file.checksum ^ 1)) is None
 
 
 def test_those_of_the_last_two_checkpoints_stay_and_what_came_since(
@@ -102,9 +110,10 @@ def test_a_disk_that_takes_nothing_is_no_failure(
     writer = PartWriter(store, "files/run/x", 0, "scan", 1, 64, copies)
     copy = writer._copy
     assert copy is not None and copy._file is not None
-    monkeypatch.setattr(copy, "_file", open("/dev/full", "wb", buffering=0))
-    writer.add(BATCH)
-    file = writer.finish()
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(copy, "_file", full)
+        writer.add(BATCH)
+        file = writer.finish()
     assert there(tmp_path) == set()
     assert as_multiset([*read_parts(store, file, everything(), copies)]) == as_multiset([BATCH])
 

@@ -134,6 +134,23 @@ def test_a_restore_is_begun_once_and_told_as_often_as_it_is_asked_for() -> None:
     assert member.step(LOAD) == [said]
 
 
+def test_what_a_commit_will_ask_for_is_loaded_ahead_also_in_the_next_life() -> None:
+    member = i.Instance(A, 1, i.Saved(3, committed=LABEL, holds=(0,)))
+    effects = member.step(restored(Version(3, 1), (A,)))
+    ahead = i.LoadAhead(RESTORE.origin, (0,))
+    kinds = [type(x) for x in effects]
+    saves = [x.saved for x in effects[: kinds.index(i.Erase)] if isinstance(x, i.Save)]
+    assert saves[-1] == i.Saved(3, holds=(0,), origin=RESTORE.origin), "the process may be another one behind Erase"
+    assert effects[-1] == ahead
+    again = i.Instance(A, 1, saves[-1])
+    assert again.start() == [ahead]
+    assert [x for x in again.step(restored(Version(4, 0), (A,))) if isinstance(x, i.Drop | i.Erase)] == []
+    load = replace(LOAD, generation=4)
+    again.step(load)
+    again.step(i.Restored(load))
+    assert i.Instance(A, 1, again.saved).start() == []
+
+
 def test_who_is_left_out_while_it_loads_is_no_copy() -> None:
     member = i.Instance(A, 1, i.Saved())
     member.step(restored(Version(2, 1), (A, B)))

@@ -16,10 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract import messages as m
+from ferry.contract.manifest import Manifest
+from ferry.contract.names import Attempt, CommitId, Step
 from ferry.durable.location import Location
 from ferry.durable.shelf import Shelf
 from ferry.protocol.instance import machine as core
-from ferry.sidecar import archive, shadows, uploads
+from ferry.sidecar import archive, loading, shadows, uploads
+from ferry.sidecar.data import Data
 from ferry.store.state import State
 from ferry.system import files
 from tests.unit.sidecar.leaders import OPERATORS, SECONDS, Cluster, fragments, same, until
@@ -269,6 +272,70 @@ def test_a_restore_that_was_cut_short_leaves_nothing(cluster: Cluster) -> None:
     for state in other.all[0].states:
         assert not state.statistics()["entries"][[0, 2, 3, 4, 6, 7]].any()
     other.close()
+
+
+def of_its(cluster: Cluster, manifest: Manifest, vnodes: tuple[int, ...]) -> tuple[core.LoadAhead, core.Restore]:
+    """A restore of these, and what is said of it before."""
+    origin = f"{Shelf(Location(str(cluster.directory / 'store'), 'j')).url(manifest)}#3"
+    return core.LoadAhead(origin, vnodes), core.Restore(m.Commit(manifest.commit_id, 0, (), b"", origin), vnodes)
+
+
+def entries(data: Data) -> list[int]:
+    """Of all operators together, by virtual node."""
+    found: list[int] = sum(state.statistics()["entries"] for state in data.states).tolist()
+    return found
+
+
+def test_what_was_loaded_ahead_is_not_loaded_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = cluster.checkpoint()
+    other = cluster.restored(manifest, cluster.directory / "other", [0] * 8, 1).all[0]
+    expected = entries(other)
+    reads: list[str] = []
+    read = loading.read_checkpoint
+    monkeypatch.setattr(loading, "read_checkpoint", lambda *given: reads.append(given[0]) or read(*given))
+    ahead, restore = of_its(cluster, manifest, (1, 5))
+    other.perform(ahead)
+    other.perform(ahead)
+    assert other.perform(restore) == core.Restored(restore.commit)
+    assert entries(other) == [n if v in (1, 5) else 0 for v, n in enumerate(expected)]
+    assert len(reads) == 1
+    # Of others than what is asked for in the end nothing is there.
+    other.perform(of_its(cluster, manifest, (2, 3))[0])
+    assert other.perform(restore) == core.Restored(restore.commit)
+    assert entries(other) == [n if v in (1, 5) else 0 for v, n in enumerate(expected)]
+
+
+@pytest.mark.parametrize("effect", [core.Drop((7,)), core.Apply(CommitId(Step(99, 0), Attempt(1, 1)))])
+def test_of_what_was_loaded_ahead_for_nobody_nothing_stays(
+    cluster: Cluster, effect: core.Effect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it is still being loaded."""
+    manifest = cluster.checkpoint()
+    other = cluster.restored(manifest, cluster.directory / "other", [0] * 8, 1).all[0]
+    read, goes_on = loading.read_checkpoint, threading.Event()
+
+    def slowly(*given: Any) -> Iterator[Any]:
+        for part in read(*given):
+            yield part
+            goes_on.wait(1)
+
+    monkeypatch.setattr(loading, "read_checkpoint", slowly)
+    other.perform(of_its(cluster, manifest, (1, 5))[0])
+    until(lambda: sum(entries(other)) > 0)
+    other.perform(effect)
+    goes_on.set()
+    time.sleep(0.1)
+    assert sum(entries(other)) == 0
+
+
+def test_what_cannot_be_loaded_ahead_is_a_reason_when_it_is_asked_for(cluster: Cluster) -> None:
+    manifest = cluster.checkpoint()
+    ahead, restore = of_its(cluster, manifest, (1, 5))
+    Shelf(Location(str(cluster.directory / "store"), "j")).remove(manifest)
+    cluster.all[0].perform(ahead)
+    time.sleep(0.1)
+    done = cluster.all[0].perform(restore)
+    assert isinstance(done, core.Restored) and "there is no checkpoint" in done.reason
 
 
 def test_a_manifest_that_is_gone_is_a_reason(cluster: Cluster) -> None:

@@ -68,6 +68,15 @@ def test_an_instance_has_what_the_server_has_loaded(parent: psutil.Process) -> N
         assert sizes["Pss:"] < 0.75 * sizes["Rss:"], "and shares them"
 
 
+def test_pandas_is_loaded_for_whoever_asks_and_for_nobody_else() -> None:
+    asks = (
+        "import sys; import ferry.sidecar.preload; assert 'pandas' not in sys.modules\n"
+        "import pyarrow as pa; assert pa.table({'a': [1, 2]}).to_pandas().a.sum() == 3\n"
+        "import pandas; assert pa.array(pandas.Series([1, 2])).to_pylist() == [1, 2]\n"
+    )
+    assert subprocess.run([sys.executable, "-c", asks], check=True).returncode == 0
+
+
 def main() -> None:
     """A parent as `ferry.sidecar` is one, which has claimed its worker."""
     from ferry.contract.documents import RunSettings

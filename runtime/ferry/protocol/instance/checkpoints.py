@@ -1,7 +1,8 @@
 """An instance's part in durable checkpoints, and in a restore from one.
 
     leader:  Install --> Archive ... Freeze --> WriteCheckpoint ... Checkpointed (said by whoever has written it)
-    member:  Install (with an origin) --> nothing is held --> Commit (with it) --> Restore --> Restored --> Committed
+    member:  Install (with an origin) --> nothing is held, LoadAhead --> Commit (with it) --> Restore --> Restored
+                 --> Committed
 
 Of a life of the job that is over nothing counts, whatever its label says: the epochs after a restore have its numbers.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from ferry.contract import messages as m
 from ferry.contract.names import Step
-from ferry.protocol.instance.io import Archive, Erase, Forget, Restore, Restored, WriteCheckpoint
+from ferry.protocol.instance.io import Archive, Erase, Forget, LoadAhead, Restore, Restored, WriteCheckpoint
 from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.state import InstanceState
 
@@ -55,10 +56,18 @@ class Archiving:
         if origin == state.saved.origin or not state.rules.origin_new:
             return False
         self._loading = ""
-        state.begin_anew(origin=origin)
+        # What it will hold is written now: the process may be another one behind Erase.
+        holds = state.view.held.get(state.me, ()) if state.view.table.restoring else ()
+        state.begin_anew(origin=origin, holds=holds)
         state.do(Erase())
         self._log.forget_all()
         return True
+
+    def load_ahead(self) -> None:
+        """A Commit will ask for what is held: the driver that sends it may have to start first."""
+        saved = self._state.saved
+        if saved.origin and saved.holds and saved.committed is None and saved.committing is None:
+            self._state.do(LoadAhead(saved.origin, saved.holds))
 
     def load(self, commit: m.Commit) -> None:
         """What a Commit with an origin asks for, once."""

@@ -192,6 +192,14 @@ class WriteCheckpoint:
 
 
 @record
+class LoadAhead:
+    """A Restore for this origin, and of these virtual nodes, is to be expected: what it loads may be loaded now."""
+
+    origin: str
+    vnodes: tuple[int, ...]
+
+
+@record
 class Restore:
     """Load these virtual nodes as of the Commit's step; answer with `Restored`."""
 
@@ -217,6 +225,7 @@ Effect = (
     | StopScan
     | Archive
     | WriteCheckpoint
+    | LoadAhead
     | Restore
 )
 

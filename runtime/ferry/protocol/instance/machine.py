@@ -40,6 +40,7 @@ from ferry.protocol.instance.io import (
     Forget,
     ForgetAttempt,
     ForgetLog,
+    LoadAhead,
     LoadChunk,
     LogDelta,
     PeerLost,
@@ -117,6 +118,7 @@ class Instance:
                 self._finish(commit)
             else:
                 self._begin_anew(commit.commit_id.step)
+        self.checkpoints.load_ahead()
         return self.state.take_effects()
 
     def step(self, event: Event) -> list[Effect]:
@@ -186,6 +188,8 @@ class Instance:
             return
         self._leave_and_learn(mine, view, anew)
         self.checkpoints.follow()
+        if table.restoring:
+            self.checkpoints.load_ahead()
         for message in self.early.take():
             _HANDLERS[type(message)](self, message)
 
@@ -386,6 +390,6 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
 
 __all__ = [
     "DRIVER", "Apply", "Archive", "Compute", "Computed", "Contribute", "Drop", "Effect", "Erase", "Event", "ForgetAttempt",
-    "ForgetLog", "Instance", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Restore", "Restored", "Save",
+    "ForgetLog", "Instance", "LoadAhead", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Restore", "Restored", "Save",
     "Saved", "BeginSnapshot", "Send", "SendDelta", "Staged", "StopScan", "Tick", "TooLarge", "WriteCheckpoint",
 ]  # fmt: skip

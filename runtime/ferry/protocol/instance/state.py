@@ -59,10 +59,16 @@ class InstanceState:
         self.saved = self.saved.changed(**changes)
         self.do(Save(self.saved))
 
-    def begin_anew(self, released: int = -1, origin: str | None = None) -> None:
-        """Be no copy of anything; whom it obeys it knows all the same, and in which life of the job it is."""
+    def begin_anew(self, released: int = -1, origin: str | None = None, holds: tuple[int, ...] = ()) -> None:
+        """Be no copy of anything; whom it obeys it knows all the same, and in which life of the job it is.
+
+        `holds`: what will be loaded.
+        """
         self.saved = Saved(
-            self.saved.generation, released=released, origin=self.saved.origin if origin is None else origin
+            self.saved.generation,
+            released=released,
+            origin=self.saved.origin if origin is None else origin,
+            holds=holds,
         )
         self.do(Save(self.saved))
 
