@@ -12,8 +12,11 @@ from ferry.driver.orders import sleep
 
 log = logging.getLogger("ferry.driver")
 
-RETRY_SECONDS = 0.05
+RETRY_SECONDS = 0.005
 RETRY_SECONDS_MAX = 30.0
+
+SOON_SECONDS = 0.05
+"""Waits double up to this: who takes the place of one that is gone is known after some milliseconds."""
 
 QUIET_SECONDS = 5.0
 """What fails because an instance is gone works again within this time, as a rule: it is no problem before."""
@@ -43,7 +46,7 @@ class ReportedPatience:
             self._metrics.report_problem(self._reason, what)
         if self._limit is not None and failing >= self._limit:
             raise Final(f"{what} (for {failing:.0f} s); nothing is lost: mend it and start the job again")
-        wait = min(RETRY_SECONDS + failing / 10, RETRY_SECONDS_MAX)
+        wait = min(RETRY_SECONDS + min(failing, SOON_SECONDS + failing / 10), RETRY_SECONDS_MAX)
         sleep(self._loop, wait if self._limit is None else min(wait, self._limit - failing))
 
     def succeeded(self) -> None:
