@@ -31,11 +31,12 @@ from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
-from ferry.spark import emit
+from ferry.spark import emit, flight
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import records_frame, rows_frame
 from ferry.spark.late import late_frame
 from ferry.spark.pipeline import LateOutput, Output
+from ferry.spark.sinks import Parts
 from ferry.spark.source import Batch
 
 log = logging.getLogger("ferry.driver")
@@ -51,8 +52,8 @@ FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused)\b")
 
 
 def has_fired(rows: core.FiredRows) -> bool:
-    """Whether there may be any."""
-    return rows.fired > 0 or rows.high > rows.low
+    """Whether there may be any: what leaders count before they fire is never less than nothing of something."""
+    return rows.fired > 0
 
 
 def is_passing(error: Exception) -> bool:
@@ -100,6 +101,7 @@ class Publisher:
         self._watch = watch
         self.dead_letters = dead_letters
         self._readers = ThreadPoolExecutor(64, thread_name_prefix="read")
+        self._connections = flight.Connections(self.authority)
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
@@ -226,7 +228,8 @@ class Publisher:
             # Looked up while they are watched: who is lost earlier has no address any more.
             splits = self.splits(rows)
             schema, most = self._fired_schema(rows), self._local_bytes
-            table = emit.fetch(self._readers, splits, schema, self._watch.gone, self._local_rows, most)
+            gone, connections = self._watch.gone, self._connections
+            table = emit.fetch(self._readers, splits, schema, gone, self._local_rows, most, connections)
         operator = rows.commit_id.step.operator
         if table is None:
             # So that epochs like this one do not begin in vain; smaller ones are fetched still.
@@ -249,5 +252,13 @@ class Publisher:
         schema = self._fired_schema(rows)
         for output in self._outputs[rows.commit_id.step.operator]:
             with self._watch.on(i for i, _ in rows.readers if table is None):
-                made = emit.result(self.spark, output, table, lambda: rows_frame(self.spark, self.splits(rows), schema))
+                made: pa.Table | DataFrame | Parts
+                if table is None and emit.is_parted(output):
+                    made = emit.parts(self.spark, output, self.splits(rows))
+                else:
+                    frame = partial(self._rows_frame, rows, schema)
+                    made = emit.result(self.spark, output, table, frame)
                 output.sink.write(epoch, rows.generation, made)
+
+    def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema) -> DataFrame:
+        return rows_frame(self.spark, self.splits(rows), schema)

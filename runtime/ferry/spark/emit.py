@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import chain
 from threading import Event, Lock
 from typing import Any
 
@@ -16,6 +18,7 @@ from ferry.spark import flight
 from ferry.spark.frames import arrow_schema, for_spark, frame_of
 from ferry.spark.ingest import batches_of
 from ferry.spark.pipeline import MapBatches, Output, Transform
+from ferry.spark.sinks import Part, Parts
 
 LOOK_SECONDS = 0.05
 
@@ -27,6 +30,7 @@ def fetch(
     gone: Event,
     rows_max: int,
     bytes_max: int,
+    connections: flight.Connections | None = None,
 ) -> pa.Table | None:
     """All rows of an epoch as one table; None when they are more than `rows_max`, or `bytes_max`: nothing is kept then.
 
@@ -36,7 +40,7 @@ def fetch(
 
     def read(split: dict[str, Any]) -> list[pa.RecordBatch]:
         found = []
-        for batch in flight.read_rows(split):
+        for batch in flight.read_rows(split, connections):
             with lock:
                 room["rows"] -= batch.num_rows
                 room["bytes"] -= batch.nbytes
@@ -59,6 +63,42 @@ def is_direct(output: Output) -> bool:
     """Whether Spark has nothing to do between the operator and the sink."""
     batches_only = all(isinstance(step, MapBatches) for step in output.input.steps)
     return batches_only and not getattr(output.sink, "needs_frame", False)
+
+
+def is_parted(output: Output) -> bool:
+    """Whether tasks may read rows of it, and write them, where they are too many for the driver."""
+    return is_direct(output) and output.sink.takes_parts
+
+
+def parts(spark: SparkSession, output: Output, splits: list[dict[str, Any]]) -> FiredParts:
+    """What is left to do for an operator's rows, as tasks do it."""
+    steps = tuple(step for step in output.input.steps if isinstance(step, MapBatches))
+    return FiredParts(spark, tuple(splits), steps)
+
+
+@dataclass(frozen=True, slots=True)
+class FiredParts(Parts):
+    """Fired rows where they are: a task for each instance reads them, and they pass through no other process."""
+
+    spark: SparkSession
+    splits: tuple[dict[str, Any], ...]
+    steps: tuple[MapBatches, ...]
+
+    def each(self, write: Callable[[Iterable[pa.RecordBatch]], Iterable[Part]]) -> list[Part]:
+        """What `write` says of the rows of each task that has any."""
+        functions = [step.function for step in self.steps]
+
+        def task(splits: Iterable[dict[str, Any]]) -> Iterator[Part]:
+            for split in splits:
+                batches: Iterable[pa.RecordBatch] = flight.read_rows(split)
+                for function in functions:
+                    batches = chain.from_iterable(map(batches_of, map(function, batches)))
+                yield from write(batches)
+
+        made: list[Part] = (
+            self.spark.sparkContext.parallelize(self.splits, len(self.splits)).mapPartitions(task).collect()
+        )
+        return made
 
 
 def result(

@@ -6,6 +6,7 @@ Everything ends in time, whatever becomes of the other end. Must never decide wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -36,11 +37,19 @@ def connect(uri: str, authority: str | None) -> fl.FlightClient:
     return fl.connect(uri, tls_root_certs=authority, override_hostname=TLS_NAME, generic_options=SILENCE)
 
 
-def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-    """Rows that an operator fired, from the instance that leads them. Raises a Flight error when they are not there."""
-    with reached(split["flight"], split["authority"]) as client:
-        for chunk in client.do_get(fl.Ticket(split["ticket"]), fl.FlightCallOptions(timeout=CALL_SECONDS)):
-            yield chunk.data
+def read_rows(split: dict[str, Any], connections: Connections | None = None) -> Iterator[pa.RecordBatch]:
+    """Rows that an operator fired, from the instance that leads them. Raises a Flight error when they are not there.
+
+    `connections`: those that are kept.
+    """
+    uri = split["flight"]
+    with Connections(split["authority"]) if connections is None else nullcontext(connections) as kept:
+        try:
+            for chunk in kept.to(uri).do_get(fl.Ticket(split["ticket"]), fl.FlightCallOptions(timeout=CALL_SECONDS)):
+                yield chunk.data
+        except (fl.FlightError, pa.ArrowException):
+            kept.forget(uri)
+            raise
 
 
 def reached(uri: str, authority: str | None) -> fl.FlightClient:

@@ -14,9 +14,10 @@ import re
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +38,18 @@ LIFE = "_ferry-life"
 """In a sink's directory: the last restore, from which on epochs have the numbers of others again."""
 
 
+Part = tuple[str, int, int]
+"""What a task has written: its name, rows, bytes."""
+
+
+class Parts(ABC):
+    """Rows that are where they fired: tasks read them, and pass them to nobody. For a sink with `takes_parts`."""
+
+    @abstractmethod
+    def each(self, write: Callable[[Iterable[pa.RecordBatch]], Iterable[Part]]) -> list[Part]:
+        """What `write` says of the rows of each task."""
+
+
 class Sink(ABC):
     """One end of a pipeline; one of yours needs `write` only, and `truncate_after` if its job is to be restored.
 
@@ -52,6 +65,9 @@ class Sink(ABC):
         ...         self.rows = {one: n for one, n in self.rows.items() if one <= epoch}
         >>> output = counts.sink(Counting())
     """
+
+    takes_parts: ClassVar[bool] = False
+    """Whether `write` may get `Parts`, in place of a DataFrame of very many rows that nothing is to be done with."""
 
     def place(self, base: str | None) -> Path | None:
         """The directory that is written to, if there is one; `base` takes the place of its parent."""
@@ -95,6 +111,8 @@ def place(sinks: Iterable[Sink], base: str | None) -> None:
 class Parquet(Sink):
     """`DIRECTORY/epoch=E/part-*.parquet`; a folder that exists is complete, for it is renamed into place."""
 
+    takes_parts = True
+
     def __init__(self, directory: str) -> None:
         self.declared = directory
         self.directory = _local(directory)
@@ -123,7 +141,7 @@ class Parquet(Sink):
                 "choose another --output, or delete that directory"
             )
 
-    def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
+    def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame | Parts) -> None:
         """Write to a hidden folder, then rename. An epoch that is there already, and whole, has the same rows."""
         final = self.directory / f"epoch={epoch}"
         if self._present_life() != self._life:
@@ -141,7 +159,7 @@ class Parquet(Sink):
             pq.write_table(rows, hidden / "part-0.parquet", compression="zstd")
             parts = {"part-0.parquet": [rows.num_rows, files.sync(hidden / "part-0.parquet")]}
         else:
-            parts = {part: [n, size] for part, n, size in rows.mapInArrow(_write_part(str(hidden)), PART).collect()}
+            parts = {part: [n, size] for part, n, size in _written(rows, str(hidden))}
             unseen = parts.keys() - {part.name for part in hidden.iterdir()}
             if unseen:
                 raise Fault(f"{self.directory}: what tasks wrote is not seen here; use a directory that all share")
@@ -235,23 +253,31 @@ def _local(directory: str) -> Path:
 PART = "part string, rows long, bytes long"
 
 
-def _write_part(folder: str) -> Callable[[Any], Any]:
-    """A task that writes its rows to one part and says how many; none for no rows."""
+def _written(rows: DataFrame | Parts, folder: str) -> list[Part]:
+    """What tasks have written there."""
+    write = partial(_write_part, folder)
+    if isinstance(rows, Parts):
+        return rows.each(write)
 
-    def task(batches: Any) -> Any:
-        name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
-        writer = None
-        for batch in batches:
-            if batch.num_rows:
-                writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, compression="zstd")
-                writer.write_batch(batch)
-                rows += batch.num_rows
-        if writer is not None:
-            writer.close()
-            size = files.sync(Path(folder, name))
-            yield pa.RecordBatch.from_pydict({"part": [name], "rows": [rows], "bytes": [size]})
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part, n, size in write(batches):
+            yield pa.RecordBatch.from_pydict({"part": [part], "rows": [n], "bytes": [size]})
 
-    return task
+    return [(part, n, size) for part, n, size in rows.mapInArrow(task, PART).collect()]
+
+
+def _write_part(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+    """Write the rows of a task to one part; none for no rows."""
+    name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
+    writer = None
+    for batch in batches:
+        if batch.num_rows:
+            writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, compression="zstd")
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    if writer is not None:
+        writer.close()
+        yield name, rows, files.sync(Path(folder, name))
 
 
 class Console(Sink):

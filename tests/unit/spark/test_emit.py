@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
+import pyarrow.parquet as pq
 import pytest
 
 from ferry.contract.names import Attempt, CommitId, Step
@@ -17,6 +19,8 @@ from ferry.driver.publisher import Publisher
 from ferry.driver.watch import EpochWatch
 from ferry.protocol.coordinator import FiredRows
 from ferry.spark import emit, flight
+from ferry.spark.pipeline import MapBatches, Transform
+from ferry.spark.sinks import console, parquet
 
 SCHEMA = pa.schema([("text", pa.string())])
 BATCH = pa.RecordBatch.from_pydict({"text": ["x" * 10_000] * 10}, schema=SCHEMA)
@@ -27,7 +31,7 @@ given: list[int] = []
 def instances(monkeypatch: pytest.MonkeyPatch) -> None:
     given.clear()
 
-    def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def read_rows(split: dict[str, Any], connections: Any = None) -> Iterator[pa.RecordBatch]:
         for number in range(split["batches"]):
             given.append(number)
             yield BATCH
@@ -56,13 +60,14 @@ def test_of_more_nothing_is_kept_and_no_more_is_asked_for() -> None:
 def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Event()
 
-    def read_rows(split: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def read_rows(split: dict[str, Any], connections: Any = None) -> Iterator[pa.RecordBatch]:
         publisher._watch.lost("0.0")
         answers.wait(20)
         yield BATCH
 
     monkeypatch.setattr(flight, "read_rows", read_rows)
     publisher: Any = object.__new__(Publisher)
+    publisher._connections = None
     publisher._local_rows, publisher._local_bytes, publisher._fired_schema = 1000, 1 << 20, lambda rows: SCHEMA
     publisher._watch, publisher.splits = EpochWatch(lambda: None, lambda instance: True), lambda rows: [{}]
     with ThreadPoolExecutor(1) as publisher._readers:
@@ -75,6 +80,7 @@ def test_an_instance_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
 def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:
     publisher: Any = object.__new__(Publisher)
+    publisher._connections = None
     publisher._local_rows, publisher._local_bytes, publisher._row_bytes = 1000, 5 * BATCH.nbytes, {}
     publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: None
     publisher._reading = publisher._sinking = SimpleNamespace(succeeded=lambda: None)
@@ -90,3 +96,46 @@ def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:
         asked.append(bool(given))
     assert written == [None, None, 30, None]
     assert asked == [True, False, True, False]
+
+
+class Tasks:
+    """What a SparkContext does with partitions of one element."""
+
+    def parallelize(self, elements: Any, slices: int) -> Tasks:
+        self.partitions = [[one] for one in elements]
+        assert slices == len(self.partitions)
+        return self
+
+    def mapPartitions(self, task: Any) -> Tasks:
+        self.made = [made for partition in self.partitions for made in task(iter(partition))]
+        return self
+
+    def collect(self) -> list[Any]:
+        return self.made
+
+
+def test_rows_that_are_too_many_are_written_by_who_reads_them(tmp_path: Path) -> None:
+    output: Any = SimpleNamespace(
+        sink=parquet(str(tmp_path / "q")), input=SimpleNamespace(steps=(MapBatches(shorter),))
+    )
+    assert emit.is_parted(output)
+    spark: Any = SimpleNamespace(sparkContext=Tasks())
+    rows = emit.parts(spark, output, [{"batches": n} for n in (3, 0, 2)])
+    output.sink.open(-1)
+    output.sink.write(7, 1, rows)
+    folder = tmp_path / "q" / "epoch=7"
+    assert pq.read_table(folder).column("text").to_pylist() == ["x"] * 50
+    assert len([*folder.glob("*.parquet")]) == 2
+
+
+def shorter(batch: pa.RecordBatch) -> pa.Table:
+    """As a user's function may give it back."""
+    return pa.table({"text": [text[:1] for text in batch.column(0).to_pylist()]})
+
+
+def test_where_spark_has_something_to_do_it_gets_a_frame(tmp_path: Path) -> None:
+    steps: Any = (Transform(lambda frame: frame),)
+    output: Any = SimpleNamespace(sink=parquet(str(tmp_path / "q")), input=SimpleNamespace(steps=steps))
+    assert not emit.is_parted(output)
+    output = SimpleNamespace(sink=console(), input=SimpleNamespace(steps=()))
+    assert not emit.is_parted(output)
