@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ferry.contract import limits
 from ferry_operator.placement.balance import Bins
 from ferry_operator.placement.levels import bins_of, worth
 
@@ -95,11 +96,15 @@ def _fill(
 ) -> list[list[int]]:
     """Add the missing replicas, large vnodes first, each where least is held.
 
-    Among slots that hold about the same, one that copies least for this leader's worker: when a worker dies, many
-    others share what it led.
+    Among slots that hold about the same, one that copies least for this leader's worker: when a worker dies, several
+    others share what it led. But a leader has few sets of replicas: an epoch has a chain, and a file of the log, for each.
     """
     load, every = list(base), range(len(cluster.names))
+    sets: dict[int, dict[tuple[int, ...], None]] = {}
     shared: dict[tuple[int, int], int] = {}
+    for leader, group in zip(leaders, groups):
+        if len(group) == cluster.copies:
+            sets.setdefault(leader, {})[tuple(sorted(group))] = None
     for vnode, group in enumerate(groups):
         for slot in group:
             load[slot] += sizes[vnode]
@@ -113,6 +118,21 @@ def _fill(
             level = (load[slot] + size) / cluster.memory[slot]
             return int(level / quantum + 1e-6), shared.get((origin, slot), 0), level, slot
 
+        def add(slot: int, group: list[int] = group, size: float = size, origin: int = origin) -> None:
+            group.append(slot)
+            load[slot] += size
+            shared[origin, slot] = shared.get((origin, slot), 0) + 1
+
+        known = sets.setdefault(leaders[vnode], {})
+        if len(group) < cluster.copies and len(known) >= limits.SETS_OF_REPLICAS:
+            fits = [one for one in known if set(group) <= set(one) and cluster.is_group([leaders[vnode], *one])]
+            if fits:
+                chosen = min(
+                    fits, key=lambda one: (sorted((rank(slot) for slot in one if slot not in group), reverse=True), one)
+                )
+                for slot in chosen:
+                    if slot not in group:
+                        add(slot)
         while len(group) < cluster.copies:
             members = [leaders[vnode], *group]
             workers = {cluster.worker[member] for member in members}
@@ -122,7 +142,6 @@ def _fill(
                 (s for s in every if cluster.worker[s] not in workers and (may_share or cluster.node[s] not in nodes)),
                 key=rank,
             )
-            group.append(slot)
-            load[slot] += size
-            shared[origin, slot] = shared.get((origin, slot), 0) + 1
+            add(slot)
+        known[tuple(sorted(group))] = None
     return groups

@@ -83,6 +83,9 @@ EMIT_DIRECT_ROWS = 2_000_000
 EMIT_DIRECT_BYTES = 256 * 1024 * 1024
 """And up to these bytes, which the driver holds."""
 
+SETS_OF_REPLICAS = 3
+"""A leader's groups have so many sets of replicas; more only where bytes, workers or nodes want it."""
+
 assert VIRTUAL_NODES_MAX == 1 << KEY_GROUP_BITS
 assert WATERMARK_NONE < 0 < WATERMARK_END
 assert CHUNK_BYTES >= SLOT_BYTES

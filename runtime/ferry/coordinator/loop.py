@@ -240,8 +240,9 @@ def initial_table(settings: RunSettings) -> Table:
     for vnode in range(settings.virtual_nodes):
         turn, worker = divmod(vnode, workers)
         index = turn % per_worker
-        # The distance to the first replica changes with every turn, so that replicas spread as leaders do.
-        first = turn // per_worker
+        # The distance to the first replica changes with the turns, so that what a worker led has several to take it; but an
+        # epoch has a chain, and a file of the log, for each set of replicas that a leader has.
+        first = turn // per_worker % limits.SETS_OF_REPLICAS * copies
         chain = [worker, *((worker + 1 + (first + k) % (workers - 1)) % workers for k in range(copies))]
         groups.append(Group(Term(1, 0), tuple(InstanceId(f"{w}.{index}") for w in chain)))
     return Table(Version(0, 0), tuple(groups), initial=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
-from ferry.contract.names import InstanceId, Term
+from ferry.contract.names import InstanceId, Term, worker_of
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import loop
 from ferry.protocol import coordinator as core
@@ -111,3 +113,19 @@ def test_what_is_sent_goes_through_the_multicast() -> None:
     for to in ("0.0", "1.0"):
         one._send(core.Send(InstanceId(to), m.Ask(3)))
     assert posted == [("a channel", "0.0", 3, m.Ask(3))], "to who is there"
+
+
+@pytest.mark.parametrize(("workers", "per_worker", "replicas"), [(1, 2, 1), (2, 1, 1), (6, 1, 1), (6, 2, 2), (8, 1, 3)])
+def test_the_first_table_is_even_apart_and_has_few_chains(workers: int, per_worker: int, replicas: int) -> None:
+    vnodes = 16 * workers * per_worker
+    settings: Any = SimpleNamespace(
+        workers=workers, instances_per_worker=per_worker, replicas=replicas, virtual_nodes=vnodes
+    )
+    groups = [group.in_sync for group in loop.initial_table(settings).groups]
+    copies = min(replicas, workers - 1)
+    assert all(len({worker_of(i) for i in members}) == len(members) == copies + 1 for members in groups)
+    held = Counter(i for members in groups for i in members)
+    assert set(held.values()) == {16 * (copies + 1)} and len(held) == workers * per_worker
+    chains = Counter(members[0] for members in {*groups})
+    several = min(limits.SETS_OF_REPLICAS, max(workers - 1, 1))
+    assert all(min(2, several) <= n <= several for n in chains.values())

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferry.contract import limits
 from ferry_operator.placement.balance import lower_bound, pack
 from ferry_operator.placement.levels import TOLERANCE
 from ferry_operator.placement.planner import Load, Movement, Placement, Slot, movement, plan
@@ -81,10 +82,21 @@ def test_a_lost_worker_is_replaced_by_promotion() -> None:
     assert movement(before, after, loads).copies <= 32 + 12
 
 
-def test_what_a_worker_leads_is_copied_by_many() -> None:
-    placed = plan(slots_of(8), [Load(1, 1)] * 256, [None] * 256, 1)
-    shared = Counter(one.replicas[0] for one in placed if one.leader == "0.0")
-    assert len(shared) == 7 and max(shared.values()) <= 7
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_what_a_worker_leads_is_copied_by_several_in_few_sets(replicas: int) -> None:
+    """Several take what it led when it dies; an epoch has a chain for each set."""
+    loads = [Load(1, 1)] * 256
+
+    def sets(placed: Plan) -> list[int]:
+        found = {(one.leader, tuple(sorted(one.replicas))) for one in placed}
+        return [*Counter(leader for leader, _ in found).values()]
+
+    placed = plan(slots_of(8), loads, [None] * 256, replicas)
+    assert 2 <= min(sets(placed)) and max(sets(placed)) <= limits.SETS_OF_REPLICAS
+    others = Counter(replica for one in placed if one.leader == "0.0" for replica in one.replicas)
+    assert len(others) >= min(replicas + 1, 3)
+    one_less = plan(slots_of(8)[1:], loads, placed, replicas)
+    assert max(sets(one_less)) <= 3 * limits.SETS_OF_REPLICAS, "what was promoted brings its own"
 
 
 def test_overload_goes_to_a_copy_rather_than_over_the_wire() -> None:
