@@ -14,6 +14,7 @@ from ferry.contract.names import InstanceId
 from ferry.protocol import coordinator as core
 from tests.sim import data, spark
 from tests.sim.keeper import Keeper
+from tests.sim.loops import Done, Loops, Winners
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -40,6 +41,7 @@ class Driver:
         """The folder as it was when it began, or as it has made it in a restore."""
         settings = replace(world.settings, ended=world.spark.ended())
         self.keeper = Keeper(self)
+        self.loops = Loops(self) if world.scenario.continuous else None
         self.core = core.Coordinator(settings, world.initial, world.journal, world.rules, self.keeper.restore)
         self.generation = self.core.generation
         self.execute(self.core.step(core.Tick(world.clock.now)))  # as the real loop: patience is counted from now on
@@ -193,20 +195,48 @@ class Driver:
         self.rows(job.rows[origin], fetched, failed)
 
     def stage(self, job: core.StartIngest, batches: list[Batch], failed: Any) -> None:
-        world, rnd, operator = self.world, self.world.rnd, job.step.operator
-        winners: dict[str, list[m.Fragment]] = {}
-        seen = spark.greatest(job.meta, world.operators)
+        world, operator = self.world, job.step.operator
         if not job.helpers and batches:
             world.after(20, failed)
             return
+        seen = spark.greatest(job.meta, world.operators)
+        for batch in batches:
+            seen[operator] = max([seen[operator], *(record[0] for origin, record in batch if origin == data.SOURCE)])
+
+        def done(winners: Winners | None) -> None:
+            if winners is None or not self.alive:
+                failed()
+                return
+            named = tuple((InstanceId(h), tuple(winners[h])) for h in sorted(winners))
+            self.require_once(named, batches)
+            assert self.covers is not None
+            high = data.watermark(world.graph, operator, seen[operator], tuple(rows.high for rows in job.rows))
+            # What an epoch covers is said by its first step, as in the notes of a real driver.
+            covers = spark.covered(job.meta) if operator else self.covers
+            self.take(core.Ingested(job.step, job.run, named, high, spark.notes(covers, seen)))
+
+        if self.loops is not None:
+            self.loops.ingest(job, batches, done)
+        else:
+            self.run_tasks(job, batches, done)
+
+    def require_once(self, winners: Any, batches: list[Batch]) -> None:
+        """Every record is in one fragment that counts."""
+        have = sorted(x for _, fragments in winners for f in fragments for x in self.world.checks.fragments.get(f, ()))
+        if have != sorted(x for batch in batches for x in batch):
+            self.world.checks.fail(f"{self.name}: the fragments {winners} are not what was read")
+
+    def run_tasks(self, job: core.StartIngest, batches: list[Batch], done: Done) -> None:
+        """Of a job of Spark: some are tried twice, and one of both counts."""
+        world, rnd = self.world, self.world.rnd
+        winners: Winners = {}
         ok, under_way = [True], [1]
         task = 0
-        done: core.Event
 
         def end() -> None:
             under_way[0] -= 1
             if not under_way[0]:
-                world.after(1, lambda: self.take(done) if ok[0] else failed())
+                world.after(1, done, winners if ok[0] else None)
 
         for batch in batches:
             if not batch and rnd.random() < 0.5:
@@ -218,16 +248,9 @@ class Driver:
                 if wins:
                     winners.setdefault(helper, []).append(fragment)
                 world.checks.fragments[fragment] = batch
-                part = data.partial(operator, [record for _, record in batch], world.vnodes)
+                part = data.partial(job.step.operator, [record for _, record in batch], world.vnodes)
                 under_way[0] += 1
                 world.after(rnd.randint(1, 6), self.stream, helper, fragment, part, ok, end)
-            seen[operator] = max([seen[operator], *(record[0] for origin, record in batch if origin == data.SOURCE)])
-        named = tuple((InstanceId(h), tuple(winners[h])) for h in sorted(winners))
-        assert self.covers is not None
-        high = data.watermark(world.graph, operator, seen[operator], tuple(rows.high for rows in job.rows))
-        # What an epoch covers is said by its first step, as in the notes of a real driver.
-        covers = spark.covered(job.meta) if operator else self.covers
-        done = core.Ingested(job.step, job.run, named, high, spark.notes(covers, seen))
         world.after(1, end)
 
     def hangs(self, name: str) -> bool:

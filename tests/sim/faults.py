@@ -85,6 +85,8 @@ class Scenario:
     when. A job without any has no checkpoints."""
     checkpoint_ms: int
     keep: int
+    continuous: bool
+    """Whether tasks hold their place and are dealt shares, or are a job of Spark's in each run."""
     losing: bool
     """Whether the last copy may be lost (the job may then stop with `unavailable`)."""
 
@@ -175,6 +177,7 @@ def draw(seed: int) -> Scenario:
         checkpoint_ms=store.choice((15, 40, 90)),
         keep=store.choice((1, 2, 3)),
         pulses=kind == 10,
+        continuous=Dice(f"mode/{seed}").random() < 0.5,
     )
 
 

@@ -383,7 +383,7 @@ class Host:
 
     def load_ahead(self, effect: core.LoadAhead) -> None:
         """Some of it is there at once, and may never be asked for."""
-        pin = self.world.store.pins.get(effect.origin)
+        pin = self.world.store.pins.get(effect.origin) if self.loading is None else None
         for v in effect.vnodes if pin is not None else ():
             if (file := self.world.store.files.get(pin.chains[v][0])) is not None:
                 self.files.state[v] = data.apply(self.files.state.get(v, {}), file.rows.get(v, {}))

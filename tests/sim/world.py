@@ -74,6 +74,8 @@ class World(Restores):
         self.compares_offsets = "compares_offsets" not in off
         """Whether a new driver makes Spark's log agree with the state."""
         self.keeps_tombs = "keeps_tombs" not in off
+        self.takes_owed = "takes_owed" not in off
+        """Whether a receipt counts only for what its loop owes."""
         self.scans_whole = "scans_whole" not in off
         """Whether a checkpoint waits for the scans of what it is made of."""
         self.collects_pinned_last = "collects_pinned_last" not in off

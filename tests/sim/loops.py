@@ -1,0 +1,112 @@
+"""Tasks that hold their place, as `ferry.driver.loops` deals shares to them: they fail, die, and answer when nobody asks any more.
+
+A loop outlives its driver's patience, and a driver: what it stages then is named by a deal that nobody counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId
+from ferry.protocol import coordinator as core
+from tests.sim import data
+
+if TYPE_CHECKING:
+    from tests.sim.driver import Batch, Driver
+
+Winners = dict[str, list[m.Fragment]]
+Done = Callable[[Winners | None], None]
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """What a driver knows of one."""
+
+    owes: dict[int, Batch] = field(default_factory=dict)
+    """By the number of the deal."""
+
+
+class Loops:
+    """Those of one driver."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.world = driver, driver.world
+        self.loops = [Loop() for _ in range(self.world.rnd.randint(1, 3))]
+        self.number = 0
+        """Of deals: none is used again."""
+        self.open = 0
+        """shares without a receipt"""
+        self.failed = False
+        self.winners: Winners = {}
+
+    def ingest(self, job: core.StartIngest, batches: list[Batch], done: Done) -> None:
+        """Deal a share for each batch; `done(None)`: the run is to be tried again."""
+        for loop in self.loops:  # What is not answered by now is nobody's any more, and who owes it gets nothing else.
+            if loop.owes:
+                self.replace(loop)
+        self.job, self.done, self.open, self.failed, self.winners = job, done, len(batches), False, {}
+        for batch in batches:
+            self.deal(job, batch)
+        if not batches:
+            self.world.after(1, done, {})
+
+    def replace(self, loop: Loop) -> list[Batch]:
+        """It is dealt nothing any more; what it owed."""
+        owed = list(loop.owes.values())
+        if self.world.takes_owed:
+            loop.owes = {}
+        if loop in self.loops:
+            self.loops[self.loops.index(loop)] = Loop()
+        return owed
+
+    def deal(self, job: core.StartIngest, batch: Batch) -> None:
+        rnd, fair = self.world.rnd, self.world.net.fair
+        loop, task = min(self.loops, key=lambda one: len(one.owes)), self.number
+        self.number += 1
+        loop.owes[task] = batch
+        fate = rnd.choice(("fails", "dies", "silent")) if not fair and rnd.random() < 0.15 else ""
+        if fate in ("dies", "silent"):
+            self.world.after(rnd.randint(1, 12), self.gone, loop)
+        if fate != "dies" or rnd.random() < 0.5:
+            stands = not fair and rnd.random() < 0.06
+            self.world.after(
+                rnd.randint(40, 400) if stands else rnd.randint(1, 6), self.work, loop, job, task, batch, fate
+            )
+
+    def gone(self, loop: Loop) -> None:
+        """Its process is gone; or its worker is silent, and it goes on."""
+        for batch in self.replace(loop) if loop in self.loops and self.driver.alive else ():
+            self.deal(self.job, batch)
+
+    # ---- in the loop
+    def work(self, loop: Loop, job: core.StartIngest, task: int, batch: Batch, fate: str) -> None:
+        """Stage what is in a share, and answer; also when its driver is gone, but not when everything is lost."""
+        if self.driver.run != self.world.run_number:
+            return
+        world, helper, ok = self.world, self.world.rnd.choice(job.helpers), [True]
+        fragment = m.Fragment(job.step, self.driver.generation, job.run, task)
+        world.checks.fragments[fragment] = batch
+        part = data.partial(job.step.operator, [record for _, record in batch], world.vnodes)
+
+        def staged() -> None:
+            world.after(world.rnd.randint(0, 4), self.answered, loop, task, helper, ok[0], fate == "fails")
+
+        self.driver.stream(helper, fragment, part, ok, staged)
+
+    # ---- in the driver
+    def answered(self, loop: Loop, task: int, helper: str, reached: bool, fails: bool) -> None:
+        """A receipt counts for what its loop owes, and for nothing else."""
+        if not self.driver.alive or (self.world.takes_owed and task not in loop.owes):
+            return
+        batch, job = loop.owes.pop(task, None), self.job
+        if fails and batch is not None:
+            self.deal(job, batch)
+            return
+        self.failed |= not reached
+        self.winners.setdefault(helper, []).append(m.Fragment(job.step, self.driver.generation, job.run, task))
+        self.open -= 1
+        if self.open == 0:
+            self.world.after(1, self.done, None if self.failed else self.winners)
