@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId
 from ferry.protocol import coordinator as core
 from tests.sim import data
 
