@@ -104,6 +104,9 @@ class JobStatus(_Report):
     lag: str | None = Field(default=None, max_length=32, description="How far the output is behind, such as '1.2s'.")
     state: str | None = Field(default=None, max_length=32, description="Size of the state, such as '12Mi'.")
     epoch: int | None = Field(default=None, ge=-1, description="Last finished epoch; -1 before the first.")
+    epoch_mode: str | None = Field(
+        default=None, max_length=REASON_MAX, description="How epochs are run: continuous, or micro-batch and why."
+    )
     rows: int | None = Field(default=None, ge=0, description="Rows read so far.")
     replica_lag: str | None = Field(
         default=None, max_length=32, description="Age of the oldest copy that is not in sync, such as '3 epochs'."

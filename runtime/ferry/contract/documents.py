@@ -309,6 +309,8 @@ class Status:
     """Copies that were wanted, and are left alone for a while; MovesGivenUp among the notices says why."""
     checkpoint: CheckpointStatus | None = None
     """None: the job has no location for durable checkpoints. One that is late is among the notices: CHECKPOINT_DELAYED."""
+    epoch_mode: str = ""
+    """How epochs are run: continuous, or micro-batch and why; empty: not known yet."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps. `degraded` is what version 0.1.0 reads of the problems."""

@@ -103,6 +103,8 @@ class DriverMetrics:
         """What should be mended, though the job goes on."""
         self.checkpoint: CheckpointStatus | None = None
         """The last durable one."""
+        self.epoch_mode = ""
+        """How epochs are run; empty: not known yet."""
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
 
@@ -241,4 +243,5 @@ class DriverMetrics:
             transport=move_metrics.links(),
             began=self.began,
             checkpoint=self.checkpoint,
+            epoch_mode=self.epoch_mode,
         )

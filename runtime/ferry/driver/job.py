@@ -156,6 +156,7 @@ class Job:
         committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)
         works = self._works(plan)
         mode = self._mode(plan, works)
+        metrics.epoch_mode = mode
         metrics.note("mode", mode)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for sink in plan.sinks:

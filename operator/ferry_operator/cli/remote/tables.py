@@ -145,7 +145,8 @@ def job_table(document: Record) -> Table:
     _add(table, "last handover", _or_dash(status.get("lastHandover")))
     if status.get("epoch") is not None:
         rows = f", {status['rows']:,} rows" if status.get("rows") is not None else ""
-        _add(table, "epoch", f"{status['epoch']}, generation {status.get('generation', '-')}{rows}")
+        mode = f", {status['epochMode']}" if status.get("epochMode") else ""
+        _add(table, "epoch", f"{status['epoch']}, generation {status.get('generation', '-')}{rows}{mode}")
     parts = [f"{words} {status[key]}" for key, words in LAGS.items() if status.get(key)]
     if parts:
         _add(table, "state", ", ".join(parts))

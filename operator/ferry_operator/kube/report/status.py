@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ferry.contract.documents import CheckpointStatus
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.job.status import MESSAGE_MAX, NAME_MAX, CheckpointReport, Condition, JobStatus, Phase
+from ferry_operator.job.status import MESSAGE_MAX, NAME_MAX, REASON_MAX, CheckpointReport, Condition, JobStatus, Phase
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.effective_spec import version_of
 from ferry_operator.kube.observe.facts import Problem, stamp, when
@@ -77,6 +77,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         lag=_lag(view) if status is not None else before.lag,
         state=_size(sum(size for _, size in status.loads)) if status is not None else before.state,
         epoch=seen.epoch,
+        epoch_mode=status.epoch_mode[:REASON_MAX] or None if status is not None else before.epoch_mode,
         rows=seen.counted.rows if seen.counted is not None else before.rows,
         replica_lag=_epochs(status.replica_lag) if status is not None else before.replica_lag,
         last_handover=duration(took) if took is not None else before.last_handover,

@@ -186,7 +186,8 @@ def job_table(document: Record) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(document["job"], style="bold"), f"{document['run']}, {document['phase']}")
     if status is not None:
-        table.add_row("epoch", f"{status.epoch} ({status.phase}), generation {status.generation}")
+        mode = f", {status.epoch_mode}" if status.epoch_mode else ""
+        table.add_row("epoch", f"{status.epoch} ({status.phase}), generation {status.generation}{mode}")
         speed = f"{status.rows_per_second:,.0f} rows/s, epoch {_seconds(status.epoch_seconds)}"
         table.add_row(
             "speed", "  ".join(x for x in (speed, lag_text(status, document.get("events"), time.time())) if x)

@@ -1,0 +1,119 @@
+"""What an epoch costs in messages, bytes, chains, files and collections: counted, for a creep that no clock would notice.
+
+A number that has to grow here is a decision: say in the commit what it buys.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.coordinator import Driver
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId
+from ferry.coordinator.loop import initial_table
+from ferry.protocol.instance import machine as i
+from ferry.protocol.instance.machine import Tick
+from tests.unit.protocol.table_top import Top
+from tests.unit.sidecar.leaders import OPERATORS, Cluster
+
+
+# ---- the driver
+@pytest.mark.parametrize(("workers", "vnodes"), [(10, 64), (100, 1024), (400, 8192)])
+def test_a_driver_says_two_things_to_each_worker_and_hears_two(workers: int, vnodes: int) -> None:
+    driver = Driver(workers, vnodes)
+    driver.tell(Tick(0))
+    driver.epoch(0)
+    _, sent, messages = driver.measure(lambda: driver.epoch(1))
+    assert messages == 4 * workers, "Prepare and Commit; Prepared and Committed"
+    # A Prepare names all helpers, as a member waits for all of them: 8 bytes each; of fragments each gets its own.
+    assert sent / workers < 100 + 8 * workers
+
+
+# ---- the protocol
+def story(workers: int, replicas: int, vnodes: int = 64) -> list[Any]:
+    """All that is done in one epoch, by a coordinator and real instances without data."""
+    settings: Any = SimpleNamespace(workers=workers, instances_per_worker=1, replicas=replicas, virtual_nodes=vnodes)
+    groups = [group.in_sync for group in initial_table(settings).groups]
+    top = Top(groups, tuple(InstanceId(f"{w}.0") for w in range(workers)))
+    top.epoch(0)
+    top.done.clear()
+    top.epoch(1)
+    return top.done
+
+
+@pytest.mark.parametrize(
+    ("workers", "replicas", "chains"),
+    [(2, 0, 1), (2, 1, 1), (3, 1, 2), (6, 1, 3), (6, 2, 3), (12, 2, 3)],
+)
+def test_a_leader_logs_and_sends_a_few_chains_whatever_the_virtual_nodes(
+    workers: int, replicas: int, chains: int
+) -> None:
+    done = story(workers, replicas)
+    logged = Counter(who for who, effect in pairs(done) if isinstance(effect, i.LogDelta))
+    assert {*logged.values()} == {chains * (replicas + 1)}, "its own, and those that it copies"
+    assert logged == Counter(
+        who for who, effect in pairs(story(workers, replicas, 1024)) if isinstance(effect, i.LogDelta)
+    )
+    saved = Counter(who for who, effect in pairs(done) if isinstance(effect, i.Save))
+    assert max(saved.values()) <= 4, "what was released, what it is about to apply, what it has applied"
+    told = Counter(type(message).__name__ for who, message in pairs(done) if isinstance(message, m.Prepare | m.Commit))
+    assert told == {"Prepare": workers, "Commit": workers}
+
+
+def pairs(done: list[Any]) -> Iterator[tuple[InstanceId, Any]]:
+    """Who got or did what."""
+    return (one for one in done if isinstance(one, tuple))
+
+
+# ---- an instance
+opened: list[str] | None = None
+"""Files that are opened to be written, while somebody counts."""
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if opened is not None and event == "open" and arguments[1] and set("wax+") & set(str(arguments[1])):
+        opened.append(str(arguments[0]))
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.fixture
+def counted() -> Iterator[list[str]]:
+    global opened
+    opened = []
+    yield opened
+    opened = None
+
+
+def test_an_epoch_opens_few_files_and_leaves_nothing_to_collect(tmp_path: Path, counted: list[str]) -> None:
+    """Five operators, of which each writes its log (the commit record is always open); nothing is a cycle of references."""
+    cluster = Cluster(tmp_path, 1, 8)
+    cluster.lead([0] * 8)
+    cluster.all[0].archive = None
+    rows = [(k, 5, k) for k in range(13)]
+    for _ in range(3):
+        cluster.run(rows, 3)
+        cluster.final()
+    gc.collect()
+    gc.disable()
+    try:
+        counted.clear()
+        for _ in range(10):
+            cluster.run(rows, 3)
+            cluster.final()
+        cycles = gc.collect()
+    finally:
+        gc.enable()
+    names = Counter(Path(name).parent.name for name in counted)
+    assert names == {"log": 10 * len(OPERATORS)}
+    assert cycles <= 10, "one in an epoch at most"
+    cluster.close()
