@@ -28,6 +28,7 @@ from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
 from ferry.durable.location import Location
 from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
+from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
 from ferry.protocol.instance import machine as core
 from ferry.sidecar.archive import Archiver
@@ -35,6 +36,7 @@ from ferry.sidecar.loading import Loading, Wanted
 from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.saved import SavedRecord
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
+from ferry.sidecar.shadows import bytes_by_vnode
 from ferry.sidecar.staging import Staging
 from ferry.store.log import DeltaLog
 from ferry.store.process import ProcessState
@@ -298,9 +300,15 @@ class Data:
                     state.whole(np.array((*saved.holds, *saved.learned), dtype=np.int64))
         self._record.write(saved)
 
+    def sizes(self) -> Ints:
+        """Bytes of each virtual node; state may be loaded meanwhile, on another thread."""
+        with self._lock:
+            return bytes_by_vnode(self.states, self.virtual_nodes)
+
     def next_timer(self) -> int | None:
         """When the first timer of the clock is due; None: there is none."""
-        found = [state.next_timer() for state in self.states if isinstance(state, ProcessState)]
+        with self._lock:
+            found = [state.next_timer() for state in self.states if isinstance(state, ProcessState)]
         return min((time for time in found if time is not None), default=None)
 
     def work(self) -> bool:
@@ -356,14 +364,27 @@ class Data:
             self._loading = None
             self._drop_all()
 
+    def _is_loaded(self) -> bool:
+        """Whether what was begun ahead has come to its end, and not to an error."""
+        assert self._loading is not None
+        try:
+            self._loading.wait(self._alive)
+        except FerryError as error:
+            log.warning("%s: what was to be loaded ahead was not: %s", self.me, error)
+            return False
+        return True
+
     def _drop_all(self) -> None:
         with self._lock:
             for state in self.states:
                 state.drop(np.arange(self.virtual_nodes))
 
     def _restore(self, effect: core.Restore) -> core.Restored:
+        wanted = Wanted(effect.commit.origin, effect.vnodes)
+        if self._loading is not None and not self._is_loaded():
+            self._stop_loading()  # What was in its way then may be over.
         try:
-            self._load_ahead(Wanted(effect.commit.origin, effect.vnodes)).wait(self._alive)
+            self._load_ahead(wanted).wait(self._alive)
         except FerryError as error:
             return core.Restored(effect.commit, f"{type(error).__name__}: {error}")
         finally:

@@ -18,8 +18,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from ferry.channel import choice
 from ferry.channel.base import Channel, DeferredCredit, Lane, Message
 from ferry.contract import messages as m
@@ -281,7 +279,7 @@ class Node:
         """Say what is here: to the driver, and to this sidecar's parent, which answers for all its instances."""
         data, watch = self._data, self._link_watch
         watch.look()
-        sizes = np.sum([state.statistics()["bytes"] for state in data.states], axis=0)
+        sizes = data.sizes()
         report = data.tally.report(self.me, self._life, sizes, watch.links, data.next_timer())
         sent, received = data.scans.sent_bytes, data.tally.received_bytes
         InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes).write(self.dir)

@@ -338,6 +338,18 @@ def test_what_cannot_be_loaded_ahead_is_a_reason_when_it_is_asked_for(cluster: C
     assert isinstance(done, core.Restored) and "there is no checkpoint" in done.reason
 
 
+def test_what_was_in_the_way_of_loading_ahead_may_be_over(cluster: Cluster) -> None:
+    manifest = cluster.checkpoint()
+    other = cluster.restored(manifest, cluster.directory / "other", [0] * 8, 1).all[0]
+    ahead, restore = of_its(cluster, manifest, (1, 5))
+    away(cluster)
+    other.perform(ahead)
+    time.sleep(0.1)
+    back(cluster)
+    assert other.perform(restore) == core.Restored(restore.commit)
+    assert sum(entries(other)) > 0
+
+
 def test_a_manifest_that_is_gone_is_a_reason(cluster: Cluster) -> None:
     manifest = cluster.checkpoint()
     shelf = Shelf(Location(str(cluster.directory / "store"), "j"))
