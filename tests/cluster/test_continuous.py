@@ -94,7 +94,7 @@ def test_it_begins_with_micro_batches_and_goes_on_continuously(tmp_path: Path) -
         change(running, "continuous", 4, 2)
         change(running, "micro-batch", 10, 3)
 
-    sets = [*runner.sets_of(args), "epoch.maxRows=20000", "epoch.interval=200ms"]
+    sets = [*runner.sets_of(args), "epoch.mode=micro-batch", "epoch.maxRows=20000", "epoch.interval=200ms"]
     result = runner.run("nbq5", tmp_path, 400_000, sets, meanwhile=there_and_back)
     assert result.code == 0, result.errors[-3000:]
     assert [r["text"] for r in result.kinds("mode")] == ["micro-batch", "continuous", "micro-batch"], result.story()

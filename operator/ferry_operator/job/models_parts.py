@@ -142,11 +142,11 @@ class Epoch(SpecPart):
     """How epochs are run, when one begins and how much it takes."""
 
     mode: Literal["auto", "continuous", "micro-batch"] = Field(
-        default="micro-batch",
-        description="'micro-batch': each epoch is a job of Spark's; 'continuous': tasks of Spark hold their place and are "
-        "dealt the records of one epoch after another, in milliseconds, which a pipeline with .transform before an "
-        "operator, or with Spark's own sources, cannot have; 'auto': continuous where it can be. Results are the same. "
-        "But with 'micro-batch' an executor has twice as many task slots as `cores`.",
+        default="auto",
+        description="'continuous': tasks of Spark hold their place and are dealt the records of one epoch after another, in "
+        "milliseconds; a pipeline with .transform before an operator, or with Spark's own sources, cannot have that. "
+        "'micro-batch': each epoch is a job of Spark's. 'auto': continuous where it can be; the status says which, and why. "
+        "Results are the same. But for 'micro-batch' an executor has twice as many task slots as `cores`.",
         json_schema_extra=PACE,
     )
     interval: Annotated[Duration, between("0s", "1h")] = Field(
