@@ -34,8 +34,8 @@ log = logging.getLogger("ferry.coordinator")
 
 TICK_SECONDS = 0.05
 
-FLUSH_SECONDS = 0.1
-"""For the last that a driver says to one instance."""
+FLUSH_SECONDS = 0.2
+"""For the last that a driver says."""
 
 Order = core.StartIngest | core.Emit | core.Ready | core.Halt
 Hook = Callable[[int, str], None]
@@ -111,10 +111,14 @@ class Loop:
         # Whoever hears of it from this driver can begin while the next one starts; the others hear of it from that one.
         head = m.encode(m.Install(table))
         members = dict.fromkeys(i for group in table.groups for i in group.in_sync)
-        for channel in filter(None, map(self._endpoint.channel, members)):
+        channels = [*filter(None, map(self._endpoint.channel, members))]
+        for channel in channels:
             with suppress(FerryError):
                 channel.post(Lane.DELTA, m.CODES[m.Install], self.machine.generation, head)
-                channel.flush(FLUSH_SECONDS)
+        end = time.monotonic() + FLUSH_SECONDS
+        for channel in channels:
+            with suppress(FerryError):
+                channel.flush(max(end - time.monotonic(), 0.0))
 
     def stands_for(self) -> float:
         """Seconds since it last came round; callable from any thread."""

@@ -32,17 +32,21 @@ class Copies:
     def __init__(self, directory: Path) -> None:
         """What is there is of an earlier life of the instance, and good."""
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        for torn in directory.glob(".*"):
-            torn.unlink()
-        self._named = {_of(path) for path in directory.iterdir()}
+        with suppress(OSError):
+            directory.mkdir(parents=True, exist_ok=True)
+            for torn in directory.glob(".*"):
+                torn.unlink()
+        self._named = {_of(path) for path in directory.glob("[!.]*")}
         """By the last checkpoint."""
         self._fresh: set[str] = set()
         """Written since."""
 
     def begin(self, name: str) -> Copy | None:
         """A copy of a file that is being written."""
-        usage = shutil.disk_usage(self._directory)
+        try:
+            usage = shutil.disk_usage(self._directory)
+        except OSError:
+            return None
         if usage.free < FREE_SHARE * usage.total:
             return None
         return Copy(self._directory / self._name(name), self._fresh)
@@ -63,7 +67,8 @@ class Copies:
         named = {self._name(name) for name in names}
         for path in self._directory.glob("[!.]*"):
             if _of(path) not in named | self._named | self._fresh:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
         self._named, self._fresh = named, set()
 
     def _name(self, name: str) -> str:
@@ -119,7 +124,8 @@ class Copy:
             with suppress(OSError):
                 self._file.close()
         self._file = None
-        self._hidden.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._hidden.unlink()
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ state. Must never decide whether something is allowed.
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -95,9 +96,12 @@ class Data:
         self._loading: Loading | None = None
         if settings.checkpoint is not None:
             location = Location(settings.checkpoint.location, settings.job)
+            copies = directory.with_name(f"{directory.name}-copies")
             if not settings.replicas and not location.local:
                 # With replicas a job begins again when several workers are lost: their files are not here either.
-                self._copies = Copies(directory.with_name(f"{directory.name}-copies"))
+                self._copies = Copies(copies)
+            else:
+                shutil.rmtree(copies, ignore_errors=True)
             self.archive = Archiver(
                 location,
                 settings.run,

@@ -125,3 +125,11 @@ def test_a_disk_that_is_nearly_full_is_left_to_the_state(
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(100, 81, 19))
     written(store, copies)
     assert there(tmp_path) == set()
+
+
+def test_a_folder_that_cannot_be_is_no_failure(store: Location, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    nowhere = Copies(tmp_path / "file" / "copies")
+    file = written(store, nowhere)
+    nowhere.keep([file.name])
+    assert as_multiset([*read_parts(store, file, everything(), nowhere)]) == as_multiset([BATCH])
