@@ -22,6 +22,7 @@ from ferry.contract import variables as names
 from ferry.contract.documents import RunSettings
 from ferry.driver import standalone
 from ferry.environment import Environment
+from ferry.system import flight_places
 
 OURS = {
     "spark.ui.enabled": "false",
@@ -54,6 +55,9 @@ OURS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Djava.security.egd=file:/dev/urandom",
 }
 
+
+SOCKETS = "spark.python.unix.domain.socket.dir"
+"""They ask for no secret. On other hosts it is the container's own folder for temporary files."""
 
 EXITS = "-XX:+ExitOnOutOfMemoryError"
 """Without memory Spark loses threads that nobody misses, and hangs: another process goes on."""
@@ -98,7 +102,10 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         master = standalone.start_master(settings, surroundings, conf)
         announce(master)
     else:
-        conf |= settings.spark
+        conf |= {
+            SOCKETS: str(flight_places.socket_folder(settings.path / "spark-sockets", settings.redis)),
+            **settings.spark,
+        }
         master = f"local[{settings.slots},8]"
     builder = SparkSession.builder.master(master).appName(f"ferry-{settings.job}")
     for key, value in conf.items():

@@ -11,6 +11,9 @@ from ferry.contract.addresses import netloc
 SOCKET_PATH_MAX = 100
 """Systems have 108 bytes for the path of a unix socket."""
 
+SOCKET_NAME_BYTES = 44
+"""Of a socket whose name somebody else chooses: `/.UUID.sock`."""
+
 
 @dataclass(frozen=True, slots=True)
 class FlightPlace:
@@ -34,11 +37,24 @@ def at_host(host: str, port: int, tls: bool) -> FlightPlace:
 def at_socket(path: Path, name: str, redis: str) -> FlightPlace:
     """A unix socket; when its path is too long for one, beside that of a private Redis, and with this name."""
     if len(str(path)) > SOCKET_PATH_MAX:
-        # The supervisor has made that directory short enough, and removes it at the end.
-        short = Path(redis.removeprefix("unix://")).parent if redis.startswith("unix://") else None
-        path = (short or Path(tempfile.mkdtemp(prefix="ferry-"))) / f"{name}.sock"
+        path = _short_folder(redis) / f"{name}.sock"
     path.unlink(missing_ok=True)
     return FlightPlace(f"grpc+unix://{path}", None, False)
+
+
+def socket_folder(path: Path, redis: str) -> Path:
+    """A folder for the sockets of somebody who asks nobody who he is: whoever may open it is of the same user."""
+    if len(str(path)) + SOCKET_NAME_BYTES > SOCKET_PATH_MAX:
+        path = _short_folder(redis) / path.name
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)
+    return path
+
+
+def _short_folder(redis: str) -> Path:
+    """That of a private Redis, which the supervisor has made short enough, and removes at the end."""
+    short = Path(redis.removeprefix("unix://")).parent if redis.startswith("unix://") else None
+    return short or Path(tempfile.mkdtemp(prefix="ferry-"))
 
 
 def _uri(host: str, port: int, tls: bool) -> str:
