@@ -27,6 +27,8 @@ Timeline records by `kind`:
 `epoch` {epoch, generation, begin, end, rows, fired, late, malformed, stages: {spark, ingest, prepare, commit, emit, sink}
 (seconds), watermark}, `groups` {changes: [[vnode, what, instance], ...]}, `lost` {text}, `ready` {generation, epoch},
 `checkpoint` {text} (a durable one is complete), `restore` {text} (the job begins again with one), `suspended` {text},
+`latency` {records, p50, p90, p99, p999, max, counts: [[bucket, records], ...]} (seconds from records' creation to the sinks,
+of the epochs since the last such line; buckets of `contract/latency.py`),
 `action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {text}, `degraded` {text}
 (a problem begins; once, however often it is tried again), `mended` {text}, `warning`
 {text} (what should be mended, though the job goes on).
@@ -43,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from ferry.contract import limits, rings
+from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.lenient import known
 
 TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
@@ -311,6 +314,8 @@ class Status:
     """None: the job has no location for durable checkpoints. One that is late is among the notices: CHECKPOINT_DELAYED."""
     epoch_mode: str = ""
     """How epochs are run: continuous, or micro-batch and why; empty: not known yet."""
+    latency: LatencyQuantiles | None = None
+    """Of the records of the last seconds, from when they were created to the sink; None: no source says when that was."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps. `degraded` is what version 0.1.0 reads of the problems."""
@@ -319,7 +324,7 @@ class Status:
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Status:
         """Inverse of to_wire; what another version says besides is left out."""
-        found = doc.get("checkpoint")
+        found, took = doc.get("checkpoint"), doc.get("latency")
         older = [{"reason": "DriverDegraded", "text": doc["degraded"], "since": 0.0}] if doc.get("degraded") else []
         return Status(
             **{
@@ -330,6 +335,7 @@ class Status:
                 "notices": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("notices", ())),
                 "transport": Links(**known(Links, doc.get("transport", {}))),
                 "checkpoint": None if found is None else CheckpointStatus(**known(CheckpointStatus, found)),
+                "latency": None if took is None else LatencyQuantiles(**known(LatencyQuantiles, took)),
             }
         )
 

@@ -29,6 +29,8 @@ class IngestRun:
     """to stage fragments of this run"""
     watermark: int
     """of the operator before the epoch"""
+    planned: int = 0
+    """When the epoch was, in milliseconds: ages of records are as of then, so tasks and attempts need not compare clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Deal:
             "helpers": [helper.dump() for helper in run.helpers],
             "right": run.right.dump().decode(),
             "watermark": run.watermark,
+            "planned": run.planned,
             "task": self.task,
             "turn": self.turn,
             "shares": self.shares,
@@ -64,5 +67,6 @@ class Deal:
         doc = json.loads(data)
         helpers = tuple(Registration.load(helper) for helper in doc["helpers"])
         right = Right.load(doc["right"].encode())
-        run = IngestRun(Step(*doc["step"]), doc["generation"], doc["run"], helpers, right, doc["watermark"])
+        times = doc["watermark"], doc["planned"]
+        run = IngestRun(Step(*doc["step"]), doc["generation"], doc["run"], helpers, right, *times)
         return Deal(run, doc["task"], doc["turn"], [(source, split) for source, split in doc["shares"]])

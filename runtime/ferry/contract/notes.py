@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ferry.contract.latency import Counts, added
 from ferry.contract.lenient import known
 from ferry.contract.messages import Fragment
 from ferry.contract.watermarks import Clocks, FlowClock, advanced
@@ -41,6 +42,8 @@ class Receipt:
     error: str | None = None
     flows: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     """By input, in one receipt of all: the flows that its source lists, and whether each has records that wait."""
+    ages: Counts = field(default_factory=dict)
+    """How many records were how old when the epoch was planned (`contract/latency.py`); of sources that say so."""
 
     def dump(self) -> str:
         """As the task returns it."""
@@ -50,7 +53,7 @@ class Receipt:
     def load(text: str) -> Receipt:
         """As the driver reads it."""
         doc = known(Receipt, json.loads(text))
-        numbered = {name: _by_number(doc[name]) for name in ("maxima", "flows")}
+        numbered = {name: _by_number(doc[name]) for name in ("maxima", "flows", "ages")}
         return Receipt(**{**doc, **numbered, "letters": tuple(doc["letters"])})
 
 
@@ -82,10 +85,12 @@ class EpochNotes:
     """All input has ended: every window fires."""
     letters: tuple[str, ...] = ()
     """Files of dead letters that belong to this epoch."""
+    ages: Counts = field(default_factory=dict)
+    """How many records of this epoch were how old when it was planned."""
 
     def next_epoch(self, late: int, spark: str) -> EpochNotes:
         """Of the epoch after this one, before anything is read. `late`: of the last step of this epoch."""
-        return replace(self, epoch=EpochCounts(), late=self.late + late, spark=spark, flush=False, letters=())
+        return replace(self, epoch=EpochCounts(), late=self.late + late, spark=spark, flush=False, letters=(), ages={})
 
     def next_operator(self, late: int) -> EpochNotes:
         """Of the step after this one in the same epoch. `late`: of this step."""
@@ -116,12 +121,16 @@ class EpochNotes:
             malformed=self.malformed + malformed,
             flush=self.flush or any(r.flush for r in receipts),
             letters=(*self.letters, *letters),
+            ages=added((self.ages, *(r.ages for r in receipts))),
         )
 
     def dump(self) -> bytes:
         """As it is committed."""
         maxima = {operator: {i: _wire(c) for i, c in sides.items()} for operator, sides in self.maxima.items()}
-        return json.dumps({**asdict(self), "maxima": maxima}, separators=(",", ":")).encode()
+        doc = {**asdict(self), "maxima": maxima}
+        if not self.ages:
+            del doc["ages"]  # so it was before there were any
+        return json.dumps(doc, separators=(",", ":")).encode()
 
     @staticmethod
     def load(meta: bytes) -> EpochNotes:
@@ -132,7 +141,7 @@ class EpochNotes:
             int(operator): {side: _clocks(wire) for side, wire in _by_number(sides).items()}
             for operator, sides in doc.get("maxima", {}).items()
         }
-        return EpochNotes(**{**doc, "letters": tuple(doc.get("letters", ()))})
+        return EpochNotes(**{**doc, "letters": tuple(doc.get("letters", ())), "ages": _by_number(doc.get("ages", {}))})
 
 
 def _advanced(

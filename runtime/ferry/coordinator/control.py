@@ -169,6 +169,7 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
         return loop.move_metrics.loads(machine.table, metrics.rates()[0])
 
     registry.register(StateCollector(lambda: machine.table, loads))
+    registry.register(metrics.latency)
     return registry
 
 

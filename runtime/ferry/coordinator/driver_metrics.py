@@ -14,10 +14,12 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status, append_record
+from ferry.contract.latency import Counts
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.coordinator.record_latency import RecordLatency
 from ferry.protocol.coordinator import Coordinator
 from ferry.protocol.coordinator.groups import settled
 
@@ -84,6 +86,9 @@ class EpochRecord:
     late: int
     malformed: int
     stages: dict[str, float] = field(default_factory=dict)
+    planned: float = 0.0
+    ages: Counts = field(default_factory=dict)
+    """How old its records were when it was planned, as far as their sources say when they were created."""
 
 
 class DriverMetrics:
@@ -105,6 +110,7 @@ class DriverMetrics:
         """The last durable one."""
         self.epoch_mode = ""
         """How epochs are run; empty: not known yet."""
+        self.latency = RecordLatency(directory)
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
 
@@ -146,6 +152,7 @@ class DriverMetrics:
                 "watermark": watermark if known else None,
             },
         )
+        self.latency.add(record.ages, record.end, record.end - record.planned)
 
     def note(self, kind: str, text: str) -> None:
         """A fact for the timeline."""
@@ -244,4 +251,5 @@ class DriverMetrics:
             began=self.began,
             checkpoint=self.checkpoint,
             epoch_mode=self.epoch_mode,
+            latency=self.latency.recent(time.time()),
         )

@@ -141,6 +141,7 @@ class Epochs:
                 flush, watermark = notes.flush, min(rows.high for rows in order.rows)
                 record.rows, record.malformed, late = notes.epoch
                 record.late = late + order.rows[-1].late
+                record.planned, record.ages = self._checkpoint.planned(epoch) / 1000, notes.ages
                 if self.publisher.publish(order, notes, record, batch):
                     break
             else:
@@ -186,7 +187,8 @@ class Epochs:
         generation = self.loop.machine.generation
         right = stage_right(self._root, order.step, generation, order.run, time.time())
         high = self.loop.machine.commits.results[order.step.operator].high
-        run, work = IngestRun(order.step, generation, order.run, helpers, right, high), self._works[order.step.operator]
+        work, planned = self._works[order.step.operator], self._checkpoint.planned(order.step.epoch)
+        run = IngestRun(order.step, generation, order.run, helpers, right, high, planned)
         try:
             if self._loops is not None:
                 return self._loops.ingest(run, shares_of(batch, operator, self.plan, work, rows))

@@ -336,6 +336,7 @@ class Job:
             if isinstance(failed := query.exception(), FerryError):
                 raise failed
             raise RuntimeError(f"the query ended by itself: {failed}")
+        metrics.latency.flush()
         metrics.finished = epochs.finished
         metrics.note("finished" if epochs.finished else "stopped", f"{metrics.rows} rows")
         return 0

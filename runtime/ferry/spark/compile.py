@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -54,6 +54,8 @@ class Plan:
     operators: tuple[Operator, ...]
     outputs: tuple[Output, ...]
     late: tuple[LateOutput, ...] = ()
+    created: Mapping[str, str] = field(default_factory=dict)
+    """By source: the column that says when a record was created, where there is one."""
 
     @property
     def first(self) -> list[str]:
@@ -89,7 +91,8 @@ def build(
     _refuse_names(sources)
     refuse_unbounded(args, sources)
     schemas = {name: _source_schema(name, source) for name, source in sources.items()}
-    building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where))
+    created = {n: column for n, source in sources.items() if (column := getattr(source, "creation_time", None))}
+    building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where), created=created)
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
     made = _call(module, "pipeline", _Streams(streams), args)
     outputs = tuple(made) if isinstance(made, list | tuple) else (made,)
@@ -101,7 +104,9 @@ def build(
     graph.refuse_unread(sources, building.operators, outputs)
     graph.refuse_initial(sources, building.operators, outputs)
     _refuse_unheeded(sources, building.operators, outputs)
-    plan = Plan(sources, tuple(building.operators or [graph.offsets_only()]), outputs, tuple(building.late))
+    _refuse_uncreated(building.created, building.operators)
+    operators = tuple(building.operators or [graph.offsets_only()])
+    plan = Plan(sources, operators, outputs, tuple(building.late), building.created)
     sinks.place(plan.sinks, output)
     return plan
 
@@ -139,6 +144,19 @@ def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs
             raise SpecRefused(
                 f"transform on source {source.origin!r}: malformed records of json_files could not be set aside behind it; "
                 "use .map_batches(...), or read the files with spark.readStream"
+            )
+
+
+def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> None:
+    """Ages are counted where records leave Spark's SQL: when they were created has to be known there."""
+    for source in (i for operator in operators for i in operator.inputs):
+        column = created.get(source.origin) if isinstance(source.origin, str) else None
+        if column is None or not any(isinstance(step, Transform) for step in source.steps):
+            continue
+        if column not in source.schema.names:
+            raise SpecRefused(
+                f"transform on source {source.origin!r} leaves out {column!r}, which says when a record was created; "
+                "keep it, or do not call .created_at(...)"
             )
 
 

@@ -52,7 +52,8 @@ def feeds_of(operator: Operator, plan: Plan) -> dict[str, tuple[Feed, ...]]:
             key, maps, splits = f"{name}#{number}", (), None
         # What an operator has fired was judged as records; generators do not follow the clock.
         free = origin is None or getattr(origin, "own_clock", False)
-        columns = None if source.steps else _columns(operator, source)
+        created = plan.created.get(name) if name in uncounted else None
+        columns = None if source.steps else _columns(operator, source, created)
         feeds.setdefault(key, []).append(
             Feed(
                 source.side,
@@ -66,12 +67,13 @@ def feeds_of(operator: Operator, plan: Plan) -> dict[str, tuple[Feed, ...]]:
                 number,
                 source.initial,
                 source.flow,
+                created,
             )
         )
         if name in uncounted:
             uncounted.remove(name)
     for name in uncounted:
-        feeds[name] = [_counts_only(plan.sources[name])]
+        feeds[name] = [_counts_only(plan.sources[name], plan.created.get(name))]
     return {n: tuple(f) for n, f in feeds.items()}
 
 
@@ -80,11 +82,11 @@ def name_of(source: Input) -> str:
     return source.origin if isinstance(source.origin, str) else f"@{source.origin}"
 
 
-def _counts_only(origin: Splits | DataFrame) -> Feed:
+def _counts_only(origin: Splits | DataFrame, created: str | None) -> Feed:
     """Of a source that the operator does not read as it is, but whose records it counts."""
     splits = origin if isinstance(origin, Splits) else None
-    columns = tuple(splits.schema().names[:1]) if splits else None
-    return Feed(NO_SIDE, (), (), None, splits, columns, None, True)
+    columns = (created or splits.schema().names[0],) if splits else None
+    return Feed(NO_SIDE, (), (), None, splits, columns, None, True, created=created)
 
 
 def in_spark(source: Input) -> bool:
@@ -92,11 +94,11 @@ def in_spark(source: Input) -> bool:
     return any(isinstance(s, Transform) for s in source.steps)
 
 
-def _columns(operator: Operator, source: Input) -> tuple[str, ...]:
+def _columns(operator: Operator, source: Input, created: str | None) -> tuple[str, ...]:
     """The columns an input needs, when nothing but the operator looks at them."""
     fired = operator.descriptor.timed and not source.initial
     time = source.time or ("window_end" if fired else None)
-    wanted = [*source.key, time, source.flow, *operator.descriptor.columns(source.side)]
+    wanted = [*source.key, time, source.flow, created, *operator.descriptor.columns(source.side)]
     return tuple(dict.fromkeys(column for column in wanted if column is not None))
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as fl
@@ -23,12 +24,14 @@ from pyspark import TaskContext
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.ingest_runs import IngestRun, Shares
+from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.messages import Fragment
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.notes import Receipt, dead_letters_name
 from ferry.contract.places import Registration
 from ferry.contract.tickets import stage_ticket
+from ferry.kernels.ages import ages
 from ferry.kernels.schemas import fragment_schema
 from ferry.spark import flight
 from ferry.spark.flight import Connections
@@ -77,6 +80,8 @@ class Feed:
     """Records from which states begin have no event times, also where all others have."""
     flow: str | None = None
     """Column that says of which flow a record is."""
+    created: str | None = None
+    """Column that says when a record was created, of the feed that counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,9 @@ class IngestTask:
         """records read, before `maps` drop or add any"""
         self.malformed = 0
         self.dead_letters: list[str] = []
+        self._planned = run.planned
+        self._ages = np.zeros(BUCKET_MAX + 1, np.int64)
+        """Records by how old they were when the epoch was planned."""
         self.sender = _Sender(work, run, attempt, turn, connections)
 
     def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
@@ -160,6 +168,7 @@ class IngestTask:
             flush=self.flush,
             error=error,
             flows=self.flows,
+            ages={int(bucket): int(self._ages[bucket]) for bucket in np.flatnonzero(self._ages)},
         ).dump()
 
     def _take(self, one: pa.RecordBatch | Shares) -> None:
@@ -211,6 +220,8 @@ class IngestTask:
     def _add(self, name: str, feed: Feed, records: pa.RecordBatch, flow: str = "") -> None:
         if feed.counted:
             self.rows += records.num_rows
+            if feed.created is not None:
+                self._ages += ages(records.column(feed.created), self._planned)
         if feed.side == NO_SIDE:
             return
         batches = [records]

@@ -42,6 +42,8 @@ class Build:
     schema_after: Callable[[Frames, pa.Schema, str], pa.Schema]
     operators: list[Operator] = field(default_factory=list)
     late: list[LateOutput] = field(default_factory=list)
+    created: dict[str, str] = field(default_factory=dict)
+    """By source: the column that says when a record was created."""
 
 
 @dataclass(frozen=True, slots=True)

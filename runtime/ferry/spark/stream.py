@@ -134,6 +134,30 @@ class Stream:
         change = partial(replace, time=column, delay_ms=delay_ms, ahead_ms=ahead_ms, idle_ms=idle_ms, flow=flow)
         return self._each(change)
 
+    def created_at(self, column: str) -> Stream:
+        """`column` says when each record was created: how long it took from then to the sink is in the metrics.
+
+        Each record counts once, where its source is read first, and whatever becomes of it: its time ends when the sinks
+        have the rows of its epoch. It holds for the source, also where that is read elsewhere. A source may say so itself,
+        by an attribute `creation_time` that is the name of a column; Ferry's paced workloads do.
+
+        Parameters:
+            column: int64 milliseconds since 1970, or a timestamp, by the clock of whoever creates records: as that differs
+                from the driver's, latencies are wrong. Nulls are not counted.
+        Returns: the same records.
+        Raises: SpecRefused, if there is no such column, it holds no times, or the stream is not as its source gives it.
+        Example:
+            >>> clocked = bids.created_at("ts").event_time("ts", delay="3s")
+        """
+        for one in self._inputs:
+            if not isinstance(one.origin, str) or one.steps:
+                raise SpecRefused(f"created_at on {self._where()}: say it straight behind the source, before any step")
+        self._column(column, "created_at")
+        if not is_time(kind := self.input.schema.field(column).type):
+            raise SpecRefused(f"created_at: column {column!r} is {kind}; int64 milliseconds or a timestamp is needed")
+        self.build.created.update({str(one.origin): column for one in self._inputs})
+        return self
+
     def _refuse_fired(self, given: str) -> None:
         if any(isinstance(one.origin, int) for one in self._inputs):
             raise SpecRefused(

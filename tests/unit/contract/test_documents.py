@@ -12,6 +12,7 @@ import pytest
 
 from ferry.contract import documents
 from ferry.contract.documents import DriverAddress, Links, ReportedProblem, RunSettings, Status, TransportSettings
+from ferry.contract.latency import LatencyQuantiles
 from tests.unit.contract.released import v0_1_0
 
 RELEASED = Path(__file__).parent / "released"
@@ -19,6 +20,7 @@ RELEASED = Path(__file__).parent / "released"
 STATUS = Status(
     "j", 1, "idle", 5, None, (1, 1), [(["0.0"], ["1.0"])], True, 1, ["0.0"], [[1.0, 1.0]], 0, 0, 0, 0.0, 0.1, True, False,
     (ReportedProblem("SinkFailing", "no room", 12.5),), 2, Links(1, 2, "why"),
+    latency=LatencyQuantiles(10, 0.01, 0.02, 0.03, 0.04, 0.05),
 )  # fmt: skip
 
 

@@ -87,3 +87,12 @@ def test_a_receipt_reaches_the_driver_as_it_was() -> None:
 
 def test_the_files_of_dead_letters_are_named_after_the_attempt_of_their_task() -> None:
     assert dead_letters_name(Fragment(Step(4, 1), 2, 3, 77)) == "4-1-2-3-77"
+
+
+def test_ages_of_records_are_those_of_one_epoch_and_go_with_it() -> None:
+    receipt = Receipt(7, "0.0", 10, ages={300: 9, 20: 1})
+    assert Receipt.load(receipt.dump()) == receipt
+    notes = EpochNotes().next_epoch(0, "packed").add(0, [receipt, Receipt(8, ages={300: 5})], [])
+    notes = notes.next_operator(0).add(1, [Receipt(9, ages={7: 2})], [])
+    assert notes.ages == {7: 2, 20: 1, 300: 14} and EpochNotes.load(notes.dump()) == notes
+    assert notes.next_epoch(0, "packed").ages == {}

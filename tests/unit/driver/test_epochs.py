@@ -75,6 +75,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
     commits = SimpleNamespace(results=[SimpleNamespace(high=1234)])
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
     epochs.plan = Plan({}, (operator,), ())
+    epochs._checkpoint = SimpleNamespace(planned=lambda epoch: 1000 * epoch)
     assert epochs._receipts(StartIngest(Step(4, 0), 3, (), (), b""), None) == []
     (run,) = runs
     return run
@@ -82,6 +83,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
 
 def test_the_tasks_of_a_run_get_the_right_to_stage_its_fragments_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     run, root = run_of(monkeypatch, offsets_only()), Right.root("secret")
+    assert run.planned == 4000, "ages are as of then"
     ticket = stage_ticket(run.right, 9, "0.0", "life")
     assert Judge(root, "0.0", "life").fragment(ticket, time.time()) == Fragment(Step(4, 0), 2, 3, 9)
     assert root.seal not in (run.right.seal, ticket) and root.seal.hex().encode() not in ticket

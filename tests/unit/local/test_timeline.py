@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ferry.contract import documents, limits
-from ferry_operator.local.timeline import plot, timeline
+from ferry.contract.latency import LatencyHistogram, bucket_of
+from ferry_operator.local.timeline import plot, show, timeline
 
 T = 1_800_000_000.0
 
@@ -49,6 +50,24 @@ def test_totals() -> None:
     assert found.gap_median == pytest.approx(1.0)
     assert found.moves == () and found.recoveries == ()
     json.dumps(found.to_wire())
+
+
+def latency(t: float, counts: dict[float, int]) -> timeline.Record:
+    made = LatencyHistogram()
+    for seconds, count in counts.items():
+        made.add({bucket_of(seconds): count}, 0.0)
+    found = made.quantiles()
+    assert found is not None
+    return {"t": t, "kind": "latency", **found.to_wire(), "counts": sorted(made.counts.items())}
+
+
+def test_quantiles_of_a_run_are_of_all_its_records_and_not_of_its_lines() -> None:
+    assert timeline.summarize(STEADY).latency is None
+    found = timeline.summarize([*STEADY, latency(1, {0.01: 980}), latency(2, {5.0: 20})]).latency
+    assert found is not None and found.records == 1000
+    assert [round(value, 2) for value in (found.p50, found.p90)] == [0.01, 0.01]
+    assert all(abs(value - 5.0) < 0.1 for value in (found.p99, found.p999, found.max))
+    assert show.latency_text(found).startswith("p50 10 ms, p90 10 ms, p99 5.03 s, p999"), show.latency_text(found)
 
 
 def test_of_nothing() -> None:
@@ -187,6 +206,20 @@ def test_a_picture_is_drawn(tmp_path: Path, name: str, magic: bytes) -> None:
     moves = [groups(2.5, (0, "joined", "1.0")), groups(3.5, (0, "in-sync", "1.0"), (0, "switched", "1.0"))]
     plot.draw([*STEADY, *moves, action(5.1, "kill-worker=1"), action(6, "workers=4")], tmp_path / name, "counts")
     assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_a_picture_has_latencies_when_there_are_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    quantiles = plot._quantiles
+
+    def noted(axis: Any, latencies: Any, begin: float) -> None:
+        quantiles(axis, latencies, begin)
+        drawn.append(len(axis.lines))
+
+    monkeypatch.setattr(plot, "_quantiles", noted)
+    plot.draw(STEADY, tmp_path / "none.png", "counts")
+    plot.draw([*STEADY, latency(2, {0.0: 1}), latency(3, {1.0: 5})], tmp_path / "some.png", "counts")
+    assert drawn == [4]
 
 
 def test_a_picture_of_one_epoch_is_drawn(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import ferry
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import feeds_of
+from ferry.spark.graph import offsets_only
 from ferry.spark.ingest import timed
 from ferry.spark.pipeline import Build, Input
 from ferry.spark.splits import Splits
@@ -83,3 +84,26 @@ def test_a_task_reads_the_column_of_the_flow_and_no_time_of_an_initial_state(tmp
     assert feeds["bids"][0].flow == "partition" and not feeds["bids"][0].initial
     assert (feeds["old"][0].initial, feeds["old"][0].time, feeds["old"][0].flow) == (True, None, None)
     assert set(feeds["old"][0].columns or ()) == {*schema.names}, "not a column window_end"
+
+
+def test_when_records_were_created_is_read_where_they_are_counted(tmp_path: Path) -> None:
+    build = Build(lambda function, schema, where: schema)
+    stream = Stream(build, Input("bid", (), BID, None, 0))
+    stream.event_time("ts").key_by("auction").window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
+    mapped = stream.created_at("ts").map_batches(without_times)
+    mapped.key_by("auction").aggregate("b", emit=ferry.changes(), n=ferry.count())
+    plan = Plan({"bid": ferry.parquet_files(tmp_path, schema=BID)}, tuple(build.operators), (), (), build.created)
+    ((first,),) = feeds_of(build.operators[0], plan).values()
+    ((second,),) = feeds_of(build.operators[1], plan).values()
+    assert (first.created, first.counted, second.created, second.counted) == ("ts", True, None, False)
+    alone = Plan(plan.sources, (offsets_only(),), (), (), {"bid": "auction"})
+    ((counts,),) = feeds_of(offsets_only(), alone).values()
+    assert (counts.created, counts.columns, counts.counted) == ("auction", ("auction",), True)
+    unknown = Plan(plan.sources, tuple(build.operators), ())
+    ((feed,),) = feeds_of(build.operators[0], unknown).values()
+    assert feed.created is None
+    paced = NexmarkSplits(NexmarkGenerator(), "bid")
+    ((feed,),) = feeds_of(
+        build.operators[0], Plan({"bid": paced}, tuple(build.operators), (), (), {"bid": "x"})
+    ).values()
+    assert feed.columns is not None and set(feed.columns) == {"ts", "auction", "x"}, "also where nothing else needs it"

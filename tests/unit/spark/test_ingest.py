@@ -14,8 +14,10 @@ from pyspark import cloudpickle
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.ingest_runs import Deal, IngestRun
+from ferry.contract.latency import bucket_of
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Step
+from ferry.contract.notes import Receipt
 from ferry.contract.places import Registration
 from ferry.contract.tickets import Right, derived, stage_right
 from ferry.spark import ingest
@@ -27,7 +29,7 @@ from ferry.spark.splits import Flow
 HELPERS = tuple(Registration(i, "life", i, 1, f"grpc+tcp://{i}", 1) for i in ("0.0", "1.0", "1.1", "12.0"))
 
 RIGHT = stage_right(Right.root("a-secret-of-the-run"), Step(5, 0), 2, 3, 0.0)
-RUN = IngestRun(Step(5, 0), 2, 3, HELPERS, RIGHT, WATERMARK_NONE)
+RUN = IngestRun(Step(5, 0), 2, 3, HELPERS, RIGHT, WATERMARK_NONE, 1_800_000_000_000)
 
 
 def tried(turn: int, worker: int | None) -> list[str]:
@@ -139,6 +141,21 @@ def test_every_batch_of_a_table_that_a_function_returns_is_taken() -> None:
     batches = sent(one, lambda batch: pa.Table.from_batches([batch, batch]), lambda batch: batch)
     assert [t for b in batches for t in b["l_a"].to_pylist()] == ["1", "2", "1", "2"]
     assert sent(one, lambda batch: pa.Table.from_batches([], schema=batch.schema), lambda batch: batch) == []
+
+
+def test_ages_of_all_records_are_counted_where_the_source_is_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = task(None)
+    made.fragmenters, made.sender = {0: Fragmenter(made.work.descriptor)}, _Sent()  # type: ignore[assignment]
+    created = [RUN.planned - age for age in (0, 5, 5, 5, 70_000)]
+    records = pa.record_batch({"k": [1, 2, 3, 4, None], "t": [1, 2, 3, 4, 5], "created": created})
+    first = Feed(0, (lambda batch: batch.slice(0, 2),), ("k",), "t", None, None, created="created")
+    made._add("s", first, records)
+    made._add("s", replace(first, counted=False), records)
+    made._add("s", replace(first, side=ingest.NO_SIDE), records)
+    found = {int(bucket): int(made._ages[bucket]) for bucket in made._ages.nonzero()[0]}
+    assert found == {0: 2, bucket_of(0.005): 6, bucket_of(70.0): 2} and made.rows == 10
+    monkeypatch.setattr(made, "sender", SimpleNamespace(send=lambda batches: None, finish=lambda: None, helper="0.0"))
+    assert Receipt.load(made.run([])).ages == found
 
 
 class _Shops:

@@ -52,6 +52,22 @@ def test_an_aggregate_declares_its_operator_and_its_output(bids: Stream, build: 
     assert kept == ["int", "float", "int", "float", "int", "int"]
 
 
+def test_a_creation_time_is_said_of_a_source_before_any_step(bids: Stream, people: Stream, build: Build) -> None:
+    assert bids.created_at("ts") is bids and people.created_at("at") is people
+    assert build.created == {"bid": "ts", "person": "at"}
+    fired = bids.event_time("ts").key_by("auction").window(ferry.tumbling("1s")).aggregate("n", n=ferry.count())
+    for stream, column, why in (
+        (bids, "when", "no column 'when'"),
+        (bids, "channel", "column 'channel' is string"),
+        (bids.map_batches(lambda batch: batch), "ts", "straight behind the source"),
+        (fired, "window_end", "straight behind the source"),
+        (people.union(people.map_batches(lambda batch: batch)), "at", "straight behind the source"),
+    ):
+        with pytest.raises(SpecRefused, match=f"created_at.*{why}"):
+            stream.created_at(column)
+    assert build.created == {"bid": "ts", "person": "at"}
+
+
 def test_a_timeout_of_silent_flows_goes_with_the_input(bids: Stream, build: Build) -> None:
     assert bids.event_time("ts").input.idle_ms is None
     assert bids.event_time("ts", delay="3s", idle="30s").input.idle_ms == 30_000

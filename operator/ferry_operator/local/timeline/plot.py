@@ -39,21 +39,28 @@ def draw(records: Sequence[Record], file: Path, job: str) -> None:
     """Write the picture (PNG, SVG or PDF by the file's ending; PNG without one); needs at least one epoch.
 
     Three panels share the time since the first epoch began: the time between the ends of epochs, the time from the
-    begin of an epoch to the end of its sink, records per second. Shaded: moves; lines: failures and other actions.
+    begin of an epoch to the end of its sink, records per second; and a fourth, where sources say when records were
+    created: how long these took to the sinks, on a scale that is as fine for milliseconds as for seconds. Shaded: moves;
+    lines: failures and other actions.
     """
     epochs = timeline.epochs_of(records)
     assert epochs, "nothing to draw"
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11, 7.2), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(3, 1, sharex=True)
+        latencies = [r for r in records if r["kind"] == "latency"]
+        axes = figure.subplots(4 if latencies else 3, 1, sharex=True)
         begin = min(r["begin"] for r in epochs)
         summary = timeline.summarize(records)
         _panels(axes, epochs, begin)
+        if latencies:
+            _quantiles(axes[3], latencies, begin)
         last = max(r["end"] for r in epochs) - begin
         marks = _marks(records, begin, last)
         for axis in axes:
             _dress(axis, summary.moves, marks, begin)
+        if latencies:
+            axes[3].set_yscale("log")
         _labels(axes[0], marks, last)
         axes[-1].set_xlabel("seconds since the first epoch began")
         axes[-1].set_xlim(0, last * 1.01 or 1.0)
@@ -75,6 +82,16 @@ def _panels(axes: Any, epochs: Sequence[Record], begin: float) -> None:
         axis.stairs(values, [0.0, *times], color=color, alpha=0.13, fill=True, zorder=2)
         axis.set_ylabel(label)
     axes[2].yaxis.set_major_formatter(EngFormatter(sep=" "))
+
+
+def _quantiles(axis: Any, latencies: Sequence[Record], begin: float) -> None:
+    """What half of the records, nine of ten, 99 of 100 and all took at most, of each line of the timeline."""
+    times = [r["t"] - begin for r in latencies]
+    for name, color in (("max", "#b9c2ca"), ("p99", FAILURE), ("p90", MOVE), ("p50", LINE)):
+        # Nothing at all has no place on this scale.
+        axis.plot(times, [max(r[name], 1e-4) for r in latencies], color=color, linewidth=1.1, label=name, zorder=3)
+    axis.set_ylabel("record latency (s)")
+    axis.legend(frameon=False, fontsize=8, ncols=4, loc="upper left")
 
 
 def _dress(axis: Any, moves: Sequence[timeline.Move], marks: Sequence[tuple[float, str, bool]], begin: float) -> None:

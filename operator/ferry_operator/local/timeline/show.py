@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ferry.contract.documents import CheckpointStatus, Status
+from ferry.contract.latency import LatencyQuantiles
 from ferry_operator.local.timeline.timeline import Summary
 from ferry_operator.local.view import RunView
 
@@ -88,6 +89,7 @@ def progress_line(view: RunView) -> str:
         f"{status.rows_per_second:,.0f} rows/s",
         lag_text(status, view.settings.events, time.time()),
         f"watermark {watermark_text(status.watermark)}",
+        f"p99 {_seconds(status.latency.p99)}" if status.latency is not None else "",
         workers,
     ]
     learning = sum(len(learners) for _, learners in status.groups)
@@ -159,6 +161,8 @@ def summary_table(summary: Summary, job: str) -> Table:
         f"median {_seconds(summary.epoch_median)}, p90 {_seconds(summary.epoch_p90)}, "
         f"p99 {_seconds(summary.epoch_p99)}, longest {_seconds(summary.epoch_max)}",
     )
+    if summary.latency is not None:
+        table.add_row("record latency", latency_text(summary.latency))
     for move in summary.moves:
         pause = f"pause {_seconds(move.pause)}" if move.pause is not None else "no epoch meanwhile"
         table.add_row(
@@ -173,6 +177,12 @@ def summary_table(summary: Summary, job: str) -> Table:
     for text in summary.degraded:
         table.add_row("degraded", text)
     return table
+
+
+def latency_text(one: LatencyQuantiles) -> str:
+    """Quantiles of the time from records' creation to the sinks."""
+    words = [f"{name} {_seconds(getattr(one, name))}" for name in ("p50", "p90", "p99", "p999", "max")]
+    return f"{', '.join(words)} ({one.records:,} records)"
 
 
 def _seconds(value: float) -> str:
@@ -192,6 +202,8 @@ def job_table(document: Record) -> Table:
         table.add_row(
             "speed", "  ".join(x for x in (speed, lag_text(status, document.get("events"), time.time())) if x)
         )
+        if status.latency is not None:
+            table.add_row("record latency", latency_text(status.latency))
         table.add_row("watermark", watermark_text(status.watermark))
         table.add_row("rows", f"{status.rows:,}, late {status.late:,}, malformed {status.malformed:,}")
         table.add_row("state", _state_text(status))

@@ -3,7 +3,7 @@
 The numbers are pure functions of the records; only `read` and `TimelineTail` touch the file. Times are seconds since 1970,
 lengths are seconds. A *gap* is the time between the ends of two epochs that follow each other: what a reader of the
 output has to wait for. The *pause* of a move is the longest gap while it was under way. (Megaphone, section 5, measures
-the latency of single records, offered at a fixed rate: a longer epoch makes no backlog here, so the two do not compare.)
+the latency of single records, offered at a fixed rate: that is `latency` here, where sources say when theirs were made.)
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ferry.contract.documents import TIMELINE_BEFORE
+from ferry.contract.latency import LatencyHistogram, LatencyQuantiles
 
 Record = dict[str, Any]
 
@@ -138,6 +139,8 @@ class Summary:
     moves: tuple[Move, ...]
     recoveries: tuple[Recovery, ...]
     degraded: tuple[str, ...]
+    latency: LatencyQuantiles | None = None
+    """of records, from their creation to the sinks; None: no source says when they were created"""
 
     def to_wire(self) -> Record:
         """Plain values."""
@@ -173,7 +176,17 @@ def summarize(records: Sequence[Record]) -> Summary:
         moves=tuple(moves_of(records)),
         recoveries=tuple(recoveries_of(records)),
         degraded=tuple(str(r.get("text", "")) for r in records if r["kind"] == "degraded"),
+        latency=latency_of(records),
     )
+
+
+def latency_of(records: Sequence[Record]) -> LatencyQuantiles | None:
+    """Of all records of these lines together: quantiles of several lines cannot be added, counts can."""
+    made = LatencyHistogram()
+    for record in records:
+        if record["kind"] == "latency":
+            made.merge(dict(record["counts"]))
+    return made.quantiles()
 
 
 def percentile(values: Sequence[float], share: float) -> float:
