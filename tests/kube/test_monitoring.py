@@ -77,7 +77,9 @@ def story(ferry: Installation, lab: Lab) -> Iterator[Story]:
     # Copies take some epochs, so that it is seen how far behind they are.
     slowly = {"bandwidth": "256Ki"}
     kept = {"checkpoint": {"location": f"{MOUNT}/checkpoints", "every": "2s"}}
-    job = ferry.start(ferry.job("seen", events=50_000_000, epoch=PACE, handover=slowly, state=kept))
+    # By the clock, so that there are latencies; slower than epochs could be, so that no backlog stays.
+    paced = {"module": "ferry.workloads.jobs.nbq5", "args": {"seed": 7, "rate": 1000.0, "pace": 15_000}}
+    job = ferry.start(ferry.job("seen", events=50_000_000, epoch=PACE, handover=slowly, state=kept, pipeline=paced))
     try:
         with Prometheus(lab, ferry.kubectl, monitors(ferry), CHART / "alerts.yaml", directory) as prometheus:
             job.until_workers(2, 240.0)

@@ -6,10 +6,12 @@ import dataclasses
 import difflib
 from typing import Any, TypeVar
 
-from ferry import SpecRefused
+from ferry import SpecRefused, workloads
+from ferry.workloads.ranges import ArrivalSplits
 
 QUERY = (
-    "scale", "window_ms", "slide_ms", "gap_ms", "min_ms", "delay_ms", "late_ms", "parallelism", "switch_seq",
+    "scale", "window_ms", "slide_ms", "gap_ms", "min_ms", "delay_ms", "late_ms", "parallelism", "switch_seq", "pace",
+    "profile",
 )  # fmt: skip
 
 G = TypeVar("G")
@@ -27,7 +29,16 @@ def generator(kind: type[G], args: dict[str, Any]) -> G:
     own = {n: args[n] for n in names if n in args and n not in QUERY}
     if "late_ms" in args:
         own["delay_ms"] = args["late_ms"]
+    if "pace" in args and "rate" in names:
+        own.setdefault("rate", args["pace"])  # Event time passes as the clock does.
     return kind(**own)
+
+
+def paced(source: ArrivalSplits, args: dict[str, Any]) -> Any:
+    """The stream as fast as the job takes it; following the clock where `pace` (records/s) or a `profile` is given."""
+    if "pace" not in args and "profile" not in args:
+        return source
+    return workloads.paced(source, args.get("pace"), args.get("profile", ()))
 
 
 def duration(args: dict[str, Any], name: str, default_ms: int) -> int:

@@ -17,7 +17,7 @@ from ferry.workloads.ysb import YsbGenerator, YsbSplits
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The events of YSB."""
-    return {"ysb": YsbSplits(arguments.generator(YsbGenerator, args))}
+    return {"ysb": arguments.paced(YsbSplits(arguments.generator(YsbGenerator, args)), args)}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
