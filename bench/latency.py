@@ -1,0 +1,116 @@
+"""`make bench-latency`: how long records take from their creation to the sink, when they come at their own pace.
+
+Ferry with continuous epochs and with micro-batches, and vanilla Spark with micro-batches, read the same paced stream one
+after the other. What a system cannot take in time waits, and its waiting counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.parts.latency import ferry_case, report, spark_case
+from bench.parts.latency.case import QUERIES, Measured
+from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
+from bench.shared.results import Results
+
+METHOD = """\
+Open loop: arrival i of the generator is created at begin + i / rate, and positions of the source follow the clock, \
+whatever epochs do. Latency of a record: from its creation (whole milliseconds, rounded down) to the moment when the \
+sinks have what its epoch brought. Ferry counts it itself (histograms with 1 % buckets, lines of its timeline); of \
+Spark it follows from the offsets of each batch and the time of its commit file. {cores} cores for each system, 2 \
+workers and 1 replica of Ferry, one process of Spark (local mode, RocksDB with changelog checkpointing, as many \
+shuffle partitions as cores, batches as fast as they come, noop sink; its source is a Python data source that makes \
+Arrow batches). The first {warm:g} s after the first epoch are not counted: JVM and compiled kernels warm up. Rates \
+are arrivals of all streams of the generator: of NEXMark, 92 % are bids. The generator takes processor time of the \
+tasks, in both systems."""
+
+SYSTEMS = ("continuous", "micro-batch", "spark")
+
+
+class Latency:
+    """All cases of one call."""
+
+    def __init__(self, arguments: argparse.Namespace, work: Path, console: Console) -> None:
+        a = self.a = arguments
+        self.work, self.console = work, console
+        self.found: list[Measured] = []
+        self.results = Results("latency", METHOD.format(cores=a.cores, warm=a.warm))
+
+    def run(self) -> None:
+        """Every query at every rate, the systems in turns."""
+        for query in self.a.queries:
+            for rate in self.a.rates:
+                for system in self.a.systems:
+                    self._one(query, rate, system)
+
+    def _one(self, query: str, rate: int, system: str) -> None:
+        measure: Callable[[], Measured] = partial(ferry_case.measure, self, query, rate, system)
+        if system == "spark":
+            measure = partial(spark_case.measure, self, query, rate)
+        with self.console.status(f"{query} at {rate:,}/s: {system}"):
+            try:
+                one = measure()
+            except RunFailed as failed:
+                self.console.print(f"failed: {query} at {rate:,}/s: {system}: {failed}", style="red", markup=False)
+                self.results.add(system, query, "failed", str(failed)[:500], "text", query=query, rate=rate)
+                return
+        if not one.steps:
+            self.results.add(system, query, "failed", "nothing after the warm-up", "text", query=query, rate=rate)
+            return
+        self.found.append(one)
+        report.add(self.results, one, minutes=self.a.minutes, disturb=" ".join(self.a.disturb))
+        whole = one.whole()
+        numbers = ", ".join(f"{name} {whole.quantile(share) * 1000:,.1f}" for name, share in report.QUANTILES.items())
+        self.console.print(f"  {query} {rate:,}/s  {one.system}: {numbers} ms ({whole.records:,} records)")
+
+
+def main() -> int:
+    """Parse arguments and measure."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    p.add_argument("--json", type=Path, default=RESULTS / "latency.json", help="records; pictures are put beside it")
+    p.add_argument("--queries", nargs="+", default=list(QUERIES), choices=list(QUERIES))
+    p.add_argument("--rates", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="arrivals a second")
+    p.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
+    p.add_argument("--minutes", type=float, default=1.0, help="that are measured, of each case")
+    p.add_argument("--warm", type=float, default=10.0, help="seconds before, that are not")
+    p.add_argument("--interval", default="10ms", help="of Ferry's epochs, at least")
+    p.add_argument("--cores", type=int, default=2)
+    p.add_argument("--vnodes", type=int, default=16, help="virtual nodes of Ferry's jobs")
+    p.add_argument(
+        "--disturb",
+        nargs="*",
+        default=[],
+        choices=list(ferry_case.DISTURBANCES),
+        help="what is done to Ferry, each minute",
+    )
+    p.add_argument("--keep", type=Path, default=None, help="a folder for the timelines of Ferry's runs")
+    p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
+    a = p.parse_args()
+    if a.quick:
+        a.queries, a.rates, a.minutes, a.warm = a.queries[:1], [2_000], 0.1, 2.0
+    console = Console(highlight=False)
+    bench: Latency | None = None
+    try:
+        with work_directory("latency") as work:
+            bench = Latency(a, work, console)
+            bench.run()
+    except KeyboardInterrupt:
+        console.print("interrupted")
+    if bench is None or not bench.found:
+        return 1
+    bench.results.write(a.json)
+    report.table(console, bench.found)
+    for file in report.pictures(a.json, bench.found):
+        console.print(f"picture: {file}")
+    console.print(f"records: {a.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

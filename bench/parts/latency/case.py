@@ -1,0 +1,63 @@
+"""What all sides of the latency benchmark share: queries, what is asked of a case, and what it has measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from ferry.contract.latency import LatencyHistogram
+
+QUERIES: dict[str, dict[str, Any]] = {
+    "nbq5": {},
+    "ysb": {"campaigns": 100, "ads_per_campaign": 10},
+    "q11": {},
+}
+"""Arguments of the jobs of `ferry.workloads.jobs`: windows are the papers', and event time passes as the clock does."""
+
+Step = tuple[float, LatencyHistogram]
+"""When the sinks had some records (seconds since 1970), and how long these took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One case of one system."""
+
+    system: str
+    query: str
+    rate: int
+    steps: Sequence[Step]
+    """in order, without those of the warm-up"""
+    marks: Sequence[tuple[float, str]] = field(default_factory=tuple)
+    """(seconds since 1970, what was done to it)"""
+
+    @property
+    def begin(self) -> float:
+        """Of the first step."""
+        return self.steps[0][0]
+
+    def whole(self) -> LatencyHistogram:
+        """Of all its records."""
+        made = LatencyHistogram()
+        for _, one in self.steps:
+            made.merge(one.counts)
+        return made
+
+    def seconds(self) -> list[tuple[int, LatencyHistogram]]:
+        """By the second since the first step."""
+        made: dict[int, LatencyHistogram] = {}
+        for t, one in self.steps:
+            made.setdefault(int(t - self.begin), LatencyHistogram()).merge(one.counts)
+        return sorted(made.items())
+
+
+class Bench(Protocol):
+    """One call of the benchmark, as a case sees it."""
+
+    a: argparse.Namespace
+    work: Path
+    console: Console

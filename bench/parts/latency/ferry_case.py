@@ -1,0 +1,75 @@
+"""Ferry's side of the latency benchmark: a paced job runs for some minutes, and what is asked for is done to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.parts.latency.case import QUERIES, Bench, Measured
+from bench.shared.ferry_job import FerryJob, Record, job_document
+from ferry.contract.latency import LatencyHistogram
+
+DISTURBANCES = {"move": 0.25, "worker": 0.5, "driver": 0.75}
+"""What is done in each minute, and at which part of it."""
+
+BACK_AND_FORTH = (3, 2)
+"""Workers after moves, in turns."""
+
+
+def measure(bench: Bench, query: str, rate: int, mode: str) -> Measured:
+    """Run it; `mode` of epochs."""
+    a = bench.a
+    job = job_document(
+        f"latency-{query}", {"module": f"ferry.workloads.jobs.{query}", "args": {**QUERIES[query], "pace": rate}},
+        workers=2, cores=a.cores, state={"virtualNodes": a.vnodes, "replicas": 1},
+        epoch={"mode": mode, "interval": a.interval, "maxRows": max(rate, 10_000) * 2},
+    )  # fmt: skip
+    with FerryJob(job, bench.work / "ferry") as run:
+        run.wait_for(lambda: bool(latencies(run.records)), "the first latencies")
+        begin = latencies(run.records)[0]["t"] + a.warm
+        done = watch(run, begin, a.minutes * 60, plan(run, a.minutes, a.disturb))
+        run.poll()
+        keep(run.directory / "timeline.jsonl", a.keep, f"{query}-{rate}-{mode}")
+    found = [r for r in latencies(run.records) if begin <= r["t"] <= begin + a.minutes * 60]
+    steps = [(r["t"], LatencyHistogram(dict(r["counts"]))) for r in found]
+    return Measured(f"Ferry, {mode}", query, rate, steps, done)
+
+
+def latencies(records: list[Record]) -> list[Record]:
+    """Lines of the timeline that tell of records."""
+    return [r for r in records if r["kind"] == "latency"]
+
+
+def plan(run: FerryJob, minutes: float, disturb: list[str]) -> list[tuple[float, str, Callable[[], None]]]:
+    """(seconds, what, how) of all that is done."""
+    acts: list[tuple[float, str, Callable[[], None]]] = []
+    for minute in range(max(int(minutes), 1) if disturb else 0):
+        for what in disturb:
+            at = (minute + DISTURBANCES[what]) * min(minutes, 1.0) * 60
+            if what == "move":
+                workers = BACK_AND_FORTH[minute % 2]
+                acts.append((at, f"move to {workers}", lambda workers=workers: run.scale(workers)))  # type: ignore[misc]
+            else:
+                acts.append((at, f"kill {what}", lambda what=what: run.kill("1" if what == "worker" else what)))  # type: ignore[misc]
+    return sorted(acts, key=lambda act: act[0])
+
+
+def watch(
+    run: FerryJob, begin: float, seconds: float, acts: list[tuple[float, str, Callable[[], None]]]
+) -> list[tuple[float, str]]:
+    """Until the time is over; what was done, and when."""
+    done: list[tuple[float, str]] = []
+    for at, what, act in [*acts, (seconds, "", None)]:
+        run.wait_for(lambda at=at: time.time() >= begin + at, f"second {at:g}", seconds + 120)  # type: ignore[misc]
+        if act is not None:
+            done.append((time.time(), what))
+            act()
+    return done
+
+
+def keep(timeline: Path, folder: Path | None, name: str) -> None:
+    """Copy the timeline of a run to where somebody asked for it."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.jsonl").write_bytes(timeline.read_bytes())

@@ -1,0 +1,66 @@
+"""The pure parts of `bench/latency.py`: what a checkpoint of Spark says of latencies, and how cases are told."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from bench.parts.latency import ferry_case, report, spark_case
+from bench.parts.latency.case import Measured
+from bench.shared.results import Results
+from ferry.contract.latency import LatencyHistogram, bucket_of
+
+BEGIN = 1_800_000_000.0
+
+
+def histogram(seconds: float, count: int) -> LatencyHistogram:
+    return LatencyHistogram({bucket_of(seconds): count})
+
+
+def test_latencies_of_spark_follow_from_offsets_and_commit_files(tmp_path: Path) -> None:
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    for batch, (read, end) in enumerate([(100, 0.2), (100, 0.3), (1000, 1.5)]):
+        offset = json.dumps({"since": int(BEGIN * 1e6), "read": read})
+        (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}")
+        commit = tmp_path / "commits" / str(batch)
+        commit.write_text("v1\n{}")
+        os.utime(commit, (BEGIN + end, BEGIN + end))
+    (tmp_path / "offsets" / "3").write_text("v1\n{}\n{}")
+    first, none, last = spark_case.steps_of(tmp_path, 1000)
+    assert [one[1].records for one in (first, none, last)] == [100, 0, 900]
+    # Records 0 to 99 were created within 0.1 s, the others within 0.9 s.
+    for (_, found), greatest, least in ((first, 0.2, 0.101), (last, 1.4, 0.501)):
+        assert math.isclose(found.quantile(1.0), greatest, rel_tol=0.01)
+        assert math.isclose(found.quantile(1e-9), least, rel_tol=0.01)
+
+
+def test_what_is_done_to_a_job_is_spread_over_each_minute() -> None:
+    done: list[Any] = []
+    run: Any = SimpleNamespace(scale=done.append, kill=done.append)
+    acts = ferry_case.plan(run, 2, ["driver", "move", "worker"])
+    assert [(at, what) for at, what, _ in acts] == [
+        (15, "move to 3"), (30, "kill worker"), (45, "kill driver"), (75, "move to 2"), (90, "kill worker"), (105, "kill driver"),
+    ]  # fmt: skip
+    for _, _, act in acts:
+        act()
+    assert done == [3, "1", "driver", 2, "1", "driver"]
+    assert ferry_case.plan(run, 5, []) == [] and [at for at, *_ in ferry_case.plan(run, 0.1, ["worker"])] == [3]
+
+
+def test_cases_are_told_whole_and_by_the_second(tmp_path: Path) -> None:
+    steps = [(BEGIN + n / 4, histogram(0.01 if n < 8 else 1.0, 10)) for n in range(12)]
+    one = Measured("Ferry, continuous", "nbq5", 1000, steps, [(BEGIN + 2, "kill worker")])
+    assert one.whole().records == 120 and [(s, h.records) for s, h in one.seconds()] == [(0, 40), (1, 40), (2, 40)]
+    results = Results("latency", "method")
+    report.add(results, one, minutes=1)
+    assert results.values(metric="records") == [120]
+    (p50,), (p99,) = results.values(metric="p50"), results.values(metric="p99")
+    assert math.isclose(p50, 0.01, rel_tol=0.01) and math.isclose(p99, 1.0, rel_tol=0.01)
+    assert [round(v, 1) for v in results.values(metric="p50 of a second")] == [0.0, 0.0, 1.0]
+    (file,) = report.pictures(tmp_path / "latency.json", [one, Measured("Spark, micro-batch", "nbq5", 1000, steps[:5])])
+    assert file.name == "latency-nbq5-1000.png" and file.read_bytes().startswith(b"\x89PNG")
