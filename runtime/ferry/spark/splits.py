@@ -68,7 +68,8 @@ class Splits(Protocol):
 
     Reading the same split again gives the same records in the same order, in any process. One that makes up its event times
     says so by an attribute `own_clock` that is true: they are not compared with the worker's clock. Sources whose attributes
-    `counted_with` are equal count each other's rows, and so get one share of an epoch's rows together.
+    `counted_with` are equal count each other's rows, and so get one share of an epoch's rows together. One whose records say
+    when they were created names that column by an attribute `creation_time`, as `Stream.created_at` does.
 
     Example:
         >>> import pyarrow as pa

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import ferry
-from ferry.spark.compile import Plan
+from ferry.contract.errors import SpecRefused
+from ferry.spark.compile import Plan, _refuse_uncreated
 from ferry.spark.feeds import feeds_of
 from ferry.spark.graph import offsets_only
 from ferry.spark.ingest import timed
@@ -107,3 +109,15 @@ def test_when_records_were_created_is_read_where_they_are_counted(tmp_path: Path
         build.operators[0], Plan({"bid": paced}, tuple(build.operators), (), (), {"bid": "x"})
     ).values()
     assert feed.columns is not None and set(feed.columns) == {"ts", "auction", "x"}, "also where nothing else needs it"
+
+
+def test_what_leaves_out_when_records_were_created_is_refused() -> None:
+    build = Build(lambda function, schema, where: schema)
+    stream = Stream(build, Input("bid", (), BID, None, 0)).created_at("ts")
+    kept = stream.transform(lambda frame: frame)
+    lost = replace(kept, input=replace(kept.input, schema=BID.remove(0)))
+    for one in (stream.map_batches(without_times), kept, lost):
+        one.key_by("auction").aggregate(f"n{len(build.operators)}", emit=ferry.changes(), n=ferry.count())
+    _refuse_uncreated(build.created, build.operators[:2])
+    with pytest.raises(SpecRefused, match="transform on source 'bid' leaves out 'ts'"):
+        _refuse_uncreated(build.created, build.operators)
