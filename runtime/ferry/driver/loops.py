@@ -39,7 +39,7 @@ FAILURES_MAX = 8
 """A share that fails so often with what it holds fails the epoch's driver, as a task of Spark does."""
 
 ATTACH_SECONDS = 10.0
-"""An ingest run waits so long for the first loop to come."""
+"""An ingest run waits so long for the first loop to come, once there is an executor."""
 
 
 @dataclass(eq=False, slots=True)
@@ -115,7 +115,8 @@ class Loops:
                         return [Receipt(error="loops were given up with what they were dealt")]
                     if len(self._failures) >= FAILURES_MAX:
                         raise RuntimeError(self._failures[-1])
-                    since = since if self._waiting else time.monotonic()
+                    # As a job of Spark's, it waits for executors for as long as there are none.
+                    since = since if self._waiting and self._wanted() else time.monotonic()
                     if time.monotonic() - since > ATTACH_SECONDS:
                         return [Receipt(error=f"no task of Spark has asked for its share within {ATTACH_SECONDS:g} s")]
                 return self._receipts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -190,11 +191,24 @@ def test_loops_come_and_go_as_task_slots_do(rig: Rig) -> None:
 
 def test_without_loops_a_run_is_to_be_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.await_loops(2)
+    monkeypatch.setattr(driver_loops, "ATTACH_SECONDS", 0.2)
+    monkeypatch.setattr(rig.loops, "_hand_out", lambda: None)
+    (receipt,) = rig.loops.ingest(run(1), [[("a", "1")]])
+    assert "no task of Spark has asked" in str(receipt.error)
+
+
+def test_without_executors_a_run_waits_for_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a job of Spark's does: nothing is wrong while workers still start."""
+    rig.await_loops(2)
     rig.wanted = 0
     rig.await_loops(0)
     monkeypatch.setattr(driver_loops, "ATTACH_SECONDS", 0.2)
-    (receipt,) = rig.loops.ingest(run(1), [[("a", "1")]])
-    assert "no task of Spark has asked" in str(receipt.error)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(rig.loops.ingest, run(1), [[("a", "7")]])
+        time.sleep(2 * driver_loops.LOOK_SECONDS)
+        assert not asked.done()
+        rig.wanted = 1
+        assert [receipt.rows for receipt in asked.result(20)] == [7]
 
 
 @pytest.mark.parametrize(
