@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 HERE = Path(__file__).resolve().parent
 
-EXTRAS = {"operator": ("operator", "kube"), "runtime": ("runtime",)}
+EXTRAS = {"operator": ("operator", "kube"), "runtime": ("runtime", "kafka")}
 """Of pyproject.toml, by image."""
 
 IMAGE = {"python_full_version": "3.11.2", "python_version": "3.11", "extra": ""}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ferry.reading.state import read_state
     from ferry.reading.writing import write_state
     from ferry.spark.files import json_files, parquet_files
+    from ferry.spark.kafka import kafka
+    from ferry.spark.kafka_sink import kafka_sink
     from ferry.spark.sinks import Sink, console, foreach_epoch, parquet
     from ferry.spark.splits import Flow, FlowSplits, Malformed, Splits
     from ferry.spark.stream import Stream
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
         "console",
         "foreach_epoch",
         "json_files",
+        "kafka",
+        "kafka_sink",
         "parquet",
         "parquet_files",
         "read_state",
@@ -74,6 +78,8 @@ _HOMES = {
     "ferry.reading.state": ("read_state",),
     "ferry.reading.writing": ("write_state",),
     "ferry.spark.files": ("json_files", "parquet_files"),
+    "ferry.spark.kafka": ("kafka",),
+    "ferry.spark.kafka_sink": ("kafka_sink",),
     "ferry.spark.sinks": ("Sink", "console", "foreach_epoch", "parquet"),
     "ferry.spark.splits": ("Flow", "FlowSplits", "Malformed", "Splits"),
     "ferry.spark.stream": ("Stream",),

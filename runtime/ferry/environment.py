@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ferry.contract import ports
 from ferry.contract import variables as names
@@ -133,6 +135,28 @@ def forget(*variables: str) -> None:
     """What this process will start need not know these."""
     for name in variables:
         os.environ.pop(name, None)
+
+
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""A variable of the user's, in what must not be written down."""
+
+
+def is_reference(value: object) -> bool:
+    """Whether a value is the name of a variable, and nothing else."""
+    return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
+
+
+def filled(value: Any) -> Any:
+    """A text with the variables that it names put in; anything else as it is. Raises SpecRefused when one is not set."""
+    if not isinstance(value, str):
+        return value
+
+    def variable(found: re.Match[str]) -> str:
+        if found[1] not in os.environ:
+            raise SpecRefused(f"{found[0]}: this variable is not set in the environment of the driver, or of a worker")
+        return os.environ[found[1]]
+
+    return REFERENCE.sub(variable, value)
 
 
 def _port(given: Mapping[str, str], name: str) -> int:

@@ -83,3 +83,6 @@ NO_TRANSPORT = "no transport: "
 
 OVERFLOW = "integer overflow: "
 """What the text of a SpecRefused begins with that a reader of fired rows gets: reading them again would not help."""
+
+RECORDS_LOST = "records lost: "
+"""What the text of a SpecRefused begins with that a task gets whose records the source has no more: nor would that."""

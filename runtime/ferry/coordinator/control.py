@@ -9,12 +9,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Protocol
 
 import prometheus_client as prom
 from fastapi import Body, FastAPI, HTTPException, Response
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, StringConstraints
 
 from ferry.contract import limits
@@ -170,7 +172,22 @@ def collect(loop: Loop, metrics: DriverMetrics) -> prom.CollectorRegistry:
 
     registry.register(StateCollector(lambda: machine.table, loads))
     registry.register(metrics.latency)
+    registry.register(LagCollector(metrics))
     return registry
+
+
+class LagCollector(Collector):
+    """What waits in the sources that know it."""
+
+    def __init__(self, metrics: DriverMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """One gauge a source."""
+        family = GaugeMetricFamily("ferry_source_lag_records", "Records that wait to be read", labels=["source"])
+        for source, many in self._metrics.lags.items():
+            family.add_metric([source], many)
+        yield family
 
 
 def replicas_missing(machine: Coordinator) -> int:

@@ -111,6 +111,8 @@ class DriverMetrics:
         self.epoch_mode = ""
         """How epochs are run; empty: not known yet."""
         self.latency = RecordLatency(directory)
+        self.lags: dict[str, int] = {}
+        """Records that wait to be read, by source; of those that know."""
         self.recent: deque[EpochRecord] = deque(maxlen=64)
         self._lock = threading.Lock()
 

@@ -32,12 +32,13 @@ from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
 from ferry.driver.loops import Loops
 from ferry.driver.orders import Halted, Stopped, next_order
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
 from ferry.driver.stages import StageHook
 from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry, JournalStore, RedisJournal
-from ferry.spark import compile
+from ferry.spark import compile, sinks
 from ferry.spark.feeds import why_planned, works_of
 from ferry.spark.ingest import IngestWork
 from ferry.spark.source import SLOTS, TICKS, Batch, QueryBatch, SplitsReader, slots, splits_source
@@ -89,6 +90,7 @@ class Job:
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
+        sinks.identify(plan.sinks, self.settings.job)
         announcer.settle([o.descriptor for o in plan.operators])
         metrics = DriverMetrics(self.settings.job, self.settings.directory)
         if weakness := journal.weakness():
@@ -149,7 +151,7 @@ class Job:
             MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
         if self._surroundings.standalone:
             announcer.started(loop.machine, url)
-        query = self._query(spark, plan)  # May take seconds, during which the members answer.
+        query = self._query(spark, plan, loop, metrics)  # May take seconds, during which the members answer.
         ready = self._await_ready(loop)
         if keeper is None:
             restoring.over()
@@ -265,7 +267,9 @@ class Job:
         metrics.resume(committed - again, notes, late, again)
         return committed, notes.flush and not again
 
-    def _query(self, spark: SparkSession, plan: compile.Plan) -> Callable[[Run], Query]:
+    def _query(
+        self, spark: SparkSession, plan: compile.Plan, loop: Loop, metrics: DriverMetrics
+    ) -> Callable[[Run], Query]:
         """The query that will run epochs: the driver's own, or a streaming query where Spark has sources of its own."""
         splits = {n: s for n, s in plan.sources.items() if isinstance(s, Splits)}
         frames = {n: s for n, s in plan.sources.items() if isinstance(s, DataFrame)}
@@ -274,7 +278,14 @@ class Job:
         if not frames:
             first = dict.fromkeys(plan.first, rows)
             reader = SplitsReader(splits, rows, cores, settings.path, True, first, lambda: self._ticks)
-            return lambda run: OwnQuery(spark, reader, self._checkpoint, interval / 1000, run).start()
+            patience = ReportedPatience(loop, metrics, "SourceFailing", QUIET_SECONDS)
+
+            def own(run: Run) -> OwnQuery:
+                return OwnQuery(
+                    spark, reader, self._checkpoint, interval / 1000, run, patience, metrics.lags.update
+                ).start()
+
+            return own
         # Spark's own sources do not wait for what has to be read first: it is in the first epoch then.
         spark.dataSource.register(splits_source(splits, rows, cores, settings.path, dict.fromkeys(plan.first, WHOLE)))
         raw = spark.readStream.format("ferry").load()

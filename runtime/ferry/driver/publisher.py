@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import OVERFLOW, Fault, FerryError, SpecRefused
+from ferry.contract.errors import OVERFLOW, RECORDS_LOST, Fault, FerryError, SpecRefused
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
@@ -70,7 +70,9 @@ def is_final(error: Exception) -> bool:
 
 def refuse_final(error: Exception | str) -> None:
     """Raise SpecRefused when rows cannot be read, or made, for what they hold: no other reader or task would help."""
-    found = re.search(rf"{OVERFLOW}.*?(?=\. Detail: |\n|$)", str(error))  # Flight adds where it was raised.
+    found = re.search(
+        rf"(?:{OVERFLOW}|{RECORDS_LOST}).*?(?=\. Detail: |\n|$)", str(error)
+    )  # Flight adds where it was raised.
     if found is not None:
         raise SpecRefused(found[0])
 

@@ -12,14 +12,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
+from ferry.contract.errors import Unreachable
 from ferry.driver.checkpoint import Checkpoint
+from ferry.driver.patience import ReportedPatience
 from ferry.spark.source import Batch, SplitsReader
 
 log = logging.getLogger("ferry.driver")
+
+T = TypeVar("T")
 
 LOOK_SECONDS, LOOK_SECONDS_MAX = 0.002, 0.05
 """Between two looks for new records; longer and longer while there are none, or the interval of epochs."""
@@ -35,12 +39,17 @@ class OwnQuery:
         checkpoint: Checkpoint,
         interval_seconds: float,
         run: Callable[[Batch, int], None],
+        patience: ReportedPatience | None = None,
+        tell_lags: Callable[[dict[str, int]], None] = lambda lags: None,
     ) -> None:
+        """`patience`: for sources that cannot be reached; None: the first one that cannot ends the query."""
         self._spark = spark
         self._reader = reader
         self._checkpoint = checkpoint
         self._interval = interval_seconds
         self._run = run
+        self._patience = patience
+        self._tell_lags = tell_lags
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
@@ -63,8 +72,8 @@ class OwnQuery:
             epoch, ended = self._checkpoint.begun()
             if epoch >= 0 and not ended:
                 begin = self._checkpoint.offset(epoch - 1) if epoch else None
-                self._one(epoch, begin or self._reader.initialOffset(), self._checkpoint.offset(epoch))
-            offset = self._checkpoint.offset(epoch) if epoch >= 0 else self._reader.initialOffset()
+                self._one(epoch, begin or self._initial(), self._checkpoint.offset(epoch))
+            offset = self._checkpoint.offset(epoch) if epoch >= 0 else self._initial()
             due = 0.0
             while True:
                 epoch, later = epoch + 1, self._later(offset, due)
@@ -76,18 +85,36 @@ class OwnQuery:
             self._failed = error
             log.info("the query ends: %s: %s", type(error).__name__, error)
 
+    def _initial(self) -> Any:
+        return self._asked(self._reader.initialOffset)
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """What the sources answer, as soon as they can be reached."""
+        while True:
+            try:
+                answer = ask()
+            except Unreachable as error:
+                if self._patience is None:
+                    raise
+                self._patience.failed(f"source: {error}")
+                continue
+            if self._patience is not None:
+                self._patience.succeeded()
+            return answer
+
     def _later(self, offset: Any, due: float) -> Any:
         """The next offset, when it is time for an epoch and there is something for it."""
         wait = LOOK_SECONDS
         while True:
             time.sleep(max(due - time.monotonic(), 0.0))
-            later = self._reader.latestOffset(offset, None)
+            later = self._asked(lambda: self._reader.latestOffset(offset, None))
+            self._tell_lags(self._reader.lags(offset))
             if later != offset:
                 return json.loads(json.dumps(later))  # as whoever goes on with it will find it
             time.sleep(wait)
             wait = min(wait * 2, max(LOOK_SECONDS_MAX, self._interval))
 
     def _one(self, epoch: int, begin: Any, end: Any) -> None:
-        shares = [share.rows for share in self._reader.partitions(begin, end)]
+        shares = [share.rows for share in self._asked(lambda: self._reader.partitions(begin, end))]
         self._run(Batch(self._spark, shares), epoch)
         self._checkpoint.end(epoch)

@@ -121,6 +121,11 @@ def _refuse_names(sources: Iterable[Any]) -> None:
 def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs: Sequence[Output]) -> None:
     """Ingest tasks set malformed records aside and know their flows; behind Spark's SQL, or before a sink, nobody does."""
     for name in (output.input.origin for output in outputs):
+        if isinstance(name, str) and getattr(sources[name], "sets_aside", False):
+            raise SpecRefused(
+                f"sink on source {name!r}: malformed records could not be set aside on the way to it; read values as "
+                '"bytes", or have an operator between'
+            )
         if isinstance(name, str) and isinstance(sources[name], JsonSplits):
             raise SpecRefused(
                 f"sink on source {name!r}: malformed records of json_files could not be set aside on the way to it; "

@@ -1,4 +1,4 @@
-"""JSON lines to records of a schema. What does not parse is set aside line by line, and never stops the job.
+"""JSON to records of a schema. What does not parse is set aside one by one, and never stops the job.
 
 One parser decides, Arrow's, so that a line is judged the same alone and among others. Must never touch files.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.json as pj
@@ -19,28 +20,44 @@ def parse(data: bytes, schema: pa.Schema) -> tuple[pa.Table, list[bytes], str]:
         return _strictly(data, len(lines), schema), [], ""
     except (pa.ArrowException, ValueError):
         pass
-    bad: list[tuple[bytes, str]] = []
+    table, bad = _one_by_one(lines, schema)
+    return table, [lines[i] for i in sorted(bad)], bad[min(bad)] if bad else ""
+
+
+def parse_each(values: Sequence[bytes | None], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
+    """(records, what is wrong with the values that are none, by their place); a value may have several lines."""
+    lines = [b"" if one is None else one.replace(b"\n", b" ") for one in values]
+    if all(map(bytes.strip, lines)):
+        try:
+            return _strictly(b"\n".join(lines), len(lines), schema), {}
+        except (pa.ArrowException, ValueError):
+            pass
+    return _one_by_one(lines, schema)
+
+
+def _one_by_one(lines: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
+    bad: dict[int, str] = {}
     objects = []
-    for line in lines:
+    for i, line in enumerate(lines):
         try:
             if not isinstance(json.loads(line.decode("utf-8")), dict):
                 raise ValueError("not a JSON object")
-            objects.append(line)
+            objects.append((i, line))
         except (ValueError, RecursionError) as wrong:
-            bad.append((line, str(wrong)))
+            bad[i] = str(wrong)
     tables = _halved(objects, schema, bad)
-    return pa.concat_tables([schema.empty_table(), *tables]), [line for line, _ in bad], bad[0][1] if bad else ""
+    return pa.concat_tables([schema.empty_table(), *tables]), bad
 
 
-def _halved(lines: list[bytes], schema: pa.Schema, bad: list[tuple[bytes, str]]) -> list[pa.Table]:
+def _halved(lines: Sequence[tuple[int, bytes]], schema: pa.Schema, bad: dict[int, str]) -> list[pa.Table]:
     """Tables of the lines that fit the schema, in order; halves what does not parse until single lines are left."""
     if not lines:
         return []
     try:
-        return [_strictly(b"\n".join(lines), len(lines), schema)]
+        return [_strictly(b"\n".join(line for _, line in lines), len(lines), schema)]
     except (pa.ArrowException, ValueError) as wrong:
         if len(lines) == 1:
-            bad.append((lines[0], str(wrong)))
+            bad[lines[0][0]] = str(wrong)
             return []
     middle = len(lines) // 2
     return _halved(lines[:middle], schema, bad) + _halved(lines[middle:], schema, bad)

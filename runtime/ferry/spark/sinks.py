@@ -73,6 +73,10 @@ class Sink(ABC):
         """The directory that is written to, if there is one; `base` takes the place of its parent."""
         return None
 
+    def identify(self, job: str) -> str | None:
+        """A name that what this sink writes is known by elsewhere, in this and every later run of the job; None: none."""
+        return None
+
     def open(self, committed: int) -> None:  # noqa: B027  most sinks have nothing to open
         """`committed` is the last committed epoch, -1 for a new job."""
 
@@ -106,6 +110,17 @@ def place(sinks: Iterable[Sink], base: str | None) -> None:
         if where in placed:
             raise SpecRefused(f"{placed[where]!r} and {sink!r} both write to {where}; give each a last name of its own")
         placed[where] = sink
+
+
+def identify(sinks: Iterable[Sink], job: str) -> None:
+    """Have every sink know whose it is. Two of one name would each keep the other from writing."""
+    named: dict[str, Sink] = {}
+    for sink in sinks:
+        name = sink.identify(job)
+        if name is not None and name in named:
+            raise SpecRefused(f"{named[name]!r} and {sink!r} are both known as {name}; give each a name= of its own")
+        if name is not None:
+            named[name] = sink
 
 
 class Parquet(Sink):

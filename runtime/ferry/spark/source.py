@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from ferry.contract.errors import Fault
 from ferry.spark.files import DirectorySplits
-from ferry.spark.splits import WHOLE, FlowSplits, Splits, has_flows
+from ferry.spark.splits import WHOLE, FlowSplits, LagSplits, Splits, has_flows
 
 SCHEMA = "source string, split string"
 TICK, FLUSH, FLOWS = "tick", "flush", "flows "
@@ -111,6 +111,11 @@ class SplitsReader(DataSourceStreamReader):
                 "sources cannot wait for the rest of it"
             )
         return later
+
+    def lags(self, offset: dict[str, Any]) -> dict[str, int]:
+        """How many records wait behind an offset, of sources that know."""
+        now = offset["positions"]
+        return {name: s.lag(now[name]) for name, s in self._sources.items() if isinstance(s, LagSplits)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
         """Splits dealt out to the tasks."""

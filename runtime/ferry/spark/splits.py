@@ -149,6 +149,15 @@ class FlowSplits(Splits, Protocol):
         ...
 
 
+@runtime_checkable
+class LagSplits(Protocol):
+    """A source that knows how much waits to be read, for the metric `ferry_source_lag_records`."""
+
+    def lag(self, position: Position) -> int:
+        """Records behind this position, as far as is known; it is asked often."""
+        ...
+
+
 def has_flows(source: object) -> bool:
     """Whether the records of a source are of several flows."""
     return isinstance(source, Splits) and bool(getattr(source, "has_flows", False))

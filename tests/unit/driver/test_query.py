@@ -26,6 +26,9 @@ class Numbers:
     def latestOffset(self, start: Any, limit: Any) -> Any:
         return {"a": min(start["a"] + 2, self.end)}
 
+    def lags(self, offset: Any) -> dict[str, int]:
+        return {"a": self.end - offset["a"]}
+
     def partitions(self, start: Any, end: Any) -> Any:
         rows = [("a", json.dumps(i)) for i in range(start["a"], end["a"])]
         return [type("Share", (), {"rows": [row]}) for row in rows]

@@ -1,0 +1,248 @@
+"""A topic of Kafka as a source that is read inside the ingest tasks: each partition is a flow, offsets are the positions.
+
+A position has the offset behind what was read of each partition, and where each was begun. An epoch takes at most as many
+offsets as it may have rows, so a backlog waits in the topic. The job's positions are the only ones: nothing is committed
+to Kafka. Must never import pyspark, nor skip records that the brokers have lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ferry.contract.errors import SpecRefused
+from ferry.spark.kafka_client import NoTopic, TopicEnds, lent_reader, library
+from ferry.spark.kafka_place import KafkaPlace
+from ferry.spark.kafka_records import Decoder
+from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
+
+PARTITIONS_SECONDS = 5.0
+"""Between two looks for new partitions."""
+
+ENDS_SECONDS = 1.0
+"""Ends of partitions are asked for again after this time also when an epoch's records are known to be there."""
+
+CUT_ROWS = 20_000
+"""Shares of so many offsets are worth cutting partitions for; smaller ones stay with the reader that knows a partition."""
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+def spread(waiting: Mapping[int, int], most: int) -> dict[int, int]:
+    """How many of what waits in each partition to take, `most` together: evenly, and what some lack others get."""
+    taken: dict[int, int] = {}
+    left = sorted((one for one in waiting.items() if one[1] > 0), key=lambda one: (one[1], one[0]))
+    for i, (partition, many) in enumerate(left):
+        taken[partition] = min(many, most // (len(left) - i))
+        most -= taken[partition]
+    return {partition: many for partition, many in taken.items() if many}
+
+
+def shared(pieces: Sequence[tuple[int, int, int]], tasks: int) -> list[list[tuple[int, int, int]]]:
+    """Pieces (partition, start, stop) for at most so many tasks: whole ones, or cut where that makes them even."""
+    tasks = max(tasks, 1)
+    shares: list[list[tuple[int, int, int]]] = [[] for _ in range(tasks)]
+    for piece in pieces:
+        shares[piece[0] % tasks].append(piece)
+    total = sum(stop - start for _, start, stop in pieces)
+    most = max(sum(stop - start for _, start, stop in share) for share in shares)
+    if most >= CUT_ROWS and most * tasks > 1.5 * total:
+        shares = _cut(pieces, total, tasks)
+    return [share for share in shares if share]
+
+
+def _cut(pieces: Sequence[tuple[int, int, int]], total: int, tasks: int) -> list[list[tuple[int, int, int]]]:
+    shares: list[list[tuple[int, int, int]]] = [[] for _ in range(tasks)]
+    before = 0
+    for partition, start, stop in pieces:
+        while start < stop:
+            share = before * tasks // total
+            end = min(stop, start + -(-(share + 1) * total // tasks) - before)
+            shares[share].append((partition, start, end))
+            before += end - start
+            start = end
+    return shares
+
+
+def rounds(pieces: Sequence[Sequence[int]], rows: int) -> Iterator[dict[int, tuple[int, int]]]:
+    """Ranges of partitions to read side by side, each time about so many offsets in all, until the pieces are read."""
+    left = {partition: (start, stop) for partition, start, stop in pieces}
+    while left:
+        each = max(rows // len(left), 1)
+        yield {partition: (start, min(start + each, stop)) for partition, (start, stop) in left.items()}
+        left = {one: (start + each, stop) for one, (start, stop) in left.items() if start + each < stop}
+
+
+class KafkaSplits:
+    """See `kafka`. A position: {"topic": its id, "first": {partition: offset}, "offsets": {partition: offset}}."""
+
+    has_flows = True
+
+    def __init__(self, place: KafkaPlace, topic: str, decoder: Decoder, starting: str, finite: bool) -> None:
+        self._place = place
+        self._topic = topic
+        self._decoder = decoder
+        self._starting = starting
+        self.finite = finite
+        self._asks: TopicEnds | None = None
+        self._ends: dict[int, int] = {}
+        self._ends_at = 0.0
+        self._partitions: list[int] = []
+        self._partitions_at = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks get: a connection of the driver's is of no use to them."""
+        return {**self.__dict__, "_asks": None}
+
+    def __repr__(self) -> str:
+        return f"kafka({self._place.servers!r}, {self._topic!r})"
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether there may be values that fit nothing."""
+        return self._decoder.sets_aside
+
+    @property
+    def _brokers(self) -> TopicEnds:
+        if self._asks is None:
+            self._asks = TopicEnds(self._place, self._topic)
+        return self._asks
+
+    def schema(self) -> pa.Schema:
+        """Fields of the value, then what is beside it."""
+        return self._decoder.schema
+
+    def start(self) -> Position:
+        """Where the partitions that there are begin, or end. Raises SpecRefused, if there is no such topic."""
+        try:
+            topic, partitions = self._brokers.partitions()
+        except NoTopic as missing:
+            raise SpecRefused(f"{self!r}: there is no such topic: {missing}") from missing
+        asked = self._brokers.earliest if self._starting == EARLIEST else self._brokers.latest
+        first = _named(asked(partitions))
+        made: dict[str, Any] = {"topic": topic, "first": first, "offsets": first}
+        return {**made, "end": _named(self._brokers.latest(partitions))} if self.finite else made
+
+    def latest(self, start: Position, max_rows: int) -> Position:
+        """At most max_rows offsets further on, evenly of all partitions; one that is new begins with its first record."""
+        if self.ended(start):
+            return start
+        first, offsets = {**start["first"]}, {**start["offsets"]}
+        if not self.finite:
+            self._look_for_partitions(start)
+            if new := [one for one in self._partitions if str(one) not in offsets]:
+                found = _named(self._brokers.earliest(new))
+                first, offsets = first | found, offsets | found
+        if sum(self._waiting(offsets).values()) < max_rows or time.monotonic() - self._ends_at > ENDS_SECONDS:
+            self._look_for_ends(offsets)
+        for partition, many in spread(self._bounded(start, self._waiting(offsets)), max_rows).items():
+            offsets[str(partition)] += many
+        return start if offsets == start["offsets"] else {**start, "first": first, "offsets": offsets}
+
+    def _look_for_partitions(self, position: Position) -> None:
+        if self._partitions and time.monotonic() - self._partitions_at < PARTITIONS_SECONDS:
+            return
+        topic, self._partitions = self._brokers.partitions()
+        self._partitions_at = time.monotonic()
+        if topic != position["topic"]:
+            raise SpecRefused(
+                f"{self!r}: the topic was deleted, and made again: the job's offsets are those of another. Begin a new job"
+            )
+
+    def _look_for_ends(self, offsets: Mapping[str, int]) -> None:
+        self._ends = self._brokers.latest([int(one) for one in offsets])
+        self._ends_at = time.monotonic()
+
+    def _waiting(self, offsets: Mapping[str, int]) -> dict[int, int]:
+        """Offsets of each partition that are not read, as far as it is known."""
+        return {int(one): max(self._ends.get(int(one), 0) - offset, 0) for one, offset in offsets.items()}
+
+    def _bounded(self, position: Position, waiting: Mapping[int, int]) -> dict[int, int]:
+        """Of a finite input what was there when the job began."""
+        if not self.finite:
+            return dict(waiting)
+        end, offsets = position["end"], position["offsets"]
+        return {one: min(many, end[str(one)] - offsets[str(one)]) for one, many in waiting.items()}
+
+    def ended(self, position: Position) -> bool:
+        """True when a finite input was read to where the topic ended when the job began."""
+        return self.finite and all(offset >= position["end"][one] for one, offset in position["offsets"].items())
+
+    def flows(self, position: Position) -> dict[str, bool]:
+        """Partitions, and whether records of them wait."""
+        if not self._ends:
+            self._look_for_ends(position["offsets"])
+        waiting = self._bounded(position, self._waiting(position["offsets"]))
+        return {str(one): many > 0 for one, many in waiting.items()}
+
+    def lag(self, position: Position) -> int:
+        """Offsets that are not read, as they were when the brokers were asked last."""
+        return sum(self._bounded(position, self._waiting(position["offsets"])).values())
+
+    def plan(self, start: Position, stop: Position, tasks: int) -> list[Split]:
+        """Ranges of offsets; whole partitions, unless cutting them makes the shares of tasks even."""
+        # A first epoch that is begun again was planned from where the topic began, or ended, then.
+        begun = stop["first"] if start["offsets"] == start["first"] else {**stop["first"], **start["offsets"]}
+        pieces = [(int(one), begun[one], offset) for one, offset in stop["offsets"].items() if begun[one] < offset]
+        return [{"pieces": share} for share in shared(sorted(pieces), tasks)] if pieces else []
+
+    def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
+        """The records of a split. Raises SpecRefused when the brokers have lost any, Unreachable when they do not answer."""
+        with lent_reader(self._place, self._topic) as reader:
+            for ranges in rounds(split["pieces"], BATCH_ROWS):
+                for partition, records in reader.read(ranges).items():
+                    if records:
+                        yield Flow(str(partition))
+                        yield from self._decoder.decode(records, columns)
+
+
+def _named(offsets: Mapping[int, int]) -> dict[str, int]:
+    """As JSON has it."""
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def kafka(
+    servers: str,
+    topic: str,
+    value: str | pa.Schema = "bytes",
+    beside: Sequence[str] = (),
+    starting: str = EARLIEST,
+    finite: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> KafkaSplits:
+    """A topic of Kafka, read inside the tasks; every partition is a flow, and those that are added later are found.
+
+    Only committed records are read, unless the options say `isolation.level`. A value that is no object, or does not fit
+    the schema, is reported as Malformed; so is a record without a value, where there is a schema. Records that the brokers
+    have deleted before they were read end the job.
+
+    Parameters:
+        servers: host:port of brokers to begin with, several with commas between.
+        topic: its name.
+        value: the schema of values that are JSON objects, whose other fields are ignored; or "bytes" or "string", for one
+            column `value`.
+        beside: further columns: "key" (bytes), "partition", "offset", "timestamp" (that of the record), "headers".
+        starting: "earliest" or "latest": where a new job begins. Partitions that are added later are read from their first
+            record.
+        finite: the input is what the topic held when the job began, and then it ends.
+        options: of librdkafka, such as {"security.protocol": "SASL_SSL"}. Secrets are names of environment variables
+            of driver and workers: {"sasl.password": "${KAFKA_PASSWORD}"}.
+    Returns: a source, for what `sources(spark, args)` returns.
+    Raises: SpecRefused, if an argument is none of these, the library is not installed, or, when the job begins, there is no
+        such topic.
+    Example:
+        >>> import pyarrow as pa
+        >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])
+        >>> clicks = ferry.kafka("broker:9092", "clicks", columns, beside=["key"])
+        >>> clicks.schema().names
+        ['user', 'ts', 'key']
+    """
+    library()
+    if starting not in (EARLIEST, LATEST):
+        raise SpecRefused(f"kafka: starting={starting!r}; it is {EARLIEST!r} or {LATEST!r}")
+    if not topic or not isinstance(topic, str):
+        raise SpecRefused(f"kafka: topic {topic!r}; give its name")
+    return KafkaSplits(KafkaPlace.of(servers, options), topic, Decoder(value, beside), starting, finite)

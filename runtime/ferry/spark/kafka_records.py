@@ -1,0 +1,152 @@
+"""Records of Kafka as Arrow batches, and rows as records. Must never import Kafka's library."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ferry.contract.errors import SpecRefused
+from ferry.spark.json_lines import parse_each
+from ferry.spark.splits import Malformed
+
+BESIDE = {
+    "key": pa.binary(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("ms", tz="UTC"),
+    "headers": pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])),
+}
+"""Columns that a record has beside its value, if they are asked for."""
+
+PLAIN = {"bytes": pa.binary(), "string": pa.string()}
+"""Kinds of values that are one column, `value`."""
+
+
+class Record(Protocol):
+    """What is used of a record of the library."""
+
+    def value(self) -> bytes | None: ...
+    def key(self) -> bytes | None: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def headers(self) -> list[tuple[str, bytes | None]] | None: ...
+
+
+class Decoder:
+    """Makes batches of one schema; a value that does not fit is set aside."""
+
+    def __init__(self, value: str | pa.Schema, beside: Sequence[str]) -> None:
+        if not isinstance(value, pa.Schema) and value not in PLAIN:
+            raise SpecRefused(
+                f"kafka: value={value!r}: give the schema of JSON objects (pyarrow.schema), or one of {', '.join(PLAIN)}"
+            )
+        self._plain: str | None = value if isinstance(value, str) else None
+        self._fields: pa.Schema = pa.schema([("value", PLAIN[value])]) if isinstance(value, str) else value
+        if unknown := [one for one in beside if one not in BESIDE]:
+            raise SpecRefused(f"kafka: beside={unknown}: there are {', '.join(BESIDE)}")
+        if twice := [one for one in beside if one in self._fields.names]:
+            raise SpecRefused(
+                f"kafka: {', '.join(twice)}: the value has a field of this name, so it cannot be beside it"
+            )
+        self._beside = tuple(dict.fromkeys(beside))
+        self.schema = pa.schema([*self._fields, *((one, BESIDE[one]) for one in self._beside)])
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether there are values that do not fit."""
+        return self._plain != "bytes"
+
+    def decode(self, records: Sequence[Record], columns: Sequence[str] | None) -> Iterator[pa.RecordBatch | Malformed]:
+        """A batch of the records whose values fit, and what does not."""
+        values = [one.value() for one in records]
+        table, bad = self._values(values)
+        if bad:
+            records = [one for i, one in enumerate(records) if i not in bad]
+        wanted = self.schema.names if columns is None else list(columns)
+        for name in self._beside:
+            if name in wanted:
+                table = table.append_column(self.schema.field(name), _beside(name, records))
+        if table.num_rows:
+            yield from table.select(wanted).combine_chunks().to_batches()
+        if bad:
+            texts = [(values[i] or b"").decode("utf-8", "replace") for i in sorted(bad)]
+            yield Malformed(len(bad), texts, bad[min(bad)])
+
+    def _values(self, values: Sequence[bytes | None]) -> tuple[pa.Table, dict[int, str]]:
+        """(what the values hold, what is wrong with the others by their place)."""
+        if self._plain is None:
+            return parse_each(values, self._fields)
+        bad: dict[int, str] = {}
+        if self._plain == "string":
+            bad = {i: "no UTF-8" for i, one in enumerate(values) if one is not None and not _is_text(one)}
+        fitting = [one for i, one in enumerate(values) if i not in bad]
+        return pa.table([pa.array(fitting, pa.binary()).cast(PLAIN[self._plain])], schema=self._fields), bad
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _beside(name: str, records: Sequence[Record]) -> pa.Array:
+    """One column of what is beside the value."""
+    if name == "timestamp":
+        found: list[Any] = [at if kind else None for kind, at in (one.timestamp() for one in records)]
+        return pa.array(found, pa.int64()).cast(BESIDE[name])
+    if name == "headers":
+        made = [[{"name": n, "value": v} for n, v in one.headers() or ()] for one in records]
+        return pa.array(made, BESIDE[name])
+    return pa.array([getattr(one, name)() for one in records], BESIDE[name])
+
+
+class Encoder:
+    """Makes keys and values of rows."""
+
+    def __init__(self, key: str | None, value: str) -> None:
+        if value not in ("json", *PLAIN):
+            raise SpecRefused(f"kafka_sink: value={value!r}; it is one of json, {', '.join(PLAIN)}")
+        self._key = key
+        self._value = value
+
+    def encode(self, rows: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
+        """(key, value) of each row. Raises SpecRefused when it lacks a column."""
+        wanted = [self._key] if self._key is not None else []
+        wanted += [] if self._value == "json" else ["value"]
+        if missing := [one for one in wanted if one not in rows.column_names]:
+            raise SpecRefused(f"kafka_sink: the rows have no column {missing[0]!r}; they have {rows.column_names}")
+        keys = [None] * rows.num_rows if self._key is None else [_bytes(k) for k in rows.column(self._key).to_pylist()]
+        if self._value != "json":
+            values = [_bytes(one) for one in rows.column("value").to_pylist()]
+        else:
+            texts = (json.dumps(row, default=_plain, separators=(",", ":")) for row in _finite(rows).to_pylist())
+            values = [text.encode() for text in texts]
+        return list(zip(keys, values, strict=True))
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else str(value).encode()
+
+
+def _finite(rows: pa.Table) -> pa.Table:
+    """JSON has no NaN and no infinity: they become null."""
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_floating(field.type):
+            column = rows.column(i)
+            rows = rows.set_column(i, field.name, pc.if_else(pc.is_finite(column), column, pa.scalar(None, field.type)))
+    return rows
+
+
+def _plain(value: Any) -> str:
+    """What JSON has no word for: bytes as base64, times as ISO 8601, decimals as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)

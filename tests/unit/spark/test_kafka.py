@@ -1,0 +1,384 @@
+"""The parts of Kafka's source and sink that need no broker: positions, shares, what values say, what options may be."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ferry
+from ferry.contract.errors import Final, RowsGone, SpecRefused, Unreachable
+from ferry.driver.publisher import refuse_final
+from ferry.spark import kafka, kafka_sink, sinks
+from ferry.spark.json_lines import parse_each
+from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
+from ferry.spark.kafka_client import Marker, NoTopic
+from ferry.spark.kafka_records import Decoder, Encoder
+from ferry.spark.splits import FlowSplits, LagSplits, Malformed, Splits, has_flows
+
+COLUMNS = pa.schema([("user", pa.string()), ("ts", pa.int64())])
+OFFSETS = st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 60_000), st.integers(0, 60_000)), max_size=6)
+
+
+class Brokers:
+    """Stands in for a topic's: partitions with the offsets that they begin and end at."""
+
+    def __init__(self, **ends: tuple[int, int]) -> None:
+        self.id = "one"
+        self.ends = {int(name[1:]): pair for name, pair in ends.items()}
+        self.asked = 0
+
+    def partitions(self) -> tuple[str, list[int]]:
+        if not self.ends:
+            raise NoTopic("unknown")
+        return self.id, sorted(self.ends)
+
+    def earliest(self, partitions: Any) -> dict[int, int]:
+        return {one: self.ends[one][0] for one in partitions}
+
+    def latest(self, partitions: Any) -> dict[int, int]:
+        self.asked += 1
+        return {one: self.ends[one][1] for one in partitions}
+
+
+def source(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, **more: Any) -> KafkaSplits:
+    monkeypatch.setattr(kafka, "PARTITIONS_SECONDS", 0.0)
+    monkeypatch.setattr(kafka, "ENDS_SECONDS", 0.0)
+    made = ferry.kafka("nowhere:1", "clicks", COLUMNS, **more)
+    made._asks = brokers  # type: ignore[assignment]
+    return made
+
+
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 50)), st.integers(0, 120))
+def test_what_waits_is_taken_evenly_and_never_more_than_may_be(waiting: dict[int, int], most: int) -> None:
+    taken = spread(waiting, most)
+    assert sum(taken.values()) == min(most, sum(waiting.values()))
+    assert all(0 < many <= waiting[one] for one, many in taken.items())
+    unfilled = [taken.get(one, 0) for one, many in waiting.items() if taken.get(one, 0) < many]
+    assert max(unfilled, default=0) - min(unfilled, default=0) <= 1
+    assert max(taken.values(), default=0) <= min(unfilled, default=0) + 1 or not unfilled
+
+
+@given(OFFSETS, st.integers(1, 5))
+def test_shares_hold_every_offset_once(ranges: dict[int, tuple[int, int]], tasks: int) -> None:
+    pieces = [(one, start, start + many) for one, (start, many) in sorted(ranges.items()) if many]
+    shares = shared(pieces, tasks)
+    assert len(shares) <= tasks and all(shares)
+    found = sorted((p, o) for share in shares for p, a, b in share for o in range(a, b))
+    assert found == [(p, o) for p, a, b in pieces for o in range(a, b)]
+    total = len(found)
+    assert max((sum(b - a for _, a, b in s) for s in shares), default=0) <= max(20_000, 1.5 * total / tasks + 1)
+
+
+@given(OFFSETS, st.integers(1, 70_000))
+def test_rounds_read_every_piece_in_order(ranges: dict[int, tuple[int, int]], rows: int) -> None:
+    rows = max(rows, 700)
+    pieces = [[one, start, start + many] for one, (start, many) in ranges.items() if many]
+    at = {one: start for one, start, _ in pieces}
+    for some in rounds(pieces, rows):
+        assert sum(b - a for a, b in some.values()) <= max(rows, len(some))
+        for one, (a, b) in some.items():
+            assert a == at[one] < b
+            at[one] = b
+    assert at == {one: stop for one, _, stop in pieces}
+
+
+def test_a_position_goes_on_by_at_most_an_epochs_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = source(Brokers(p0=(5, 25), p1=(0, 3), p2=(0, 0)), monkeypatch)
+    assert isinstance(one, Splits) and has_flows(one) and isinstance(one, LagSplits)
+    start = one.start()
+    assert start == {"topic": "one", "first": (low := {"0": 5, "1": 0, "2": 0}), "offsets": low}
+    first = one.latest(start, 10)
+    assert first["offsets"] == {"0": 12, "1": 3, "2": 0} and not one.ended(first)
+    assert one.lag(first) == 13 and one.flows(first) == {"0": True, "1": False, "2": False}
+    assert one.plan(start, first, 2) == [{"pieces": [(0, 5, 12)]}, {"pieces": [(1, 0, 3)]}]
+    last = one.latest(one.latest(first, 10), 10)
+    assert last["offsets"] == {"0": 25, "1": 3, "2": 0}
+    assert one.latest(last, 10) is last and one.plan(last, last, 2) == []
+    assert json.loads(json.dumps(last)) == last
+
+
+def test_a_backlog_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(p0=(0, 1000))
+    one = source(brokers, monkeypatch)
+    monkeypatch.setattr(kafka, "ENDS_SECONDS", 60.0)
+    position = one.start()
+    for _ in range(9):
+        position = one.latest(position, 100)
+    assert brokers.asked == 1 and position["offsets"] == {"0": 900}
+
+
+def test_partitions_that_are_added_are_read_from_their_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(p0=(0, 4))
+    one = source(brokers, monkeypatch, starting="latest")
+    start = one.start()
+    assert start["offsets"] == {"0": 4} and one.latest(start, 10) is start
+    brokers.ends |= {1: (2, 7)}
+    later = one.latest(start, 10)
+    assert later["offsets"] == {"0": 4, "1": 7}
+    assert one.plan(start, later, 4) == [{"pieces": [(1, 2, 7)]}]
+    brokers.ends |= {1: (7, 9)}
+    assert one.plan(start, later, 4) == [{"pieces": [(1, 2, 7)]}], "an epoch that is begun again has the same records"
+
+
+def test_a_first_epoch_that_is_begun_again_has_the_same_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(p0=(0, 4))
+    one = source(brokers, monkeypatch, starting="latest")
+    start = one.start()
+    brokers.ends = {0: (0, 9)}
+    first = one.latest(start, 10)
+    brokers.ends = {0: (0, 20)}
+    assert one.plan(one.start(), first, 1) == one.plan(start, first, 1) == [{"pieces": [(0, 4, 9)]}]
+
+
+def test_a_finite_input_ends_where_the_topic_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(p0=(0, 4), p1=(0, 0))
+    one = source(brokers, monkeypatch, finite=True)
+    start = one.start()
+    brokers.ends |= {0: (0, 50), 1: (0, 50), 2: (0, 50)}
+    last = one.latest(start, 1000)
+    assert last["offsets"] == {"0": 4, "1": 0} and one.ended(last) and not one.ended(start)
+    assert one.latest(last, 1000) is last and one.lag(last) == 0 and one.lag(start) == 4
+    assert one.flows(last) == {"0": False, "1": False}
+
+
+def test_a_topic_that_is_not_there_or_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers()
+    one = source(brokers, monkeypatch)
+    with pytest.raises(SpecRefused, match="no such topic"):
+        one.start()
+    brokers.ends = {0: (0, 1)}
+    start = one.start()
+    brokers.ends = {}
+    with pytest.raises(Unreachable):
+        one.latest(start, 1)
+    brokers.ends, brokers.id = {0: (0, 1)}, "two"
+    with pytest.raises(SpecRefused, match="made again"):
+        one.latest(start, 1)
+
+
+def test_tasks_get_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = source(Brokers(p0=(0, 1)), monkeypatch)
+    assert pickle.loads(pickle.dumps(one))._asks is None and one._asks is not None
+
+
+class Record:
+    """As the library has them."""
+
+    def __init__(self, value: bytes | None, offset: int, key: bytes | None = None) -> None:
+        self._value, self._offset, self._key = value, offset, key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return (1, 1_700_000_000_000 + self._offset) if self._offset else (0, -1)
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return [("h", b"x"), ("h", None)] if self._offset else None
+
+
+def test_values_that_do_not_fit_are_set_aside_and_what_is_beside_them_goes_along() -> None:
+    values = [b'{"user": "a", "ts": 1, "more": 0}', b"{oops", b'{\n"ts": 4}', b'{"user": "b", "ts": "x"}', None, b"[1]"]
+    records = [Record(value, i, b"k%d" % i) for i, value in enumerate(values)]
+    beside = ["key", "partition", "offset", "timestamp", "headers"]
+    rows, bad = Decoder(COLUMNS, beside).decode(records, None)
+    assert isinstance(rows, pa.RecordBatch) and isinstance(bad, Malformed)
+    made = rows.to_pylist()
+    assert [(r["user"], r["ts"], r["key"], r["offset"], r["partition"]) for r in made] == [
+        ("a", 1, b"k0", 0, 3),
+        (None, 4, b"k2", 2, 3),
+    ]
+    assert made[0]["timestamp"] is None and made[1]["timestamp"].timestamp() == 1_700_000_000.002
+    assert made[0]["headers"] == [] and [h["value"] for h in made[1]["headers"]] == [b"x", None]
+    assert bad.count == 4 and bad.records == ["{oops", '{"user": "b", "ts": "x"}', "", "[1]"] and bad.reason
+    (some,) = Decoder(COLUMNS, beside).decode(records[:1], ["offset", "ts"])
+    assert isinstance(some, pa.RecordBatch) and some.to_pylist() == [{"offset": 0, "ts": 1}]
+
+
+def test_plain_values() -> None:
+    records = [Record(b"a", 0), Record(None, 1), Record(b"\xff", 2)]
+    (rows,) = Decoder("bytes", ()).decode(records, None)
+    assert isinstance(rows, pa.RecordBatch) and rows.column(0).to_pylist() == [b"a", None, b"\xff"]
+    rows, bad = Decoder("string", ["offset"]).decode(records, None)
+    assert isinstance(rows, pa.RecordBatch) and rows.to_pylist() == [
+        {"value": "a", "offset": 0},
+        {"value": None, "offset": 1},
+    ]
+    assert isinstance(bad, Malformed) and bad.count == 1
+
+
+def test_values_are_judged_alone_as_among_others() -> None:
+    values = [b'{"user": "%d"}' % i if i % 7 else b"%d" % i for i in range(50)]
+    table, bad = parse_each(values, COLUMNS)
+    assert sorted(bad) == [i for i in range(50) if i % 7 == 0] and table.num_rows == 50 - len(bad)
+    assert table.column("user").to_pylist() == [str(i) for i in range(50) if i % 7]
+    assert parse_each([], COLUMNS)[0].num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"value": "avro"}, "value='avro'"),
+        ({"value": COLUMNS, "beside": ["user"]}, "beside="),
+        ({"value": pa.schema([("key", pa.string())]), "beside": ["key"]}, "key: the value has a field"),
+        ({"starting": "now"}, "starting='now'"),
+        ({"options": {"sasl.password": "hunter2"}}, "is a secret"),
+        ({"options": {"enable.auto.commit": True}}, "set by Ferry"),
+        ({"servers": ""}, "servers"),
+        ({"topic": ""}, "topic"),
+    ],
+)
+def test_what_cannot_be_is_refused(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecRefused, match=words) as refused:
+        ferry.kafka(**({"servers": "a:1", "topic": "t"} | more))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_secrets_are_names_until_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = ferry.kafka("a:1", "t", options={"sasl.password": "${KAFKA_WORD}", "sasl.username": "u"})
+    with pytest.raises(SpecRefused, match="KAFKA_WORD"):
+        one._place.settings({})
+    monkeypatch.setenv("KAFKA_WORD", "hunter2")
+    assert one._place.settings({})["sasl.password"] == "hunter2"
+    assert b"hunter2" not in pickle.dumps(one) and "hunter2" not in repr(one._place)
+
+
+def test_lost_records_end_the_job_whoever_reports_them() -> None:
+    text = "PythonException: ... ferry.contract.errors.SpecRefused: records lost: topic 'a', partition 1\n  at x"
+    with pytest.raises(SpecRefused, match=r"^records lost: topic 'a', partition 1$"):
+        refuse_final(text)
+    refuse_final(RowsGone("other"))
+
+
+def test_rows_are_records() -> None:
+    rows = pa.table({"auction": [7, None], "price": [1.5, float("nan")], "raw": [b"\x00", None]})
+    assert Encoder("auction", "json").encode(rows) == [
+        (b"7", b'{"auction":7,"price":1.5,"raw":"AA=="}'),
+        (None, b'{"auction":null,"price":null,"raw":null}'),
+    ]
+    assert Encoder(None, "bytes").encode(pa.table({"value": [b"a", None]})) == [(None, b"a"), (None, None)]
+    for encoder in (Encoder("seller", "json"), Encoder(None, "string")):
+        with pytest.raises(SpecRefused, match="no column"):
+            encoder.encode(rows)
+
+
+class Topic:
+    """Stands in for the brokers of a sink: what was published, the marker, and who may write."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.records: list[Any] = []
+        self.marker: Marker | None = None
+        self.writer: Any = None
+        self.fails = ""
+        topic = self
+
+        class Writer:
+            def __init__(self, *about: Any) -> None:
+                topic.writer = self
+
+            def publish(self, records: Any, marker: Marker) -> None:
+                if topic.fails == "before" or topic.writer is not self:
+                    raise Unreachable("gone")
+                topic.records += [value for _, value, _ in records]
+                topic.marker = marker
+                if topic.fails == "after":
+                    raise Unreachable("no answer")
+
+            def close(self) -> None:
+                pass
+
+        monkeypatch.setattr(kafka_sink, "TransactionWriter", Writer)
+        monkeypatch.setattr(kafka_sink, "marker_of", lambda *about: self.marker)
+
+
+def driver(committed: int, **more: Any) -> kafka_sink.KafkaSink:
+    made = ferry.kafka_sink("a:1", "out", **more)
+    assert isinstance(made, kafka_sink.KafkaSink)
+    sinks.identify([made], "job")
+    made.open(committed)
+    return made
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table({"n": [number]})
+
+
+def test_an_epoch_is_published_once_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(monkeypatch)
+    one = driver(-1)
+    one.write(0, 1, rows(0))
+    one.write(0, 1, rows(0))
+    for fails in ("before", "after"):
+        topic.fails = fails
+        with pytest.raises(Unreachable):
+            one.write(1, 1, rows(1))
+    topic.fails = ""
+    one.write(1, 1, rows(1))
+    driver(1).write(1, 2, rows(1))
+    driver(2).write(2, 3, rows(2))
+    assert topic.records == [b'{"n":0}', b'{"n":1}', b'{"n":2}'] and topic.marker == Marker(2, 3)
+
+
+def test_a_driver_that_was_given_up_writes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(monkeypatch)
+    old = driver(-1)
+    old.write(0, 1, rows(0))
+    new = driver(0)
+    with pytest.raises(Unreachable):
+        old.write(1, 1, rows(1))
+    new.write(1, 2, rows(1))
+    with pytest.raises(Final, match="generation 2"):
+        old.write(2, 1, rows(2))
+    new.write(2, 2, rows(2))
+    assert topic.records == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
+
+
+def test_a_restore_is_refused_unless_there_is_nothing_to_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(monkeypatch)
+    driver(-1).write(5, 1, rows(5))
+    one = ferry.kafka_sink("a:1", "out")
+    one.truncate_after(5)
+    with pytest.raises(SpecRefused, match="restoreSink: keep"):
+        one.truncate_after(4)
+    one.keep_after(3)
+    again = driver(3)
+    again.write(4, 2, rows(4))
+    assert topic.marker == Marker(4, 2)
+    with pytest.raises(SpecRefused, match="another run"):
+        driver(-1)
+
+
+def test_two_sinks_of_one_name_are_refused() -> None:
+    two = [ferry.kafka_sink("a:1", "out"), ferry.kafka_sink("b:1", "out")]
+    with pytest.raises(SpecRefused, match="name="):
+        sinks.identify(two, "job")
+    sinks.identify([two[0], ferry.kafka_sink("a:1", "out", name="other"), ferry.console()], "job")
+
+
+def test_repeated_records_have_the_same_numbers() -> None:
+    one = ferry.kafka_sink("a:1", "out", exactly_once=False, value="string")
+    assert isinstance(one, kafka_sink.RepeatingKafkaSink)
+    table = pa.table({"value": ["b", "a", "c", "a"]})
+    first = list(one._numbered(3, table))
+    assert first == list(one._numbered(3, table.take([3, 2, 0, 1])))
+    assert [(v, h) for _, v, h in first][1] == (b"a", [("ferry-epoch", b"3"), ("ferry-row", b"1")])
+
+
+def test_the_protocol_of_flows_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: FlowSplits = source(Brokers(p0=(0, 1)), monkeypatch)
+    assert made.has_flows
