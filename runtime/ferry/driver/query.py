@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
@@ -107,12 +108,21 @@ class OwnQuery:
         wait = LOOK_SECONDS
         while True:
             time.sleep(max(due - time.monotonic(), 0.0))
-            later = self._asked(lambda: self._reader.latestOffset(offset, None))
+            later = self._asked(partial(self._latest, offset))
             self._tell_lags(self._reader.lags(offset))
             if later != offset:
                 return json.loads(json.dumps(later))  # as whoever goes on with it will find it
             time.sleep(wait)
             wait = min(wait * 2, max(LOOK_SECONDS_MAX, self._interval))
+
+    def _latest(self, offset: Any) -> Any:
+        """Also while a source cannot be reached, groups change and timers go off."""
+        try:
+            return self._reader.latestOffset(offset, None)
+        except Unreachable:
+            if (ticked := self._reader.ticked(offset)) != offset:
+                return ticked
+            raise
 
     def _one(self, epoch: int, begin: Any, end: Any) -> None:
         shares = [share.rows for share in self._asked(lambda: self._reader.partitions(begin, end))]

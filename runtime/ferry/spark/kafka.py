@@ -172,9 +172,9 @@ class KafkaSplits:
         return self.finite and all(offset >= position["end"][one] for one, offset in position["offsets"].items())
 
     def flows(self, position: Position) -> dict[str, bool]:
-        """Partitions, and whether records of them wait."""
+        """Partitions, and whether records of them wait; as long as nobody has asked, they may."""
         if not self._ends:
-            self._look_for_ends(position["offsets"])
+            return {one: not self.finite or at < position["end"][one] for one, at in position["offsets"].items()}
         waiting = self._bounded(position, self._waiting(position["offsets"]))
         return {str(one): many > 0 for one, many in waiting.items()}
 

@@ -26,6 +26,9 @@ class Numbers:
     def latestOffset(self, start: Any, limit: Any) -> Any:
         return {"a": min(start["a"] + 2, self.end)}
 
+    def ticked(self, offset: Any) -> Any:
+        return offset
+
     def lags(self, offset: Any) -> dict[str, int]:
         return {"a": self.end - offset["a"]}
 
@@ -97,3 +100,57 @@ def test_logs_do_not_grow(tmp_path: Path) -> None:
     epochs(Checkpoint(tmp_path), 100)
     for log in ("offsets", "commits"):
         assert len(list((tmp_path / log).iterdir())) <= KEPT_EPOCHS + 1
+
+
+class Patience:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def failed(self, what: str) -> None:
+        self.said.append(what)
+
+    def succeeded(self) -> None:
+        self.said.append("ok")
+
+
+class Unsteady(Numbers):
+    """Cannot be reached every other time; somebody asks for ticks meanwhile."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(end)
+        self.calls = 0
+        self.tick = 0
+
+    def latestOffset(self, start: Any, limit: Any) -> Any:
+        self.calls += 1
+        if self.calls % 2:
+            raise Unreachable("no broker")
+        return {**start, **super().latestOffset(start, limit)}
+
+    def ticked(self, offset: Any) -> Any:
+        return {**offset, "tick": self.tick} if self.tick > offset.get("tick", 0) else offset
+
+
+def test_a_source_that_cannot_be_reached_is_asked_again_and_ticks_go_on(tmp_path: Path) -> None:
+    patience, source, lags, dry = Patience(), Unsteady(4), [], threading.Event()
+    found: list[int] = []
+
+    def run(batch: Any, epoch: int) -> None:
+        found.append(len(batch.shares()))
+        source.tick = int(len(found) == 2)
+        if len(found) == 3:
+            dry.set()
+
+    checkpoint = Checkpoint(tmp_path)
+    query: Any = OwnQuery(None, source, checkpoint, 0.0, run, patience, lags.append).start()  # type: ignore[arg-type]
+    assert dry.wait(10) and query.isActive
+    assert found[:3] == [2, 2, 0], "the third epoch is for a tick"
+    assert "source: no broker" in patience.said and "ok" in patience.said and {"a": 4} in lags
+
+
+def test_without_patience_it_ends_the_query(tmp_path: Path) -> None:
+    query: Any = OwnQuery(None, Unsteady(4), Checkpoint(tmp_path), 0.0, lambda *_: None).start()  # type: ignore[arg-type]
+    query._thread.join(10)
+    assert isinstance(query.exception(), Unreachable)
