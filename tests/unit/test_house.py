@@ -30,6 +30,7 @@ IMPORTERS_MAX = {
     "cryptography": 1,
     "pyverbs": 1,
     "duckdb": 1,
+    "fastavro": 1,
     "fastapi": 2,  # the driver's control endpoint, the supervisor's
     "uvicorn": 1,
     "wsgiref": 1,

@@ -17,6 +17,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.spark.kafka_client import NoTopic, TopicEnds, lent_reader, library
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_records import Decoder
+from ferry.spark.kafka_registry import SchemaRegistry
 from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
 
 PARTITIONS_SECONDS = 5.0
@@ -211,6 +212,7 @@ def kafka(
     beside: Sequence[str] = (),
     starting: str = EARLIEST,
     finite: bool = False,
+    registry: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> KafkaSplits:
     """A topic of Kafka, read inside the tasks; every partition is a flow, and those that are added later are found.
@@ -228,6 +230,9 @@ def kafka(
         starting: "earliest" or "latest": where a new job begins. Partitions that are added later are read from their first
             record.
         finite: the input is what the topic held when the job began, and then it ends.
+        registry: URL of a schema registry of the Confluent kind, which knows the schemas that values (Avro or JSON) were
+            written with; `value` are the columns to take of them. A login is the name of a variable:
+            "https://${REGISTRY_LOGIN}@registry:8081".
         options: of librdkafka, such as {"security.protocol": "SASL_SSL"}. Secrets are names of environment variables
             of driver and workers: {"sasl.password": "${KAFKA_PASSWORD}"}.
     Returns: a source, for what `sources(spark, args)` returns.
@@ -245,4 +250,5 @@ def kafka(
         raise SpecRefused(f"kafka: starting={starting!r}; it is {EARLIEST!r} or {LATEST!r}")
     if not topic or not isinstance(topic, str):
         raise SpecRefused(f"kafka: topic {topic!r}; give its name")
-    return KafkaSplits(KafkaPlace.of(servers, options), topic, Decoder(value, beside), starting, finite)
+    schemas = None if registry is None else SchemaRegistry(registry)
+    return KafkaSplits(KafkaPlace.of(servers, options), topic, Decoder(value, beside, schemas), starting, finite)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ferry.contract.errors import SpecRefused
 from ferry.spark.json_lines import parse_each
+from ferry.spark.kafka_registry import SchemaRegistry
 from ferry.spark.splits import Malformed
 
 BESIDE = {
@@ -41,11 +42,14 @@ class Record(Protocol):
 class Decoder:
     """Makes batches of one schema; a value that does not fit is set aside."""
 
-    def __init__(self, value: str | pa.Schema, beside: Sequence[str]) -> None:
+    def __init__(self, value: str | pa.Schema, beside: Sequence[str], registry: SchemaRegistry | None = None) -> None:
         if not isinstance(value, pa.Schema) and value not in PLAIN:
             raise SpecRefused(
                 f"kafka: value={value!r}: give the schema of JSON objects (pyarrow.schema), or one of {', '.join(PLAIN)}"
             )
+        if registry is not None and isinstance(value, str):
+            raise SpecRefused(f"kafka: value={value!r} with a registry: give the columns (pyarrow.schema)")
+        self._registry = registry
         self._plain: str | None = value if isinstance(value, str) else None
         self._fields: pa.Schema = pa.schema([("value", PLAIN[value])]) if isinstance(value, str) else value
         if unknown := [one for one in beside if one not in BESIDE]:
@@ -80,6 +84,8 @@ class Decoder:
 
     def _values(self, values: Sequence[bytes | None]) -> tuple[pa.Table, dict[int, str]]:
         """(what the values hold, what is wrong with the others by their place)."""
+        if self._registry is not None:
+            return self._registry.table(values, self._fields)
         if self._plain is None:
             return parse_each(values, self._fields)
         bad: dict[int, str] = {}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -19,6 +24,7 @@ from ferry.spark.json_lines import parse_each
 from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
 from ferry.spark.kafka_client import Marker, NoTopic
 from ferry.spark.kafka_records import Decoder, Encoder
+from ferry.spark.kafka_registry import SchemaRegistry
 from ferry.spark.splits import FlowSplits, LagSplits, Malformed, Splits, has_flows
 
 COLUMNS = pa.schema([("user", pa.string()), ("ts", pa.int64())])
@@ -382,3 +388,72 @@ def test_repeated_records_have_the_same_numbers() -> None:
 def test_the_protocol_of_flows_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     made: FlowSplits = source(Brokers(p0=(0, 1)), monkeypatch)
     assert made.has_flows
+
+
+SCHEMAS = {
+    1: {"schema": json.dumps({"type": "record", "name": "c", "fields": [{"name": "ts", "type": "long"}]})},
+    2: {
+        "schemaType": "AVRO",
+        "schema": json.dumps(
+            {
+                "type": "record",
+                "name": "c",
+                "fields": [{"name": "user", "type": ["null", "string"]}, {"name": "ts", "type": "long"}],
+            }
+        ),
+    },
+    3: {"schemaType": "JSON", "schema": "{}"},
+    4: {"schemaType": "PROTOBUF", "schema": ""},
+}
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """Stands in for a schema registry."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = int(self.path.rpartition("/")[2])
+            self.send_response(200 if number in SCHEMAS else 503 if number == 9 else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(SCHEMAS.get(number)).encode())
+
+        def log_message(self, *words: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def framed(number: int, row: dict[str, Any]) -> bytes:
+    data = io.BytesIO()
+    if number in (1, 2):
+        fastavro.schemaless_writer(data, fastavro.parse_schema(json.loads(SCHEMAS[number]["schema"])), row)
+    else:
+        data.write(json.dumps(row).encode())
+    return b"\0" + number.to_bytes(4) + data.getvalue()
+
+
+def test_values_are_read_by_the_schemas_that_a_registry_knows(registry: str) -> None:
+    values = [framed(1, {"ts": 1}), framed(2, {"user": "a", "ts": 2}), b"plain", None, framed(5, {}), framed(4, {})]
+    values += [framed(2, {"user": "b", "ts": 3})[:-1], framed(2, {"user": None, "ts": 4}), framed(3, {"ts": 5})]
+    decoder = Decoder(COLUMNS, ["offset"], SchemaRegistry(registry))
+    made, bad = decoder.decode([Record(value, i) for i, value in enumerate(values)], None)
+    assert isinstance(made, pa.RecordBatch) and isinstance(bad, Malformed)
+    assert [(r["user"], r["ts"], r["offset"]) for r in made.to_pylist()] == [(None, 1, 0), ("a", 2, 1), (None, 4, 7)]
+    assert bad.count == 6 and "no number" in bad.reason
+    texts = [framed(3, {"user": "x", "ts": 1}), framed(3, {"ts": "no"}), framed(3, {"ts": 2})]
+    made, bad = decoder.decode([Record(value, i) for i, value in enumerate(texts)], ["offset", "ts"])
+    assert isinstance(made, pa.RecordBatch) and made.to_pylist() == [{"offset": 0, "ts": 1}, {"offset": 2, "ts": 2}]
+    with pytest.raises(Unreachable, match="503"):
+        list(decoder.decode([Record(framed(9, {}), 0)], None))
+
+
+def test_a_login_of_a_registry_is_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecRefused, match="secret"):
+        ferry.kafka("a:1", "t", COLUMNS, registry="https://me:word@registry:8081")
+    ferry.kafka("a:1", "t", COLUMNS, registry="https://${LOGIN}@registry:8081")
+    with pytest.raises(SpecRefused, match="with a registry"):
+        ferry.kafka("a:1", "t", "bytes", registry="https://registry:8081")

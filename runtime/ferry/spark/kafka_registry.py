@@ -1,0 +1,130 @@
+"""Values that a schema registry knows: with which schema one was written, and what it says. Must never import Kafka.
+
+Before such a value stand a zero byte and the schema's number, in four bytes. Schemas never change, so each is asked for once
+in a process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from ferry import environment
+from ferry.contract.errors import SpecRefused, Unreachable
+from ferry.spark.json_lines import parse_each
+
+ANSWER_SECONDS = 10.0
+
+FRAME = 5
+"""Bytes before the value."""
+
+SCHEMAS_MAX = 1000
+"""Schemas of registries that a process remembers."""
+
+
+class SchemaRegistry:
+    """Of the Confluent kind, asked by HTTP."""
+
+    def __init__(self, url: str) -> None:
+        """`url` may name variables of the environment; a login in it has to. Raises SpecRefused."""
+        self._url = url.rstrip("/")
+        login = url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+        if login and not environment.is_reference(login):
+            raise SpecRefused(
+                "kafka: the login in the registry's URL is a secret: give the name of an environment variable"
+            )
+        try:
+            import fastavro  # noqa: F401
+        except ImportError as missing:
+            raise SpecRefused("kafka: the package fastavro is not installed: ferry-stream[kafka]") from missing
+
+    def table(self, values: Sequence[bytes | None], fields: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
+        """(what the values hold, what is wrong with the others by their place)."""
+        bad: dict[int, str] = {}
+        texts: dict[int, bytes] = {}
+        rows: dict[int, dict[str, Any]] = {}
+        for i, value in enumerate(values):
+            try:
+                kind, schema = self._schema(value)
+                assert value is not None
+                if kind == "JSON":
+                    texts[i] = value[FRAME:]
+                else:
+                    rows[i] = _avro(schema, value[FRAME:])
+            except _Unfit as wrong:
+                bad[i] = str(wrong)
+        if not rows:
+            table, wrong_texts = parse_each([*texts.values()], fields)
+            places = [*texts]
+            return table, bad | {places[i]: why for i, why in wrong_texts.items()}
+        bad |= dict.fromkeys(texts, "JSON in a topic of Avro")
+        return _table([*rows.items()], fields, bad), bad
+
+    def _schema(self, value: bytes | None) -> tuple[str, Any]:
+        if value is None or len(value) < FRAME or value[0]:
+            raise _Unfit("no number of a schema before the value")
+        return _schema_of(environment.filled(self._url), int.from_bytes(value[1:FRAME]))
+
+
+class _Unfit(ValueError):
+    """A value that cannot be read."""
+
+
+@lru_cache(SCHEMAS_MAX)
+def _asked(url: str, number: int) -> tuple[str, Any]:
+    """(kind, schema); what is not found is remembered as well."""
+    import fastavro
+    import httpx
+
+    try:
+        answer = httpx.get(f"{url}/schemas/ids/{number}", timeout=ANSWER_SECONDS)
+    except httpx.HTTPError as error:
+        raise Unreachable(f"schema registry: {type(error).__name__}: {error}") from error
+    if answer.status_code == 404:
+        return "", f"the registry has no schema {number}"
+    if answer.status_code != 200:
+        raise Unreachable(f"schema registry: status {answer.status_code} for schema {number}")
+    about = answer.json()
+    kind = about.get("schemaType", "AVRO")
+    if kind not in ("AVRO", "JSON"):
+        return "", f"schema {number} is {kind}; Avro and JSON can be read"
+    if about.get("references"):
+        return "", f"schema {number} refers to others, which is not read"
+    return kind, fastavro.parse_schema(json.loads(about["schema"])) if kind == "AVRO" else None
+
+
+def _schema_of(url: str, number: int) -> tuple[str, Any]:
+    kind, schema = _asked(url, number)
+    if not kind:
+        raise _Unfit(schema)
+    return kind, schema
+
+
+def _avro(schema: Any, data: bytes) -> dict[str, Any]:
+    import fastavro
+
+    rest = io.BytesIO(data)
+    try:
+        found = fastavro.schemaless_reader(rest, schema, None)
+    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as wrong:
+        raise _Unfit(f"{type(wrong).__name__}: {wrong}") from wrong
+    if not isinstance(found, dict):
+        raise _Unfit("not a record")
+    return found
+
+
+def _table(rows: Sequence[tuple[int, dict[str, Any]]], fields: pa.Schema, bad: dict[int, str]) -> pa.Table:
+    """The rows that fit the schema, in order; halves what does not fit until single rows are left."""
+    try:
+        return pa.Table.from_pylist([row for _, row in rows], fields)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as wrong:
+        if len(rows) == 1:
+            bad[rows[0][0]] = str(wrong)
+            return fields.empty_table()
+    middle = len(rows) // 2
+    return pa.concat_tables([_table(rows[:middle], fields, bad), _table(rows[middle:], fields, bad)])
