@@ -17,7 +17,7 @@ from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.limits import HANG_SECONDS
 from ferry.contract.tickets import derived
-from ferry.coordinator.control import app, serve
+from ferry.coordinator.control import LagCollector, app, serve
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.protocol.coordinator import Desired
 from ferry_operator.local.driver import LocalDriver
@@ -106,3 +106,11 @@ def test_over_tls_it_is_asked_by_who_knows_the_secret(tmp_path: Path) -> None:
         assert httpx.post(f"{url}/stop", headers=headers, verify=context, trust_env=False).status_code == code
     with pytest.raises(httpx.HTTPError):
         httpx.get(url.replace("https", "http"), trust_env=False)
+
+
+def test_what_waits_in_sources_that_know_it_is_a_metric() -> None:
+    metrics, registry = DriverMetrics("job", ""), prom.CollectorRegistry()
+    registry.register(LagCollector(metrics))
+    assert b'{source="clicks"}' not in prom.generate_latest(registry)
+    metrics.lags |= {"clicks": 7}
+    assert b'ferry_source_lag_records{source="clicks"} 7.0' in prom.generate_latest(registry)
