@@ -69,10 +69,10 @@ class KafkaSink(Sink):
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame) -> None:
         """Publish an epoch, unless it was. Raises Final when a newer driver has published."""
-        table = rows if isinstance(rows, pa.Table) else rows.toArrow()
         with self._lock:
             writer = self._ready(generation)
             if epoch > self._published:
+                table = rows if isinstance(rows, pa.Table) else rows.toArrow()
                 self._publish(writer, ((k, v, []) for k, v in self._encoder.encode(table)), Marker(epoch, generation))
 
     def truncate_after(self, epoch: int) -> None:
