@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 BROKERS = Path(__file__).parent / "brokers"
@@ -164,6 +164,14 @@ class KafkaBroker:
         """A new topic."""
         for one in self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values():
             one.result(30)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            with contextlib.suppress(KafkaException):
+                for found in self.admin.describe_topics(TopicCollection([topic])).values():
+                    if len(found.result(30).partitions) == partitions:
+                        return
+            time.sleep(0.05)
+        raise TimeoutError(f"no topic {topic} after its creation")
 
     def grow(self, topic: str, partitions: int) -> None:
         """It has so many partitions from now on."""

@@ -23,6 +23,9 @@ from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
 PARTITIONS_SECONDS = 5.0
 """Between two looks for new partitions."""
 
+MISSING_SECONDS = 5.0
+"""A new job waits so long for its topic."""
+
 ENDS_SECONDS = 1.0
 """Ends of partitions are asked for again after this time also when an epoch's records are known to be there."""
 
@@ -118,14 +121,22 @@ class KafkaSplits:
 
     def start(self) -> Position:
         """Where the partitions that there are begin, or end. Raises SpecRefused, if there is no such topic."""
-        try:
-            topic, partitions = self._brokers.partitions()
-        except NoTopic as missing:
-            raise SpecRefused(f"{self!r}: there is no such topic: {missing}") from missing
+        topic, partitions = self._topic_begun()
         asked = self._brokers.earliest if self._starting == EARLIEST else self._brokers.latest
         first = _named(asked(partitions))
         made: dict[str, Any] = {"topic": topic, "first": first, "offsets": first}
         return {**made, "end": _named(self._brokers.latest(partitions))} if self.finite else made
+
+    def _topic_begun(self) -> tuple[str, list[int]]:
+        """Its id and partitions. A broker that has just begun, or a topic that has, is given a moment."""
+        end = time.monotonic() + MISSING_SECONDS
+        while True:
+            try:
+                return self._brokers.partitions()
+            except NoTopic as missing:
+                if time.monotonic() > end:
+                    raise SpecRefused(f"{self!r}: there is no such topic: {missing}") from missing
+            time.sleep(0.1)
 
     def latest(self, start: Position, max_rows: int) -> Position:
         """At most max_rows offsets further on, evenly of all partitions; one that is new begins with its first record."""

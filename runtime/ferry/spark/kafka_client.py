@@ -11,21 +11,22 @@ import json
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferry.contract.errors import RECORDS_LOST, FerryError, SpecRefused, Unreachable
 from ferry.spark.kafka_place import KafkaPlace
+from ferry.spark.kafka_waiting import within
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 ANSWER_SECONDS = 5.0
 """What brokers are asked they answer within this time, or count as unreachable."""
-
 SILENCE_SECONDS = 10.0
 """Records that are there come within this time, one after another."""
 
@@ -35,11 +36,10 @@ CONSUME_MAX = 10_000
 AHEAD_MAX = 20_000
 """Records of a partition beyond what was asked for that are held at most, but for those of one takeover."""
 
-IDLE_MAX = 2
-"""Readers of one topic that a process keeps for later."""
+IDLE_MAX = 2  # readers of one topic that a process keeps for later
 
-TRANSACTION_SECONDS = 30.0
-"""An epoch's records are taken within this time, and so is each step of a transaction; else it is tried anew."""
+TRANSACTION_SECONDS = 15.0
+"""Each step of a transaction takes at most this time, else all of it is tried anew."""
 
 READER = {
     "group.id": "ferry",  # the library wants one; nothing joins it, and nothing is committed
@@ -163,7 +163,8 @@ class RangeReader:
         self._passed: dict[int, int] = {}
         """by partition, the offset behind what has come: before it, there is nothing more to come"""
         self._ahead: dict[int, list[Message]] = {}
-        self._paused: set[int] = set()
+        self._fetched: set[int] = set()
+        """partitions that the library reads now: not what has come far ahead"""
 
     def read(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, list[Message]]:
         """The records of each partition in [start, stop). Offsets without a record, as those of markers, are none."""
@@ -190,13 +191,17 @@ class RangeReader:
         return held[:many]
 
     def _begin(self, starts: Mapping[int, int]) -> None:
-        from confluent_kafka import TopicPartition
-
-        self._consumer.assign([TopicPartition(self._topic, one, start) for one, start in starts.items()])
         self._next = dict(starts)
         self._passed = dict(starts)
         self._ahead = {one: [] for one in starts}
-        self._paused = set()
+        self._fetch(set(starts))
+
+    def _fetch(self, partitions: set[int]) -> None:
+        """These from now on, each from where it is. (What the library pauses, it does not always resume.)"""
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(self._topic, one, self._passed[one]) for one in sorted(partitions)])
+        self._fetched = partitions
 
     def _sort(self, messages: Sequence[Message]) -> None:
         for one in messages:
@@ -224,19 +229,14 @@ class RangeReader:
 
     def _pause(self, behind: Sequence[int]) -> None:
         """What has come far ahead waits for the others."""
-        from confluent_kafka import TopicPartition
-
-        far = [one for one, held in self._ahead.items() if len(held) > AHEAD_MAX and one not in behind]
-        if new := [one for one in far if one not in self._paused]:
-            self._consumer.pause([TopicPartition(self._topic, one) for one in new])
-            self._paused.update(new)
+        far = {one for one in self._fetched if len(self._ahead[one]) > AHEAD_MAX and one not in behind}
+        if far:
+            self._fetch(self._fetched - far)
 
     def _resume(self, wanted: Mapping[int, tuple[int, int]]) -> None:
-        from confluent_kafka import TopicPartition
-
-        if again := [one for one in self._paused if one in wanted and self._passed[one] < wanted[one][1]]:
-            self._consumer.resume([TopicPartition(self._topic, one) for one in again])
-            self._paused.difference_update(again)
+        lacking = {one for one, (_, stop) in wanted.items() if self._passed[one] < stop} - self._fetched
+        if lacking:
+            self._fetch(self._fetched | lacking)
 
     def _note(self, error: Any) -> None:
         self._last_error = error.str()
@@ -294,9 +294,8 @@ class TransactionWriter:
         self._producer = _producer(place, {"transactional.id": name, "transaction.timeout.ms": 60_000})
         self._group = _group(place, name)
         try:
-            self._producer.init_transactions(TRANSACTION_SECONDS)
+            self._within(self._producer.init_transactions)
         except KafkaException as error:
-            self._group.close()
             raise failure(error.args[0], self._where) from error
 
     def publish(self, records: Iterable[Outgoing], marker: Marker) -> None:
@@ -309,19 +308,20 @@ class TransactionWriter:
             for record in records:
                 _produce(self._producer, self._topic, record)
             group = self._group.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction([note], group, TRANSACTION_SECONDS)
-            self._producer.commit_transaction(TRANSACTION_SECONDS)
+            self._within(partial(self._producer.send_offsets_to_transaction, [note], group))
+            self._within(self._producer.commit_transaction)
         except KafkaException as error:
             raise failure(error.args[0], self._where) from error
+
+    def _within(self, step: Callable[[float], Any]) -> None:
+        within(TRANSACTION_SECONDS + 1, partial(step, TRANSACTION_SECONDS), self._where)
 
     def close(self) -> None:
         """Give up what is under way, if the broker can be told; the next writer does so, too."""
         from confluent_kafka import KafkaException
 
-        with suppress(KafkaException):
-            self._producer.purge()
-            self._producer.abort_transaction(1.0)
-        self._group.close()
+        with suppress(KafkaException, Unreachable):
+            within(2.0, partial(self._producer.abort_transaction, 1.0), self._where)
 
 
 def marker_of(place: KafkaPlace, topic: str, name: str) -> Marker | None:
@@ -394,7 +394,7 @@ def _produce(producer: Any, topic: str, record: Outgoing, delivered: Any = None)
             producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
             producer.poll(0)
             return
-        except BufferError:
+        except BufferError as full:
             if time.monotonic() > end:
-                raise Unreachable(f"topic {topic!r}: no room for a record for {TRANSACTION_SECONDS:g} s") from None
+                raise Unreachable(f"topic {topic!r}: no room for a record for {TRANSACTION_SECONDS:g} s") from full
             producer.poll(0.1)

@@ -55,6 +55,7 @@ class Brokers:
 def source(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, **more: Any) -> KafkaSplits:
     monkeypatch.setattr(kafka, "PARTITIONS_SECONDS", 0.0)
     monkeypatch.setattr(kafka, "ENDS_SECONDS", 0.0)
+    monkeypatch.setattr(kafka, "MISSING_SECONDS", 0.0)
     made = ferry.kafka("nowhere:1", "clicks", COLUMNS, **more)
     made._asks = brokers  # type: ignore[assignment]
     return made
