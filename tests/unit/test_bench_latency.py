@@ -64,3 +64,8 @@ def test_cases_are_told_whole_and_by_the_second(tmp_path: Path) -> None:
     assert [round(v, 1) for v in results.values(metric="p50 of a second")] == [0.0, 0.0, 1.0]
     (file,) = report.pictures(tmp_path / "latency.json", [one, Measured("Spark, micro-batch", "nbq5", 1000, steps[:5])])
     assert file.name == "latency-nbq5-1000.png" and file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_backlog_at_the_end_is_waited_for() -> None:
+    lines = [{"kind": "latency", "t": BEGIN + t, "max": most} for t, most in ((9.9, 0.1), (15.0, 5.2), (15.3, 0.2))]
+    assert [ferry_case.is_behind(lines[:many], BEGIN + 10) for many in range(4)] == [False, False, False, True]

@@ -29,9 +29,11 @@ def measure(bench: Bench, query: str, rate: int, mode: str) -> Measured:
         run.wait_for(lambda: bool(latencies(run.records)), "the first latencies")
         begin = latencies(run.records)[0]["t"] + a.warm
         done = watch(run, begin, a.minutes * 60, plan(run, a.minutes, a.disturb))
-        run.poll()
+        end = begin + a.minutes * 60
+        # What was created by then and still waits counts, too: else a loss at the end would not be seen.
+        run.wait_for(lambda: is_behind(run.records, end), "the end of the backlog", 120)
         keep(run.directory / "timeline.jsonl", a.keep, f"{query}-{rate}-{mode}")
-    found = [r for r in latencies(run.records) if begin <= r["t"] <= begin + a.minutes * 60]
+    found = [r for r in latencies(run.records) if r["t"] >= begin and r["t"] - r["max"] < end]
     steps = [(r["t"], LatencyHistogram(dict(r["counts"]))) for r in found]
     return Measured(f"Ferry, {mode}", query, rate, steps, done)
 
@@ -39,6 +41,11 @@ def measure(bench: Bench, query: str, rate: int, mode: str) -> Measured:
 def latencies(records: list[Record]) -> list[Record]:
     """Lines of the timeline that tell of records."""
     return [r for r in records if r["kind"] == "latency"]
+
+
+def is_behind(records: list[Record], end: float) -> bool:
+    """Whether all records that were created until then have come to the sinks: those after them have."""
+    return any(r["t"] - r["max"] >= end for r in latencies(records)[-20:])
 
 
 def plan(run: FerryJob, minutes: float, disturb: list[str]) -> list[tuple[float, str, Callable[[], None]]]:
