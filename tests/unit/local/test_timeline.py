@@ -210,13 +210,19 @@ def test_a_picture_is_drawn(tmp_path: Path, name: str, magic: bytes) -> None:
 
 def test_a_picture_has_latencies_when_there_are_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
-    quantiles = plot._quantiles
+    quantiles, dressed = plot._quantiles, plot._by_powers
 
     def noted(axis: Any, latencies: Any, begin: float) -> None:
         quantiles(axis, latencies, begin)
         drawn.append(len(axis.lines))
 
+    def bounded(axis: Any, latencies: Any) -> None:
+        dressed(axis, latencies)
+        low, high = axis.get_ylim()
+        assert axis.get_yscale() == "log" and 1e-5 < low < 1e-4 and 1 < high < 10, "the curves fill the panel"
+
     monkeypatch.setattr(plot, "_quantiles", noted)
+    monkeypatch.setattr(plot, "_by_powers", bounded)
     plot.draw(STEADY, tmp_path / "none.png", "counts")
     plot.draw([*STEADY, latency(2, {0.0: 1}), latency(3, {1.0: 5})], tmp_path / "some.png", "counts")
     assert drawn == [4]

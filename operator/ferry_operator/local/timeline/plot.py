@@ -23,6 +23,9 @@ LINE, FAST, MOVE, FAILURE, ACTION = "#1f5fa8", "#2a7f62", "#f2b544", "#c0392b", 
 LABELS_MAX = 24
 """More actions than this get their lines, and no labels: nobody could read them."""
 
+LEAST_SECONDS = 1e-4
+"""Of a latency, on a scale of powers."""
+
 STYLE = {
     "font.size": 9,
     "axes.edgecolor": "#9aa4ad",
@@ -60,7 +63,7 @@ def draw(records: Sequence[Record], file: Path, job: str) -> None:
         for axis in axes:
             _dress(axis, summary.moves, marks, begin)
         if latencies:
-            axes[3].set_yscale("log")
+            _by_powers(axes[3], latencies)
         _labels(axes[0], marks, last)
         axes[-1].set_xlabel("seconds since the first epoch began")
         axes[-1].set_xlim(0, last * 1.01 or 1.0)
@@ -88,10 +91,18 @@ def _quantiles(axis: Any, latencies: Sequence[Record], begin: float) -> None:
     """What half of the records, nine of ten, 99 of 100 and all took at most, of each line of the timeline."""
     times = [r["t"] - begin for r in latencies]
     for name, color in (("max", "#b9c2ca"), ("p99", FAILURE), ("p90", MOVE), ("p50", LINE)):
-        # Nothing at all has no place on this scale.
-        axis.plot(times, [max(r[name], 1e-4) for r in latencies], color=color, linewidth=1.1, label=name, zorder=3)
+        axis.plot(
+            times, [max(r[name], LEAST_SECONDS) for r in latencies], color=color, linewidth=1.1, label=name, zorder=3
+        )
     axis.set_ylabel("record latency (s)")
     axis.legend(frameon=False, fontsize=8, ncols=4, loc="upper left")
+
+
+def _by_powers(axis: Any, latencies: Sequence[Record]) -> None:
+    """A scale on which nothing has no place, so that it needs bounds of its own."""
+    axis.set_yscale("log")
+    shown = [max(r[name], LEAST_SECONDS) for r in latencies for name in ("p50", "max")]
+    axis.set_ylim(min(shown) / 2, max(shown) * 3)
 
 
 def _dress(axis: Any, moves: Sequence[timeline.Move], marks: Sequence[tuple[float, str, bool]], begin: float) -> None:
