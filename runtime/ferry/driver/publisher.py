@@ -36,7 +36,7 @@ from ferry.spark.compile import Plan
 from ferry.spark.feeds import records_frame, rows_frame
 from ferry.spark.late import late_frame
 from ferry.spark.pipeline import LateOutput, Output
-from ferry.spark.sinks import Parts
+from ferry.spark.sinks import RowParts
 from ferry.spark.source import Batch
 
 log = logging.getLogger("ferry.driver")
@@ -254,7 +254,7 @@ class Publisher:
         schema = self._fired_schema(rows)
         for output in self._outputs[rows.commit_id.step.operator]:
             with self._watch.on(i for i, _ in rows.readers if table is None):
-                made: pa.Table | DataFrame | Parts
+                made: pa.Table | DataFrame | RowParts
                 if table is None and emit.is_parted(output):
                     made = emit.parts(self.spark, output, self.splits(rows))
                 else:

@@ -23,7 +23,6 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Bug, FerryError, RowsGone
-from ferry.contract.manifest import StoredFile
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
@@ -33,7 +32,7 @@ from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
 from ferry.protocol.instance import machine as core
 from ferry.sidecar.archive import Archiver
-from ferry.sidecar.loading import Loading, Wanted
+from ferry.sidecar.loading import Loader
 from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.saved import SavedRecord
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
@@ -92,16 +91,15 @@ class Data:
             me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
         )
         self.archive: Archiver | None = None
-        self._copies: Copies | None = None
-        self._loading: Loading | None = None
+        copies: Copies | None = None
         if settings.checkpoint is not None:
             location = Location(settings.checkpoint.location, settings.job)
-            copies = directory.with_name(f"{directory.name}-copies")
+            beside = directory.with_name(f"{directory.name}-copies")
             if not settings.replicas and not location.local:
                 # With replicas a job begins again when several workers are lost: their files are not here either.
-                self._copies = Copies(copies)
+                copies = Copies(beside)
             else:
-                shutil.rmtree(copies, ignore_errors=True)
+                shutil.rmtree(beside, ignore_errors=True)
             self.archive = Archiver(
                 location,
                 settings.run,
@@ -114,8 +112,9 @@ class Data:
                 lambda asked, chains: self._send(
                     core.Send(core.DRIVER, m.Checkpointed(me, asked.number, asked.version, asked.epoch, chains)), None
                 ),
-                self._copies,
+                copies,
             )
+        self._loader = Loader(me, self.states, self.virtual_nodes, self._lock, copies, alive)
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
@@ -166,7 +165,7 @@ class Data:
         """Do it; a finding comes back as an event."""
         self._alive()
         if isinstance(effect, core.Apply | core.Drop | core.Erase | core.LoadChunk):
-            self._stop_loading()
+            self._loader.stop()
         match effect:
             case core.Send():
                 self._send(effect, None)
@@ -209,9 +208,9 @@ class Data:
                 if self.archive is not None:
                     self.archive.write(effect)
             case core.LoadAhead():
-                self._load_ahead(Wanted(effect.origin, effect.vnodes))
+                self._loader.ahead(effect.origin, effect.vnodes)
             case core.Restore():
-                return self._restore(effect)
+                return self._loader.restore(effect)
             case _:
                 assert_never(effect)
         return None
@@ -348,56 +347,6 @@ class Data:
         if not self._record.empty:
             raise BeginsAnew(f"{self.me}: the job begins with a checkpoint, and what is here is of the time before")
         self._record.erased()
-
-    def _load_ahead(self, wanted: Wanted) -> Loading:
-        """Load what is held from a checkpoint, the newest changes first: as in a snapshot, what is there is newer."""
-        if self._loading is None or self._loading.wanted != wanted:
-            self._stop_loading()
-            self._drop_all()  # Another restore may have loaded others before it was cut short.
-            self._loading = Loading(self.me, wanted, self._copies, self._load_part)
-        return self._loading
-
-    def _load_part(self, file: StoredFile, batch: pa.RecordBatch) -> None:
-        with self._lock:
-            self.states[file.operator].apply_absent(batch)
-
-    def _stop_loading(self) -> None:
-        """It was not asked for what was loaded ahead."""
-        if self._loading is not None:
-            self._loading.stop()
-            self._loading = None
-            self._drop_all()
-
-    def _is_loaded(self) -> bool:
-        """Whether what was begun ahead has come to its end, and not to an error."""
-        assert self._loading is not None
-        try:
-            self._loading.wait(self._alive)
-        except FerryError as error:
-            log.warning("%s: what was to be loaded ahead was not: %s", self.me, error)
-            return False
-        return True
-
-    def _drop_all(self) -> None:
-        with self._lock:
-            for state in self.states:
-                state.drop(np.arange(self.virtual_nodes))
-
-    def _restore(self, effect: core.Restore) -> core.Restored:
-        wanted = Wanted(effect.commit.origin, effect.vnodes)
-        if self._loading is not None and not self._is_loaded():
-            self._stop_loading()  # What was in its way then may be over.
-        try:
-            self._load_ahead(wanted).wait(self._alive)
-        except FerryError as error:
-            return core.Restored(effect.commit, f"{type(error).__name__}: {error}")
-        finally:
-            self._loading = None
-        with self._lock:
-            for state in self.states:
-                if isinstance(state, ProcessState):
-                    state.whole(np.array(effect.vnodes, dtype=np.int64))
-        return core.Restored(effect.commit)
 
     # ---- reads
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

@@ -1,6 +1,8 @@
 """State that is loaded from a checkpoint, on a thread of its own: also before the Commit that asks for it has come.
 
-Must never load a row after it was stopped.
+    LoadAhead --> loading ... Restore (of the same) --> until it is loaded --> Restored
+
+Must never load a row after it was stopped, nor leave one that nobody asked for.
 """
 
 from __future__ import annotations
@@ -8,20 +10,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from ferry.contract.errors import FerryError
 from ferry.contract.manifest import StoredFile
 from ferry.durable.copies import Copies
 from ferry.durable.reading import ahead, read_checkpoint
+from ferry.protocol.instance.io import Restore, Restored
+from ferry.store.process import ProcessState
+from ferry.store.state import State
 
 log = logging.getLogger("ferry.sidecar")
 
 
-class Wanted(NamedTuple):
+class LoadRequest(NamedTuple):
     """What is loaded."""
 
     origin: str
@@ -29,11 +36,87 @@ class Wanted(NamedTuple):
     vnodes: tuple[int, ...]
 
 
+class Loader:
+    """Loads the states of an instance. Its methods are for the loop of the instance."""
+
+    def __init__(
+        self,
+        me: str,
+        states: Sequence[State],
+        virtual_nodes: int,
+        lock: AbstractContextManager[object],
+        copies: Copies | None,
+        alive: Callable[[], None],
+    ) -> None:
+        """`lock` is held while a state is changed; `alive` is called between the parts of what takes long."""
+        self._me = me
+        self._states = states
+        self._virtual_nodes = virtual_nodes
+        self._lock = lock
+        self._copies = copies
+        self._alive = alive
+        self._loading: Loading | None = None
+
+    def ahead(self, origin: str, vnodes: tuple[int, ...]) -> None:
+        """Begin to load what a Restore will ask for."""
+        self._begin(LoadRequest(origin, vnodes))
+
+    def restore(self, effect: Restore) -> Restored:
+        """Load what is held, the newest changes first: as in a snapshot, what is there is newer."""
+        wanted = LoadRequest(effect.commit.origin, effect.vnodes)
+        if self._loading is not None and not (self._loading.wanted == wanted and self._is_loaded()):
+            self.stop()  # What was in its way then may be over.
+        try:
+            self._begin(wanted).wait(self._alive)
+        except FerryError as error:
+            return Restored(effect.commit, f"{type(error).__name__}: {error}")
+        finally:
+            self._loading = None
+        with self._lock:
+            for state in self._states:
+                if isinstance(state, ProcessState):
+                    state.whole(np.array(effect.vnodes, dtype=np.int64))
+        return Restored(effect.commit)
+
+    def stop(self) -> None:
+        """What was loaded ahead was not asked for."""
+        if self._loading is not None:
+            self._loading.stop()
+            self._loading = None
+            self._drop_all()
+
+    def _begin(self, wanted: LoadRequest) -> Loading:
+        if self._loading is None or self._loading.wanted != wanted:
+            self.stop()
+            self._drop_all()  # Another restore may have loaded others before it was cut short.
+            self._loading = Loading(self._me, wanted, self._copies, self._load)
+        return self._loading
+
+    def _is_loaded(self) -> bool:
+        """Whether what was begun ahead has come to its end, and not to an error."""
+        assert self._loading is not None
+        try:
+            self._loading.wait(self._alive)
+        except FerryError as error:
+            log.warning("%s: what was to be loaded ahead was not: %s", self._me, error)
+            return False
+        return True
+
+    def _load(self, file: StoredFile, batch: pa.RecordBatch) -> None:
+        with self._lock:
+            self._states[file.operator].apply_absent(batch)
+
+    def _drop_all(self) -> None:
+        with self._lock:
+            for state in self._states:
+                state.drop(np.arange(self._virtual_nodes))
+
+
 class Loading:
     """One restore. `load(file, rows)` is called on its thread."""
 
     def __init__(
-        self, me: str, wanted: Wanted, copies: Copies | None, load: Callable[[StoredFile, pa.RecordBatch], None]
+        self, me: str, wanted: LoadRequest, copies: Copies | None, load: Callable[[StoredFile, pa.RecordBatch], None]
     ) -> None:
         self._me = me
         self.wanted = wanted

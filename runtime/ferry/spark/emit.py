@@ -18,7 +18,7 @@ from ferry.spark import flight
 from ferry.spark.frames import arrow_schema, for_spark, frame_of
 from ferry.spark.ingest import batches_of
 from ferry.spark.pipeline import MapBatches, Output, Transform
-from ferry.spark.sinks import Part, Parts
+from ferry.spark.sinks import Part, RowParts
 
 LOOK_SECONDS = 0.05
 
@@ -77,7 +77,7 @@ def parts(spark: SparkSession, output: Output, splits: list[dict[str, Any]]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class FiredParts(Parts):
+class FiredParts(RowParts):
     """Fired rows where they are: a task for each instance reads them, and they pass through no other process."""
 
     spark: SparkSession

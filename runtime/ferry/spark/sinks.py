@@ -42,7 +42,7 @@ Part = tuple[str, int, int]
 """What a task has written: its name, rows, bytes."""
 
 
-class Parts(ABC):
+class RowParts(ABC):
     """Rows that are where they fired: tasks read them, and pass them to nobody. For a sink with `takes_parts`."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Sink(ABC):
     """
 
     takes_parts: ClassVar[bool] = False
-    """Whether `write` may get `Parts`, in place of a DataFrame of very many rows that nothing is to be done with."""
+    """Whether `write` may get `RowParts`, in place of a DataFrame of very many rows that nothing is to be done with."""
 
     def place(self, base: str | None) -> Path | None:
         """The directory that is written to, if there is one; `base` takes the place of its parent."""
@@ -156,7 +156,7 @@ class Parquet(Sink):
                 "choose another --output, or delete that directory"
             )
 
-    def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame | Parts) -> None:
+    def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
         """Write to a hidden folder, then rename. An epoch that is there already, and whole, has the same rows."""
         final = self.directory / f"epoch={epoch}"
         if self._present_life() != self._life:
@@ -268,10 +268,10 @@ def _local(directory: str) -> Path:
 PART = "part string, rows long, bytes long"
 
 
-def _written(rows: DataFrame | Parts, folder: str) -> list[Part]:
+def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
     """What tasks have written there."""
     write = partial(_write_part, folder)
-    if isinstance(rows, Parts):
+    if isinstance(rows, RowParts):
         return rows.each(write)
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -38,7 +38,7 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
     "spec.state.checkpoint.location": ("s3://bucket/ferry", ChangeKind.ROLLING),
     "spec.state.checkpoint.every": ("5m", ChangeKind.RESTART),
     "spec.state.checkpoint.keep": (7, ChangeKind.RESTART),
-    "spec.epoch.mode": ("auto", ChangeKind.RESTART),
+    "spec.epoch.mode": ("micro-batch", ChangeKind.RESTART),
     "spec.epoch.interval": ("1s", ChangeKind.RESTART),
     "spec.epoch.maxRows": (5, ChangeKind.RESTART),
     "spec.handover.strategy": ("fluid", ChangeKind.RESTART),
