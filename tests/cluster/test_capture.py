@@ -164,7 +164,8 @@ def check(hosts: Hosts, streams: dict[Ends, bytes], encrypted: bool) -> None:
         assert right.lines == (line.decode(),)
         if json.loads(line)["may"] == "stage" and right.seal in everything:
             tickets.add(stage_ticket(right, 1 << 40, one.instance, one.incarnation))
-    assert len(tickets) >= 3
+    # Closures of tasks pass through Unix sockets now: in clear there is only what is said between pods without TLS.
+    assert len(tickets) >= 3 or encrypted
     began = time.monotonic()
     for ticket in tickets:
         why = replay(hosts, ticket, trusted)

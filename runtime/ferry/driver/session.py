@@ -103,7 +103,7 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         announce(master)
     else:
         conf |= {
-            SOCKETS: str(flight_places.socket_folder(settings.path / "spark-sockets", settings.redis)),
+            SOCKETS: str(flight_places.socket_folder(settings.path / "spark-sockets")),
             **settings.spark,
         }
         master = f"local[{settings.slots},8]"

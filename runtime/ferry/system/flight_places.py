@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,24 +39,25 @@ def at_host(host: str, port: int, tls: bool) -> FlightPlace:
 def at_socket(path: Path, name: str, redis: str) -> FlightPlace:
     """A unix socket; when its path is too long for one, beside that of a private Redis, and with this name."""
     if len(str(path)) > SOCKET_PATH_MAX:
-        path = _short_folder(redis) / f"{name}.sock"
+        # The supervisor has made that directory short enough, and removes it at the end.
+        short = Path(redis.removeprefix("unix://")).parent if redis.startswith("unix://") else None
+        path = (short or Path(tempfile.mkdtemp(prefix="ferry-"))) / f"{name}.sock"
     path.unlink(missing_ok=True)
     return FlightPlace(f"grpc+unix://{path}", None, False)
 
 
-def socket_folder(path: Path, redis: str) -> Path:
-    """A folder for the sockets of somebody who asks nobody who he is: whoever may open it is of the same user."""
+def socket_folder(path: Path) -> Path:
+    """A folder for the sockets of somebody who asks nobody who he is: whoever may open it is of the same user.
+
+    When the path is too long for one, the system's folder for temporary files has it, always under the same name.
+    """
     if len(str(path)) + SOCKET_NAME_BYTES > SOCKET_PATH_MAX:
-        path = _short_folder(redis) / path.name
+        path = Path(tempfile.gettempdir()) / f"ferry-{hashlib.sha256(bytes(path)).hexdigest()[:12]}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        return Path(tempfile.mkdtemp(prefix="ferry-"))
     path.chmod(0o700)
     return path
-
-
-def _short_folder(redis: str) -> Path:
-    """That of a private Redis, which the supervisor has made short enough, and removes at the end."""
-    short = Path(redis.removeprefix("unix://")).parent if redis.startswith("unix://") else None
-    return short or Path(tempfile.mkdtemp(prefix="ferry-"))
 
 
 def _uri(host: str, port: int, tls: bool) -> str:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
+import tempfile
 import uuid
 from pathlib import Path
+
+import pytest
 
 from ferry.system.flight_places import socket_folder
 
 
-def test_sockets_that_ask_for_no_secret_are_in_a_folder_of_their_own(tmp_path: Path) -> None:
-    short = Path("/tmp") / f"f-{uuid.uuid4().hex[:6]}"
-    short.mkdir()
-    short.chmod(0o755)
-    deep = tmp_path / ("x" * 60)
-    try:
-        for path in (short / "s", deep / "s"):
-            folder = socket_folder(path, f"unix://{short}/redis.sock")
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            assert socket_folder(path, f"unix://{short}/redis.sock") == folder, "of the next driver, too"
-            with socket.socket(socket.AF_UNIX) as one:
-                one.bind(str(folder / f".{uuid.uuid4()}.sock"))
-    finally:
-        for left in sorted(short.rglob("*"), reverse=True):
-            left.unlink() if not left.is_dir() else left.rmdir()
-        short.rmdir()
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A short one in place of the system's."""
+    made = Path(tempfile.mkdtemp(dir="/tmp"))
+    made.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(made))
+    return made
+
+
+@pytest.mark.parametrize("length", [3, 40, 60, 200])
+def test_sockets_that_ask_for_no_secret_are_in_a_folder_of_their_own(temporary: Path, length: int) -> None:
+    path = temporary / ("x" * length) / "spark-sockets"
+    folder = socket_folder(path)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert socket_folder(path) == folder, "of the next driver, too"
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(folder / f".{uuid.uuid4()}.sock"))
+
+
+def test_a_folder_that_somebody_else_has_made_is_not_used(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = temporary / ("x" * 200) / "spark-sockets"
+    taken = socket_folder(path)
+    monkeypatch.setattr(os, "getuid", lambda: taken.stat().st_uid + 1)
+    assert socket_folder(path) != taken
