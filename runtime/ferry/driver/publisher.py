@@ -152,6 +152,8 @@ class Publisher:
                     self.loop.post(core.ReadFailed(order.step))
                     return False
                 record.fired += fired
+        if not record.fired:
+            self.hook(epoch, "sink")  # A stage of every epoch, also where there is nothing to write.
         for late in self.plan.late:
             if order.rows[late.operator].late and not self._publish_late(late, order.rows, batch):
                 self.loop.post(core.ReadFailed(order.step))

@@ -229,7 +229,8 @@ def test_late_records_that_cannot_be_read_are_tried_again_or_asked_for_elsewhere
 @pytest.mark.parametrize(("low", "high", "fired", "asked"), [(5, 5, 0, 0), (5, 6, 0, 0), (5, 6, 3, 1), (5, 5, 3, 1)])
 def test_rows_are_asked_for_when_there_are_some(low: int, high: int, fired: int, asked: int) -> None:
     publisher: Any = object.__new__(Publisher)
-    publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: None
+    stages: list[str] = []
+    publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: stages.append(stage)
     publisher._outputs, publisher.plan = {0: ["a sink"]}, Plan({}, (), ())
     publisher.dead_letters = SimpleNamespace(publish=lambda epoch, letters: None)
     calls: list[int] = []
@@ -240,3 +241,4 @@ def test_rows_are_asked_for_when_there_are_some(low: int, high: int, fired: int,
     batch: Any = None
     assert publisher.publish(order, EpochNotes(), record, batch)
     assert calls == [7] * asked and record.fired == fired
+    assert stages == (["emit"] if asked else ["emit", "sink"]), "what is scheduled for a stage comes in every epoch"
