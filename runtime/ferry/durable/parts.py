@@ -229,8 +229,8 @@ def read_parts(
                     read += 1
                     yield batch
             return
-        except (Corrupt, Missing, Unreachable) as error:
-            log.warning("a copy is not what was written, the store is asked: %s", error)
+        except (Corrupt, Missing, Unreachable, OSError) as error:
+            log.warning("a copy is not read, the store is asked: %s", error)
     with location.input(file.name) as stream:
         yield from islice(_parts_of(location, file, stream, vnodes), read, None)
 

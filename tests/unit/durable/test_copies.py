@@ -18,6 +18,15 @@ from tests.unit.durable.stores import as_multiset, everything, rows
 BATCH = rows(60_000)
 
 
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(autouse=True)
+def half_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the disk of this machine is."""
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Usage(100, 50, 50))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Location:
     return Location(str(tmp_path / "store"), "job")
@@ -121,8 +130,7 @@ def test_a_disk_that_takes_nothing_is_no_failure(
 def test_a_disk_that_is_nearly_full_is_left_to_the_state(
     store: Location, copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(100, 81, 19))
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Usage(100, 81, 19))
     written(store, copies)
     assert there(tmp_path) == set()
 
@@ -133,3 +141,14 @@ def test_a_folder_that_cannot_be_is_no_failure(store: Location, tmp_path: Path) 
     file = written(store, nowhere)
     nowhere.keep([file.name])
     assert as_multiset([*read_parts(store, file, everything(), nowhere)]) == as_multiset([BATCH])
+
+
+def test_a_copy_that_goes_away_when_it_is_opened_is_none(
+    store: Location, copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(store, copies)
+    found = copies.find(file)
+    for path in (tmp_path / "copies").iterdir():
+        path.unlink()
+    monkeypatch.setattr(copies, "find", lambda file: found)
+    assert as_multiset([*read_parts(store, file, everything(), copies)]) == as_multiset([BATCH])
