@@ -100,19 +100,23 @@ def test_an_epoch_opens_few_files_and_leaves_nothing_to_collect(tmp_path: Path, 
     cluster.lead([0] * 8)
     cluster.all[0].archive = None
     rows = [(k, 5, k) for k in range(13)]
-    for _ in range(3):
-        cluster.run(rows, 3)
-        cluster.final()
-    gc.collect()
-    gc.disable()
-    try:
-        counted.clear()
-        for _ in range(10):
-            cluster.run(rows, 3)
-            cluster.final()
-        cycles = gc.collect()
-    finally:
-        gc.enable()
+
+    def epochs(many: int) -> int:
+        """Runs so many. Objects of this process that only a collection could free since."""
+        gc.collect()
+        gc.disable()
+        try:
+            counted.clear()
+            for _ in range(many):
+                cluster.run(rows, 3)
+                cluster.final()
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    epochs(3)
+    # What other threads of this process leave behind comes now and then, what an epoch leaves comes each time.
+    cycles = min(epochs(10) for _ in range(5))
     names = Counter(Path(name).parent.name for name in counted)
     assert names == {"log": 10 * len(OPERATORS)}
     assert cycles <= 10, "one in an epoch at most"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.spark.kafka_client import NoTopic, TopicEnds, lent_reader, library
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_records import Decoder
@@ -24,7 +24,7 @@ PARTITIONS_SECONDS = 5.0
 """Between two looks for new partitions."""
 
 MISSING_SECONDS = 5.0
-"""A new job waits so long for its topic."""
+"""A new job waits so long for its topic, and for leaders of all partitions."""
 
 ENDS_SECONDS = 1.0
 """Ends of partitions are asked for again after this time also when an epoch's records are known to be there."""
@@ -121,22 +121,24 @@ class KafkaSplits:
 
     def start(self) -> Position:
         """Where the partitions that there are begin, or end. Raises SpecRefused, if there is no such topic."""
-        topic, partitions = self._topic_begun()
+        end = time.monotonic() + MISSING_SECONDS
+        while True:
+            try:
+                return self._begun()
+            except Unreachable as error:
+                # A broker that has just begun does not know the topic yet, or one that has just been made has no leader.
+                if time.monotonic() > end:
+                    if isinstance(error, NoTopic):
+                        raise SpecRefused(f"{self!r}: there is no such topic: {error}") from error
+                    raise
+            time.sleep(0.1)
+
+    def _begun(self) -> Position:
+        topic, partitions = self._brokers.partitions()
         asked = self._brokers.earliest if self._starting == EARLIEST else self._brokers.latest
         first = _named(asked(partitions))
         made: dict[str, Any] = {"topic": topic, "first": first, "offsets": first}
         return {**made, "end": _named(self._brokers.latest(partitions))} if self.finite else made
-
-    def _topic_begun(self) -> tuple[str, list[int]]:
-        """Its id and partitions. A broker that has just begun, or a topic that has, is given a moment."""
-        end = time.monotonic() + MISSING_SECONDS
-        while True:
-            try:
-                return self._brokers.partitions()
-            except NoTopic as missing:
-                if time.monotonic() > end:
-                    raise SpecRefused(f"{self!r}: there is no such topic: {missing}") from missing
-            time.sleep(0.1)
 
     def latest(self, start: Position, max_rows: int) -> Position:
         """At most max_rows offsets further on, evenly of all partitions; one that is new begins with its first record."""

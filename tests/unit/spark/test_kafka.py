@@ -169,6 +169,23 @@ def test_a_topic_that_is_not_there_or_is_another_is_refused(monkeypatch: pytest.
         one.latest(start, 1)
 
 
+def test_a_partition_without_a_leader_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Young(Brokers):
+        """Has just begun."""
+
+        def earliest(self, partitions: Any) -> dict[int, int]:
+            self.asked += 1
+            if self.asked <= 2:
+                raise Unreachable("Not leader for partition")
+            return super().earliest(partitions)
+
+    one = source(Young(p0=(3, 9)), monkeypatch)
+    with pytest.raises(Unreachable, match="Not leader"):
+        one.start()
+    monkeypatch.setattr(kafka, "MISSING_SECONDS", 20.0)
+    assert one.start()["offsets"] == {"0": 3}
+
+
 def test_tasks_get_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     one = source(Brokers(p0=(0, 1)), monkeypatch)
     assert pickle.loads(pickle.dumps(one))._asks is None and one._asks is not None
