@@ -289,7 +289,9 @@ class Host:
 
     def begin_scan(self, effect: core.BeginSnapshot) -> None:
         world = self.world
-        self.scans[(effect.learner, effect.session)] = [0, (-1, (0, 0, 0)), effect.vnodes, effect.base]
+        first = m.Chunk(InstanceId(self.name), effect.session, 0, effect.base, False, 0, WATERMARK_NONE)
+        self.send(effect.learner, world.rnd.choice(("bulk", "delta")), first, [])
+        self.scans[(effect.learner, effect.session)] = [1, (-1, (0, 0, 0)), effect.vnodes, effect.base]
         world.after(world.rnd.randint(0, 10), self.scan, self.life, effect.learner, effect.session)
 
     def stop_scan(self, effect: core.StopScan) -> None:

@@ -88,7 +88,10 @@ class Data:
             for descriptor in descriptors
         ]
         self.scans = Scans(
-            me, lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)), settings.bandwidth_bytes
+            me,
+            lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)),
+            settings.bandwidth_bytes,
+            lambda to, chunk: self._send(core.Send(to, chunk), None),
         )
         self.archive: Archiver | None = None
         copies: Copies | None = None
@@ -333,9 +336,9 @@ class Data:
 
     # ---- snapshots
     def _load(self, chunk: m.Chunk) -> None:
-        if chunk.last:
-            return
         body, self._chunk = self._chunk, None
+        if not body:
+            return  # The first and the last one have no rows.
         batch = _batch(body, state_schema(self.descriptors[chunk.operator]))
         self.tally.received_bytes += batch.nbytes
         with self._lock:

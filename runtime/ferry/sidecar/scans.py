@@ -68,16 +68,21 @@ class Allowance:
 
 
 class Scans:
-    """All snapshots of one instance. `send(learner, chunk, batch)` returns False when there is no credit."""
+    """All snapshots of one instance. `send(learner, chunk, batch)` returns False when there is no credit.
+
+    `announce(learner, chunk)` sends what has no rows, ahead of all that waits.
+    """
 
     def __init__(
         self,
         me: InstanceId,
         send: Callable[[InstanceId, m.Chunk, pa.RecordBatch | None], bool],
         bytes_per_second: int | None,
+        announce: Callable[[InstanceId, m.Chunk], None],
     ) -> None:
         self._me = me
         self._send = send
+        self._announce = announce
         self._budget = Allowance(bytes_per_second)
         self.sent_bytes = 0
         self._scans: dict[tuple[InstanceId, int], SnapshotScan] = {}
@@ -86,7 +91,13 @@ class Scans:
         return bool(self._scans)
 
     def begin(self, scan: SnapshotScan) -> None:
-        """Add a snapshot."""
+        """Add a snapshot. The learner hears of its base at once: what comes an epoch late begins again.
+
+        Chunks wait for credit, bandwidth and a pause between epochs; were the first one of them to say the base, a chunk that
+        takes longer than an epoch would begin the next snapshot anew again and again.
+        """
+        self._announce(scan.learner, m.Chunk(self._me, scan.session, 0, scan.base, False, 0, limits.WATERMARK_NONE))
+        scan.number = 1
         self._scans[(scan.learner, scan.session)] = scan
 
     def stop(self, learner: InstanceId, session: int) -> None:

@@ -35,13 +35,16 @@ class Sender:
     def __init__(self, rate: int | None = None) -> None:
         self.sent: list[tuple[InstanceId, m.Chunk, pa.RecordBatch | None]] = []
         self.full: set[InstanceId] = set()
-        self.scans = Scans(ME, self.send, rate)
+        self.scans = Scans(ME, self.send, rate, self.announce)
 
     def send(self, to: InstanceId, chunk: m.Chunk, body: pa.RecordBatch | None) -> bool:
         if to in self.full:
             return False
         self.sent.append((to, chunk, body))
         return True
+
+    def announce(self, to: InstanceId, chunk: m.Chunk) -> None:
+        self.sent.append((to, chunk, None))
 
     def begin(self, learner: InstanceId, count: int, session: int = 1) -> None:
         self.scans.begin(SnapshotScan(learner, session, BASE, chunks(count)))
@@ -57,17 +60,28 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_snapshot_is_sent_in_order_and_ends_with_a_chunk_without_rows() -> None:
+def test_a_snapshot_is_sent_in_order_between_two_chunks_without_rows() -> None:
     sender = Sender()
     assert not sender.scans and not sender.scans.pump(2)
     sender.begin(B, 3)
-    assert sender.scans.pump(2) and sender.numbers(B) == [0, 1]
+    assert sender.scans.pump(2) and sender.numbers(B) == [0, 1, 2]
     assert sender.scans.pump(2) and not sender.scans
-    said = [(c.leader, c.base, c.number, c.last, c.operator, c.floor) for _, c, _ in sender.sent]
-    assert said == [(ME, BASE, n, False, 0, 10 + n) for n in range(3)] + [(ME, BASE, 3, True, 1, 99)]
-    assert [body for _, _, body in sender.sent] == [batch(0), batch(1), batch(2), None]
+    said = [(c.leader, c.base, c.number, c.last, c.operator, c.floor) for _, c, _ in sender.sent[1:]]
+    assert said == [(ME, BASE, 1 + n, False, 0, 10 + n) for n in range(3)] + [(ME, BASE, 4, True, 1, 99)]
+    assert [body for _, _, body in sender.sent] == [None, batch(0), batch(1), batch(2), None]
     assert sender.scans.sent_bytes == 3 * BYTES
     assert not sender.scans.pump(2)
+
+
+def test_its_base_is_told_at_once_whatever_waits(clock: list[float]) -> None:
+    sender = Sender(rate=20 * BYTES)
+    sender.begin(B, 100)
+    while sender.scans.pump(2):
+        pass
+    sender.full = {B, C}
+    sender.begin(C, 2)
+    assert sender.numbers(C) == [0], "without bandwidth, without credit"
+    assert (sender.sent[-1][1].base, sender.sent[-1][1].last, sender.sent[-1][2]) == (BASE, False, None)
 
 
 def test_a_chunk_without_credit_is_kept_and_holds_nobody_else_up() -> None:
@@ -75,15 +89,15 @@ def test_a_chunk_without_credit_is_kept_and_holds_nobody_else_up() -> None:
     sender.begin(B, 2)
     sender.begin(C, 2)
     sender.full = {B}
-    assert sender.scans.pump(1) and (sender.numbers(B), sender.numbers(C)) == ([], [0])
+    assert sender.scans.pump(1) and (sender.numbers(B), sender.numbers(C)) == ([0], [0, 1])
     sender.full = {B, C}
     assert not sender.scans.pump(1), "nothing could be sent"
     assert sender.scans.sent_bytes == BYTES
     sender.full = set()
     while sender.scans:
         sender.scans.pump(1)
-    assert sender.numbers(B) == sender.numbers(C) == [0, 1, 2]
-    assert [body for to, _, body in sender.sent if to == B] == [batch(0), batch(1), None]
+    assert sender.numbers(B) == sender.numbers(C) == [0, 1, 2, 3]
+    assert [body for to, _, body in sender.sent if to == B] == [None, batch(0), batch(1), None]
 
 
 def test_a_snapshot_that_nobody_wants_any_more_is_forgotten() -> None:
@@ -94,7 +108,7 @@ def test_a_snapshot_that_nobody_wants_any_more_is_forgotten() -> None:
     sender.scans.stop(B, 1)
     sender.scans.stop(C, 1)
     sender.scans.pump(1)
-    assert sender.numbers(B) == [0] and sender.numbers(B, 2) == [0, 1]
+    assert sender.numbers(B) == [0, 1] and sender.numbers(B, 2) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("step", [0.0005, 0.003, 0.5])
@@ -118,10 +132,10 @@ def test_over_the_limit_nothing_is_sent_until_time_has_passed(clock: list[float]
     sender.begin(B, 100)
     sender.begin(C, 100)
     assert sender.scans.pump(2)
-    assert sender.numbers(B) == [0] and not sender.numbers(C), "one chunk is what a twentieth of a second allows"
+    assert sender.numbers(B) == [0, 1] and sender.numbers(C) == [0], "one chunk is what a twentieth of a second allows"
     assert not sender.scans.pump(2)
     clock[0] += 0.025
-    assert sender.scans.pump(2) and sender.numbers(B) == [0, 1], "half a chunk is left, and the next one is begun"
+    assert sender.scans.pump(2) and sender.numbers(B) == [0, 1, 2], "half a chunk is left, and the next one is begun"
     clock[0] += 0.02
     assert not sender.scans.pump(2), "and has to be paid for"
     clock[0] += 0.01
