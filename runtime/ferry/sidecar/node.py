@@ -34,6 +34,7 @@ from ferry.protocol.instance import machine as core
 from ferry.registry import JobRegistry
 from ferry.sidecar import ALIVE
 from ferry.sidecar.data import BeginsAnew, Data
+from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
 from ferry.sidecar.inbox import Inbox
@@ -46,14 +47,8 @@ from ferry.system.flight_places import FlightPlace
 
 log = logging.getLogger("ferry.sidecar")
 
-YIELD_SECONDS = 0.5
-"""From the begin of an epoch to its Commit snapshots wait, for an epoch waits for every instance; not longer than this."""
-
-AFTER_COMMIT_SECONDS = 0.05
-"""And this much longer, for instances that share the processors and still apply."""
-
 STARVED_SECONDS = 0.25
-"""A snapshot that had to wait this long sends what its bandwidth allows at once, however busy the epochs are."""
+"""A snapshot that had to wait this long is sent although messages wait."""
 
 LEAVE_SECONDS, LEAVE_EPOCHS = 2.0, 2
 """One that was told to end stays until so many further epochs have begun, but no longer than this."""
@@ -80,7 +75,7 @@ class Node:
         self.dir = settings.worker_path(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(self.dir)
-        self._yield_until = 0.0
+        self._delay_control = DelayControl()
         self._life = life.hex()
         self._inbox = Inbox()
         self._registry = JobRegistry(settings.run, settings.redis, settings.secret)
@@ -226,17 +221,23 @@ class Node:
                 report_at = now + REPORT_SECONDS
                 self._report()
             idle = TICK_SECONDS
-            may_pump = now >= self._yield_until or now - pumped_at > STARVED_SECONDS
-            if self._inbox.calm and may_pump:
-                pumped = self._data.scans.pump(2)
-                if self._data.archive is not None:
-                    pumped |= self._data.archive.pump()
-                if self._data.work() or pumped:
-                    idle = 0.0005
-                elif self._data.scans:
-                    idle = 0.002
-                if not pumped:
-                    pumped_at = now
+            calm = self._inbox.calm
+            if (calm or now - pumped_at > STARVED_SECONDS) and self._delay_control.may_send(now):
+                pumped, pumped_at = self._pump(now), now
+                idle = 0.0005 if pumped else 0.002 if self._data.scans else idle
+            elif self._data.scans or self._delay_control.rests(now):
+                idle = 0.002
+            if calm and self._data.work():
+                idle = 0.0005
+
+    def _pump(self, now: float) -> bool:
+        """Send a little of what is on its way to learners and into the store; False when nothing could be sent."""
+        pumped = self._data.scans.pump(1)
+        if self._data.archive is not None:
+            pumped |= self._data.archive.pump()
+        if pumped:
+            self._delay_control.sent(now, time.monotonic())
+        return pumped
 
     def _say_alive(self) -> None:
         """To the parent: this loop works, however long. It says nothing before the loop has begun."""
@@ -249,7 +250,7 @@ class Node:
         self._data.receive(event, body)
         self._perform(self._machine.step(event))
         if isinstance(event, m.Commit):
-            self._yield_until = time.monotonic() + AFTER_COMMIT_SECONDS
+            self._delay_control.committed(event.commit_id.step.epoch, time.monotonic())
 
     def _is_outdone(self, attempt: Attempt) -> bool:
         """Whether a later attempt waits in the inbox: the driver has given this one up, and would wait for its work."""
@@ -298,7 +299,7 @@ class Node:
     def _on_message(self, message: Message) -> DeferredCredit | None:
         decoded = m.decode(message.kind, message.head)
         if isinstance(decoded, m.Begins):
-            self._yield_until = time.monotonic() + YIELD_SECONDS
+            self._delay_control.begins(decoded.epoch, time.monotonic())
             self._begun += 1
             return None
         if isinstance(decoded, m.Prepare):

@@ -93,8 +93,8 @@ class Scans:
     def begin(self, scan: SnapshotScan) -> None:
         """Add a snapshot. The learner hears of its base at once: what comes an epoch late begins again.
 
-        Chunks wait for credit, bandwidth and a pause between epochs; were the first one of them to say the base, a chunk that
-        takes longer than an epoch would begin the next snapshot anew again and again.
+        Chunks wait for credit and bandwidth; were the first one of them to say the base, a chunk that takes longer than an
+        epoch would begin the next snapshot anew again and again.
         """
         self._announce(scan.learner, m.Chunk(self._me, scan.session, 0, scan.base, False, 0, limits.WATERMARK_NONE))
         scan.number = 1

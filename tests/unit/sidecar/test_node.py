@@ -17,6 +17,7 @@ from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.protocol.instance import machine as core
 from ferry.sidecar import ALIVE, node
+from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.inbox import Inbox
 
 ME = InstanceId("0.0")
@@ -62,7 +63,7 @@ def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest
 
 def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
     one, worked = node.Node.__new__(node.Node), []
-    one._inbox, one.dir, one._yield_until = Inbox(), tmp_path, 0.0
+    one._inbox, one.dir, one._delay_control = Inbox(), tmp_path, DelayControl()
     turns = iter([False] * 3 + [True])
     scans = SimpleNamespace(pump=lambda chunks: False)
     one._data = SimpleNamespace(scans=scans, archive=None, work=lambda: worked.append(1) or True)  # type: ignore[assignment,func-returns-value]
