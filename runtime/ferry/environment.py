@@ -47,6 +47,8 @@ class Environment:
     """URL of the API server, for a driver whose journal it holds."""
     begun: bool = False
     """The job has finished an epoch before this process was started."""
+    standby: bool = False
+    """Another driver runs the job."""
     spark_kept: bool = False
     """What ran in this process before has left its Spark."""
     life: str | None = None
@@ -99,6 +101,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         journal=(namespace, journal) if namespace else None,
         api_server=f"https://{netloc(api_host, _port(given, names.API_PORT) or HTTPS)}" if namespace else "",
         begun=given.get(names.BEGUN) == "yes",
+        standby=given.get(names.STANDBY) == "yes",
         spark_kept=names.GATEWAY_PORT in given,
         life=given.get(names.LIFE) or None,
     )

@@ -25,6 +25,7 @@ from ferry_operator.job.models_kubernetes import Kubernetes
 from ferry_operator.job.models_parts import (
     PACE,
     DeadLetter,
+    DriverSpec,
     Epoch,
     FailureSpec,
     Handover,
@@ -169,6 +170,7 @@ class Spec(SpecPart):
     )
     state: StateSpec = Field(default_factory=StateSpec, description="Virtual nodes, copies, memory and checkpoints.")
     epoch: Epoch = Field(default_factory=Epoch, description="Pace of the epochs.")
+    driver: DriverSpec = Field(default_factory=DriverSpec, description="The process that runs them.")
     handover: Handover = Field(default_factory=Handover, description="How state moves.")
     transport: Transport = Field(default_factory=Transport, description="Channels between sidecars.")
     security: Security = Field(default_factory=Security, description="What may be read on the way.")

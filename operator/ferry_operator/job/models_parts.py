@@ -163,6 +163,17 @@ class Epoch(SpecPart):
     )
 
 
+class DriverSpec(SpecPart):
+    """The process that runs the epochs."""
+
+    standby: bool = Field(
+        default=False,
+        description="A second driver with a Spark of its own waits for the end of the first one, and takes its place in a "
+        "second or two; it loads the program, too. Only with `ferry run`: on Kubernetes it is refused.",
+        json_schema_extra=PACE,
+    )
+
+
 class Handover(SpecPart):
     """How virtual nodes move between instances."""
 

@@ -66,6 +66,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         epoch_mode=one.epoch.mode,
         epoch_interval_ms=round(one.epoch.interval.seconds * 1000),
         epoch_max_rows=one.epoch.max_rows,
+        driver_standby=one.driver.standby,
         cores=one.cores,
         events=options.events,
         output=str(options.output.absolute()) if options.output is not None else None,

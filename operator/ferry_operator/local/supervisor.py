@@ -147,6 +147,8 @@ class Supervisor:
         if self.outcome is None:
             if self._cluster.keep_redis():
                 self._note("restart redis")
+            if self.settings.driver_standby and self._worked and status is not None and self.stopping is None:
+                self._cluster.keep_standby()
             for action in d.decide(self._observed(workers, status)):
                 self._act(action)
         return view

@@ -169,6 +169,8 @@ class RunSettings:
     lasting: bool = True
     """another run may look for the files of this one, after a reboot of the machine: at a clean end they are on the disk"""
     epoch_mode: str = MICRO_BATCH
+    driver_standby: bool = False
+    """A second driver is ready, and takes over when the first one ends. On one machine."""
     """auto: continuous where it can be; continuous: tasks of Spark hold their place; micro-batch: a job of Spark an epoch"""
     tls: str = "off"
     """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""

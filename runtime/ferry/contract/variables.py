@@ -35,6 +35,9 @@ JOURNAL = "FERRY_JOURNAL"
 BEGUN = "FERRY_BEGUN"
 """Driver: 'yes': the job has finished an epoch, so that it has a journal somewhere."""
 
+STANDBY = "FERRY_STANDBY"
+"""Driver: 'yes': be ready, and take the job over when a line on standard input says so."""
+
 LIFE = "FERRY_LIFE"
 """Driver, from what ran in its process before: the life that workers know. It is that of Spark, which goes on."""
 

@@ -24,7 +24,7 @@ from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import Right
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
-from ferry.driver import session
+from ferry.driver import session, standby
 from ferry.driver.announcer import Announcer
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
@@ -91,6 +91,8 @@ class Job:
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
         sinks.identify(plan.sinks, self.settings.job)
+        if self._surroundings.standby and not self._await_turn(spark, plan):
+            return ExitCode.FINISHED
         announcer.settle([o.descriptor for o in plan.operators])
         metrics = DriverMetrics(self.settings.job, self.settings.directory)
         if weakness := journal.weakness():
@@ -218,6 +220,14 @@ class Job:
                 sink.truncate_after(manifest.epoch)
 
     # ---- starting
+    def _await_turn(self, spark: SparkSession, plan: compile.Plan) -> bool:
+        """Be ready; False when nobody will need this driver any more."""
+        from ferry.coordinator import control  # now, and not when it is needed
+
+        assert control
+        descriptors = [o.descriptor for o in plan.operators]
+        return standby.await_turn(lambda: warm_up(spark, descriptors, self.settings.cores))
+
     def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop) -> None:
         """Have the Python processes of the task slots ready: of those in this process now, of others when they come."""
         descriptors = [o.descriptor for o in plan.operators]

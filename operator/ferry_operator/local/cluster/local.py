@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferry.contract import limits
+from ferry.contract import limits, variables
 from ferry.contract.documents import DRIVER, INSTANCES, SYNCING, WORKERS, RunSettings
 from ferry.contract.errors import NO_TRANSPORT, Refusal
 from ferry.contract.exit_codes import ExitCode
@@ -30,6 +30,9 @@ YOUNG_SECONDS = 10.0
 
 END_SECONDS = 4.0
 """A sidecar that was told to end is killed after this, unless an instance of it waits for the disk."""
+
+STANDBY_SECONDS = 10.0
+"""Between two starts of a standby that ends by itself."""
 
 REDIS_SECONDS = 1.0
 """Between two starts of Redis."""
@@ -68,6 +71,7 @@ class LocalCluster:
         self._failures: dict[int, int] = {}
         self._driver: ChildProcess | None = None
         self._driver_starts = 0
+        self._standby: ChildProcess | None = None
 
     # ---- observe
     def workers(self) -> tuple[Worker, ...]:
@@ -153,7 +157,31 @@ class LocalCluster:
             self._processes.kill(self._driver)
         (self._settings.path / DRIVER).unlink(missing_ok=True)
         self._driver_starts += 1
-        self._driver = self._processes.start("driver", (*self._programs.driver, self._run_json))
+        self._driver = self._standby_told() or self._processes.start("driver", (*self._programs.driver, self._run_json))
+
+    def _standby_told(self) -> ChildProcess | None:
+        """The standby, which takes over from now on; None if there is none."""
+        one, self._standby = self._standby, None
+        if one is None or one.code is not None:
+            return None
+        assert one.popen.stdin is not None
+        try:
+            one.popen.stdin.write(b"go\n")
+            one.popen.stdin.flush()
+        except OSError:
+            return None
+        return one
+
+    def keep_standby(self) -> None:
+        """Start a second driver that waits for the end of the first one, if there is none."""
+        old = self._standby
+        if old is not None:
+            if old.code is None or time.monotonic() - old.started < STANDBY_SECONDS:
+                return
+            self._processes.kill(old)
+        command = (*self._programs.driver, self._run_json)
+        role = f"driver-{self._driver_starts}"
+        self._standby = self._processes.start(role, command, "driver", {variables.STANDBY: "yes"})
 
     def kill_worker(self, index: int) -> None:
         """End all processes of a worker at once, without warning; raises Refusal when it is not running."""
@@ -193,6 +221,8 @@ class LocalCluster:
 
     def close(self) -> None:
         """End everything; return when nothing is left: the driver first, for it is the one that talks to all others."""
+        if self._standby is not None:
+            self._processes.kill(self._standby)
         self.end_driver()
         for process in self._workers.values():
             if process.code is None:

@@ -54,18 +54,23 @@ class Processes:
         logs.mkdir(parents=True, exist_ok=True)
         self._reaper = self._start_reaper()
 
-    def start(self, role: str, command: Sequence[str]) -> ChildProcess:
-        """Start `command`; its output is appended to the log of `role`. Raises OSError when it cannot start."""
+    def start(
+        self, role: str, command: Sequence[str], log: str | None = None, more: Mapping[str, str] | None = None
+    ) -> ChildProcess:
+        """Start `command`; its output is appended to the log of `role`, or of `log`. Raises OSError when it cannot start.
+
+        `more` is added to its environment; with it, it has a standard input.
+        """
         if self._reaper.poll() is not None:
             self._reaper = self._start_reaper()
-        with open(self.log(role), "ab") as log:
+        with open(self.log(log or role), "ab") as file:
             popen = subprocess.Popen(
                 list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdin=subprocess.PIPE if more else subprocess.DEVNULL,
+                stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**self.environment, reaper.TAG: self._tag(role)},
+                env={**self.environment, **(more or {}), reaper.TAG: self._tag(role)},
             )
         assert self._reaper.stdin is not None
         with contextlib.suppress(OSError):
