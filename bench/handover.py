@@ -111,6 +111,7 @@ PLANNED = {
 KILLED = {
     "Ferry, worker": ("Ferry", "recovery", "to next epoch"),
     "Ferry, driver": ("Ferry", "kill driver", "to next epoch"),
+    "Ferry, driver, standby": ("Ferry", "kill driver, standby", "to next epoch"),
     "Spark, driver": ("Spark", "kill driver", "to next epoch"),
 }
 RATIOS = {"to 4": ("Ferry", "move to 4", "pause / usual"), "to 2": ("Ferry", "move to 2", "pause / usual")}
@@ -120,6 +121,7 @@ WHAT = [
     *(("Ferry", f"move to {n}", metric) for n in (4, 2) for metric in OF_A_MOVE),
     *(("Ferry", "recovery", metric) for metric in ("to next epoch", "to full strength")),
     ("Ferry", "kill driver", "to next epoch"),
+    ("Ferry", "kill driver, standby", "to next epoch"),
     ("Spark", "repartition", "pause"),
     ("Spark", "kill driver", "pause"),
     ("Spark", "kill driver", "to next epoch"),
@@ -137,6 +139,7 @@ def main() -> int:
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--driver-kills", type=int, default=1, help="kills of Ferry's driver at each size")
+    p.add_argument("--standby", action="store_true", help="Ferry has a second driver that is ready (driver.standby)")
     p.add_argument("--settle", type=int, default=10, help="epochs between filling and the first act")
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()

@@ -12,6 +12,9 @@ from bench.shared import bigstate
 from bench.shared.ferry_job import FerryJob, RunFailed, job_document
 from bench.shared.processes import Watch
 
+READY = "ready to take over"
+"""What a standby says when it is."""
+
 NOTICED_SECONDS = 0.5
 """A loss that nobody has noticed by then has cost nothing."""
 
@@ -25,7 +28,7 @@ class FerryCase:
         pipeline = {"file": bigstate.__file__, "args": {"keys": self.keys}}
         self.job = job_document(
             "bigstate", pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 1},
-            epoch={"maxRows": a.rows, "interval": a.interval},
+            epoch={"maxRows": a.rows, "interval": a.interval}, driver={"standby": a.standby},
         )  # fmt: skip
         self.run: FerryJob
         self.watch: Watch
@@ -40,7 +43,9 @@ class FerryCase:
             for repeat in range(self.a.repeats):
                 self._kill("1", "recovery", repeat)
             for repeat in range(self.a.driver_kills):
-                self._kill("driver", "kill driver", repeat)
+                if self.a.standby:
+                    self._wait_standbys(repeat + 1)
+                self._kill("driver", "kill driver, standby" if self.a.standby else "kill driver", repeat)
 
     def _fill(self) -> None:
         begin = time.time()
@@ -115,6 +120,11 @@ class FerryCase:
 
     def _longest(self, begin: float, end: float) -> float:
         return float(max(b - a for a, b in self._gaps(begin, end)))
+
+    def _wait_standbys(self, many: int) -> None:
+        """Until so many have become ready, one after the other."""
+        log = self.run.directory / "logs" / "driver.log"
+        self.run.wait_for(lambda: log.read_text().count(READY) >= many, f"standby {many}")
 
     def _wait_placed(self, workers: int) -> None:
         """Until exactly these workers lead, each vnode has its replica, and nobody learns."""
