@@ -223,6 +223,21 @@ def test_epochs_are_published_once_while_the_broker_is_killed_and_cut(
     assert marker is not None and (marker.epoch, marker.generation) == (epoch - 1, 1)
 
 
+def test_a_transaction_goes_on_after_a_short_cut(broker: KafkaBroker) -> None:
+    broker.create("goes-on", 1)
+    one = ferry.kafka_sink(broker.servers, "goes-on", value="string")
+    sinks.identify([one], "test")
+    one.open(-1)
+    one.write(0, 1, pa.table({"value": ["a"]}))
+    for epoch in (1, 2):
+        broker.wire.cut()
+        healed = threading.Timer(1.0, broker.wire.heal)
+        healed.start()
+        one.write(epoch, 1, pa.table({"value": ["b"]}))  # the first try of it
+        healed.join()
+    assert [record.value() for record in broker.read("goes-on")] == [b"a", b"b", b"b"]
+
+
 def job(folder: Path, name: str, args: dict[str, Any], called: str) -> Path:
     lines = "".join(f"      {key}: {json.dumps(value)}\n" for key, value in args.items())
     file = folder / f"{name}.yaml"

@@ -14,12 +14,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ferry.contract.errors import RECORDS_LOST, FerryError, SpecRefused, Unreachable
 from ferry.spark.kafka_place import KafkaPlace
+from ferry.spark.kafka_records import Marker, Outgoing
 from ferry.spark.kafka_waiting import within
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 5.0
 """What brokers are asked they answer within this time, or count as unreachable."""
+STALE_SECONDS = 60.0
+"""After so long without an answer it is asked through a new client: the brokers that the old one knows may be no more."""
 SILENCE_SECONDS = 10.0
 """Records that are there come within this time, one after another."""
 
@@ -89,6 +91,7 @@ class TopicEnds:
         self._place = place
         self._topic = topic
         self._admin: Any = None
+        self._answered = 0.0
 
     def partitions(self) -> tuple[str, list[int]]:
         """(id of the topic, its partitions). Raises NoTopic."""
@@ -125,10 +128,10 @@ class TopicEnds:
         return {where.partition: int(self._answer(one, {}).offset) for where, one in asked.items()}
 
     def _client(self) -> Any:
-        if self._admin is None:
+        if self._admin is None or time.monotonic() - self._answered > STALE_SECONDS:
             from confluent_kafka.admin import AdminClient
 
-            settings = self._place.settings({})
+            settings, self._answered = self._place.settings({}), time.monotonic()
             self._admin = AdminClient({k: v for k, v in settings.items() if k != "isolation.level"})
         return self._admin
 
@@ -137,7 +140,8 @@ class TopicEnds:
 
         what = f"kafka {self._place.servers}, topic {self._topic!r}"
         try:
-            return asked.result(2 * ANSWER_SECONDS)
+            answer, self._answered = asked.result(2 * ANSWER_SECONDS), time.monotonic()
+            return answer
         except KafkaException as error:
             code = error.args[0].code()
             if code in kinds:
@@ -269,18 +273,6 @@ def lent_reader(place: KafkaPlace, topic: str) -> Iterator[RangeReader]:
         idle.append(one)
     else:
         one.close()
-
-
-Outgoing: TypeAlias = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
-"""(key, value, headers) of a record to be written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """What is committed with an epoch's records: offset `epoch` + 1 of a consumer group that has no consumers."""
-
-    epoch: int
-    generation: int
 
 
 class TransactionWriter:

@@ -12,6 +12,14 @@ from ferry.contract.errors import SpecRefused
 FIXED = {"bootstrap.servers", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset", "transactional.id"}
 """What options cannot set: exactly once hangs on it."""
 
+CLIENT = {
+    "log_level": 2,
+    "metadata.recovery.strategy": "none",
+    "reconnect.backoff.max.ms": 1_000,
+}
+"""Of every client, unless the options say otherwise. One that loses all brokers for a moment keeps what it knows of them:
+with the library's own way, to begin anew, a transaction under way never ends."""
+
 SECRETS = ("password", "secret", "ssl.key.pem")
 """What the names of options end with whose values are secret."""
 
@@ -41,7 +49,7 @@ class KafkaPlace:
     def settings(self, more: Mapping[str, Any]) -> dict[str, Any]:
         """For a client of this process. Raises SpecRefused when a variable is not set."""
         given = {name: environment.filled(value) for name, value in self.options}
-        return {"log_level": 2, **more, **given, "bootstrap.servers": self.servers}
+        return {**CLIENT, **more, **given, "bootstrap.servers": self.servers}
 
     @property
     def isolation(self) -> str:

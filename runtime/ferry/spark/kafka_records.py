@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,18 @@ BESIDE = {
 
 PLAIN = {"bytes": pa.binary(), "string": pa.string()}
 """Kinds of values that are one column, `value`."""
+
+
+Outgoing: TypeAlias = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
+"""(key, value, headers) of a record to be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What is committed with an epoch's records: offset `epoch` + 1 of a consumer group that has no consumers."""
+
+    epoch: int
+    generation: int
 
 
 class Record(Protocol):

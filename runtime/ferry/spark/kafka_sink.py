@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ferry.contract.errors import Fault, Final, SpecRefused
-from ferry.spark.kafka_client import Marker, Outgoing, PlainWriter, TransactionWriter, library, marker_of
+from ferry.spark.kafka_client import PlainWriter, TransactionWriter, library, marker_of
 from ferry.spark.kafka_place import KafkaPlace
-from ferry.spark.kafka_records import Encoder
+from ferry.spark.kafka_records import Encoder, Marker, Outgoing
 from ferry.spark.sinks import Sink
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import json
 import pickle
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -19,11 +20,12 @@ from hypothesis import strategies as st
 import ferry
 from ferry.contract.errors import Final, RowsGone, SpecRefused, Unreachable
 from ferry.driver.publisher import refuse_final
-from ferry.spark import kafka, kafka_sink, sinks
+from ferry.spark import kafka, kafka_client, kafka_sink, sinks
 from ferry.spark.json_lines import parse_each
 from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
-from ferry.spark.kafka_client import Marker, NoTopic
-from ferry.spark.kafka_records import Decoder, Encoder
+from ferry.spark.kafka_client import NoTopic, TopicEnds
+from ferry.spark.kafka_place import KafkaPlace
+from ferry.spark.kafka_records import Decoder, Encoder, Marker
 from ferry.spark.kafka_registry import SchemaRegistry
 from ferry.spark.splits import FlowSplits, LagSplits, Malformed, Splits, has_flows
 
@@ -280,6 +282,30 @@ def test_secrets_are_names_until_they_are_used(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KAFKA_WORD", "hunter2")
     assert one._place.settings({})["sasl.password"] == "hunter2"
     assert b"hunter2" not in pickle.dumps(one) and "hunter2" not in repr(one._place)
+
+
+def test_clients_keep_brokers_that_are_away_and_options_have_the_last_word() -> None:
+    settings = KafkaPlace.of("b:1", {"reconnect.backoff.max.ms": 5}).settings({"log_level": 3, "linger.ms": 7})
+    assert settings["metadata.recovery.strategy"] == "none"
+    assert (settings["reconnect.backoff.max.ms"], settings["log_level"], settings["linger.ms"]) == (5, 3, 7)
+
+
+def test_brokers_that_gave_no_answer_for_long_are_asked_through_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def client(settings: Any) -> int:
+        made.append(settings)
+        return len(made)
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", client)
+    ends = TopicEnds(KafkaPlace.of("b:1", None), "clicks")
+    answered: Future[str] = Future()
+    answered.set_result("yes")
+    assert [ends._client(), ends._client()] == [1, 1]
+    ends._answered -= kafka_client.STALE_SECONDS + 1
+    assert ends._answer(answered, {}) == "yes" and ends._client() == 1
+    ends._answered -= kafka_client.STALE_SECONDS + 1
+    assert [ends._client(), ends._client()] == [2, 2]
 
 
 def test_lost_records_end_the_job_whoever_reports_them() -> None:
