@@ -24,6 +24,7 @@ from ferry.spark.kafka_sink import KafkaSink
 from ferry.spark.splits import Flow
 from tests.cluster import queries, runner
 from tests.kafka import KafkaBroker
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(400)]
 
@@ -166,8 +167,8 @@ def test_a_reader_says_that_the_broker_is_gone_and_goes_on_when_it_is_back(
     assert values(one, start, later) == {"0": ["a", "b"]}
 
 
-def sink(broker: KafkaBroker, committed: int) -> KafkaSink:
-    made = ferry.kafka_sink(broker.servers, "sunk", value="string")
+def sink(broker: KafkaBroker, committed: int, topic: str = "sunk") -> KafkaSink:
+    made = ferry.kafka_sink(broker.servers, topic, value="string")
     assert isinstance(made, KafkaSink)
     sinks.identify([made], "test")
     made.open(committed)
@@ -225,9 +226,7 @@ def test_epochs_are_published_once_while_the_broker_is_killed_and_cut(
 
 def test_a_transaction_goes_on_after_a_short_cut(broker: KafkaBroker) -> None:
     broker.create("goes-on", 1)
-    one = ferry.kafka_sink(broker.servers, "goes-on", value="string")
-    sinks.identify([one], "test")
-    one.open(-1)
+    one = sink(broker, -1, "goes-on")
     one.write(0, 1, pa.table({"value": ["a"]}))
     for epoch in (1, 2):
         broker.wire.cut()
@@ -236,6 +235,29 @@ def test_a_transaction_goes_on_after_a_short_cut(broker: KafkaBroker) -> None:
         one.write(epoch, 1, pa.table({"value": ["b"]}))  # the first try of it
         healed.join()
     assert [record.value() for record in broker.read("goes-on")] == [b"a", b"b", b"b"]
+
+
+def test_a_transaction_that_a_killed_driver_left_open_is_ended_at_once(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create("left-open", 1)
+    one = sink(broker, -1, "left-open")
+    one.write(0, 1, pa.table({"value": ["a"]}))
+    writer = one._writer
+    assert writer is not None
+    others = writer._within
+
+    def but_the_commit(step: Any) -> None:
+        if step != writer._producer.commit_transaction:
+            others(step)
+
+    monkeypatch.setattr(writer, "_within", but_the_commit)
+    one.write(1, 1, pa.table({"value": ["b"]}))
+    another = sink(broker, 0, "left-open")
+    began = time.monotonic()
+    another.write(1, 2, pa.table({"value": ["b"]}))  # the first try of it
+    assert time.monotonic() - began < 10 * PATIENCE, "the broker ends it after a minute"
+    assert [record.value() for record in broker.read("left-open")] == [b"a", b"b"]
 
 
 def job(folder: Path, name: str, args: dict[str, Any], called: str) -> Path:

@@ -316,11 +316,14 @@ class TransactionWriter:
             within(2.0, partial(self._producer.abort_transaction, 1.0), self._where)
 
 
-def marker_of(place: KafkaPlace, topic: str, name: str) -> Marker | None:
-    """The last one that was committed; None: there is none, or it has expired."""
+def marker_of(place: KafkaPlace, topic: str, name: str, settled: bool = True) -> Marker | None:
+    """The last one that was committed; None: there is none, or it has expired.
+
+    `settled`: when the transaction under way is over, however long that takes; else without that one.
+    """
     from confluent_kafka import KafkaException, TopicPartition
 
-    group = _group(place, name)
+    group = _group(place, name, "read_committed" if settled else "read_uncommitted")
     try:
         (found,) = group.committed([TopicPartition(topic, 0)], TRANSACTION_SECONDS)
         if found.error is not None:
@@ -334,12 +337,12 @@ def marker_of(place: KafkaPlace, topic: str, name: str) -> Marker | None:
     return Marker(found.offset - 1, int(json.loads(found.metadata or "{}").get("generation", -1)))
 
 
-def _group(place: KafkaPlace, name: str) -> Any:
+def _group(place: KafkaPlace, name: str, isolation: str = "read_committed") -> Any:
     """A consumer of a group, which reads nothing: it knows what is committed for it."""
     from confluent_kafka import Consumer
 
     settings = place.settings({"group.id": name, "enable.auto.commit": False})
-    return Consumer(settings | {"isolation.level": "read_committed"})
+    return Consumer(settings | {"isolation.level": isolation})
 
 
 class PlainWriter:

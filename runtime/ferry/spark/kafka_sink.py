@@ -94,8 +94,9 @@ class KafkaSink(Sink):
         if generation is not None:
             self._generation = generation
         if self._writer is None:
-            # Looked at before, too, so that a driver that was given up does not fence the next one.
-            self._refuse_newer(marker_of(self._place, self._topic, self._name), generation)
+            # Looked at before, too, so that a driver that was given up does not fence the next one. A transaction that a
+            # killed one has left open is not waited for: only a new writer ends it, or a minute.
+            self._refuse_newer(marker_of(self._place, self._topic, self._name, settled=False), generation)
             writer = TransactionWriter(self._place, self._topic, self._name)
             marker = marker_of(self._place, self._topic, self._name)
             self._refuse_newer(marker, generation)

@@ -353,7 +353,7 @@ class Topic:
                 pass
 
         monkeypatch.setattr(kafka_sink, "TransactionWriter", Writer)
-        monkeypatch.setattr(kafka_sink, "marker_of", lambda *about: self.marker)
+        monkeypatch.setattr(kafka_sink, "marker_of", lambda *about, settled=True: self.marker)
 
 
 def driver(committed: int, **more: Any) -> kafka_sink.KafkaSink:
