@@ -16,7 +16,7 @@ help:
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
 	@echo 'make test-kube-api     CRD and operator on a real API server without nodes'
 	@echo 'make test-kube         jobs on a cluster of three nodes on this machine (root); with FERRY_KUBE_EXISTING=1 on yours, of KUBECONFIG'
-	@echo 'make test-long         further stories on that cluster and over real verbs, which no change waits for'
+	@echo 'make test-long         further stories on that cluster, over real verbs and with Kafka, which no change waits for'
 	@echo 'make test-rdma         channels and a job over real verbs, in virtual machines (root)'
 	@echo 'make canonical         the canonical runs of the papers'\'' queries, whole, beside their published fingerprints'
 	@echo 'make images            the images of the operator and of the jobs, as archives'

@@ -208,6 +208,14 @@ class KafkaBroker:
         more = {name.replace("_", "."): value for name, value in config.items()}
         return Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "enable.idempotence": True, **more})
 
+    def ends(self, topic: str) -> dict[int, int]:
+        """By partition, the offset behind its last record."""
+        about = self.admin.list_topics(topic, timeout=30).topics[topic]
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "tests"})
+        found = {one: consumer.get_watermark_offsets(TopicPartition(topic, one), 30)[1] for one in about.partitions}
+        consumer.close()
+        return found
+
     def read(self, topic: str, isolation: str = "read_committed") -> list[Message]:
         """All records that are there now."""
         about = self.admin.list_topics(topic, timeout=30).topics[topic]

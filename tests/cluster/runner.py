@@ -192,13 +192,22 @@ def _end(running: Running) -> None:
     running.process.kill()
 
 
-def stop(running: Running) -> None:
-    """What `ferry stop` asks for: the run ends after the epoch under way."""
+def ask(running: Running, method: str, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A request to the supervisor, as the `ferry` command makes it."""
     entry = json.loads(next((running.home / "registry").glob("*.json")).read_text())
-    request = urllib.request.Request(f"{entry['url']}/stop", b"{}", {"Authorization": f"Bearer {entry['token']}"})
+    headers = {"Authorization": f"Bearer {entry['token']}", "Content-Type": "application/json"}
+    body = None if document is None else json.dumps(document).encode()
+    request = urllib.request.Request(entry["url"] + path, body, headers, method=method)
     trusted = ssl.create_default_context(cadata=entry["authority"])
     trusted.check_hostname = False  # certificates of a run name no addresses
-    urllib.request.urlopen(request, timeout=10, context=trusted).close()
+    with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
+        found: dict[str, Any] = json.loads(answer.read() or b"{}")
+    return found
+
+
+def stop(running: Running) -> None:
+    """What `ferry stop` asks for: the run ends after the epoch under way."""
+    ask(running, "POST", "/stop", {})
 
 
 def run(
