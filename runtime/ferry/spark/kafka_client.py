@@ -177,7 +177,8 @@ class RangeReader:
         self._resume(ranges)
         deadline = time.monotonic() + SILENCE_SECONDS
         while behind := [one for one, (_, stop) in ranges.items() if self._passed[one] < stop]:
-            messages = self._consumer.consume(CONSUME_MAX, 0.2)
+            # To ask for many and wait is to wait for many.
+            messages = self._consumer.consume(CONSUME_MAX, 0.0) or self._consumer.consume(1, 0.2)
             if messages:
                 self._sort(messages)
                 self._pause(behind)

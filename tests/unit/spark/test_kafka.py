@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -23,7 +24,7 @@ from ferry.driver.publisher import refuse_final
 from ferry.spark import kafka, kafka_client, kafka_sink, sinks
 from ferry.spark.json_lines import parse_each
 from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
-from ferry.spark.kafka_client import NoTopic, TopicEnds
+from ferry.spark.kafka_client import NoTopic, RangeReader, TopicEnds
 from ferry.spark.kafka_place import KafkaPlace
 from ferry.spark.kafka_records import Decoder, Encoder, Marker
 from ferry.spark.kafka_registry import SchemaRegistry
@@ -254,6 +255,34 @@ def test_values_are_judged_alone_as_among_others() -> None:
     assert sorted(bad) == [i for i in range(50) if i % 7 == 0] and table.num_rows == 50 - len(bad)
     assert table.column("user").to_pylist() == [str(i) for i in range(50) if i % 7]
     assert parse_each([], COLUMNS)[0].num_rows == 0
+
+
+class Queue:
+    """Stands in for the library's consumer: what has come, and how long somebody waited for more."""
+
+    def __init__(self, settings: Any) -> None:
+        self.waiting: list[Any] = []
+        self.waited = 0.0
+
+    def assign(self, partitions: Any) -> None:
+        """Nothing comes of it."""
+
+    def consume(self, many: int, seconds: float) -> list[Any]:
+        some, self.waiting = self.waiting[:many], self.waiting[many:]
+        self.waited += seconds if len(some) < many else 0.0
+        return some
+
+
+def test_a_reader_waits_for_no_more_than_what_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confluent_kafka.Consumer", Queue)
+    reader = RangeReader(KafkaPlace.of("b:1", None), "clicks")
+    for start in (0, 3):
+        reader._consumer.waiting = [
+            SimpleNamespace(partition=lambda: 0, offset=lambda at=at: at, error=lambda: None)
+            for at in range(start, start + 3)
+        ]
+        assert [one.offset() for one in reader.read({0: (start, start + 3)})[0]] == [start, start + 1, start + 2]
+    assert reader._consumer.waited == 0.0
 
 
 @pytest.mark.parametrize(
