@@ -99,8 +99,10 @@ class FerryCase:
                 lambda: self.run.epochs()[-1]["generation"] > last["generation"], "an epoch of the next driver", 300
             )
         with self.bench.console.status(f"Ferry: {self.size}: warming what was lost"):
+            self.run.wait_for(lambda: self.run.epochs()[-1]["end"] > at + NOTICED_SECONDS, "epochs after it", 300)
             self._wait_placed(2)
         whole = time.time()
+        self.run.poll()
         # An epoch that was nearly over still ends; what the loss cost is the longest distance soon after it.
         before, end = max(self._gaps(at, at + NOTICED_SECONDS), key=lambda gap: gap[1] - gap[0])
         self.bench.add("Ferry", case, "to next epoch", end - at, "s", self.size, repeat)
