@@ -145,3 +145,19 @@ def test_an_apply_whose_log_is_gone_is_no_copy(copies: tuple[InstanceId, ...], a
         return
     assert [g.in_sync for g in top.driver.table.groups] == [(B,)] and "Halt" not in top.kinds()
     assert top.committed() == {A: None, B: commit.commit_id}
+
+
+def test_one_that_has_just_come_helps_once_the_others_know_it() -> None:
+    top = Top([(A,), (A,)], (A, B), c.CoordinatorSettings(acquaint_ms=1000))
+    assert top.driver.members.helpers() == (A, B), "all are new"
+    top.tell(c.Tick(top.driver.now + 5000))
+    top.back(B, top.crash(B))
+    back = top.driver.now
+    assert B in top.driver.alive and top.driver.members.helpers() == (A,)
+    top.tell(c.Tick(back + 999))
+    assert top.driver.members.helpers() == (A,)
+    top.tell(c.Tick(back + 1000))
+    assert top.driver.members.helpers() == (A, B)
+    top.crash(A)
+    top.back(B, top.crash(B))
+    assert top.driver.members.helpers() == (B,), "better a new one than none"

@@ -59,6 +59,8 @@ class CoordinatorSettings:
     """No longer than this; one that has not failed for as long begins anew."""
     start_ms: int = 15_000
     """How long a new driver waits for members of the journaled groups before it removes them."""
+    acquaint_ms: int = 1_300
+    """Others find an instance that has just come within this time; a leader would wait that long for its fragments."""
     warm_ms: int = 600_000
     """A learner to which nothing came for this long is dropped, its move given up for a while."""
     pace: g.Pace = field(default_factory=g.Pace)

@@ -41,6 +41,8 @@ class Membership:
         """Answers of instances that are not admitted yet."""
         self.alive: dict[InstanceId, bool] = {}
         """Admitted instances: they obey this driver."""
+        self.admitted: dict[InstanceId, int] = {}
+        """Since when they do."""
         self.leaving: dict[InstanceId, bool] = {}
         """Those of them that were told to end: they help no more."""
         self.gone: dict[InstanceId, int] = {}
@@ -89,6 +91,7 @@ class Membership:
         """It obeys this driver."""
         self.answers.pop(instance, None)
         self.alive[instance] = True
+        self.admitted[instance] = self._driver.now
         self.gone.pop(instance, None)
         self.heard[instance] = self._driver.now
 
@@ -127,13 +130,16 @@ class Membership:
         return self._driver.rules.slow_lives and since <= self._driver.settings.silence_ms
 
     def helpers(self) -> tuple[InstanceId, ...]:
-        """Who may take fragments: whoever stays, if anybody does."""
-        return tuple(sorted(self.alive.keys() - self.leaving.keys()) or sorted(self.alive))
+        """Who may take fragments: whoever stays, if anybody does; of these whom others know already, if there are any."""
+        staying = self.alive.keys() - self.leaving.keys() or self.alive.keys()
+        recent = self._driver.now - self._driver.settings.acquaint_ms
+        known = [i for i in staying if self.admitted[i] <= recent]
+        return tuple(sorted(known or staying))
 
     # ---- they go
     def forget(self, instance: InstanceId) -> None:
         """What was known of this life of it."""
-        for known in (self.asked, self.answers, self.alive, self.leaving, self.heard, self.busy):
+        for known in (self.asked, self.answers, self.alive, self.admitted, self.leaving, self.heard, self.busy):
             known.pop(instance, None)
 
     def lost(self, instance: InstanceId, reason: str) -> None:
