@@ -26,7 +26,7 @@ What a field means, what it may be, and what happens to a job on Kubernetes when
 {kinds}
 
 `ferry run` reads the file once, and `ferry scale` changes the workers and the instances of what runs.
-Fields marked `Kubernetes` are checked by `ferry run` and not used; the one marked `one machine` is refused by Kubernetes.
+Fields marked `Kubernetes` are checked by `ferry run` and not used; those marked `one machine` are refused by Kubernetes.
 What is listed below a list, such as `volumes[].name`, changes with the list.
 Another spelling of the same value (`1s`, `1000ms`) is no change, and neither is a document that is applied again.
 `kubectl apply` takes a null for "leave it out": where null means something else than the default, there is a value for it.

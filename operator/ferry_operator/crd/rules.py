@@ -190,6 +190,15 @@ WRITTEN: tuple[Rule, ...] = (
         field_path=".directory",
     ),
     Rule(
+        "no-standby",
+        "spec.driver",
+        "!self.standby",
+        "standby is for one machine; on Kubernetes another pod takes the place of the driver's",
+        broken=in_spec(driver={"standby": True}),
+        reason="FieldValueForbidden",
+        field_path=".standby",
+    ),
+    Rule(
         "timeout-two-heartbeats",
         "spec.failure",
         "duration(self.timeout) > duration(self.heartbeat) + duration(self.heartbeat)",

@@ -169,8 +169,8 @@ class DriverSpec(SpecPart):
     standby: bool = Field(
         default=False,
         description="A second driver with a Spark of its own waits for the end of the first one, and takes its place in a "
-        "second or two; it loads the program, too. Only with `ferry run`: on Kubernetes it is refused.",
-        json_schema_extra=PACE,
+        "second; it loads the program, too. Only with `ferry run`.",
+        json_schema_extra=restart("The driver is restarted.", "one machine"),
     )
 
 
@@ -191,8 +191,9 @@ class Handover(SpecPart):
     )
     gap: int = Field(default=0, ge=0, le=1_000_000, description="Epochs between two steps.", json_schema_extra=PACE)
     bandwidth: Annotated[Quantity, at_least("64Ki", or_zero=True)] | None = Field(
-        default=Quantity("32Mi"),
-        description="Bytes per second that warming may use per instance, such as '100M'; '0' or null: unlimited.",
+        default=None,
+        description="Bytes per second that warming may use per instance, such as '100M'; '0' or null: as much as leaves "
+        "epochs about as short as they were. Durable checkpoints have the same bound, 32Mi where there is none.",
         json_schema_extra=SIDECARS,
     )
     deadline: Annotated[Duration, between("1s", "24h")] = Field(

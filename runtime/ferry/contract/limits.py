@@ -21,6 +21,9 @@ SLOTS = 64
 CHUNK_BYTES = 256 * 1024
 """Largest piece of a snapshot; moving S bytes needs chunks under credit, not S."""
 
+ARCHIVE_BYTES_A_SECOND = 32 * 1024 * 1024
+"""What an instance reads for durable checkpoints, where the job does not say: nobody waits for them."""
+
 FRAGMENT_MEMORY_BYTES = 256 * 1024 * 1024
 """Staged fragments of one instance kept in memory; beyond this they go to files."""
 

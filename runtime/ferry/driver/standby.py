@@ -22,7 +22,7 @@ WARM_SECONDS = 30.0
 """Spark ends Python workers that had nothing to do for a minute."""
 
 
-def await_turn(warm: Callable[[], None], told: TextIO = sys.stdin) -> bool:
+def await_turn(warm: Callable[[], None], line: TextIO = sys.stdin) -> bool:
     """Wait for the line. False: whoever would write it is gone. `warm` is called now and again, and may fail."""
     ready = False
     while True:
@@ -33,6 +33,6 @@ def await_turn(warm: Callable[[], None], told: TextIO = sys.stdin) -> bool:
             ready = True
         except Exception as error:
             log.warning("Spark's workers could not be warmed up: %s", str(error)[:300])
-        if select.select([told], [], [], WARM_SECONDS)[0]:
+        if select.select([line], [], [], WARM_SECONDS)[0]:
             environment.forget(variables.STANDBY)
-            return bool(told.readline())
+            return bool(line.readline())

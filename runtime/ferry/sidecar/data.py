@@ -111,7 +111,7 @@ class Data:
                 self.states,
                 self.virtual_nodes,
                 directory / "archive",
-                settings.bandwidth_bytes,
+                settings.bandwidth_bytes or limits.ARCHIVE_BYTES_A_SECOND,
                 lambda asked, chains: self._send(
                     core.Send(core.DRIVER, m.Checkpointed(me, asked.number, asked.version, asked.epoch, chains)), None
                 ),

@@ -16,10 +16,10 @@ QUIET_EVERY = 16
 QUIET_SECONDS = 0.25
 """But no longer than this."""
 
-FACTOR, SLACK_SECONDS = 1.5, 0.005
+FACTOR, SLACK_SECONDS = 2.0, 0.02
 """An epoch may take so many times as long as usual, and so much longer, before less is sent."""
 
-LEAST_SHARE, FIRST_SHARE = 0.1, 0.5
+LEAST_SHARE, FIRST_SHARE = 0.2, 0.5
 """Of the time: what a snapshot always gets, and what it gets as long as nobody knows better."""
 
 LESS, MORE = 0.7, 0.05

@@ -150,6 +150,7 @@ NOT_LOCAL = {
     "location-on-a-volume": "on one machine any directory will do",
     "pipeline-file-absolute": "on one machine it is relative to the job file",
     "no-state-directory": "on one machine it is where the state is",
+    "no-standby": "it is for one machine",
     "rdma-has-a-device": "on one machine it need not be given to anybody",
 }
 """Rules that the models do not check."""

@@ -41,6 +41,7 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
     "spec.epoch.mode": ("micro-batch", ChangeKind.RESTART),
     "spec.epoch.interval": ("1s", ChangeKind.RESTART),
     "spec.epoch.maxRows": (5, ChangeKind.RESTART),
+    "spec.driver.standby": (True, ChangeKind.RESTART),
     "spec.handover.strategy": ("fluid", ChangeKind.RESTART),
     "spec.handover.batch": (2, ChangeKind.RESTART),
     "spec.handover.gap": (2, ChangeKind.RESTART),

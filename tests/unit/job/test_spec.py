@@ -38,7 +38,7 @@ def test_the_smallest_job_has_all_defaults() -> None:
     assert (job.metadata.name, job.spec.workers, job.spec.instances_per_worker) == ("q5", 2, 1)
     assert (job.spec.state.virtual_nodes, job.spec.state.replicas, job.spec.state.memory.bytes) == (64, 1, 2**30)
     assert (job.spec.epoch.interval.seconds, job.spec.epoch.max_rows) == (0.0, 1_000_000)
-    assert (job.spec.handover.strategy, job.spec.handover.bandwidth) == ("all-at-once", "32Mi")
+    assert (job.spec.handover.strategy, job.spec.handover.bandwidth) == ("all-at-once", None)
     assert (job.spec.failure.timeout.seconds, job.spec.handover.deadline.seconds) == (2.5, 600.0)
 
 

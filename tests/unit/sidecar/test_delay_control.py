@@ -53,9 +53,9 @@ def test_epochs_that_take_longer_for_it_make_it_slower_and_never_stop_it() -> No
 def test_what_is_usual_does_not_age() -> None:
     one = Instance()
     one.run(40, 0.01, sends=False)
-    one.run(15, 0.04)
-    assert one.control.share < 0.3
-    one.run(10 * QUIET_EVERY, 0.04)
+    one.run(15, 0.06)
+    assert one.control.share < 0.4
+    one.run(10 * QUIET_EVERY, 0.06)
     assert one.control.share == 1.0, "the job has more to do now, with or without a move"
 
 

@@ -77,8 +77,6 @@ def settings_of(job: StreamJob, uid: str, release: Installation) -> RunSettings:
     for field, path in paths.items():
         if path is not None and not path.startswith("/"):
             raise SpecRefused(f"spec.{field}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
-    if one.driver.standby:
-        raise SpecRefused("spec.driver.standby: on Kubernetes a driver's pod has no other one that waits for its end")
     if one.kubernetes.state_volume.medium == "hostPath" and one.kubernetes.user is None and release.user is None:
         raise SpecRefused(
             "spec.kubernetes.stateVolume: a directory of the node is given to a user: set kubernetes.user"

@@ -157,9 +157,11 @@ class LocalCluster:
             self._processes.kill(self._driver)
         (self._settings.path / DRIVER).unlink(missing_ok=True)
         self._driver_starts += 1
-        self._driver = self._standby_told() or self._processes.start("driver", (*self._programs.driver, self._run_json))
+        self._driver = self._promoted_standby() or self._processes.start(
+            "driver", (*self._programs.driver, self._run_json)
+        )
 
-    def _standby_told(self) -> ChildProcess | None:
+    def _promoted_standby(self) -> ChildProcess | None:
         """The standby, which takes over from now on; None if there is none."""
         one, self._standby = self._standby, None
         if one is None or one.code is not None:
