@@ -1,8 +1,9 @@
-"""The table of one slice: one region for each virtual node, open addressing inside a region, rows of 8-byte words.
+"""The table of one slice: one region for each part, open addressing inside a region, rows of 8-byte words.
 
-A row is (used, hash, key or heap offset, n, cells...). `places[v]` says where the region of virtual node v is: its first row
-times 64, plus the logarithm of its capacity; 0: it has none yet. A region that is full moves to a new one of twice its size,
-alone: regions fill up at different counts, so that a put pays for its own rows and not for the whole table.
+A part is a virtual node, or a piece of one: what the first `part_bits` bits of the hash say. A row is (used, hash, key or
+heap offset, n, cells...). `places[v]` says where the region of part v is: its first row times 64, plus the logarithm of its
+capacity; 0: it has none yet. A region that is full moves to a new one of twice its size, alone: regions fill up at different
+counts, so that a put pays for its own rows and not for the whole table.
 
 A row that is removed says so in its used word: searches go on behind it, and a new row may take its place. Nothing moves.
 
@@ -24,10 +25,10 @@ PLACE_BITS = 6
 
 
 @njit(cache=True, nogil=True)
-def _vnode(hash_, vnode_bits):  # type: ignore[no-untyped-def]
-    if vnode_bits == 0:
+def _part(hash_, part_bits):  # type: ignore[no-untyped-def]
+    if part_bits == 0:
         return np.int64(0)
-    return np.int64(np.uint64(hash_) >> np.uint64(64 - vnode_bits))
+    return np.int64(np.uint64(hash_) >> np.uint64(64 - part_bits))
 
 
 @njit(cache=True, nogil=True)
@@ -38,7 +39,7 @@ def _home(hash_, bits):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _limit(v, bits):  # type: ignore[no-untyped-def]
-    # Between a half and 7/10 of the capacity, by virtual node.
+    # Between a half and 7/10 of the capacity, by part.
     spread = (np.int64(v) * 0x9E3779B1 >> 12) % 52
     return (np.int64(1) << bits) * (128 + spread) >> 8
 
@@ -115,7 +116,7 @@ def put(  # type: ignore[no-untyped-def]
     heap_end,
     granted,
     first_bits,
-    vnode_bits,
+    part_bits,
     by_bytes,
     order,
     hashes,
@@ -129,14 +130,14 @@ def put(  # type: ignore[no-untyped-def]
 ):
     """Upsert rows order[start:]: (next position, DONE | HEAP_FULL | how many rows more a region needs than are granted).
 
-    `places`, `counts`, `key_bytes` int64[V], `end` and `heap_end` int64[1] lie in the file's header. Regions may be made up
+    `places`, `counts`, `key_bytes` int64[parts], `end`, `heap_end` int64[1] lie in the file's header. Regions may be made up
     to row `granted`, new ones of 2**first_bits rows. With `absent`, a row that is there already is kept.
     """
     for o in range(start, order.size):
         r = order[o]
         h = np.int64(hashes[r])
         key = np.int64(0) if by_bytes else keys[r]
-        v = _vnode(h, vnode_bits)
+        v = _part(h, part_bits)
         if places[v] == 0:
             need = np.int64(1) << first_bits
             if end[0] + need > granted:
@@ -183,12 +184,12 @@ def put(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def find(slots, heap, places, vnode_bits, by_bytes, order, rows, offsets, data):  # type: ignore[no-untyped-def]
+def find(slots, heap, places, part_bits, by_bytes, order, rows, offsets, data):  # type: ignore[no-untyped-def]
     """Where the table holds the groups rows[order], int64; -1: nowhere. A group has hash and key where a row has them."""
     out = np.full(order.size, np.int64(-1))
     for o in range(order.size):
         h, key = rows[order[o], HASH], rows[order[o], KEY]
-        place = places[_vnode(h, vnode_bits)]
+        place = places[_part(h, part_bits)]
         if place != 0:
             bits = place & 63
             base = place >> PLACE_BITS
@@ -197,8 +198,8 @@ def find(slots, heap, places, vnode_bits, by_bytes, order, rows, offsets, data):
 
 
 @njit(cache=True, nogil=True)
-def scan(slots, heap, places, by_bytes, vnodes, at_vnode, at_row, at_place, rows_max, bytes_max):  # type: ignore[no-untyped-def]
-    """Used rows of these regions from (at_vnode, at_row, at_place) on: (their numbers, next of all three).
+def scan(slots, heap, places, by_bytes, parts, at_part, at_row, at_place, rows_max, bytes_max):  # type: ignore[no-untyped-def]
+    """Used rows of these regions from (at_part, at_row, at_place) on: (their numbers, next of all three).
 
     A region that is not at `at_place` any more begins again: its rows are in another order. Stops after rows_max rows, or
     when the keys found take bytes_max bytes.
@@ -206,8 +207,8 @@ def scan(slots, heap, places, by_bytes, vnodes, at_vnode, at_row, at_place, rows
     out = np.empty(rows_max, np.int64)
     found = 0
     taken = np.int64(0)
-    while at_vnode < vnodes.size:
-        place = places[vnodes[at_vnode]]
+    while at_part < parts.size:
+        place = places[parts[at_part]]
         if place != at_place:
             at_row = 0
         if place != 0:
@@ -216,22 +217,22 @@ def scan(slots, heap, places, by_bytes, vnodes, at_vnode, at_row, at_place, rows
                 i = base + at_row
                 if slots[i, USED] == HELD:
                     if found == rows_max or taken >= bytes_max:
-                        return out[:found], at_vnode, at_row, place
+                        return out[:found], at_part, at_row, place
                     out[found] = i
                     found += 1
                     if by_bytes:
                         taken += _length(heap, slots[i, KEY])
                 at_row += 1
-        at_vnode += 1
+        at_part += 1
         at_row = 0
         at_place = np.int64(0)
-    return out[:found], at_vnode, at_row, at_place
+    return out[:found], at_part, at_row, at_place
 
 
 @njit(cache=True, nogil=True)
-def remove(slots, heap, places, counts, key_bytes, by_bytes, vnodes, newest, until, changed, epoch):  # type: ignore[no-untyped-def]
+def remove(slots, heap, places, counts, key_bytes, by_bytes, parts, newest, until, changed, epoch):  # type: ignore[no-untyped-def]
     """Remove rows of these regions: those whose `newest` word is at most `until` and whose `changed` one at most `epoch`."""
-    for v in vnodes:
+    for v in parts:
         base, bits = places[v] >> PLACE_BITS, places[v] & 63
         capacity = np.int64(1) << bits
         for i in range(base, base + capacity):
@@ -252,10 +253,10 @@ def remove(slots, heap, places, counts, key_bytes, by_bytes, vnodes, newest, unt
 
 
 @njit(cache=True, nogil=True)
-def shrink(slots, places, end, vnodes, bits):  # type: ignore[no-untyped-def]
+def shrink(slots, places, end, parts, bits):  # type: ignore[no-untyped-def]
     """Move these regions to smaller ones, which may be made and hold all their rows."""
-    for j in range(vnodes.size):
-        _move(slots, places, end, vnodes[j], bits[j])
+    for j in range(parts.size):
+        _move(slots, places, end, parts[j], bits[j])
 
 
 @njit(cache=True, nogil=True)

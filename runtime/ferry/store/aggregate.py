@@ -27,7 +27,7 @@ from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
 from ferry.store import mapped
 from ferry.store.drops import Drops
-from ferry.store.slice_table import BEGIN, CUT_BYTES, RowArrays, SliceTable
+from ferry.store.slice_table import BEGIN, CUT_BYTES, Place, RowArrays, SliceTable
 
 FIRED_ROWS_MAX = 65536
 FIRED_BYTES_MAX = 64 * 1024 * 1024
@@ -370,20 +370,17 @@ class AggregateState:
                 # Also when they hold nothing of these virtual nodes: whoever asks has other things to do.
                 yield pa.concat_batches(pending) if pending else columns.empty(schemas.partials_schema(self.descriptor))
                 pending, room = [], chunk_bytes
-            at = BEGIN
-            while self._has(slice_start):
+            at: Place | None = BEGIN
+            while at is not None and self._has(slice_start):
                 table = self._table(slice_start)
                 rows, at = table.scan(vnodes, at, max(1, room // (table.row_bytes + 8 * self._by_bytes)), max(1, room))
                 if rows.shape[0]:
                     rows[:, SLICE] = slice_start  # This word said `used`; in a group it is the slice.
                     pending.append(columns.from_groups(self.descriptor, rows, table.heap))
                     room -= pending[-1].nbytes
-                finished = at[0] >= vnodes.size
-                if room <= 0 or not finished:
+                if room <= 0 or at is not None:
                     yield pa.concat_batches(pending)
                     pending, room = [], chunk_bytes
-                if finished:
-                    break
         if pending:
             yield pa.concat_batches(pending)
 

@@ -18,6 +18,11 @@ from ferry.contract.errors import Exhausted
 RESERVE_BYTES = 64 * 1024 * 1024
 """Room that is never used up, so that logs and commit records can still be written when state may not grow."""
 
+LARGE_BYTES = 64 * 1024 * 1024
+"""Files that grow beyond this get addresses for all that they may become."""
+ROOM_BYTES = 64 * 1024 * 1024 * 1024
+"""So many. Addresses and the end of a sparse file cost nothing; 2,000 such files fit into what a process can address."""
+
 PAGE_BYTES = mmap.PAGESIZE
 _MADV_PAGEOUT = 21  # Linux 5.4; Python 3.11 does not name it.
 _PUNCH_HOLE_KEEP_SIZE = 0x3
@@ -67,6 +72,20 @@ def open_mapped(path: Path, size: int | None = None) -> mmap.mmap:
         if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise Exhausted(f"{path}: no room for {size} bytes: {e}") from e
         raise
+
+
+def open_growing(path: Path, size: int) -> mmap.mmap:
+    """As `open_mapped`, for a file that grows: the mapping of a large one is larger than was asked for.
+
+    To map a file anew takes time by what was in use of it: the system takes each page away, and gives it back when it is
+    looked at. That is never done to a large file. What lies behind `size` must not be used before `require_room`.
+    """
+    if size > LARGE_BYTES:
+        try:
+            return open_mapped(path, max(size, ROOM_BYTES))
+        except Exhausted:  # Of files or of addresses nobody may have so many here.
+            pass
+    return open_mapped(path, size)
 
 
 def no_maps_left(path: Path) -> TooManyFiles:

@@ -1,8 +1,9 @@
-"""One slice of an aggregate: a table file with a region for each virtual node, and a heap file when keys are bytes.
+"""One slice of an aggregate: a table file with regions for each virtual node, and a heap file when keys are bytes.
 
 Files: `SLICE.table` (header, then rows) and `SLICE.heap`. The header's magic is written last, so a table that was being made
-is recognised. Layout and crash rules of the rows: ferry.kernels.table. What is not needed any more (regions that were left,
-keys of virtual nodes that were dropped) goes back to the file system later: `tidy`, in pieces.
+is recognised. Layout and crash rules of the rows: ferry.kernels.table. However few virtual nodes there are, each is cut into
+parts with a region of its own, so that no region is large when it has to grow. What is not needed any more (regions that
+were left, keys of virtual nodes that were dropped) goes back to the file system later: `tidy`, in pieces.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from ferry.store import mapped
 from ferry.store.drops import Drops
 
 MAGIC = 0x32454C4241545246
-_MAGIC, _VNODES, _WIDTH, _DIRTY, _END, _HEAP_BEGIN, _HEAP_END, _DROPS = range(8)
+_MAGIC, _PARTS, _WIDTH, _DIRTY, _END, _HEAP_BEGIN, _HEAP_END, _DROPS = range(8)
 _HEADER_WORDS = 16
 _BITS_MIN = 3
 _ROWS_MIN = 256
 _HEAP_BYTES_MIN = 4096
+PARTS_MIN = 1024
+"""Of all virtual nodes together. The region of one grows in one step: with 50 M rows here, by 50,000 of them."""
 GRANT_BYTES = 1024 * 1024
 """Room for new regions is asked for so much at a time."""
 PUNCH_BYTES = 1024 * 1024
@@ -45,7 +48,7 @@ KEYS_BYTES = 1024 * 1024
 """Of keys are moved at a time, and may be dead before any is."""
 
 Place = tuple[int, int, int]
-"""Where a scan goes on: position in its virtual nodes, row of the region, where the region was."""
+"""Where a scan goes on: position in the parts of its virtual nodes, row of the region, where the region was."""
 BEGIN: Place = (0, 0, 0)
 
 
@@ -72,20 +75,24 @@ class SliceTable:
         self.by_bytes = by_bytes
         self._drops = drops
         self.virtual_nodes = drops.at.size
-        self._vnode_bits = self.virtual_nodes.bit_length() - 1
         self.cold = False
         self.path = directory / f"{slice_start}.table"
         self.heap_path = directory / f"{slice_start}.heap"
+        self._parts = self._count_parts()
+        self._part_bits = self._parts.bit_length() - 1
+        self._each = self._parts // self.virtual_nodes
         self.heap: Bytes = NO_BYTES
+        """up to where there is room on the disk"""
+        self._heap_mapped: Bytes = NO_BYTES
         self._garbage: deque[tuple[Path, int, int]] = deque()
         """(file, begin, end): bytes that are never looked at again"""
         self._moving: tuple[int, int] | None = None
-        """(virtual node, mark): keys before the mark are being moved, up to this virtual node they were"""
+        """(part, mark): keys before the mark are being moved, up to this part they were"""
         self._map(_ROWS_MIN)
         if by_bytes:
-            self._map_heap(_HEAP_BYTES_MIN)
+            self._map_heap(max(_HEAP_BYTES_MIN, int(self._heap_end[0])))
         if self._header[_DIRTY]:
-            table.recount(self.slots, self.heap, self.places, self.counts, self._key_bytes, by_bytes)
+            table.recount(self.slots, self.heap, self.places, self._counts, self._key_bytes, by_bytes)
             self._header[_DIRTY] = 0
         self.mapped_bytes = 0
         """of the regions in use and of the heap: what may take memory"""
@@ -97,6 +104,14 @@ class SliceTable:
         with path.open("rb") as f:
             return f.read(8) == MAGIC.to_bytes(8, "little")
 
+    def _count_parts(self) -> int:
+        """As many as the file was made with, if there is one."""
+        words = np.frombuffer(mapped.open_mapped(self.path, 8 * _HEADER_WORDS), np.int64, _HEADER_WORDS)
+        return int(words[_PARTS]) if words[_MAGIC] == MAGIC else max(self.virtual_nodes, PARTS_MIN)
+
+    def _parts_of(self, vnodes: Ints) -> Ints:
+        return (vnodes[:, None] * self._each + np.arange(self._each)).ravel()
+
     @property
     def row_bytes(self) -> int:
         """Bytes of one row without its key bytes."""
@@ -104,31 +119,31 @@ class SliceTable:
 
     @property
     def _header_bytes(self) -> int:
-        size = 8 * (_HEADER_WORDS + 3 * self.virtual_nodes)
+        size = 8 * (_HEADER_WORDS + 3 * self._parts)
         return -(-size // mapped.PAGE_BYTES) * mapped.PAGE_BYTES
 
     def _map(self, rows: int) -> None:
-        mapping = mapped.open_mapped(self.path, self._header_bytes + self.row_bytes * rows)
+        mapping = mapped.open_growing(self.path, self._header_bytes + self.row_bytes * rows)
         words = np.frombuffer(mapping, np.int64)
         if words[_MAGIC] == 0:
-            words[[_VNODES, _WIDTH, _DROPS]] = self.virtual_nodes, self.width, self._drops.last
+            words[[_PARTS, _WIDTH, _DROPS]] = self._parts, self.width, self._drops.last
             words[_MAGIC] = MAGIC
-        found = words[[_MAGIC, _VNODES, _WIDTH]].tolist()
-        if found != [MAGIC, self.virtual_nodes, self.width]:
-            raise Bug(f"{self.path}: header (magic, virtual nodes, width) is {found}: it belongs to another operator")
+        found = words[[_MAGIC, _PARTS, _WIDTH]].tolist()
+        if found != [MAGIC, self._parts, self.width] or not self._each:
+            raise Bug(f"{self.path}: header (magic, parts, width) is {found}: it belongs to another operator")
         self._mapping, self._header = mapping, words[:_HEADER_WORDS]
-        v = self.virtual_nodes
-        self.places, self.counts, self._key_bytes = (
-            words[_HEADER_WORDS + i * v : _HEADER_WORDS + (i + 1) * v] for i in range(3)
-        )
+        parts = words[_HEADER_WORDS : _HEADER_WORDS + 3 * self._parts]
+        self.places, self._counts, self._key_bytes = parts.reshape(3, self._parts)
         self._end, self._heap_end = words[_END : _END + 1], words[_HEAP_END : _HEAP_END + 1]
         rows = (words.size - self._header_bytes // 8) // self.width
         self.slots = words[self._header_bytes // 8 :][: rows * self.width].reshape(rows, self.width)
         self.fslots: Floats = self.slots.view(np.float64)
 
     def _map_heap(self, size: int) -> None:
-        self._heap_mapping = mapped.open_mapped(self.heap_path, size)
-        self.heap = np.frombuffer(self._heap_mapping, np.uint8)
+        if size > self._heap_mapped.size:
+            self._heap_mapping = mapped.open_growing(self.heap_path, size)
+            self._heap_mapped = np.frombuffer(self._heap_mapping, np.uint8)
+        self.heap = self._heap_mapped[:size]
 
     def bytes_of(self, counts: Ints, key_bytes: Ints) -> Ints:
         """Bytes in use by so many rows and keys."""
@@ -136,11 +151,17 @@ class SliceTable:
 
     def totals(self) -> tuple[Ints, Ints]:
         """Rows and bytes of each virtual node, as they are now; without what was dropped, also when it is not `settle`d."""
-        counts, key_bytes = self.counts.copy(), self._key_bytes.copy()
+        counts, key_bytes = self.counts, self._key_bytes.reshape(-1, self._each).sum(1)
         gone = self._drops.gone(int(self._header[_DROPS]) + 1)
         if gone is not None:
             counts[gone] = key_bytes[gone] = 0
         return counts, self.bytes_of(counts, key_bytes)
+
+    @property
+    def counts(self) -> Ints:
+        """Rows of each virtual node."""
+        counts: Ints = self._counts.reshape(-1, self._each).sum(1)
+        return counts
 
     def _measure(self) -> None:
         used = self.places[self.places != 0] & 63
@@ -158,7 +179,7 @@ class SliceTable:
         self.cold = False
         before = self.places.copy()
         # Room for the fullest of the regions (mean and four deviations), so that no bulk load makes them grow at once.
-        mean = order.size / self.virtual_nodes
+        mean = order.size / self._parts
         first_bits = max(_BITS_MIN, (int((mean + 4 * mean**0.5) / 0.5)).bit_length())
         step = min(GRANT_BYTES // self.row_bytes, order.size << _BITS_MIN)
         granted = start = 0
@@ -168,13 +189,13 @@ class SliceTable:
                 self.slots,
                 self.heap,
                 self.places,
-                self.counts,
+                self._counts,
                 self._key_bytes,
                 self._end,
                 self._heap_end,
                 granted,
                 first_bits,
-                self._vnode_bits,
+                self._part_bits,
                 self.by_bytes,
                 order,
                 rows.hashes,
@@ -219,29 +240,31 @@ class SliceTable:
         return self.path, begin, begin + rows * self.row_bytes
 
     def remove(self, vnodes: Ints, newest: int, until: int, changed: int, epoch: int) -> None:
-        """Remove rows of these virtual nodes, as the kernel says; those that have few left get a smaller region."""
+        """Remove rows of these virtual nodes, as the kernel says; parts that have few left get a smaller region."""
+        parts = self._parts_of(vnodes)
+        parts = parts[self._counts[parts] > 0]
         self._header[_DIRTY] = 1
         table.remove(
             self.slots,
             self.heap,
             self.places,
-            self.counts,
+            self._counts,
             self._key_bytes,
             self.by_bytes,
-            vnodes,
+            parts,
             newest,
             until,
             changed,
             epoch,
         )
-        bits = np.maximum(np.frexp(SPARE_TIMES * self.counts[vnodes])[1], _BITS_MIN)
-        now = self.places[vnodes] & 63
+        bits = np.maximum(np.frexp(SPARE_TIMES * self._counts[parts])[1], _BITS_MIN)
+        now = self.places[parts] & 63
         few = (bits + SHRINK_BITS <= now) & (self.row_bytes << now >= SHRINK_BYTES)
         rows = int((np.int64(1) << bits[few]).sum())
         if rows and mapped.has_room(self.directory, rows * self.row_bytes):
             self._grant(rows)
             before = self.places.copy()
-            table.shrink(self.slots, self.places, self._end, vnodes[few], bits[few])
+            table.shrink(self.slots, self.places, self._end, parts[few], bits[few])
             self._left(before)
             self._measure()
         self._header[_DIRTY] = 0
@@ -251,10 +274,11 @@ class SliceTable:
         gone = self._drops.gone(int(self._header[_DROPS]) + 1)
         if gone is None:
             return
+        gone = np.repeat(gone, self._each)
         before = self.places.copy()
         self._header[_DIRTY] = 1
         self.places[gone] = 0
-        self.counts[gone] = 0
+        self._counts[gone] = 0
         self._key_bytes[gone] = 0
         self._header[_DROPS] = self._drops.last
         self._header[_DIRTY] = 0
@@ -303,21 +327,21 @@ class SliceTable:
             if end - begin < max(KEYS_BYTES, 2 * int(self._key_bytes.sum())):
                 return False
             self._moving = 0, end
-        vnode, mark = self._moving
+        part, mark = self._moving
         moved = 0
-        while vnode < self.virtual_nodes and moved < KEYS_BYTES:
-            need = int(self._key_bytes[vnode])
+        while part < self._parts and moved < KEYS_BYTES:
+            need = int(self._key_bytes[part])
             if need:
                 if not mapped.has_room(self.directory, need):
                     self._moving = None
                     return False
                 if int(self._heap_end[0]) + need > self.heap.size:
                     self._extend_heap(need)
-                table.move_keys(self.slots, self.heap, self.places[vnode], self._heap_end, mark)
+                table.move_keys(self.slots, self.heap, self.places[part], self._heap_end, mark)
             moved += need
-            vnode += 1
-        self._moving = vnode, mark
-        if vnode == self.virtual_nodes:
+            part += 1
+        self._moving = part, mark
+        if part == self._parts:
             self._moving = None
             self._header[_HEAP_BEGIN] = mark
             # With the page that it begins in, whose former half is dead, too: of a part of a page nothing is given back.
@@ -335,8 +359,9 @@ class SliceTable:
 
     def shrink(self) -> bool:
         """Give back a piece of a slice that is over and never looked at again; the files are gone when this is False."""
-        for path in (self.path, self.heap_path):
-            size = path.stat().st_size if path.exists() else 0
+        ends = (self._bytes_of_rows(0, int(self._end[0]))[2], int(self._heap_end[0]))
+        for path, end in zip((self.path, self.heap_path), ends, strict=True):
+            size = min(end, path.stat().st_size) if path.exists() else 0
             if size > CUT_BYTES:
                 os.truncate(path, size - CUT_BYTES)
                 return True
@@ -354,13 +379,18 @@ class SliceTable:
         """Where in `slots` the keys of `rows[order]` are, of which words 1 and 2 are hash and key; -1: nowhere."""
         self.cold = False
         found: Ints = table.find(
-            self.slots, self.heap, self.places, self._vnode_bits, self.by_bytes, order, rows, offsets, data
+            self.slots, self.heap, self.places, self._part_bits, self.by_bytes, order, rows, offsets, data
         )
         return found
 
-    def scan(self, vnodes: Ints, at: Place, rows_max: int, bytes_max: int) -> tuple[Ints, Place]:
-        """Rows (copied) of these virtual nodes from `at` on, at most so many; and where to go on from."""
-        found, vnode, row, place = table.scan(
-            self.slots, self.heap, self.places, self.by_bytes, vnodes, *at, rows_max, bytes_max
+    def scan(self, vnodes: Ints, at: Place, rows_max: int, bytes_max: int) -> tuple[Ints, Place | None]:
+        """Rows (copied) of these virtual nodes from `at` on, at most so many; and where to go on from, None at the end."""
+        parts = self._parts_of(vnodes)
+        found, part, row, place = table.scan(
+            self.slots, self.heap, self.places, self.by_bytes, parts, *at, rows_max, bytes_max
         )
-        return self.slots[found], (int(vnode), int(row), int(place))
+        return self.slots[found], None if part >= parts.size else (int(part), int(row), int(place))
+
+    def regions(self, vnodes: Ints) -> Ints:
+        """Where the regions of these virtual nodes are: as long as it is the same their rows have not moved."""
+        return self.places[self._parts_of(vnodes)]

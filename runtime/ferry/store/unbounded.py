@@ -219,11 +219,11 @@ class UnboundedAggregateState(AggregateState):
 
     def _found(self, times: EpochTimes, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:
         """All rows that fire, one after the other."""
-        places, at = self._table(SLICE_START).places[vnodes].copy(), BEGIN
-        while at[0] < vnodes.size:
+        regions, at = self._table(SLICE_START).regions(vnodes), (BEGIN if vnodes.size else None)
+        while at is not None:
             self._require_held(times)
             table = self._table(SLICE_START)
-            if not np.array_equal(table.places[vnodes], places):
+            if not np.array_equal(table.regions(vnodes), regions):
                 raise RowsGone(f"operator {self.descriptor.name}: rows that were being read have changed")
             rows, at = table.scan(vnodes, at, max_rows, FIRED_BYTES_MAX)
             yield from self._batches(rows, table.heap, times, max_rows)

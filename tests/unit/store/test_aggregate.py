@@ -255,6 +255,7 @@ def test_growth_during_a_snapshot_misses_nothing(directory: Path) -> None:
     assert set(contents(AggregateState(COUNT, 4, directory))) == {(0, k) for k in range(9000)}
 
 
+@pytest.mark.usefixtures("undivided")
 @pytest.mark.parametrize("part", [100, 333, 500, 640, 777, 901, 1100, 1234])
 def test_rows_that_growth_moves_back_behind_the_scan_come_out(directory: Path, part: int) -> None:
     """Growth lets displaced rows go back towards their home, past the place where the scan stands."""
@@ -282,6 +283,7 @@ def moved_by(state: AggregateState, keys: range) -> list[int]:
     return moved
 
 
+@pytest.mark.usefixtures("undivided")
 def test_a_put_makes_few_regions_grow(directory: Path) -> None:
     """Not all at once: what a put costs depends on its own rows, not on how many there are."""
     state = AggregateState(COUNT, 256, directory)
@@ -291,6 +293,7 @@ def test_a_put_makes_few_regions_grow(directory: Path) -> None:
     assert state.statistics()["entries"].sum() == 60_000 == len(contents(AggregateState(COUNT, 256, directory)))
 
 
+@pytest.mark.usefixtures("undivided")
 def test_large_regions_do_not_grow_at_one_time(directory: Path) -> None:
     """Though they have about as many rows: the larger they are the less they differ."""
     state = AggregateState(COUNT, 16, directory)
@@ -299,6 +302,7 @@ def test_large_regions_do_not_grow_at_one_time(directory: Path) -> None:
     assert sum(moved) == 16 and max(moved) <= 5, moved
 
 
+@pytest.mark.usefixtures("undivided")
 def test_a_scan_that_growth_overtakes_goes_on(directory: Path) -> None:
     """It repeats the region it is in, and none before it."""
     state = AggregateState(COUNT, 256, directory)
@@ -355,6 +359,7 @@ def test_apply_absent_never_overwrites_what_is_newer(directory: Path) -> None:
     assert {k: v[3] for (_, k), v in contents(state).items()} == {1: 7, 2: 7, 3: 5}
 
 
+@pytest.mark.usefixtures("undivided")
 def test_growth_that_was_torn_leaves_the_region_where_it_was(directory: Path) -> None:
     """The end is moved first, then the rows are copied, then the region's place is written."""
     state = AggregateState(COUNT, 1, directory)

@@ -210,6 +210,7 @@ def test_what_comes_in_the_last_epoch_is_given_out_however_old(tmp_path: Path, e
     assert fired(state, end) == {(9,): (1, 1, 1), (2,): (1, 2, 2)}
 
 
+@pytest.mark.usefixtures("undivided")
 def test_places_become_free_again_however_long_keys_come_and_go(tmp_path: Path) -> None:
     """Else searches for keys that are not there would go through whole regions."""
     state = opened(with_ttl("int", "changes", COUNT), 1, tmp_path)
@@ -240,12 +241,13 @@ def test_what_was_torn_while_it_was_forgotten_is_counted_again(tmp_path: Path) -
     state = opened(with_ttl("text", "final", COUNT), 4, tmp_path)
     run(state, 0, [(t, k, 0) for t, k in enumerate(range(60))], WATERMARK_NONE, 0)
     table = state._table(0)
-    table.counts[:] = 7
+    table._counts[:] = 7
     table._header[slice_table._DIRTY] = 1
     state = opened(state.descriptor, 4, tmp_path)
     assert fired(state, EpochTimes(40, WATERMARK_END, 1)).keys() == {key_of(state.descriptor, k) for k in range(31, 60)}
 
 
+@pytest.mark.usefixtures("undivided")
 def test_without_room_for_a_smaller_region_the_large_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = opened(with_ttl("int", "final", COUNT), 1, tmp_path)
     run(state, 0, [(k // 800, k, 0) for k in range(20_000)], WATERMARK_NONE, 0)
@@ -261,6 +263,7 @@ def test_without_room_for_a_smaller_region_the_large_one_stays(tmp_path: Path, m
     assert mapped.allocated_bytes(tmp_path / "0.table") < size // 4
 
 
+@pytest.mark.usefixtures("undivided")
 def test_searches_go_on_behind_rows_that_were_removed(tmp_path: Path) -> None:
     """Also where a region has no free place any more, but only removed rows."""
     state = opened(with_ttl("int", "changes", COUNT), 1, tmp_path)

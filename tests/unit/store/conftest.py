@@ -1,0 +1,13 @@
+"""What tests of stores share."""
+
+from __future__ import annotations
+
+import pytest
+
+from ferry.store import slice_table
+
+
+@pytest.fixture
+def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual nodes have one region each in tables that are made now: few rows make it large."""
+    monkeypatch.setattr(slice_table, "PARTS_MIN", 1)
