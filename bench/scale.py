@@ -14,14 +14,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.scale import endurance
+from bench.parts.scale import endurance, epoch, growth
 from bench.shared.ferry_job import RESULTS
 from bench.shared.results import Results
 
 METHOD = """\
+epoch: real Coordinator, real machine of one instance, real wire forms, no network and no data; one instance a worker, 1 \
+replica, two fragments a helper; processor time of the steps, of encoding what is sent and decoding what is heard. \
+growth: the real state of one instance takes epochs of 50,000 new keys each, integers, and then does what upkeep there \
+is; each step of its loop is timed alone, by the clock (which also counts what others on the machine do) and by the \
+processor. No log, no replicas. The longest of any kind in each tenth of the keys. \
 endurance: NBQ5 at a pace on 2 workers with 1 replica, continuous epochs; /proc of all processes of the run every 5 s."""
 
-PARTS = {"endurance": endurance.measure}
+PARTS = {"epoch": epoch.measure, "growth": growth.measure, "endurance": endurance.measure}
 
 
 def main() -> int:
@@ -29,16 +34,25 @@ def main() -> int:
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("parts", nargs="*", help=f"which of {', '.join(PARTS)}; all when none is named")
     p.add_argument("--json", type=Path, default=RESULTS / "scale.json", help="records; pictures are put beside it")
+    p.add_argument("--workers", type=int, nargs="+", default=[10, 100, 400, 1000], help="epoch: simulated ones")
+    p.add_argument("--table", type=int, nargs="+", default=[64, 1024, 8192, 32768], help="epoch: virtual nodes")
+    p.add_argument("--epochs", type=int, default=3, help="epoch: that are counted")
     p.add_argument("--minutes", type=float, default=60.0, help="endurance: how long; Ctrl-C ends it before")
     p.add_argument("--interval", default="20ms", help="endurance: of epochs")
     p.add_argument("--rate", type=int, default=2_000, help="endurance: arrivals a second")
-    p.add_argument("--vnodes", type=int, default=16, help="endurance: virtual nodes of the job")
+    p.add_argument("--vnodes", type=int, default=16, help="growth, endurance: virtual nodes of the job")
+    p.add_argument(
+        "--keys", type=float, default=50e6, help="growth: of the state in the end; needs 200 bytes of disk each"
+    )
+    p.add_argument("--kind", choices=growth.KINDS, default="unbounded", help="growth: integer or text keys")
+    p.add_argument("--max-ms", type=float, default=200.0, help="growth: that a step may take")
+    p.add_argument("--directory", type=Path, help="growth: where the state is put")
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()
     if unknown := set(a.parts) - set(PARTS):
         p.error(f"no part is called {', '.join(sorted(unknown))}")
     if a.quick:
-        a.minutes = 0.5
+        a.workers, a.table, a.minutes, a.keys = [10, 40], [64, 256], 0.5, 500_000
     # Also where a shell has set it aside, as it does for what runs in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     console, results = Console(highlight=False), Results("scale", METHOD)

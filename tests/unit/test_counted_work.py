@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from bench.coordinator import Driver
+from bench.parts.scale.driver import Driver
+from bench.parts.scale.instance import NAME, Member
+from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.coordinator.loop import initial_table
@@ -24,17 +26,28 @@ from ferry.protocol.instance.machine import Tick
 from tests.unit.protocol.table_top import Top
 from tests.unit.sidecar.leaders import OPERATORS, Cluster
 
-
 # ---- the driver
-@pytest.mark.parametrize(("workers", "vnodes"), [(10, 64), (100, 1024), (400, 8192)])
-def test_a_driver_says_two_things_to_each_worker_and_hears_two(workers: int, vnodes: int) -> None:
-    driver = Driver(workers, vnodes)
+SIZES = [(10, 64), (100, 1024), (400, 8192), (1000, 32768)]
+
+
+@pytest.mark.parametrize(("workers", "vnodes"), SIZES)
+def test_an_epoch_grows_with_the_workers_and_with_nothing_else(workers: int, vnodes: int) -> None:
+    driver = Driver(workers, vnodes, NAME)
     driver.tell(Tick(0))
+    member = Member(driver)
     driver.epoch(0)
+    member.measure()
     _, sent, messages = driver.measure(lambda: driver.epoch(1))
     assert messages == 4 * workers, "Prepare and Commit; Prepared and Committed"
-    # A Prepare names all helpers, as a member waits for all of them: 8 bytes each; of fragments each gets its own.
-    assert sent / workers < 100 + 8 * workers
+    # Who helps is a bit for each worker, for a member waits for all of them; of fragments each gets its own.
+    assert sent / workers < 100 + workers / 8
+    _, sent, messages = member.measure()
+    assert member.machine.saved.committed == driver.machine.commits.committed
+    # Every helper tells every leader that its part is there, and what: whoever computes has to hear from all of them.
+    chains = min(limits.SETS_OF_REPLICAS, vnodes // workers)
+    assert member.logged == 2 * chains, "its own, and those that it copies"
+    assert messages <= 2 * workers + 2 * chains + 4, "Partials both ways; deltas; Prepare, Prepared, Commit, Committed"
+    assert sent < 100 + 20 * workers + chains * (60 + 3 * vnodes // workers)
 
 
 # ---- the protocol

@@ -6,6 +6,7 @@
 | Amend | driver -> instance | the same, as what has changed; becomes an Install before anybody sees it |
 | Ask / Answer | driver <-> instance | what did you commit? From the answer on lower generations are refused |
 | Prepare | driver -> instance | one attempt of one step: helpers send partials, leaders compute and replicate deltas |
+| BriefPrepare | driver -> instance | the same for one instance, bits for names; becomes a Prepare before anybody sees it |
 | Partials | helper -> leader | what the helper's winning fragments hold for that leader's virtual nodes |
 | Delta | leader -> replica -> ... | after-images of all virtual nodes of one chain; learners get theirs beside the chain |
 | Prepared | tail of chains -> driver | these whole chains have logged their delta |
@@ -31,16 +32,17 @@ A message is a frozen value; its body (record batches) travels beside it and is 
 
 from __future__ import annotations
 
-import types
 import typing
 from dataclasses import MISSING, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 
-from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.contract.names import Fragment as Fragment
+from ferry.contract.plain import built, plain
 from ferry.contract.records import record
-from ferry.contract.results import Results, StepResult
+from ferry.contract.results import Results
 from ferry.contract.routing import GroupChange, Table, Version
 
 
@@ -82,15 +84,6 @@ class Answer:
     """The restore that all this goes back to: of another life of the job it counts for nothing."""
 
 
-class Fragment(NamedTuple):
-    """Names one staged fragment for ever: task attempt ids start again with a new driver, so they are not enough."""
-
-    step: Step
-    generation: int
-    run: int
-    task: int
-
-
 @record
 class Prepare:
     step: Step
@@ -102,6 +95,25 @@ class Prepare:
     """Watermark of the operator before the step: what is final there is late."""
     high: int
     """Watermark after the step: windows with low < end <= high fire."""
+
+
+@record
+class BriefPrepare:
+    """A Prepare with the fragments of one instance. Helpers are bits of the names in the table of that version, which was
+    sent before over the same connection: with their names an epoch's bytes would grow with the square of the workers.
+    """
+
+    step: Step
+    attempt: Attempt
+    version: Version
+    low: int
+    high: int
+    helpers: bytes
+    """A bit for each name in the table, in order of the names; the lowest bit of a byte is the first."""
+    others: tuple[InstanceId, ...]
+    """Helpers that are not in the table."""
+    to: InstanceId
+    own: tuple[Fragment, ...]
 
 
 @record
@@ -332,6 +344,7 @@ Message = (
     | Freeze
     | Checkpointed
     | Unrestorable
+    | BriefPrepare
 )
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))
@@ -360,41 +373,10 @@ def decode(code: int, head: bytes) -> Message:
         del values[len(hints) :]
     if not _REQUIRED[cls] <= len(values) <= len(hints):
         raise ValueError(f"{cls.__name__} has {len(hints)} fields, the peer sent {len(values)}")
-    message: Message = cls(*(_build(hint, value) for hint, value in zip(hints, values, strict=False)))
+    message: Message = cls(*(built(hint, value) for hint, value in zip(hints, values, strict=False)))
     return message
 
 
-def plain(value: Any) -> Any:
-    """A value of a field as msgpack takes it."""
-    if isinstance(value, Table):
-        return value.to_wire()
-    return [getattr(value, f.name) for f in fields(value)]
-
-
-def _build(hint: Any, value: Any) -> Any:
-    """Turn plain lists back into the tuples and named values that `hint` names."""
-    origin = typing.get_origin(hint)
-    if origin is types.UnionType:
-        return None if value is None else _build(next(h for h in typing.get_args(hint) if h is not type(None)), value)
-    if origin is tuple:
-        args = typing.get_args(hint)
-        if len(args) == 2 and args[1] is Ellipsis:
-            return tuple(value) if args[0] in _SCALARS else tuple(_build(args[0], v) for v in value)
-        return tuple(_build(a, v) for a, v in zip(args, value, strict=True))
-    if hint is Table:
-        return Table.from_wire(value)
-    if hint is CommitId:
-        return CommitId(Step(*value[0]), Attempt(*value[1]))
-    if hint is StepResult:
-        return StepResult(Attempt(*value[0]), *value[1:])
-    if hint is Fragment:
-        return Fragment(Step(*value[0]), *value[1:])
-    if hint in (Step, Attempt, Term, Version):
-        return hint(*value)
-    return value
-
-
-_SCALARS = (int, str, bytes, InstanceId)
 _HINTS = {cls: list(typing.get_type_hints(cls).values()) for cls in CODES}
 _REQUIRED = {cls: sum(f.default is MISSING for f in fields(cls)) for cls in CODES}
 _FOR_INFORMATION = (Report, Begins)

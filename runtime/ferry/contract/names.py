@@ -44,6 +44,15 @@ class CommitId(NamedTuple):
     attempt: Attempt
 
 
+class Fragment(NamedTuple):
+    """Names one staged fragment for ever: task attempt ids start again with a new driver, so they are not enough."""
+
+    step: Step
+    generation: int
+    run: int
+    task: int
+
+
 def worker_of(instance: InstanceId) -> int:
     """Worker index of an instance: '2.0' -> 2."""
     return int(instance.split(".", 1)[0])

@@ -1,18 +1,24 @@
-"""A Prepare on its way to all instances: encoded once, though each gets its own fragments. Inverse: `messages.decode`."""
+"""A Prepare on its way to all instances: what all get is encoded once, and each gets its own fragments.
+
+As a rule helpers are bits of the names in the table (`BriefPrepare`); over a connection that has not had the table they are
+named. What is named is decoded by `messages.decode`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 
 import msgpack
 
-from ferry.contract.messages import Prepare, plain
-from ferry.contract.names import InstanceId
+from ferry.contract.messages import BriefPrepare, Prepare
+from ferry.contract.names import Fragment, InstanceId
+from ferry.contract.plain import plain
 
 
-class Parts:
-    """A Prepare, encoded once for all: each helper gets its own fragments, and everybody the names of all helpers."""
+class Named:
+    """Each helper gets its own fragments, and everybody the names of all helpers."""
 
     def __init__(self, prepare: Prepare) -> None:
         pack = msgpack.Packer(default=plain)
@@ -32,3 +38,36 @@ class Parts:
         """What `to` gets: as `encode` would make it."""
         start, own, end = self._own.get(to, (0, b"", 0))
         return b"".join((self._head, self._named[:start], own, self._named[end:], self._tail))
+
+
+class Brief:
+    """Each helper gets its own fragments, and everybody a bit for each name of the table."""
+
+    def __init__(self, prepare: Prepare, names: Sequence[InstanceId]) -> None:
+        """`names`: of the table of the Prepare, sorted."""
+        p, self._own = prepare, dict(prepare.winners)
+        bits, known = bytearray(-(-len(names) // 8)), set(names)
+        for number, name in enumerate(names):
+            bits[number >> 3] |= (name in self._own) << (number & 7)
+        others = tuple(helper for helper in self._own if helper not in known)
+        self._pack = msgpack.Packer(default=plain)
+        common = (p.step, p.attempt, p.version, p.low, p.high, bytes(bits), others)
+        self._head = self._pack.pack_array_header(len(fields(BriefPrepare))) + b"".join(map(self._pack.pack, common))
+
+    @staticmethod
+    def can(prepare: Prepare) -> bool:
+        """Whether nothing of it is lost: helpers have an order in which they are told."""
+        return all(a < b for (a, _), (b, _) in pairwise(prepare.winners))
+
+    def of(self, to: InstanceId) -> bytes:
+        """What `to` gets: as `encode` would make it."""
+        return b"".join((self._head, self._pack.pack(to), self._pack.pack(self._own.get(to, ()))))
+
+
+def whole(brief: BriefPrepare, names: Sequence[InstanceId]) -> Prepare:
+    """The Prepare that is meant, as far as it concerns the receiver; `names` as for `Brief`."""
+    bits = (byte >> bit & 1 for byte in brief.helpers for bit in range(8))
+    own: dict[InstanceId, tuple[Fragment, ...]] = {brief.to: brief.own}
+    helpers = sorted((*compress(names, bits), *brief.others))
+    winners = tuple((helper, own.get(helper, ())) for helper in helpers)
+    return Prepare(brief.step, brief.attempt, brief.version, winners, brief.low, brief.high)

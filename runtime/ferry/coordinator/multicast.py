@@ -1,8 +1,8 @@
 """What goes over each channel: every message encoded once, however many get it, and each gets what concerns it.
 
-A Prepare names the fragments of all helpers; an instance needs its own, and the names of the others. A table is sent as
-what has changed since the one that was sent last over the same channel. Must never change what a message means: whoever
-takes it has the values that the coordinator sent, as far as they concern him.
+A Prepare has the fragments of all helpers; an instance needs its own, and who the others are: a bit for each name of the
+table that was sent last over the same channel. A table is sent as what has changed since that one. Must never change what
+a message means: whoever takes it has the values that the coordinator sent, as far as they concern him.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from weakref import WeakKeyDictionary
 from ferry.channel.base import Channel, Lane
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
-from ferry.contract.prepares import Parts
+from ferry.contract.prepares import Brief, Named
 from ferry.contract.routing import Table
+from ferry.protocol.view import seen
 
 
 class Multicast:
@@ -21,7 +22,8 @@ class Multicast:
 
     def __init__(self) -> None:
         self._last: tuple[m.Message | None, bytes] = None, b""
-        self._prepare: tuple[m.Prepare | None, Parts | None] = None, None
+        self._named: tuple[m.Prepare | None, Named | None] = None, None
+        self._brief: tuple[m.Prepare | None, Brief | None] = None, None
         self._tables: WeakKeyDictionary[Channel, Table] = WeakKeyDictionary()
         """What was sent last: nothing is lost on the way as long as the channel is open."""
         self._whole: tuple[Table | None, bytes] = None, b""
@@ -34,10 +36,10 @@ class Multicast:
                 self._install(channel, generation, table)
                 return
             case m.Prepare():
-                head = self._part(message, to)
+                kind, head = self._part(channel, message, to)
             case _:
-                head = self._once(message)
-        channel.post(Lane.DELTA, m.CODES[type(message)], generation, head)
+                kind, head = type(message), self._once(message)
+        channel.post(Lane.DELTA, m.CODES[kind], generation, head)
 
     def _once(self, message: m.Message) -> bytes:
         last = self._last
@@ -45,11 +47,17 @@ class Multicast:
             last = self._last = message, m.encode(message)
         return last[1]
 
-    def _part(self, prepare: m.Prepare, to: InstanceId) -> bytes:
-        if self._prepare[0] is not prepare:
-            self._prepare = prepare, Parts(prepare)
-        assert self._prepare[1] is not None
-        return self._prepare[1].of(to)
+    def _part(self, channel: Channel, prepare: m.Prepare, to: InstanceId) -> tuple[type[m.Message], bytes]:
+        table = self._tables.get(channel)
+        if table is not None and table.version == prepare.version and Brief.can(prepare):
+            if self._brief[0] is not prepare:
+                self._brief = prepare, Brief(prepare, seen(table).members)
+            assert self._brief[1] is not None
+            return m.BriefPrepare, self._brief[1].of(to)
+        if self._named[0] is not prepare:
+            self._named = prepare, Named(prepare)
+        assert self._named[1] is not None
+        return m.Prepare, self._named[1].of(to)
 
     def _install(self, channel: Channel, generation: int, table: Table) -> None:
         base = self._tables.pop(channel, None)

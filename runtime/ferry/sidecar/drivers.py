@@ -9,7 +9,9 @@ from __future__ import annotations
 from ferry.contract import messages as m
 from ferry.contract.errors import Refusal
 from ferry.contract.names import driver_generation
+from ferry.contract.prepares import whole
 from ferry.contract.routing import Table
+from ferry.protocol.view import seen
 
 
 class Drivers:
@@ -43,6 +45,15 @@ class Drivers:
             message = m.Install(base.amended(message.version, message.initial, message.groups))
         self._tables[peer] = message.table
         return message
+
+    def prepares(self, peer: str, message: m.BriefPrepare) -> m.Prepare:
+        """What a driver means. Raises Refusal when it has not sent the table before that its bits are about."""
+        table = self._tables.get(peer)
+        if table is None or table.version != message.version:
+            raise Refusal(
+                f"{peer} prepares under table {message.version}, here is {table.version if table else 'none'}"
+            )
+        return whole(message, seen(table).members)
 
     @property
     def any(self) -> bool:

@@ -302,6 +302,8 @@ class Node:
             self._delay_control.begins(decoded.epoch, time.monotonic())
             self._begun += 1
             return None
+        if isinstance(decoded, m.BriefPrepare):
+            decoded = self._drivers.prepares(message.peer, decoded)
         if isinstance(decoded, m.Prepare):
             self._newest = max(self._newest, decoded.attempt)
         elif isinstance(decoded, m.Install | m.Amend):

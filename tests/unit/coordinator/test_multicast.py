@@ -106,3 +106,38 @@ def test_what_all_get_is_encoded_once(encoded: list[m.Message]) -> None:
     for name in NAMES:
         out.post(wire, name, 2, commit)  # type: ignore[arg-type]
     assert encoded == [commit] and wire.said == [commit] * len(NAMES)
+
+
+def test_where_the_table_is_known_helpers_are_bits_of_its_names() -> None:
+    """Whoever gets it has what the coordinator said, as far as it concerns him; also of helpers that hold nothing."""
+    helpers = sorted((*NAMES[3:17], InstanceId("400.0"), InstanceId("30.1")))
+    winners = tuple((name, tuple(m.Fragment(STEP, 2, 5, t) for t in range(4))) for name in helpers)
+    prepare = m.Prepare(STEP, ATTEMPT, Version(2, 1), winners, 10, 20)
+    out, sizes = Multicast(), []
+    for name in (*NAMES, InstanceId("400.0"), InstanceId("77.0")):
+        wire, drivers = Wire(), Drivers()
+        drivers.opened(PEER)
+        out.post(wire, name, 2, m.Install(table(1)))  # type: ignore[arg-type]
+        out.post(wire, name, 2, prepare)  # type: ignore[arg-type]
+        install, brief = wire.said
+        assert isinstance(install, m.Install) and isinstance(brief, m.BriefPrepare)
+        with pytest.raises(Refusal, match="here is none"):
+            drivers.prepares(PEER, brief)
+        drivers.installs(PEER, install)
+        own = tuple((helper, fragments if helper == name else ()) for helper, fragments in winners)
+        assert drivers.prepares(PEER, brief) == replace(prepare, winners=own)
+        assert m.encode(brief) == wire.heads[1]
+        sizes.append(len(wire.heads[1]) - 8 * len(brief.own))
+        drivers.installs(PEER, m.Amend(Version(2, 1), Version(2, 2), False, ()))
+        with pytest.raises(Refusal, match="number=2"):
+            drivers.prepares(PEER, brief)
+    assert max(sizes) < 80
+
+
+def test_helpers_in_another_order_or_under_another_table_are_named() -> None:
+    out, wire = Multicast(), Wire()
+    out.post(wire, NAMES[0], 2, m.Install(table(1)))  # type: ignore[arg-type]
+    for names, version in ((NAMES[2::-1], Version(2, 1)), (NAMES[:3], Version(2, 2))):
+        prepare = m.Prepare(STEP, ATTEMPT, version, tuple((name, ()) for name in names), 10, 20)
+        out.post(wire, NAMES[0], 2, prepare)  # type: ignore[arg-type]
+        assert wire.said[-1] == prepare

@@ -1,31 +1,24 @@
-"""What an epoch and a changed table cost the driver: the real coordinator and what it says and hears, without a network.
+"""The driver's side of an epoch and of a changed table: the real coordinator and what it says and hears, without a network.
 
 Processor time of the steps, of encoding what is sent and of decoding what is heard; instances are stand-ins.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import time
 from collections import defaultdict
-from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.shared.results import Results
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Step
 from ferry.coordinator.loop import initial_table
 from ferry.coordinator.multicast import Multicast
 from ferry.protocol import coordinator as core
-from ferry.protocol.instance.machine import Tick
 from ferry.protocol.view import TableView
 
-METHOD = "real Coordinator and wire forms, one instance a worker, replicas 1, two fragments a helper; median CPU time"
-
 TASKS = 2
+"""whose fragments each helper has"""
 
 
 class Wire:
@@ -33,18 +26,25 @@ class Wire:
 
     size = 0
     """of the last message"""
+    said: list[tuple[int, bytes]] | None = None
+    """what was posted, if somebody listens"""
 
     def post(self, lane: int, kind: int, generation: int, head: bytes) -> None:
         self.size = len(head)
+        if self.said is not None:
+            self.said.append((kind, head))
 
 
 class Driver:
     """The driver's side, timed; and instances that do at once what is asked of them."""
 
-    def __init__(self, workers: int, vnodes: int) -> None:
+    def __init__(self, workers: int, vnodes: int, listened: InstanceId | None = None) -> None:
+        """`listened`: to whom everything that is said is kept."""
         settings: Any = SimpleNamespace(workers=workers, instances_per_worker=1, replicas=1, virtual_nodes=vnodes)
         self.names = [InstanceId(f"{w}.0") for w in range(workers)]
         self._multicast, self._wires = Multicast(), {name: Wire() for name in self.names}
+        if listened is not None:
+            self._wires[listened].said = []
         self.machine = core.Coordinator(core.CoordinatorSettings(), initial_table(settings), None)
         self._seen: TableView | None = None
         self._ends: dict[InstanceId, tuple[int, ...]] = {}
@@ -132,7 +132,7 @@ class Driver:
         run = next(o for o in reversed(self.orders) if isinstance(o, core.StartIngest))
         winners = tuple(
             (name, tuple(m.Fragment(run.step, self.machine.generation, run.run, TASKS * w + t) for t in range(TASKS)))
-            for w, name in enumerate(self.names)
+            for w, name in enumerate(sorted(self.names))
         )
         self.tell(core.Ingested(run.step, run.run, winners, 10 * number, b"notes"))
         self._settle()
@@ -140,6 +140,12 @@ class Driver:
             "the epoch is not committed"
         )
         self.tell(core.EpochEnded(number))
+
+    def heard_by(self, name: InstanceId) -> list[m.Message]:
+        """What was said to the one that is listened to, since the last call, as it comes over the wire."""
+        said, self._wires[name].said = self._wires[name].said, []
+        assert said is not None, f"nobody listens to what {name} is told"
+        return [m.decode(*one) for one in said]
 
     def lose(self, name: InstanceId) -> None:
         """One instance is lost: the groups close over it."""
@@ -154,34 +160,3 @@ class Driver:
         act()
         self.orders.clear()
         return self.cpu, self.bytes, self.messages
-
-
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", default="100x1024,400x8192", help="workers x virtual nodes")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    results = Results("coordinator", METHOD)
-    for size in args.sizes.split(","):
-        workers, vnodes = map(int, size.split("x"))
-        driver = Driver(workers, vnodes)
-        driver.tell(Tick(0))
-        driver.epoch(0)
-        found = {"epoch": [driver.measure(partial(driver.epoch, e)) for e in range(1, 1 + args.epochs)]}
-        lost = driver.names[:: workers // args.epochs][: args.epochs]  # far from each other: no group loses both
-        found["table"] = [driver.measure(partial(driver.lose, name)) for name in lost]
-        for case, runs in found.items():
-            for metric, unit, values in zip(
-                ("cpu", "sent", "messages"), ("s", "bytes", ""), zip(*runs, strict=True), strict=True
-            ):
-                value = statistics.median(values)
-                results.add("ferry", case, metric, value, unit, workers=workers, vnodes=vnodes)
-                print(f"{workers:5} workers {vnodes:6} vnodes  {case:6} {metric:9} {value:14.3f} {unit}", flush=True)
-    if args.json is not None:
-        results.write(args.json)
-
-
-if __name__ == "__main__":
-    main()
