@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,9 @@ from tests.unit.protocol.table_top import Top
 from tests.unit.sidecar.leaders import OPERATORS, Cluster
 
 # ---- the driver
+DRIVER_CALLS, MEMBER_CALLS = 160, 80
+"""Of functions, for each worker: so much of Python an epoch is, with what the stand-ins do."""
+
 SIZES = [(10, 64), (100, 1024), (400, 8192), (1000, 32768)]
 
 
@@ -48,6 +51,34 @@ def test_an_epoch_grows_with_the_workers_and_with_nothing_else(workers: int, vno
     assert member.logged == 2 * chains, "its own, and those that it copies"
     assert messages <= 2 * workers + 2 * chains + 4, "Partials both ways; deltas; Prepare, Prepared, Commit, Committed"
     assert sent < 100 + 20 * workers + chains * (60 + 3 * vnodes // workers)
+
+
+def calls_of(act: Callable[[], Any]) -> int:
+    """How many functions are called, and generators asked: steps of loops that no clock would notice."""
+    counted = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+@pytest.mark.parametrize(("workers", "vnodes"), [(100, 1024), (1000, 1024)])
+def test_no_message_of_an_epoch_looks_at_all_workers(workers: int, vnodes: int) -> None:
+    """Else an epoch would take time by the square of their number, in the driver or in each of the instances."""
+    driver = Driver(workers, vnodes, NAME)
+    driver.tell(Tick(0))
+    member = Member(driver)
+    driver.epoch(0)
+    member.measure()
+    assert calls_of(lambda: driver.epoch(1)) < DRIVER_CALLS * workers
+    assert calls_of(member.measure) < MEMBER_CALLS * workers
 
 
 # ---- the protocol

@@ -43,8 +43,12 @@ class Named:
 class Brief:
     """Each helper gets its own fragments, and everybody a bit for each name of the table."""
 
+    @classmethod
+    def made(cls, prepare: Prepare, names: Sequence[InstanceId]) -> Brief | None:
+        """`names`: of the table of the Prepare, sorted. None where something would be lost: helpers in another order."""
+        return cls(prepare, names) if all(a < b for (a, _), (b, _) in pairwise(prepare.winners)) else None
+
     def __init__(self, prepare: Prepare, names: Sequence[InstanceId]) -> None:
-        """`names`: of the table of the Prepare, sorted."""
         p, self._own = prepare, dict(prepare.winners)
         bits, known = bytearray(-(-len(names) // 8)), set(names)
         for number, name in enumerate(names):
@@ -54,18 +58,13 @@ class Brief:
         common = (p.step, p.attempt, p.version, p.low, p.high, bytes(bits), others)
         self._head = self._pack.pack_array_header(len(fields(BriefPrepare))) + b"".join(map(self._pack.pack, common))
 
-    @staticmethod
-    def can(prepare: Prepare) -> bool:
-        """Whether nothing of it is lost: helpers have an order in which they are told."""
-        return all(a < b for (a, _), (b, _) in pairwise(prepare.winners))
-
     def of(self, to: InstanceId) -> bytes:
         """What `to` gets: as `encode` would make it."""
         return b"".join((self._head, self._pack.pack(to), self._pack.pack(self._own.get(to, ()))))
 
 
 def whole(brief: BriefPrepare, names: Sequence[InstanceId]) -> Prepare:
-    """The Prepare that is meant, as far as it concerns the receiver; `names` as for `Brief`."""
+    """The Prepare that is meant, as far as it concerns the receiver; `names` as for `Brief.made`."""
     bits = (byte >> bit & 1 for byte in brief.helpers for bit in range(8))
     own: dict[InstanceId, tuple[Fragment, ...]] = {brief.to: brief.own}
     helpers = sorted((*compress(names, bits), *brief.others))

@@ -49,11 +49,11 @@ class Multicast:
 
     def _part(self, channel: Channel, prepare: m.Prepare, to: InstanceId) -> tuple[type[m.Message], bytes]:
         table = self._tables.get(channel)
-        if table is not None and table.version == prepare.version and Brief.can(prepare):
+        if table is not None and table.version == prepare.version:
             if self._brief[0] is not prepare:
-                self._brief = prepare, Brief(prepare, seen(table).members)
-            assert self._brief[1] is not None
-            return m.BriefPrepare, self._brief[1].of(to)
+                self._brief = prepare, Brief.made(prepare, seen(table).members)
+            if (brief := self._brief[1]) is not None:
+                return m.BriefPrepare, brief.of(to)
         if self._named[0] is not prepare:
             self._named = prepare, Named(prepare)
         assert self._named[1] is not None

@@ -135,7 +135,10 @@ class Participation:
 
     def _compute_when_heard(self) -> None:
         at, view = self._in_progress, self._state.view
-        if at is None or at.computing or view is None or not self._state.leads or self._unheard():
+        if at is None or at.computing or view is None or not self._state.leads:
+            return
+        # To look who is missing takes time by the number of helpers, and each of them comes by here.
+        if len(at.heard) < len(at.prepare.winners) or self._unheard():
             return
         at.computing = True
         chains = tuple((c, v) for c, v in view.chains.items() if c[0] == self._state.me)
