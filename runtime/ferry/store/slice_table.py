@@ -106,8 +106,11 @@ class SliceTable:
 
     def _count_parts(self) -> int:
         """As many as the file was made with, if there is one."""
-        words = np.frombuffer(mapped.open_mapped(self.path, 8 * _HEADER_WORDS), np.int64, _HEADER_WORDS)
-        return int(words[_PARTS]) if words[_MAGIC] == MAGIC else max(self.virtual_nodes, PARTS_MIN)
+        if self.path.exists():
+            words = np.frombuffer(mapped.open_mapped(self.path, 8 * _HEADER_WORDS), np.int64, _HEADER_WORDS)
+            if words[_MAGIC] == MAGIC:
+                return int(words[_PARTS])
+        return max(self.virtual_nodes, PARTS_MIN)
 
     def _parts_of(self, vnodes: Ints) -> Ints:
         return (vnodes[:, None] * self._each + np.arange(self._each)).ravel()
