@@ -31,3 +31,9 @@ def test_what_comes_and_goes_is_flat_and_what_stays_is_not() -> None:
     assert trend("descriptors", noisy).flat
     assert not trend("descriptors", [(t, v + n // 100) for (t, v), (_, n) in zip(noisy, HOUR, strict=True)]).flat
     assert trend("threads", [(t, 9 - n // 100) for t, n in HOUR]).flat, "less is no leak"
+
+
+@pytest.mark.parametrize(("steps", "flat"), [([360], True), ([360, 500, 640], False)])
+def test_one_step_is_no_leak_and_several_are(steps: list[int], flat: bool) -> None:
+    found = trend("resident", [(t, (350 + 30 * sum(n >= step for step in steps)) * MIB) for t, n in HOUR])
+    assert found.flat is flat and found.growth > 25 * MIB
