@@ -44,6 +44,8 @@ class Attempts:
         self.ingested: Ingested | None = None
         self.helping: Mapping[InstanceId, object] = {}
         """Who has winning fragments of it."""
+        self._all_there = -1
+        """`Membership.forgotten` when all of them were there: each message of an epoch asks."""
         self.trying = False
         """An attempt of `ingested` was begun."""
         self.number = 0
@@ -77,15 +79,17 @@ class Attempts:
     def was_ingested(self, event: Ingested) -> None:
         """Its fragments are staged: the attempts begin."""
         self.ingested, self.trying, self.deadlines = event, False, 0
-        self.helping = dict(event.winners)
+        self.helping, self._all_there = dict(event.winners), -1
         self._driver.enter(Phase.PREPARE)
 
     def unusable(self) -> str:
         """Why the winning fragments are of no use any more; empty when they are."""
         if self.ingested is None:
             return ""
-        if not self.helping.keys() <= self._members.alive.keys():
-            return "a helper with winning fragments is gone"
+        if self._all_there != self._members.forgotten:
+            if not self.helping.keys() <= self._members.alive.keys():
+                return "a helper with winning fragments is gone"
+            self._all_there = self._members.forgotten
         return self._reachability.unusable(self.helping)
 
     # ---- one attempt

@@ -43,6 +43,8 @@ class Membership:
         """Admitted instances: they obey this driver."""
         self.admitted: dict[InstanceId, int] = {}
         """Since when they do."""
+        self.forgotten = 0
+        """How often one was that was alive: as long as it stays, nobody who was there has gone."""
         self.leaving: dict[InstanceId, bool] = {}
         """Those of them that were told to end: they help no more."""
         self.gone: dict[InstanceId, int] = {}
@@ -139,6 +141,7 @@ class Membership:
     # ---- they go
     def forget(self, instance: InstanceId) -> None:
         """What was known of this life of it."""
+        self.forgotten += instance in self.alive
         for known in (self.asked, self.answers, self.alive, self.admitted, self.leaving, self.heard, self.busy):
             known.pop(instance, None)
 
