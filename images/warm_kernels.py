@@ -110,7 +110,7 @@ def fragments(descriptor: OperatorDescriptor, rows: int) -> list[pa.RecordBatch]
 
 def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
     """One epoch on a leader and a replica, a snapshot to a learner, fired rows."""
-    slice_table.KEYS_BYTES = 1  # few keys are moved, too
+    slice_table.KEYS_BYTES = slice_table.SHRINK_BYTES = 1  # few keys are moved, and small regions made smaller, too
 
     def opened(name: str) -> AggregateState | RowState:
         if descriptor.kind == "join":

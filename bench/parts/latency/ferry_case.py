@@ -24,6 +24,7 @@ def measure(bench: Bench, query: str, rate: int, mode: str) -> Measured:
         f"latency-{query}", {"module": f"ferry.workloads.jobs.{query}", "args": {**QUERIES[query], "pace": rate}},
         workers=2, cores=a.cores, state={"virtualNodes": a.vnodes, "replicas": 1},
         epoch={"mode": mode, "interval": a.interval, "maxRows": max(rate, 10_000) * 2},
+        driver={"standby": "driver" in a.disturb},
     )  # fmt: skip
     with FerryJob(job, bench.work / "ferry") as run:
         run.wait_for(lambda: bool(latencies(run.records)), "the first latencies")

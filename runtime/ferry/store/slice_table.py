@@ -38,7 +38,7 @@ CUT_BYTES = 8 * 1024 * 1024
 """Are given back from the end of a file at a time: those that are being written are waited for."""
 HEAP_GRANT_BYTES = 32 * 1024 * 1024
 """A heap grows by no more at a time, nor by more than it has."""
-SHRINK_BYTES = 64 * 1024
+SHRINK_BYTES = 16 * 1024
 """Smaller regions stay as they are: only whole pages are given back."""
 SHRINK_BITS = 2
 """A region is left for one of a quarter of its size, or less; not sooner, for what was left is never used again."""
