@@ -14,7 +14,7 @@ start() {
     shift 3
     timeout -k 5 "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "$CPUS" -m "$MEMORY" \
         -kernel "$GUEST/vmlinuz" -initrd "$GUEST/initrd.zst" -nodefaults -nographic -serial stdio -no-reboot \
-        -append "console=ttyS0 panic=-1 quiet mitigations=off random.trust_cpu=on rdinit=/init.sh ferry.mtu=$MTU $words" \
+        -append "console=ttyS0 panic=-1 quiet mitigations=off no_timer_check random.trust_cpu=on rdinit=/init.sh ferry.mtu=$MTU $words" \
         -pidfile "$directory/pid" \
         -virtfs "local,path=${directory//,/,,},mount_tag=x,security_model=none,multidevs=remap" \
         -virtfs "local,path=${ROOT//,/,,},mount_tag=ferry,security_model=none,readonly=on,multidevs=remap" \
