@@ -75,7 +75,7 @@ def story(ferry: Installation, lab: Lab) -> Iterator[Story]:
     directory = Path(tempfile.mkdtemp(prefix="ferry-prometheus-"))
     begin = time.time()
     # Copies take some epochs, so that it is seen how far behind they are.
-    slowly = {"bandwidth": "256Ki"}
+    slowly = {"bandwidth": "64Ki"}
     kept = {"checkpoint": {"location": f"{MOUNT}/checkpoints", "every": "2s"}}
     # By the clock, so that there are latencies; slower than epochs could be, so that no backlog stays.
     paced = {"module": "ferry.workloads.jobs.nbq5", "args": {"seed": 7, "rate": 1000.0, "pace": 15_000}}
