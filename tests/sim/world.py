@@ -352,7 +352,7 @@ class World(Restores):
         elif kind == "unrestorable" and self.store.lost:
             self.kill_driver(driver)
             self.done = kind
-        elif kind in ("unavailable", "away") and self.store.manifests and self.no_copy() and not self.no_room():
+        elif kind in ("unavailable", "away") and self.store.manifests and self.no_copy():
             self.swap(driver)
         elif kind in ("unavailable", "away", "lost-epoch", "failed") and (self.no_copy() or self.no_helper()):
             self.kill_driver(driver)
@@ -372,14 +372,6 @@ class World(Restores):
                 for h in map(self.hosts.get, x.in_sync)
                 if h
             )
-            for x in self.journal.groups
-        )
-
-    def no_room(self) -> bool:
-        """Whether all members of a group have disks that stay full: to begin again with a checkpoint leads to them again."""
-        assert self.journal is not None
-        return any(
-            all(h.full_until > faults.FOR_GOOD for h in map(self.hosts.get, x.in_sync) if h)
             for x in self.journal.groups
         )
 
