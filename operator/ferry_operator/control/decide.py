@@ -166,11 +166,11 @@ def _starts(observed: Observed) -> list[Action]:
     needed = _last_copies(observed)
     for k in sorted({*range(wanted.workers), *seen}):
         worker, stays = seen.get(k), k < wanted.workers and k not in observed.drains
+        instances = max(wanted.instances if stays else 1, needed.get(k, 0))
         if worker is not None and worker.running:
-            if stays and worker.instances < wanted.instances:
-                actions.append(SetInstances(k, wanted.instances))
+            if worker.instances < instances:
+                actions.append(SetInstances(k, instances))
         elif stays or k in needed:
-            instances = max(wanted.instances if stays else 1, needed.get(k, 0))
             if worker is None or worker.seconds >= back_off(worker.failures, RESTART_SECONDS, RESTART_SECONDS_MAX):
                 actions.append(StartWorker(k, instances))
     return actions
@@ -180,13 +180,15 @@ def _last_copies(observed: Observed) -> dict[int, int]:
     """Workers whose state may be the last copy of something, with how many instances they need for it.
 
     Without a status, and before anything was submitted, that is every worker that has state: a job is being resumed.
+    A status may be older than a worker's end: instances of a worker that is not running are not alive.
     """
     status, needed = observed.status, dict[int, int]()
     if status is None:
         if observed.submitted is None:
             return {worker.index: worker.instances for worker in observed.workers}
         return {}
-    alive = dict.fromkeys(status.alive)
+    down = {worker.index for worker in observed.workers if not worker.running}
+    alive = {i for i in status.alive if worker_of(InstanceId(i)) not in down}
     for in_sync, _ in status.groups:
         for instance in in_sync if not any(i in alive for i in in_sync) else ():
             k = worker_of(InstanceId(instance))

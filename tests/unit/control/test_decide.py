@@ -104,6 +104,25 @@ def test_nothing_is_done_when_all_is_as_it_should_be() -> None:
             id="or a group has nobody else",
         ),
         pytest.param(
+            replace(
+                REST,
+                workers=(worker(0), worker(1, running=False, instances=2)),
+                status=status([*GROUPS, (["1.1"], [])], [*ALIVE, "1.1"]),
+                submitted=replace(REST.submitted, placements=(*PLACEMENTS, ("0.0", "1.0"))),  # type: ignore[type-var]
+            ),
+            [d.StartWorker(1, 2)],
+            id="also when the status is older than the end of the worker",
+        ),
+        pytest.param(
+            replace(
+                REST,
+                status=status([*GROUPS, (["1.1"], [])], ALIVE),
+                submitted=replace(REST.submitted, placements=(*PLACEMENTS, ("0.0", "1.0"))),  # type: ignore[type-var]
+            ),
+            [d.SetInstances(1, 2)],
+            id="or when it was started with fewer instances before there was a status",
+        ),
+        pytest.param(
             replace(REST, workers=(worker(0), worker(1, running=False)), drains=(1,), status=status(GROUPS, ["0.0"])),
             ["SubmitDesired"],
             id="a drained worker that died is not started again",
