@@ -114,6 +114,27 @@ def test_a_job_whose_copies_are_all_lost_begins_again_by_itself(tmp_path: Path) 
     )
 
 
+@runner.needs_root
+def test_whoever_has_the_only_copy_has_a_full_disk_for_good(tmp_path: Path) -> None:
+    """The job is not ended by that, nor waits for it: it begins again with its checkpoint, elsewhere."""
+    args = {"seed": 97, "keys": "uniform", "domain": 10_000_000}
+    location, state = tmp_path / "store", tmp_path / "state"
+    disk = state / "workers" / "1"
+
+    def fill(running: runner.Running) -> None:
+        running.await_that(lambda: len(runner.manifests(location)) >= 2, "two checkpoints", 120)
+        runner.fill(disk)
+
+    with runner.disk(disk, "1g"):
+        sets = [*runner.sets_of(args), f"state.directory={state}", "state.replicas=0", "failure.returnDeadline=5s"]
+        sets += ["epoch.maxRows=60000", "epoch.interval=1s", f"state.checkpoint.location={location}"]
+        sets += ["state.checkpoint.every=1s"]
+        result = runner.run("nbq5", tmp_path, 900_000, sets, meanwhile=fill)
+        right(result, "nbq5", 900_000, args, tmp_path)
+    assert len(result.kinds("restore")) == 1, result.story()
+    assert [r for r in result.kinds("warning") if "goes on from checkpoint" in r["text"]], result.story()
+
+
 def test_an_s3_that_is_away_delays_checkpoints_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-SAID_ONCE = ("Checkpoint", "Checkpointed")
+SAID_ONCE = ("Freeze", "Checkpointed")
 """Messages that nobody sends again while the link is open: a checkpoint would never end."""
 
 

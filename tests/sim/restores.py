@@ -157,7 +157,9 @@ class Restores(Links):
         """A new run: another assignment of another number of instances."""
 
         def chosen(manifest: Manifest, origin: str) -> None:
-            if self.journal is None and (self.driver is None or not self.driver.alive):
+            if self.journal is not None:
+                self.new_driver()  # One that was given up has begun it meanwhile.
+            elif self.driver is None or not self.driver.alive:
                 self.initial = self.table_of(Version(manifest.generation, 0), origin)
                 self.settle_truth(manifest)
                 self.new_driver_now()

@@ -52,6 +52,8 @@ log = logging.getLogger("ferry.driver")
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds who it is."""
 
+GONE = ("unavailable", "away", "failed")
+"""Halts for state that nobody has who could go on: a durable checkpoint may have it."""
 
 Run = Callable[[Batch, int], None]
 """What a query does for each epoch."""
@@ -116,7 +118,7 @@ class Job:
         try:
             return self._run(spark, plan, loop, metrics, announcer, keeper, restoring)
         except Halted as halted:
-            if halted.kind != "unavailable":
+            if halted.kind not in GONE:
                 raise
             end = restoring.begin_again(loop, halted)
             if end is halted:

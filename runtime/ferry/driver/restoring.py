@@ -24,8 +24,9 @@ from ferry.contract.manifest import Manifest
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.loop import Loop
 from ferry.driver.keeper import Keeper
+from ferry.driver.orders import Halted
 from ferry.durable.shelf import Shelf
-from ferry.protocol.coordinator.groups import next_term, next_version
+from ferry.protocol.coordinator import groups as g
 
 log = logging.getLogger("ferry.driver")
 
@@ -148,7 +149,8 @@ class Restoring:
             log.warning("a pin stays until it expires: %s", error)
 
     def begin_again(self, loop: Loop, why: FerryError) -> FerryError:
-        """All copies of something are lost: have the next driver begin with the newest checkpoint, if there is one.
+        """All copies of something are lost: have the next driver begin with the newest checkpoint, if there is one; without
+        the instances that cannot go on, if that is why.
 
         Returns what this driver ends with.
         """
@@ -156,11 +158,20 @@ class Restoring:
         if (found := self._newest(machine.table.origin)) is None:
             return why
         shelf, manifest = found
+        failing = machine.members.failing if isinstance(why, Halted) and why.kind == "failed" else {}
+        there = [i for i in machine.alive if i not in failing]
+        if failing and (not there or shelf.url(manifest) == machine.table.origin.rpartition("#")[0]):
+            return why  # Nobody is left, or it came to no checkpoint since the last time: it would be the same again.
         shelf.check(manifest)
         self._refuse(manifest, machine.table.virtual_nodes)
         url = self._again(shelf, manifest, machine.generation)
-        groups = tuple(Group(next_term(g, machine.generation), g.in_sync) for g in machine.table.groups)
-        version = next_version(machine.table, machine.generation)
+        staying, _, orphans = g.without(machine.table, failing, machine.generation)
+        placed, _ = g.elsewhere(machine.table, orphans if failing else (), staying, there, machine.generation)
+        groups = tuple(
+            Group(g.next_term(before, machine.generation), after.in_sync)
+            for before, after in zip(machine.table.groups, placed, strict=True)
+        )
+        version = g.next_version(machine.table, machine.generation)
         loop.swap(Table(version, groups, initial=True, origin=f"{url}#{machine.generation}"))
         return BeginsAgain(
             f"the job begins again with checkpoint {manifest.number} of epoch {manifest.epoch}, for {why}"

@@ -17,10 +17,12 @@ from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.results import no_results
 from ferry.contract.routing import Group, Table, Version
 from ferry.driver.keeper import Keeper
+from ferry.driver.orders import Halted
 from ferry.driver.restoring import Restoring
 from ferry.durable.location import Location
 from ferry.durable.parts import Corrupt, PartWriter
 from ferry.durable.shelf import Shelf
+from ferry.protocol import coordinator as core
 from tests.unit.sidecar.leaders import OPERATORS
 from tests.unit.sidecar.test_data import VNODES, settings_of
 
@@ -55,7 +57,9 @@ class Place:
 
 
 def loop_of(table: Table, swapped: list[Table]) -> Any:
-    machine = SimpleNamespace(table=table, generation=table.version.generation)
+    members = SimpleNamespace(failing={InstanceId("0.0"): None})
+    alive = {InstanceId("0.0"): True, InstanceId("1.0"): True}
+    machine = SimpleNamespace(table=table, generation=table.version.generation, members=members, alive=alive)
     return SimpleNamespace(machine=machine, swap=swapped.append)
 
 
@@ -155,6 +159,25 @@ def test_all_copies_are_lost(tmp_path: Path) -> None:
     assert commit is not None and commit.commit_id == newest.commit_id
     assert following.by_itself
     following.over()
+
+
+def test_who_has_the_only_copy_cannot_go_on(tmp_path: Path) -> None:
+    """The job begins again without him, but not twice with the same checkpoint: whatever made him fail would do it again."""
+    place, failed = Place(tmp_path), Halted(core.Halt("failed", "held only by 0.0 (its disk is full)"))
+    place.checkpoint(2, 7, run="j-1", generation=2)
+    members: list[tuple[str, ...]] = [("0.0",), ("0.0", "1.0"), ("0.0",)]
+    groups = tuple(Group(Term(5, 2), tuple(map(InstanceId, names)), ()) for names in members)
+    groups += (Group(Term(5, 2), (InstanceId("1.0"),), (InstanceId("0.0"),)),) * (VNODES - len(groups))
+    swapped: list[Table] = []
+    loop = loop_of(Table(Version(5, 4), groups), swapped)
+    end = place.driver().begin_again(loop, failed)
+    assert "begins again with checkpoint 2" in str(end)
+    assert {group.in_sync for group in swapped[0].groups} == {("1.0",)} and not swapped[0].groups[-1].learners
+    again = replace(swapped[0], version=Version(6, 4), initial=False)
+    assert place.driver().begin_again(loop_of(again, swapped), failed) is failed
+    alone = loop_of(Table(Version(5, 4), groups), swapped)
+    alone.machine.alive.pop("1.0")
+    assert place.driver().begin_again(alone, failed) is failed and len(swapped) == 1
 
 
 def test_another_runs_checkpoint_is_taken_by_nobody_but_its_user(tmp_path: Path) -> None:

@@ -123,6 +123,33 @@ def test_a_job_begins_with_a_checkpoint() -> None:
     assert {x.step for x in top.committed().values() if x is not None} == {Step(4, 0)}
 
 
+def test_a_restore_goes_to_those_who_are_there_once_the_others_were_waited_for() -> None:
+    """Everybody can load a checkpoint: whose disk stays full, or whose node is gone, is not needed for that."""
+    top = Top([(A, B), (C,), (C,), (B,), (C,)], (A, B), restore=RESTORE)
+    top.wait(top.settings.return_ms - 1000)
+    assert not of(top, i.Restore) and not of(top, c.Halt), "C may still come"
+    top.wait(2000)
+    assert {me: x.vnodes for me, x in of(top, i.Restore)} == {A: (0, 1, 4), B: (0, 2, 3)}
+    assert top.journal is not None
+    assert [group.in_sync for group in top.journal.groups] == [(A, B), (A,), (B,), (B,), (A,)]
+    top.members[C] = i.Instance(C, 1, i.Saved())
+    top.tell(c.Connected(C))
+    top.epoch(4)
+    assert {x.step for x in top.committed().values() if x is not None} == {Step(4, 0)}
+
+
+def test_a_restore_waits_for_whoever_is_there() -> None:
+    top = Top([(A,), (B,)], (), restore=RESTORE)
+    top.wait(3 * top.settings.return_ms)
+    assert not of(top, c.Halt) and top.journal is not None and top.journal.groups[1].in_sync == (B,)
+    top.members[C] = i.Instance(C, 1, i.Saved())
+    top.tell(c.Connected(C))
+    top.wait(top.settings.return_ms - 1000)
+    assert not of(top, i.Restore), "they come one by one"
+    top.wait(2000)
+    assert {me: x.vnodes for me, x in of(top, i.Restore)} == {C: (0, 1)}
+
+
 def test_a_restore_is_begun_once_and_told_as_often_as_it_is_asked_for() -> None:
     member = i.Instance(A, 1, i.Saved())
     member.step(restored(Version(2, 1), (A,)))

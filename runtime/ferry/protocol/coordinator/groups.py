@@ -91,6 +91,24 @@ def without(
     return groups, changes, orphans
 
 
+def elsewhere(
+    table: Table, orphans: Sequence[int], groups: Sequence[Group], there: Sequence[InstanceId], generation: int
+) -> tuple[list[Group], list[GroupChange]]:
+    """These groups with the orphans on instances that are there, each on the one that leads the fewest: for a begin from a
+    checkpoint alone, which everybody can load."""
+    out, changes = list(groups), list[GroupChange]()
+    leads = dict.fromkeys(sorted(there), 0)
+    for vnode, group in enumerate(out):
+        if vnode not in orphans and group.leader in leads:
+            leads[group.leader] += 1
+    for vnode in orphans:
+        instance = min(leads, key=lambda i: (leads[i], i))
+        leads[instance] += 1
+        out[vnode] = Group(next_term(table.groups[vnode], generation), (instance,))
+        changes.append(GroupChange(vnode, "promoted", instance))
+    return out, changes
+
+
 def completed(group: Group, first: Placement) -> Placement:
     """Where a virtual node should be for which nobody has said it: its first members again, if some of them are missing.
 

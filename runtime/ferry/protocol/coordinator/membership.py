@@ -103,6 +103,11 @@ class Membership:
         left_out = failure is not None and self._driver.now < failure.backoff.until
         return left_out and instance not in self._journaling.view.held
 
+    @property
+    def failing(self) -> dict[InstanceId, None]:
+        """Who could not go on when it last tried."""
+        return {i: None for i, failure in self.failed.items() if failure.since is not None}
+
     def install(self) -> None:
         """Tell everybody of the table in force."""
         for i in sorted(self.alive):

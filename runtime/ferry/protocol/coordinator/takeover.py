@@ -80,11 +80,17 @@ class Takeover:
         return found
 
     def _begun(self, silent: list[InstanceId]) -> recovery.Survey | None:
-        """Where everybody loads the same checkpoint: groups of those who are there, when each has somebody."""
-        lost = dict.fromkeys(silent)
-        groups, changes, orphans = g.without(self._journaling.table, lost, self._driver.generation)
+        """Where everybody loads the same checkpoint: groups of those who are there, when each has somebody, or nobody has
+        come for so long as one waits for a holder of state."""
+        lost, table, generation = dict.fromkeys(silent), self._journaling.table, self._driver.generation
+        groups, changes, orphans = g.without(table, lost, generation)
         if orphans:
-            return None  # They may take as long as they need, as at the beginning of a job.
+            there, busy = list(self._members.answers), any(map(self._members.is_at_work, silent))
+            newest = max((self._members.asked[i] for i in there), default=self._driver.now)
+            if busy or self._driver.now - newest < self._driver.settings.return_ms:
+                return None
+            groups, taken = g.elsewhere(table, orphans, groups, there, generation)
+            changes += taken
         return recovery.Survey(None, None, groups, changes)
 
     def _wait_for(self, missing: list[int], silent: list[InstanceId]) -> None:
