@@ -297,7 +297,9 @@ class Loading:
                 self.world.after(store.delay(), self.go_on, life)
                 return
             self.reason = f"{name} is missing"
-            origin = self.world.journal.origin if self.world.journal is not None else ""
+            # Who is still loading once the job has begun without it is no member.
+            journal = self.world.journal
+            origin = journal.origin if journal is not None and journal.restoring else ""
             if name not in store.lost and origin == commit.origin and host.ways is None:
                 self.world.checks.fail(f"{host.name} needs {name} for {commit.origin}: it was removed")
         host.loading = None
