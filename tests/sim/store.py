@@ -89,17 +89,21 @@ class Store:
     # ---- files
     def put(self, host: Host, part: Part, then: Callable[[], None]) -> None:
         self.names += 1
-        part.name = f"{host.name}-{host.life}-{self.names}"
-        self.world.after(self.delay(), self._arrive, host, host.life, part, then)
+        name = f"{host.name}-{host.life}-{self.names}"
+        if not part.stored:
+            part.name = name
+        self.world.after(self.delay(), self._arrive, host, host.life, part, name, then)
 
-    def _arrive(self, host: Host, life: int, part: Part, then: Callable[[], None]) -> None:
+    def _arrive(self, host: Host, life: int, part: Part, name: str, then: Callable[[], None]) -> None:
+        """A part that a checkpoint needs, while one before still writes it, may be there twice: the first one counts."""
         ended = not host.alive or host.life != life
         if self.fails() or (ended and self.world.rnd.random() < 0.5):
             if not ended:
                 self.put(host, part, then)
             return
-        self.files[part.name] = StoredRows(part.rows, host, life)
-        part.stored = True
+        self.files[name] = StoredRows(part.rows, host, life)
+        if not part.stored:
+            part.name, part.stored = name, True
         if not ended:
             then()
 
