@@ -352,7 +352,7 @@ class World(Restores):
         elif kind == "unrestorable" and self.store.lost:
             self.kill_driver(driver)
             self.done = kind
-        elif kind in ("unavailable", "away") and self.store.manifests and self.no_copy():
+        elif kind in ("unavailable", "away") and self.store.manifests and self.no_copy() and self.somebody():
             self.swap(driver)
         elif kind in ("unavailable", "away", "lost-epoch", "failed") and (self.no_copy() or self.no_helper()):
             self.kill_driver(driver)
@@ -374,6 +374,10 @@ class World(Restores):
             )
             for x in self.journal.groups
         )
+
+    def somebody(self) -> bool:
+        """Whether anybody could load a checkpoint."""
+        return any((h.alive and not h.frozen) or h.lost_at >= 0 for h in self.hosts.values())
 
     def no_helper(self) -> bool:
         """Whether instances that are apart for good leave no helper that reaches a member of every group."""

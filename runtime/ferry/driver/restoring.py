@@ -158,10 +158,13 @@ class Restoring:
         if (found := self._newest(machine.table.origin)) is None:
             return why
         shelf, manifest = found
-        failing = machine.members.failing if isinstance(why, Halted) and why.kind == "failed" else {}
-        there = [i for i in machine.alive if i not in failing]
-        if failing and (not there or shelf.url(manifest) == machine.table.origin.rpartition("#")[0]):
-            return why  # Nobody is left, or it came to no checkpoint since the last time: it would be the same again.
+        kind = why.kind if isinstance(why, Halted) else ""
+        failing = machine.members.failing if kind == "failed" else {}
+        there = [i for i in {**machine.alive, **machine.members.answers} if i not in failing]
+        if kind in ("away", "failed") and not there:
+            return why  # Nobody is left who could load it.
+        if failing and shelf.url(manifest) == machine.table.origin.rpartition("#")[0]:
+            return why  # There was no checkpoint since the last time: it would be the same again.
         shelf.check(manifest)
         self._refuse(manifest, machine.table.virtual_nodes)
         url = self._again(shelf, manifest, machine.generation)

@@ -57,7 +57,7 @@ class Place:
 
 
 def loop_of(table: Table, swapped: list[Table]) -> Any:
-    members = SimpleNamespace(failing={InstanceId("0.0"): None})
+    members = SimpleNamespace(failing={InstanceId("0.0"): None}, answers={})
     alive = {InstanceId("0.0"): True, InstanceId("1.0"): True}
     machine = SimpleNamespace(table=table, generation=table.version.generation, members=members, alive=alive)
     return SimpleNamespace(machine=machine, swap=swapped.append)
@@ -177,6 +177,10 @@ def test_who_has_the_only_copy_cannot_go_on(tmp_path: Path) -> None:
     assert place.driver().begin_again(loop_of(again, swapped), failed) is failed
     alone = loop_of(Table(Version(5, 4), groups), swapped)
     alone.machine.alive.pop("1.0")
+    away = Halted(core.Halt("away", "held only by 1.0, gone for 60 s"))
+    assert "begins again" in str(place.driver().begin_again(loop_of(Table(Version(5, 4), groups), []), away))
+    alone.machine.alive.pop("0.0")
+    assert place.driver().begin_again(alone, away) is away
     assert place.driver().begin_again(alone, failed) is failed and len(swapped) == 1
 
 
