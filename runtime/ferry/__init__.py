@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ferry.process.tables import Entries, StateTable
     from ferry.reading.state import read_state
     from ferry.reading.writing import write_state
+    from ferry.spark.expressions import filter, select
     from ferry.spark.files import json_files, parquet_files
     from ferry.spark.kafka import kafka
     from ferry.spark.kafka_sink import kafka_sink
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         "at_end",
         "changes",
         "console",
+        "filter",
         "foreach_epoch",
         "json_files",
         "kafka",
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         "read_state",
         "records",
         "rows",
+        "select",
         "session",
         "sliding",
         "tumbling",
@@ -77,6 +80,7 @@ _HOMES = {
     "ferry.process.tables": ("Entries", "StateTable"),
     "ferry.reading.state": ("read_state",),
     "ferry.reading.writing": ("write_state",),
+    "ferry.spark.expressions": ("filter", "select"),
     "ferry.spark.files": ("json_files", "parquet_files"),
     "ferry.spark.kafka": ("kafka",),
     "ferry.spark.kafka_sink": ("kafka_sink",),

@@ -22,10 +22,12 @@ from ferry.kernels.schemas import fired_schema
 from ferry.spark import flight
 from ferry.spark.compile import Plan
 from ferry.spark.emit import map_frame
+from ferry.spark.expressions import Need, planned
+from ferry.spark.files import ParquetSplits
 from ferry.spark.frames import for_spark
 from ferry.spark.graph import first_readers
 from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, ingest, ingest_shares
-from ferry.spark.pipeline import Input, MapBatches, Operator, Transform
+from ferry.spark.pipeline import Batches, Input, MapBatches, Operator, Transform
 from ferry.spark.process_rows import condensing
 from ferry.spark.source import Batch
 from ferry.spark.splits import Flow, Malformed, Splits
@@ -46,14 +48,17 @@ def feeds_of(operator: Operator, plan: Plan) -> dict[str, tuple[Feed, ...]]:
         name = name_of(source)
         origin = plan.sources.get(name)
         splits = origin if isinstance(origin, Splits) else None
-        maps = tuple(s.function for s in source.steps if isinstance(s, MapBatches))
         key = name
         if in_spark(source):
-            key, maps, splits = f"{name}#{number}", (), None
+            key, splits = f"{name}#{number}", None
         # What an operator has fired was judged as records; generators do not follow the clock.
         free = origin is None or getattr(origin, "own_clock", False)
         created = plan.created.get(name) if name in uncounted else None
-        columns = None if source.steps else _columns(operator, source, created)
+        maps, columns, words = _planned(operator, source)
+        if columns is not None and created is not None:
+            columns = tuple(dict.fromkeys((*columns, created)))
+        if words and isinstance(splits, ParquetSplits):
+            splits = splits.encoded(words)
         feeds.setdefault(key, []).append(
             Feed(
                 source.side,
@@ -94,12 +99,18 @@ def in_spark(source: Input) -> bool:
     return any(isinstance(s, Transform) for s in source.steps)
 
 
-def _columns(operator: Operator, source: Input, created: str | None) -> tuple[str, ...]:
-    """The columns an input needs, when nothing but the operator looks at them."""
+def _planned(operator: Operator, source: Input) -> tuple[tuple[Batches, ...], tuple[str, ...] | None, tuple[str, ...]]:
+    """What tasks do to the records of an input, the columns that they read, and which of these may be dictionaries.
+
+    None: all columns, for something else than the operator looks at them.
+    """
+    if in_spark(source):
+        return (), None, ()
     fired = operator.descriptor.timed and not source.initial
-    time = source.time or ("window_end" if fired else None)
-    wanted = [*source.key, time, source.flow, created, *operator.descriptor.columns(source.side)]
-    return tuple(dict.fromkeys(column for column in wanted if column is not None))
+    time, mine = source.time or ("window_end" if fired else None), operator.descriptor.columns(source.side)
+    wanted = [column for column in (*source.key, time, source.flow, *mine) if column is not None]
+    steps = [step.function for step in source.steps if isinstance(step, MapBatches)]
+    return planned(steps, Need(tuple(dict.fromkeys(wanted)), plain=mine))
 
 
 def run_ingest(

@@ -8,6 +8,7 @@ epoch's files are in its position, and every one of them is there and unchanged 
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,9 @@ EPOCH_FILES = 500
 
 EPOCH_NAMES = 32_000
 """Letters of their names, likewise."""
+
+WORD = pa.dictionary(pa.int32(), pa.string())
+"""Texts as a Parquet file keeps them, where they repeat."""
 
 JSON_BLOCK_BYTES = 1 << 20
 """JSON lines are parsed in pieces of this size; one is read whole into memory."""
@@ -254,6 +258,13 @@ class ParquetSplits(DirectorySplits):
     ) -> None:
         super().__init__(directory, finite, flow)
         self._schema = schema
+
+    def encoded(self, columns: Sequence[str]) -> ParquetSplits:
+        """The same files; these columns of text come as the files keep them, a number for each and a dictionary."""
+        made, schema = copy.copy(self), self.schema()
+        texts = [name for name in columns if pa.types.is_string(schema.field(name).type)]
+        made._schema = pa.schema([f.with_type(WORD) if f.name in texts else f for f in schema])
+        return made
 
     def schema(self) -> pa.Schema:
         """The given schema, else that of the first file."""

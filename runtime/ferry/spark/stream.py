@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.kinds import key_kind_of
+from ferry.spark.expressions import Filter, Select
 from ferry.spark.keyed import KeyedStream
 from ferry.spark.pipeline import (
     Batches,
@@ -189,7 +190,8 @@ class Stream:
         """Arrow batches in and out, inside the task; keeps the records out of the JVM.
 
         Parameters:
-            function: RecordBatch in, RecordBatch or Table out. It is tried once on an empty one, for its columns.
+            function: RecordBatch in, RecordBatch or Table out; it is tried once on an empty one, for its columns. Or what
+                `ferry.filter` and `ferry.select` give: then the source reads the columns that are needed, and no others.
         Returns: the stream of what it returns.
         Raises: SpecRefused, if the function fails on an empty batch.
         Example:
@@ -197,6 +199,8 @@ class Stream:
             ['ts', 'auction']
         """
         empty = pa.RecordBatch.from_pylist([], schema=self.input.schema)
+        if isinstance(function, Filter | Select):
+            function = function.bound(self.input.schema)
         try:
             schema = function(empty).schema
         except Exception as error:

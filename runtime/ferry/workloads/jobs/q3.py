@@ -21,20 +21,17 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     return {"person": NexmarkSplits(made, "person"), "auction": NexmarkSplits(made, "auction")}
 
 
-def of_three_states(people: pa.RecordBatch) -> pa.RecordBatch:
-    """Oregon, Idaho and California."""
-    return people.filter(pc.is_in(people.column("state"), pa.array(["OR", "ID", "CA"])))
+STATES = ferry.filter(pc.is_in(pc.field("state"), pa.array(["OR", "ID", "CA"])))
+"""Oregon, Idaho and California."""
 
-
-def of_category_10(auctions: pa.RecordBatch) -> pa.RecordBatch:
-    """One of five."""
-    return auctions.filter(pc.equal(auctions.column("category"), 10))
+CATEGORY = ferry.filter(pc.field("category") == 10)
+"""One of five."""
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """A join without bounds; both sides are kept for ever."""
     delay = arguments.delay(args, arguments.generator(NexmarkGenerator, args))
-    people = streams["person"].map_batches(of_three_states).event_time("ts", delay=delay).key_by("id")
-    auctions = streams["auction"].map_batches(of_category_10).event_time("ts", delay=delay).key_by("seller")
+    people = streams["person"].map_batches(STATES).event_time("ts", delay=delay).key_by("id")
+    auctions = streams["auction"].map_batches(CATEGORY).event_time("ts", delay=delay).key_by("seller")
     sales = people.join("q3_sales", auctions, ["name", "city", "state"], {"auction": "id"})
     return sales.sink(ferry.parquet("q3"))

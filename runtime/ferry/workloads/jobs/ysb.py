@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 import ferry
@@ -23,14 +22,11 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """Keep views, map the ad to its campaign, count."""
     made = arguments.generator(YsbGenerator, args)
-    ads = made.ads_per_campaign
-
-    def views(batch: pa.RecordBatch) -> pa.RecordBatch:
-        kept = batch.select(["ts", "ad_id"]).filter(pc.equal(batch.column("event_type"), "view"))
-        campaign = pc.divide(kept.column("ad_id"), ads)
-        return pa.RecordBatch.from_arrays([kept.column("ts"), campaign], names=["ts", "campaign_id"])
-
+    views = ferry.filter(pc.field("event_type") == "view")
+    campaigns = ferry.select("ts", campaign_id=pc.divide(pc.field("ad_id"), made.ads_per_campaign))
     window = ferry.tumbling(arguments.duration(args, "window_ms", 10_000))
-    events = streams["ysb"].map_batches(views).event_time("ts", delay=arguments.delay(args, made))
+    events = (
+        streams["ysb"].map_batches(views).map_batches(campaigns).event_time("ts", delay=arguments.delay(args, made))
+    )
     counts = events.key_by("campaign_id").window(window).aggregate("views", num=ferry.count())
     return counts.sink(ferry.parquet("ysb"))
