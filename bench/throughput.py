@@ -26,23 +26,23 @@ from bench.shared.results import Results
 from bench.shared.spark_job import SparkJob
 
 METHOD = """\
-Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time; YSB as in \
-Slash: two windows in the input; q7: twenty), with the columns that the query reads, for both systems, {cores} cores \
-each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, no chmod \
-processes for checkpoint files, RocksDB state store with changelog checkpointing and without row counting, {cores} shuffle \
-partitions, trigger 'as soon as possible', with maxFilesPerTrigger for the same batch and for a {larger}x larger one, \
-append mode to Parquet. Ferry: jobs of ferry.workloads, 64 virtual nodes on 2 workers, no replicas (Spark's state has \
-none in memory), Parquet sink; in the cases 'replicas' 3 workers. Of queries with two streams (q3, nb11) a file of each \
-is a batch, else a batch is several files. q11: session_window; cm: groupBy(window, job).agg; q3: inner join of streams \
-without a watermark; q7: the windowed maximum joined with the bids, two stateful operators in append mode, and both \
-systems drop beforehand bids that another of the same Arrow batch exceeds (Spark in mapInArrow); nb11: Spark joins no \
-sessions, so Ferry is alone there, its result is compared with nothing and it has no ratio. ro and hash_count: \
-groupBy(key).count() in update mode to the noop sink, and the last count of every key from Spark's state store after \
-the end; Ferry writes the counts when the input has ended; neither is in the measured time. ro: 10,000,000 keys, \
-uniform; hash_count: a sixth of the input loads each key once. records/s: input records between the end of the batch \
-that passes a third of the input (warm-up) and the end of the last full one, divided by that time. Results of both are \
-compared as multisets, of windows over those that both closed; a difference ends the run. CPU: user and system seconds \
-of all processes of the run in that time."""
+Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time; YSB as in Slash: \
+two windows in the input; q7: twenty), with the columns that the query reads, for both systems, {cores} cores each, run \
+one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, no chmod \
+processes for checkpoint files, RocksDB state store with changelog checkpointing and without row counting, {cores} \
+shuffle partitions, trigger 'as soon as possible', with maxFilesPerTrigger for the same batch and for a {larger}x larger \
+one, append mode to Parquet. Ferry: jobs of ferry.workloads, 64 virtual nodes on 2 workers, no replicas (Spark's state \
+has none in memory), {mode} epochs, Parquet sink; in the cases 'replicas' 3 workers. Of queries with two streams (q3, \
+nb11) a file of each is a batch, else a batch is several files. q11: session_window; cm: groupBy(window, job).agg; q3: \
+inner join of streams without a watermark; q7: the windowed maximum joined with the bids, two stateful operators in \
+append mode, and both systems drop beforehand bids that another of the same Arrow batch exceeds (Spark in mapInArrow); \
+nb11: Spark joins no sessions, so Ferry is alone there, its result is compared with nothing and it has no ratio. ro and \
+hash_count: groupBy(key).count() in update mode to the noop sink, and the last count of every key from Spark's state \
+store after the end; Ferry writes the counts when the input has ended; neither is in the measured time. ro: 10,000,000 \
+keys, uniform; hash_count: a sixth of the input loads each key once. records/s: input records between the end of the \
+batch that passes a third of the input (warm-up) and the end of the last full one, divided by that time. Results of both \
+are compared as multisets, of windows over those that both closed; a difference ends the run. CPU: user and system \
+seconds of all processes of the run in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Throughput:
 
     def __init__(self, arguments: argparse.Namespace, work: Path, console: Console) -> None:
         self.a, self.work, self.console = arguments, work, console
-        method = METHOD.format(rate=arguments.rate, cores=arguments.cores, larger=arguments.larger)
+        method = METHOD.format(rate=arguments.rate, cores=arguments.cores, larger=arguments.larger, mode=arguments.mode)
         self.results = Results("throughput", method)
 
     def run(self) -> None:
@@ -154,7 +154,7 @@ class Throughput:
         }
         job = job_document(
             query.replace("_", "-"), pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 0},
-            epoch={"maxRows": batch.max_rows},
+            epoch={"maxRows": batch.max_rows, "mode": a.mode},
         )  # fmt: skip
         self._measure(job, work, f"{query}, files", None, repeat, query=query, batch=batch.arrivals)
         return work / "out"
@@ -209,7 +209,7 @@ class Throughput:
         arguments = {"seed": a.seed, "rate": a.rate, "delay_ms": a.delay_ms}
         job = job_document(
             query, {"module": f"ferry.workloads.jobs.{query}", "args": arguments}, workers=workers, cores=a.cores,
-            state={"virtualNodes": virtual_nodes, "replicas": replicas}, epoch={"maxRows": rows},
+            state={"virtualNodes": virtual_nodes, "replicas": replicas}, epoch={"maxRows": rows, "mode": a.mode},
         )  # fmt: skip
         events = min(a.events, rows * 60)
         parameters: dict[str, Any] = {"query": query, "batch": rows, "virtual_nodes": virtual_nodes}
@@ -273,6 +273,7 @@ def main() -> int:
     p.add_argument("--seed", type=int, default=7)
     p.add_argument("--queries", nargs="+", default=[*CASES], choices=[*CASES])
     p.add_argument("--cases", nargs="*", default=["generator", "replicas", "stages"], help="cases beside the files")
+    p.add_argument("--mode", default="continuous", choices=["continuous", "micro-batch"], help="of Ferry's epochs")
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()
     if a.quick:

@@ -66,6 +66,8 @@ class Filter:
 
     expressions: tuple[pc.Expression, ...]
     terms: tuple[BoundExpression, ...] = ()
+    keeps: Columns | None = None
+    """Columns of the records that stay; None: all."""
 
     def bound(self, schema: pa.Schema) -> Filter:
         """The same for records with this schema. Raises SpecRefused for a condition that does not fit them."""
@@ -76,11 +78,13 @@ class Filter:
         return replace(self, terms=terms)
 
     def narrowed(self, need: Need) -> tuple[Filter, Need]:
-        """Itself, and what it needs if that is wanted of it."""
+        """One that keeps no more than is wanted of it, and what it needs."""
         reads = [term.reads for term in self.terms]
         columns = None if need.columns is None else _once([*need.columns, *(c for some in reads for c in some)])
         words = _once([*need.words, *(some[0] for some in reads if len(some) == 1)])
-        return self, Need(columns, words, _once([*need.plain, *(c for some in reads if len(some) > 1 for c in some)]))
+        return replace(self, keeps=need.columns or None), Need(
+            columns, words, _once([*need.plain, *(c for some in reads if len(some) > 1 for c in some)])
+        )
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records that stay."""
@@ -89,7 +93,7 @@ class Filter:
         mask = _judged(self.terms[0], batch)
         for term in self.terms[1:]:
             mask = pc.and_kleene(mask, _judged(term, batch))
-        return batch.filter(mask)
+        return (batch if self.keeps is None else batch.select(self.keeps)).filter(mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -89,7 +89,9 @@ def test_what_is_needed() -> None:
     )
     assert planned([words], Need(("word",), plain=("word",)))[2] == ("n",)
     own = lambda batch: batch  # noqa: E731
-    assert planned([own, words], Need(("m",))) == ((own, words), None, ())
+    (first, kept), *rest = planned([own, words], Need(("m",)))
+    assert first is own and rest == [None, ()]
+    assert kept(batch_of([(1, 2, "view"), (1, 3, "x")], True)).to_pydict() == {"m": [2]}, "nobody wants the others"
     assert planned([sums, own], Need(("m",)))[1] == ("m", "word", "n"), "it makes no others"
     assert planned([words, own], Need(("m",)))[1:] == (None, ())
 
