@@ -22,7 +22,7 @@ WHOLE = 1 << 62
 Split: TypeAlias = dict[str, Any]
 """One task's share of the records between two positions: a JSON object that only its source understands."""
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 131_072
 """Batches of a source hold about this many rows; tasks work on one batch at a time."""
 
 

@@ -67,6 +67,13 @@ def test_codes_of_a_dictionary_that_is_larger_than_its_records_and_has_nulls_and
         assert len(ferry.filter(pc.field("word").is_null())(batch)) == 2 * repeats
 
 
+def test_another_dictionary_is_judged_anew() -> None:
+    bound = ferry.filter(pc.field("word") == "b", pc.field("word") != "c").bound(SCHEMA)
+    for words in (["a", "b"], ["a", "b"], ["b", "c"], ["c", "b", "d"]):
+        batch = batch_of([(1, 1, word) for word in words * 3], True)
+        assert bound(batch).column("word").to_pylist() == ["b"] * 3
+
+
 @given(rows, st.booleans())
 def test_a_select_makes_columns(made: list[Any], dictionary: bool) -> None:
     batch = batch_of(made, dictionary)
