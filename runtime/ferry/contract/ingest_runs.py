@@ -32,6 +32,27 @@ class IngestRun:
     planned: int = 0
     """When the epoch was, in milliseconds: ages of records are as of then, so tasks and attempts need not compare clocks."""
 
+    def dump(self) -> str:
+        """As tasks are told."""
+        doc = {
+            "step": self.step,
+            "generation": self.generation,
+            "run": self.run,
+            "helpers": [helper.dump() for helper in self.helpers],
+            "right": self.right.dump().decode(),
+            "watermark": self.watermark,
+            "planned": self.planned,
+        }
+        return json.dumps(doc)
+
+    @staticmethod
+    def load(text: str) -> IngestRun:
+        """Inverse of dump."""
+        doc = json.loads(text)
+        helpers = tuple(Registration.load(helper) for helper in doc["helpers"])
+        right, times = Right.load(doc["right"].encode()), (doc["watermark"], doc["planned"])
+        return IngestRun(Step(*doc["step"]), doc["generation"], doc["run"], helpers, right, *times)
+
 
 @dataclass(frozen=True, slots=True)
 class Deal:
@@ -46,27 +67,10 @@ class Deal:
 
     def dump(self) -> bytes:
         """As a loop is told."""
-        run = self.run
-        doc = {
-            "step": run.step,
-            "generation": run.generation,
-            "run": run.run,
-            "helpers": [helper.dump() for helper in run.helpers],
-            "right": run.right.dump().decode(),
-            "watermark": run.watermark,
-            "planned": run.planned,
-            "task": self.task,
-            "turn": self.turn,
-            "shares": self.shares,
-        }
-        return json.dumps(doc).encode()
+        return json.dumps([self.run.dump(), self.task, self.turn, self.shares]).encode()
 
     @staticmethod
     def load(data: bytes) -> Deal:
         """Inverse of dump."""
-        doc = json.loads(data)
-        helpers = tuple(Registration.load(helper) for helper in doc["helpers"])
-        right = Right.load(doc["right"].encode())
-        times = doc["watermark"], doc["planned"]
-        run = IngestRun(Step(*doc["step"]), doc["generation"], doc["run"], helpers, right, *times)
-        return Deal(run, doc["task"], doc["turn"], [(source, split) for source, split in doc["shares"]])
+        run, task, turn, shares = json.loads(data)
+        return Deal(IngestRun.load(run), task, turn, [(source, split) for source, split in shares])

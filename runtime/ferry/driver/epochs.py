@@ -35,7 +35,7 @@ from ferry.driver.publisher import Publisher, has_fired, is_passing, refuse_fina
 from ferry.driver.watch import EpochWatch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import Plan
-from ferry.spark.feeds import run_ingest, shares_of
+from ferry.spark.feeds import planned_once, run_ingest, shares_of
 from ferry.spark.ingest import IngestWork
 from ferry.spark.source import Batch
 
@@ -78,6 +78,7 @@ class Epochs:
         self.idle.set()
         self._works = works
         self._loops = loops
+        self._planned = planned_once(spark, plan, works)
         self._watch = EpochWatch(self._cancel, loop.members.connected)
         loop.members.on_lost = self._watch.lost
         dead_letters = DeadLetters(Path(settings.dead_letter or settings.path / "dead-letter"))
@@ -192,7 +193,8 @@ class Epochs:
         try:
             if self._loops is not None:
                 return self._loops.ingest(run, shares_of(batch, operator, self.plan, work, rows))
-            return [Receipt.load(r) for r in run_ingest(self.spark, batch, operator, self.plan, work, run, rows)]
+            job = run_ingest(self.spark, batch, operator, self.plan, work, run, rows, self._planned)
+            return [Receipt.load(receipt) for receipt in job]
         except Exception as error:
             refuse_final(error)
             if not is_passing(error):

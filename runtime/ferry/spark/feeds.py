@@ -7,7 +7,7 @@ is expanded, transformed by Spark, and fed to the same task function as struct c
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from ferry.spark.frames import for_spark
 from ferry.spark.graph import first_readers
 from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, ingest, ingest_shares
 from ferry.spark.pipeline import Batches, Input, MapBatches, Operator, Transform
+from ferry.spark.planned import PlannedOnce, current_run
 from ferry.spark.process_rows import condensing
 from ferry.spark.source import Batch
 from ferry.spark.splits import Flow, Malformed, Splits
@@ -113,21 +114,42 @@ def _planned(operator: Operator, source: Input) -> tuple[tuple[Batches, ...], tu
     return planned(steps, Need(tuple(dict.fromkeys(wanted)), plain=mine))
 
 
+def planned_once(spark: SparkSession, plan: Plan, works: Mapping[int, IngestWork]) -> dict[int, PlannedOnce]:
+    """The ingest jobs through Spark's SQL that no source of Spark's own takes part in, by operator."""
+    if any(isinstance(source, DataFrame) for source in plan.sources.values()):
+        return {}
+
+    def build(operator: Operator) -> PlannedOnce:
+        work = works[operator.descriptor.index]
+        return PlannedOnce(spark, lambda leaf: _frame(spark, leaf, operator, plan, work, current_run))
+
+    return {one.descriptor.index: build(one) for one in plan.operators if any(map(in_spark, one.inputs))}
+
+
 def run_ingest(
-    spark: SparkSession, batch: Batch, operator: Operator, plan: Plan, work: IngestWork, run: IngestRun, rows: Rows
+    spark: SparkSession,
+    batch: Batch,
+    operator: Operator,
+    plan: Plan,
+    work: IngestWork,
+    run: IngestRun,
+    rows: Rows,
+    planned: Mapping[int, PlannedOnce],
 ) -> list[str]:
     """Run the ingest job: the receipt of every task."""
+    once = planned.get(operator.descriptor.index)
+    shares = shares_of(batch, operator, plan, work, rows) if once or not through_spark(operator, plan, work) else []
+    if once and shares and (receipts := once.receipts(run, shares)) is not None:
+        return receipts
     if through_spark(operator, plan, work):
         frame = batch.frame.filter(F.col("source").isin(*_read(work, plan), *_CONTROL))
-        return [r[0] for r in _frame(spark, with_fired(spark, frame, rows), operator, plan, work, run).collect()]
-    shares = shares_of(batch, operator, plan, work, rows)
+        job = _frame(spark, with_fired(spark, frame, rows), operator, plan, work, lambda: run)
+        return [r[0] for r in job.collect()]
     if not shares:
         return []
     # No record passes through Spark, so there is nothing to plan, and no Python worker is needed to hand out the splits.
-    receipts: list[str] = (
-        spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(ingest_shares(work, run)).collect()
-    )
-    return receipts
+    job = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(ingest_shares(work, run))
+    return list(job.collect())
 
 
 def works_of(plan: Plan, authority: str | None, dead_letter: str | None) -> dict[int, IngestWork]:
@@ -189,7 +211,12 @@ def _shares(batch: Batch, names: Collection[str]) -> list[Shares]:
 
 
 def _frame(
-    spark: SparkSession, batch: DataFrame, operator: Operator, plan: Plan, work: IngestWork, run: IngestRun
+    spark: SparkSession,
+    batch: DataFrame,
+    operator: Operator,
+    plan: Plan,
+    work: IngestWork,
+    run: Callable[[], IngestRun],
 ) -> DataFrame:
     """The frame of an ingest job through Spark's own operators: one receipt a task."""
     control = batch.filter("source = ''").select("source", "split")

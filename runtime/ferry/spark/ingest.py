@@ -100,11 +100,13 @@ class IngestWork:
     """for a process that has records condensed"""
 
 
-def ingest(work: IngestWork, run: IngestRun) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out."""
+def ingest(
+    work: IngestWork, run: Callable[[], IngestRun]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: rows (source, split) or (source, records) in, one receipt out. Tasks ask for the run."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"receipt": [_attempted(work, run, batches)]})
+        yield pa.RecordBatch.from_pydict({"receipt": [_attempted(work, run(), batches)]})
 
     return task
 

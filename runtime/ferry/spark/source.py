@@ -142,7 +142,7 @@ class SplitsReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a share."""
         assert isinstance(partition, Share)
-        yield _rows(partition.rows)
+        yield rows_of(partition.rows)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to clean."""
@@ -205,12 +205,13 @@ def shares_frame(spark: SparkSession, shares: Sequence[Sequence[tuple[str, str]]
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for i in batch.column(0).to_pylist():
-                yield _rows(shares[i])
+                yield rows_of(shares[i])
 
     return spark.range(0, len(shares), 1, len(shares)).mapInArrow(read, SCHEMA)
 
 
-def _rows(share: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+def rows_of(share: Sequence[Sequence[str]]) -> pa.RecordBatch:
+    """The rows (source, split) of a share."""
     names, splits = zip(*share, strict=True)
     return pa.RecordBatch.from_pydict({"source": list(names), "split": list(splits)})
 

@@ -176,8 +176,12 @@ class Stream:
     def transform(self, function: Frames) -> Stream:
         """Stateless Spark SQL before an operator; after one, `function` sees all rows that the epoch fired.
 
+        Before an operator it is planned once, and run in every epoch, unless the plan holds something that another epoch has
+        otherwise: a table that is read or joined, a shuffle, the time, a number that is drawn.
+
         Parameters:
-            function: DataFrame in, DataFrame out. It is tried once on an empty one, for its columns.
+            function: DataFrame in, DataFrame out. It is tried once on an empty one, for its columns; how often it is called
+                later is not said.
         Returns: the stream of what it returns.
         Raises: SpecRefused, if the function fails, returns no DataFrame, or needs state of Spark's before an operator.
         Example:

@@ -63,7 +63,9 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
     """What tasks are told for the first operator of epoch 4, before which its watermark was 1234; and how they fail."""
     runs: list[IngestRun] = []
 
-    def run_ingest(spark: Any, batch: Any, operator: Any, plan: Any, work: Any, run: IngestRun, rows: Any) -> list[str]:
+    def run_ingest(
+        spark: Any, batch: Any, operator: Any, plan: Any, work: Any, run: IngestRun, rows: Any, planned: Any
+    ) -> list[str]:
         runs.append(run)
         if failed:
             raise RuntimeError(failed)
@@ -72,6 +74,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
     monkeypatch.setattr("ferry.driver.epochs.run_ingest", run_ingest)
     epochs: Any = object.__new__(Epochs)
     epochs._root, epochs._works, epochs._loops, epochs.spark = Right.root("secret"), [None], None, None
+    epochs._planned = {}
     commits = SimpleNamespace(results=[SimpleNamespace(high=1234)])
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
     epochs.plan = Plan({}, (operator,), ())
