@@ -17,7 +17,7 @@ from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import Step
 from ferry.contract.tickets import Right
 from ferry.driver.session import OURS
-from ferry.spark.planned import PlannedOnce, is_the_same_again, shares_leaf, current_run
+from ferry.spark.planned import PlannedOnce, current_run, is_the_same_again, shares_leaf
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
