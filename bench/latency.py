@@ -1,7 +1,7 @@
 """`make bench-latency`: how long records take from their creation to the sink, when they come at their own pace.
 
-Ferry with continuous epochs and with micro-batches, and vanilla Spark with micro-batches, read the same paced stream one
-after the other. What a system cannot take in time waits, and its waiting counts.
+Ferry with continuous epochs and with micro-batches, vanilla Spark with micro-batches, and Flink read the same paced stream
+one after the other. What a system cannot take in time waits, and its waiting counts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.latency import ferry_case, report, spark_case
-from bench.parts.latency.case import QUERIES, Measured
+from bench.parts.latency import ferry_case, flink_case, report, spark_case
+from bench.parts.latency.case import QUERIES, Bench, Measured
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
+from bench.shared.flink import HOME
 from bench.shared.results import Results
 
 METHOD = """\
@@ -26,11 +27,18 @@ sinks have what its epoch brought. Ferry counts it itself (histograms with 1 % b
 Spark it follows from the offsets of each batch and the time of its commit file. {cores} cores for each system, 2 \
 workers and 1 replica of Ferry, one process of Spark (local mode, RocksDB with changelog checkpointing, as many \
 shuffle partitions as cores, batches as fast as they come, noop sink; its source is a Python data source that makes \
-Arrow batches). The first {warm:g} s after the first epoch are not counted: JVM and compiled kernels warm up. Rates \
-are arrivals of all streams of the generator: of NEXMark, 92 % are bids. The generator takes processor time of the \
-tasks, in both systems."""
+Arrow batches). Flink: 2 task managers, the query as a process function in Java with state on the heap, buffers of 1 ms, \
+checkpoints every {checkpoint}; its generator is its own, with the same mix of keys. A sink that is at least once has a \
+record when its effect is made, one that is exactly once when a checkpoint has made it durable. The first {warm:g} s \
+after the first epoch are not counted: JVM and compiled kernels warm up. Rates are arrivals of all streams of the \
+generator: of NEXMark, 92 % are bids. The generator takes processor time of the tasks, in all systems."""
 
-SYSTEMS = ("continuous", "micro-batch", "spark")
+CASES: dict[str, Callable[[Bench, str, int], list[Measured]]] = {
+    "continuous": partial(ferry_case.measure, mode="continuous"),
+    "micro-batch": partial(ferry_case.measure, mode="micro-batch"),
+    "spark": spark_case.measure,
+    "flink": flink_case.measure,
+}
 
 
 class Latency:
@@ -40,7 +48,7 @@ class Latency:
         a = self.a = arguments
         self.work, self.console = work, console
         self.found: list[Measured] = []
-        self.results = Results("latency", METHOD.format(cores=a.cores, warm=a.warm))
+        self.results = Results("latency", METHOD.format(cores=a.cores, warm=a.warm, checkpoint=a.flink_checkpoint))
 
     def run(self) -> None:
         """Every query at every rate, the systems in turns."""
@@ -50,18 +58,20 @@ class Latency:
                     self._one(query, rate, system)
 
     def _one(self, query: str, rate: int, system: str) -> None:
-        measure: Callable[[], Measured] = partial(ferry_case.measure, self, query, rate, system)
-        if system == "spark":
-            measure = partial(spark_case.measure, self, query, rate)
         with self.console.status(f"{query} at {rate:,}/s: {system}"):
             try:
-                one = measure()
+                found = CASES[system](self, query, rate)
             except RunFailed as failed:
                 self.console.print(f"failed: {query} at {rate:,}/s: {system}: {failed}", style="red", markup=False)
                 self.results.add(system, query, "failed", str(failed)[:500], "text", query=query, rate=rate)
                 return
+        for one in found:
+            self._add(one)
+
+    def _add(self, one: Measured) -> None:
+        query, rate = one.query, one.rate
         if not one.steps:
-            self.results.add(system, query, "failed", "nothing after the warm-up", "text", query=query, rate=rate)
+            self.results.add(one.system, query, "failed", "nothing after the warm-up", "text", query=query, rate=rate)
             return
         self.found.append(one)
         report.add(self.results, one, minutes=self.a.minutes, disturb=" ".join(self.a.disturb))
@@ -76,11 +86,13 @@ def main() -> int:
     p.add_argument("--json", type=Path, default=RESULTS / "latency.json", help="records; pictures are put beside it")
     p.add_argument("--queries", nargs="+", default=list(QUERIES), choices=list(QUERIES))
     p.add_argument("--rates", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="arrivals a second")
-    p.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=SYSTEMS)
+    p.add_argument("--systems", nargs="+", default=list(CASES), choices=list(CASES))
     p.add_argument("--minutes", type=float, default=1.0, help="that are measured, of each case")
     p.add_argument("--warm", type=float, default=10.0, help="seconds before, that are not")
     p.add_argument("--interval", default="10ms", help="of Ferry's epochs, at least")
     p.add_argument("--cores", type=int, default=2)
+    p.add_argument("--flink", type=Path, default=HOME, help="where Flink is, or is installed by pip")
+    p.add_argument("--flink-checkpoint", default="1s", help="interval of Flink's checkpoints")
     p.add_argument("--vnodes", type=int, default=16, help="virtual nodes of Ferry's jobs")
     p.add_argument(
         "--disturb",

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from bench.parts.recovery.case import Recovery
 from bench.parts.recovery.ferry_case import FerryCase
-from bench.parts.recovery.flink_case import DEFAULTS, HOME, TUNED, FlinkCase
+from bench.parts.recovery.flink_case import DEFAULTS, TUNED, FlinkCase
 from bench.parts.recovery.spark_case import SparkCase
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
+from bench.shared.flink import HOME
 from bench.shared.links import Links, links
 from bench.shared.results import Panel, Results, draw, show
 from bench.shared.store import FOLDER, S3, Store, store

@@ -17,7 +17,7 @@ BACK_AND_FORTH = (3, 2)
 """Workers after moves, in turns."""
 
 
-def measure(bench: Bench, query: str, rate: int, mode: str) -> Measured:
+def measure(bench: Bench, query: str, rate: int, *, mode: str) -> list[Measured]:
     """Run it; `mode` of epochs."""
     a = bench.a
     job = job_document(
@@ -36,7 +36,7 @@ def measure(bench: Bench, query: str, rate: int, mode: str) -> Measured:
         keep(run.directory / "timeline.jsonl", a.keep, f"{query}-{rate}-{mode}")
     found = [r for r in latencies(run.records) if r["t"] >= begin and r["t"] - r["max"] < end]
     steps = [(r["t"], LatencyHistogram(dict(r["counts"]))) for r in found]
-    return Measured(f"Ferry, {mode}", query, rate, steps, done)
+    return [Measured(f"Ferry, {mode}", query, rate, steps, done)]
 
 
 def latencies(records: list[Record]) -> list[Record]:

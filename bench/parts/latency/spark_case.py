@@ -32,7 +32,7 @@ BACKLOG_GONE = "8"
 """The first batch takes many seconds, and those after it have what came meanwhile."""
 
 
-def measure(bench: Bench, query: str, rate: int) -> Measured:
+def measure(bench: Bench, query: str, rate: int) -> list[Measured]:
     """Run it."""
     a, directory = bench.a, bench.work / f"spark-{query}-{rate}"
     directory.mkdir(parents=True)
@@ -58,7 +58,7 @@ def measure(bench: Bench, query: str, rate: int) -> Measured:
         process.wait()
     end = begin + a.minutes * 60
     steps = [step for step in steps_of(directory / "checkpoint", rate) if begin <= step[0] <= end]
-    return Measured("Spark, micro-batch", query, rate, steps)
+    return [Measured("Spark, micro-batch", query, rate, steps)]
 
 
 def _first(process: subprocess.Popen[bytes], directory: Path) -> float:
