@@ -13,12 +13,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from bench.shared import maven
 from bench.shared.ferry_job import ROOT, RunFailed
 from bench.shared.links import FIRST_WORKER, Links
 
@@ -56,9 +57,16 @@ class FlinkCluster:
     """A master and task managers of two slots each; Flink's own words and addresses."""
 
     def __init__(
-        self, work: Path, home: Path, managers: int, settings: dict[str, str], apart: Links | None = None
+        self,
+        work: Path,
+        home: Path,
+        managers: int,
+        settings: dict[str, str],
+        apart: Links | None = None,
+        jars: Sequence[Path] = (),
     ) -> None:
         self.work, self.home, self.count, self.apart = work, home, managers, apart
+        self._classes = ":".join([f"{home / 'lib'}/*", *map(str, jars)])
         self.rest = f"http://127.0.0.1:{_free()}"
         self.managers: list[subprocess.Popen[bytes]] = []
         self.master: subprocess.Popen[bytes] | None = None
@@ -115,7 +123,7 @@ class FlinkCluster:
         command = [
             *inside, "java", f"-Xmx{HEAP}", "-XX:+UseG1GC", f"-Dlog4j.configurationFile={conf / 'log4j.properties'}",
             *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
-            "-cp", f"{self.home / 'lib'}/*", f"org.apache.flink.runtime.{what}", "--configDir", str(conf), *more,
+            "-cp", self._classes, f"org.apache.flink.runtime.{what}", "--configDir", str(conf), *more,
         ]  # fmt: skip
         environment = {**os.environ, "FLINK_PLUGINS_DIR": str(self.home / "plugins"), "FLINK_CONF_DIR": str(conf)}
         name = what.rpartition(".")[2]
@@ -181,31 +189,17 @@ def installed(where: Path, *, s3: bool = False) -> Path:
     """Home of Flink in this directory; it is installed there if need be, with what is for S3 if asked for."""
     home = where / "pyflink"
     if not home.exists():
-        _ask("pip", sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(where), LIBRARIES)
-    plugin = home / "plugins" / "s3"
-    if s3 and not plugin.exists():
-        _ask(
-            "Maven", "mvn", "-q", "dependency:copy", f"-Dartifact=org.apache.flink:flink-s3-fs-hadoop:{VERSION}",
-            f"-DoutputDirectory={plugin}", "-Dmdep.useBaseVersion=true",
-        )  # fmt: skip
+        maven.run("pip", sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(where), LIBRARIES)
+    if s3:
+        maven.artifact(f"org.apache.flink:flink-s3-fs-hadoop:{VERSION}", home / "plugins" / "s3")
     return home
 
 
-def compiled(home: Path, work: Path, source: Path) -> Path:
-    """A job of one file as a jar."""
+def compiled(home: Path, work: Path, source: Path, jars: Sequence[Path] = ()) -> Path:
+    """A job of one file as a jar, compiled against Flink's and these."""
     classes, jar = work / "classes" / source.stem, work / f"{source.stem}.jar"
     classes.mkdir(parents=True, exist_ok=True)
-    dist = home / "lib" / f"flink-dist-{VERSION}.jar"
-    _ask("javac", "javac", "-nowarn", "-cp", str(dist), "-d", str(classes), str(source))
-    _ask("jar", "jar", "cf", str(jar), "-C", str(classes), ".")
+    path = ":".join(map(str, [home / "lib" / f"flink-dist-{VERSION}.jar", *jars]))
+    maven.run("javac", "javac", "-nowarn", "-cp", path, "-d", str(classes), str(source))
+    maven.run("jar", "jar", "cf", str(jar), "-C", str(classes), ".")
     return jar
-
-
-def _ask(what: str, *command: str) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd="/")
-    except FileNotFoundError as error:
-        raise RunFailed(f"Flink needs {what}: {error}; leave it out: see --systems") from None
-    if done.returncode:
-        why = (done.stdout + done.stderr)[-1500:]
-        raise RunFailed(f"Flink is not to be had, {what} says: {why}\nleave it out: see --systems")
