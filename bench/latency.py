@@ -1,7 +1,8 @@
 """`make bench-latency`: how long records take from their creation to the sink, when they come at their own pace.
 
-Ferry with continuous epochs and with micro-batches, vanilla Spark with micro-batches, and Flink read the same paced stream
-one after the other. What a system cannot take in time waits, and its waiting counts.
+Ferry with continuous epochs and with micro-batches, vanilla Spark with micro-batches and in Real-time Mode (where it can run
+the query: from Kafka to Kafka), and Flink read the same paced stream one after the other. What a system cannot take in time
+waits, and its waiting counts.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.latency import ferry_case, flink_case, report, spark_case
-from bench.parts.latency.case import QUERIES, Bench, Measured
+from bench.parts.latency import ferry_case, flink_case, kafka_case, report, spark_case
+from bench.parts.latency.case import COUNTS, QUERIES, Bench, Measured
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.flink import HOME
 from bench.shared.results import Results
@@ -31,14 +32,23 @@ Arrow batches). Flink: 2 task managers, the query as a process function in Java 
 checkpoints every {checkpoint}; its generator is its own, with the same mix of keys. A sink that is at least once has a \
 record when its effect is made, one that is exactly once when a checkpoint has made it durable. The first {warm:g} s \
 after the first epoch are not counted: JVM and compiled kernels warm up. Rates are arrivals of all streams of the \
-generator: of NEXMark, 92 % are bids. The generator takes processor time of the tasks, in all systems."""
+generator: of NEXMark, 92 % are bids. The generator takes processor time of the tasks, in all systems. counts: each \
+change of a count for each of 1,000 keys, JSON from a topic of Kafka to another, 2 partitions; a program of its own \
+writes at the pace of the clock, and the bench reads: all of it and the broker are on the same cores. Latency there: from \
+the moment when a record is due to its count in the hands of a consumer that reads committed records; Ferry's sink is \
+exactly once where nothing else is said, those of Spark are at least once; batches of Real-time Mode take {realtime}."""
 
-CASES: dict[str, Callable[[Bench, str, int], list[Measured]]] = {
+Case = Callable[[Bench, str, int], list[Measured]]
+GENERATED: dict[str, Case] = {
     "continuous": partial(ferry_case.measure, mode="continuous"),
     "micro-batch": partial(ferry_case.measure, mode="micro-batch"),
     "spark": spark_case.measure,
     "flink": flink_case.measure,
 }
+TOPICS: dict[str, Case] = {system: partial(kafka_case.measure, system=system) for system in kafka_case.SYSTEMS}
+CASES = {**dict.fromkeys(QUERIES, GENERATED), COUNTS: TOPICS}
+SYSTEMS = list(dict.fromkeys([*GENERATED, *TOPICS]))
+"""Real-time Mode refuses sources in Python."""
 
 
 class Latency:
@@ -48,19 +58,23 @@ class Latency:
         a = self.a = arguments
         self.work, self.console = work, console
         self.found: list[Measured] = []
-        self.results = Results("latency", METHOD.format(cores=a.cores, warm=a.warm, checkpoint=a.flink_checkpoint))
+        self.results = Results(
+            "latency",
+            METHOD.format(cores=a.cores, warm=a.warm, checkpoint=a.flink_checkpoint, realtime=kafka_case.REALTIME),
+        )
 
     def run(self) -> None:
         """Every query at every rate, the systems in turns."""
         for query in self.a.queries:
             for rate in self.a.rates:
                 for system in self.a.systems:
-                    self._one(query, rate, system)
+                    if system in CASES[query]:
+                        self._one(query, rate, system)
 
     def _one(self, query: str, rate: int, system: str) -> None:
         with self.console.status(f"{query} at {rate:,}/s: {system}"):
             try:
-                found = CASES[system](self, query, rate)
+                found = CASES[query][system](self, query, rate)
             except RunFailed as failed:
                 self.console.print(f"failed: {query} at {rate:,}/s: {system}: {failed}", style="red", markup=False)
                 self.results.add(system, query, "failed", str(failed)[:500], "text", query=query, rate=rate)
@@ -84,9 +98,9 @@ def main() -> int:
     """Parse arguments and measure."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("--json", type=Path, default=RESULTS / "latency.json", help="records; pictures are put beside it")
-    p.add_argument("--queries", nargs="+", default=list(QUERIES), choices=list(QUERIES))
+    p.add_argument("--queries", nargs="+", default=list(CASES), choices=list(CASES))
     p.add_argument("--rates", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="arrivals a second")
-    p.add_argument("--systems", nargs="+", default=list(CASES), choices=list(CASES))
+    p.add_argument("--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS)
     p.add_argument("--minutes", type=float, default=1.0, help="that are measured, of each case")
     p.add_argument("--warm", type=float, default=10.0, help="seconds before, that are not")
     p.add_argument("--interval", default="10ms", help="of Ferry's epochs, at least")

@@ -109,17 +109,18 @@ def _shut(one: socket.socket) -> None:
 
 
 class KafkaBroker:
-    """One broker, which clients reach through a wire; its topics outlive its lives."""
+    """One broker, which clients reach through a wire that can be cut, if it has one; its topics outlive its lives."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, wired: bool = True) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         jars = subprocess.run([BROKERS / "setup"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
         own, controller = _free(), _free()
-        self.wire = Wire(own)
-        self.servers = f"127.0.0.1:{self.wire.port}"
+        self._wire = Wire(own) if wired else None
+        shown = own if self._wire is None else self._wire.port
+        self.servers = f"127.0.0.1:{shown}"
         self._own = own
-        about = PROPERTIES.format(own=own, controller=controller, shown=self.wire.port, directory=directory)
+        about = PROPERTIES.format(own=own, controller=controller, shown=shown, directory=directory)
         (directory / "server.properties").write_text(about)
         java = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if os.environ.get("JAVA_HOME") else "java"
         options = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -129,6 +130,12 @@ class KafkaBroker:
         self._run("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", "server.properties")
         self.start()
         self.admin = AdminClient({"bootstrap.servers": self.servers})
+
+    @property
+    def wire(self) -> Wire:
+        """What clients reach it through."""
+        assert self._wire is not None, "clients reach it as it is"
+        return self._wire
 
     def _run(self, *command: str) -> None:
         done = subprocess.run([*self._java, *command], cwd=self._directory, capture_output=True, text=True)

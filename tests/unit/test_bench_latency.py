@@ -11,6 +11,8 @@ from typing import Any
 
 from bench.parts.latency import ferry_case, report, spark_case
 from bench.parts.latency.case import Measured
+from bench.parts.latency.feed import KEYS
+from bench.parts.latency.topics import Counts
 from bench.shared.results import Results
 from ferry.contract.latency import LatencyHistogram, bucket_of
 
@@ -69,3 +71,18 @@ def test_cases_are_told_whole_and_by_the_second(tmp_path: Path) -> None:
 def test_a_backlog_at_the_end_is_waited_for() -> None:
     lines = [{"kind": "latency", "t": BEGIN + t, "max": most} for t, most in ((9.9, 0.1), (15.0, 5.2), (15.3, 0.2))]
     assert [ferry_case.is_behind(lines[:many], BEGIN + 10) for many in range(4)] == [False, False, False, True]
+
+
+def test_counts_tell_of_all_records_that_are_in_them() -> None:
+    counts = Counts(BEGIN, 1000)
+    counts.add(BEGIN - 1, [{"k": key, "n": 1} for key in range(KEYS)])
+    assert counts.newest.sum() == KEYS and counts.between(0, BEGIN * 2) == []
+    # Key 3 is of records 3, 1003, 2003: due after 0.003, 1.003 and 2.003 s. A count may come late, and again.
+    counts.add(BEGIN + 0.103, [{"k": 3, "n": 2}])
+    counts.add(BEGIN + 2.203, [{"k": 3, "n": 3}, {"k": 3, "n": 4}, {"k": 7, "n": 2}, {"k": 3, "n": 2}])
+    counts.add(BEGIN + 3, [{"k": 7, "n": 2}])
+    (t1, one), (t2, three) = counts.between(BEGIN, BEGIN + 10)
+    assert (t1, t2) == (BEGIN + 0.103, BEGIN + 2.203) and (one.records, three.records) == (1, 3)
+    for found, share, seconds in ((one, 1.0, 0.1), (three, 0.1, 0.2), (three, 0.6, 1.2), (three, 1.0, 2.196)):
+        assert math.isclose(found.quantile(share), seconds, rel_tol=0.015)
+    assert [h.records for _, h in counts.between(BEGIN + 0.005, BEGIN + 2)] == [2]

@@ -19,6 +19,9 @@ QUERIES: dict[str, dict[str, Any]] = {
 }
 """Arguments of the jobs of `ferry.workloads.jobs`: windows are the papers', and event time passes as the clock does."""
 
+COUNTS = "counts"
+"""What is measured beside these, from topic to topic of Kafka: `counts.py`."""
+
 Step = tuple[float, LatencyHistogram]
 """When the sinks had some records (seconds since 1970), and how long these took."""
 
