@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,7 @@ writes at the pace of the clock, and the bench reads: all of it and the broker a
 the moment when a record is due to its count in the hands of a consumer that reads committed records; Ferry's sink is \
 exactly once where nothing else is said, those of Spark are at least once; batches of Real-time Mode take {realtime}."""
 
-Case = Callable[[Bench, str, int], list[Measured]]
+Case = Callable[[Bench, str, int], Iterable[Measured]]
 GENERATED: dict[str, Case] = {
     "continuous": partial(ferry_case.measure, mode="continuous"),
     "micro-batch": partial(ferry_case.measure, mode="micro-batch"),
@@ -74,13 +74,11 @@ class Latency:
     def _one(self, query: str, rate: int, system: str) -> None:
         with self.console.status(f"{query} at {rate:,}/s: {system}"):
             try:
-                found = CASES[query][system](self, query, rate)
+                for one in CASES[query][system](self, query, rate):
+                    self._add(one)
             except RunFailed as failed:
                 self.console.print(f"failed: {query} at {rate:,}/s: {system}: {failed}", style="red", markup=False)
                 self.results.add(system, query, "failed", str(failed)[:500], "text", query=query, rate=rate)
-                return
-        for one in found:
-            self._add(one)
 
     def _add(self, one: Measured) -> None:
         query, rate = one.query, one.rate

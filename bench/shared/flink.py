@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from bench.shared import maven
+from bench.shared import fetching
 from bench.shared.ferry_job import ROOT, RunFailed
 from bench.shared.links import FIRST_WORKER, Links
 
@@ -189,9 +189,9 @@ def installed(where: Path, *, s3: bool = False) -> Path:
     """Home of Flink in this directory; it is installed there if need be, with what is for S3 if asked for."""
     home = where / "pyflink"
     if not home.exists():
-        maven.run("pip", sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(where), LIBRARIES)
+        fetching.run("pip", sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(where), LIBRARIES)
     if s3:
-        maven.artifact(f"org.apache.flink:flink-s3-fs-hadoop:{VERSION}", home / "plugins" / "s3")
+        fetching.artifact(f"org.apache.flink:flink-s3-fs-hadoop:{VERSION}", home / "plugins" / "s3")
     return home
 
 
@@ -200,6 +200,6 @@ def compiled(home: Path, work: Path, source: Path, jars: Sequence[Path] = ()) ->
     classes, jar = work / "classes" / source.stem, work / f"{source.stem}.jar"
     classes.mkdir(parents=True, exist_ok=True)
     path = ":".join(map(str, [home / "lib" / f"flink-dist-{VERSION}.jar", *jars]))
-    maven.run("javac", "javac", "-nowarn", "-cp", path, "-d", str(classes), str(source))
-    maven.run("jar", "jar", "cf", str(jar), "-C", str(classes), ".")
+    fetching.run("javac", "javac", "-nowarn", "-cp", path, "-d", str(classes), str(source))
+    fetching.run("jar", "jar", "cf", str(jar), "-C", str(classes), ".")
     return jar

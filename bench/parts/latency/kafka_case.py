@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from bench.parts.latency import ferry_case, flink_case
 from bench.parts.latency.case import Bench, Measured
 from bench.parts.latency.feed import IN, OUT, PARTITIONS
 from bench.parts.latency.topics import Topics
-from bench.shared import maven
+from bench.shared import fetching
 from bench.shared.ferry_job import ROOT, FerryJob, RunFailed, environment, job_document
 from bench.shared.flink import FlinkCluster, compiled, installed
 
@@ -44,9 +44,10 @@ Watch = Callable[[float], list[tuple[float, str]]]
 """Waits for the end of the measured time from its begin on; what was done to the system, and when."""
 
 
-def measure(bench: Bench, query: str, rate: int, *, system: str) -> list[Measured]:
+def measure(bench: Bench, query: str, rate: int, *, system: str) -> Iterator[Measured]:
     """Run it; a system with two names, twice."""
-    return [_one(bench, query, rate, name, started) for name, started in SYSTEMS[system].items()]
+    for name, started in SYSTEMS[system].items():
+        yield _one(bench, query, rate, name, started)
 
 
 def _one(
@@ -90,7 +91,9 @@ def ferry(
     )  # fmt: skip
     with FerryJob(job, work / "ferry") as run:
         yield lambda begin: ferry_case.watch(run, begin, a.minutes * 60, ferry_case.plan(run, a.minutes, a.disturb))
-        ferry_case.keep(run.directory / "timeline.jsonl", a.keep, f"counts-{rate}-{mode}")
+        ferry_case.keep(
+            run.directory / "timeline.jsonl", a.keep, f"counts-{rate}-{mode}{'' if exactly_once else '-repeating'}"
+        )
 
 
 @contextmanager
@@ -98,7 +101,7 @@ def spark(bench: Bench, work: Path, servers: str, rate: int, *, realtime: bool) 
     """A query of Spark; in Real-time Mode all its tasks, of all stages, run at once and for as long as a batch takes."""
     a, directory = bench.a, work / "spark"
     directory.mkdir(parents=True)
-    jars = [str(maven.artifact(one, JARS)) for one in NEEDED]
+    jars = [str(fetching.artifact(one, JARS)) for one in NEEDED]
     conf = {
         "directory": str(directory), "checkpoint": str(directory / "checkpoint"), "partitions": a.cores, "tuned_files": True,
         "cores": PARTITIONS + a.cores + 1 if realtime else a.cores, "servers": servers,
@@ -113,7 +116,9 @@ def spark(bench: Bench, work: Path, servers: str, rate: int, *, realtime: bool) 
         )  # fmt: skip
 
     def watch(begin: float) -> list[tuple[float, str]]:
-        while time.time() < begin + a.minutes * 60 and process.poll() is None:
+        while time.time() < begin + a.minutes * 60:
+            if process.poll() is not None:
+                raise RunFailed("Spark ended")
             time.sleep(0.2)
         return []
 
@@ -122,7 +127,8 @@ def spark(bench: Bench, work: Path, servers: str, rate: int, *, realtime: bool) 
     except RunFailed as failed:
         raise RunFailed(f"{failed}\n" + (directory / "log").read_text(errors="replace")[-2000:]) from failed
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -130,7 +136,7 @@ def spark(bench: Bench, work: Path, servers: str, rate: int, *, realtime: bool) 
 def flink(bench: Bench, work: Path, servers: str, rate: int, *, guarantee: str) -> Iterator[Watch]:
     """A job of Flink, `flink/CountsJob.java`, in a cluster of its own, whose sink gives this guarantee."""
     a, home = bench.a, installed(bench.a.flink)
-    jars = [maven.artifact(FLINK_KAFKA, ROOT / "build" / "flink-kafka")]
+    jars = [fetching.artifact(FLINK_KAFKA, ROOT / "build" / "flink-kafka")]
     jar = compiled(home, bench.work, FLINK_JOB, jars)
     cluster = FlinkCluster(
         work / "flink", home, flink_case.MANAGERS, flink_case.settings(work, a.cores, a.flink_checkpoint), jars=jars

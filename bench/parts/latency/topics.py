@@ -67,19 +67,26 @@ class Topics:
         self.counts = Counts()
         self._expected = KEYS
         self._feed: subprocess.Popen[bytes] | None = None
-        self._broker = KafkaBroker(directory, wired=False)
+        try:
+            self._broker = KafkaBroker(directory, wired=False)
+        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+            raise RunFailed(f"no broker of Kafka: {error}; leave it out: see --queries") from error
         self.servers = self._broker.servers
         self._failed: BaseException | None = None
         self._over = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
 
     def __enter__(self) -> Topics:
-        for topic in (IN, OUT):
-            self._broker.create(topic, PARTITIONS)
-        # A record of each key comes first: when all their counts are read the system is up.
-        to = producer(self.servers)
-        write(to, range(KEYS))
-        to.flush(30)
+        try:
+            for topic in (IN, OUT):
+                self._broker.create(topic, PARTITIONS)
+            # A record of each key comes first: when all their counts are read the system is up.
+            to = producer(self.servers)
+            write(to, range(KEYS))
+            to.flush(30)
+        except BaseException:
+            self._broker.kill()
+            raise
         self._reader.start()
         return self
 
@@ -105,6 +112,8 @@ class Topics:
         """Whether the counts of all records that were asked for have come. Raises RunFailed."""
         if self._failed is not None:
             raise RunFailed(f"what came from the sink: {self._failed!r}")
+        if self._feed is not None and self._feed.poll():
+            raise RunFailed(f"whoever writes the records ended (exit code {self._feed.returncode})")
         return int(self.counts.newest.sum()) >= self._expected
 
     def _read(self) -> None:
