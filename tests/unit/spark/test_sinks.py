@@ -36,6 +36,36 @@ def test_an_epoch_is_published_once(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "q" / "epoch=3" / "part-0.parquet") == ROWS
 
 
+KINDS: list[pa.DataType] = [
+    *(pa.int8(), pa.uint16(), pa.int32(), pa.uint64(), pa.bool_(), pa.float64(), pa.string(), pa.large_binary()),
+    *(
+        pa.date32(),
+        pa.timestamp("us", "UTC"),
+        pa.timestamp("ns"),
+        pa.time32("ms"),
+        pa.duration("us"),
+        pa.decimal128(9, 2),
+    ),
+    *(pa.null(), pa.list_(pa.int64()), pa.struct({"k": pa.int64()}), pa.map_(pa.string(), pa.int64())),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_columns_of_every_type_come_back(tmp_path: Path, kind: pa.DataType) -> None:
+    sink, extremes = placed(tmp_path), [-(1 << 63), (1 << 63) - 1, None]
+    sink.open(-1)
+    rows = pa.table({"a.b": extremes, "t": pa.nulls(3, kind), "text": ["é", None, ""]})
+    sink.write(3, 1, rows)
+    assert pq.read_table(tmp_path / "q" / "epoch=3" / "part-0.parquet") == rows
+
+
+def test_two_columns_of_one_name_are_written(tmp_path: Path) -> None:
+    sink = placed(tmp_path)
+    sink.open(-1)
+    sink.write(3, 1, pa.table([[1, 2], ["a", "b"]], names=["x", "x"]))
+    assert pq.ParquetFile(tmp_path / "q" / "epoch=3" / "part-0.parquet").read()[1].to_pylist() == ["a", "b"]
+
+
 class _Retried:
     """A DataFrame of two partitions; the first attempt of each fails half way, the second is the one that Spark accepts."""
 
