@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ferry.contract.backoff import back_off
-from ferry.contract.errors import FerryError
+from ferry.contract.errors import FerryError, NobodyListens
 from ferry.contract.places import Registration
 
 log = logging.getLogger(__name__)
@@ -53,9 +53,16 @@ class _Dial:
 class Dialler:
     """Dials on threads of its own. Every method may be called from any thread, and returns at once."""
 
-    def __init__(self, me: str, connect: Callable[[str, tuple[str, int], float], object]) -> None:
+    def __init__(
+        self,
+        me: str,
+        connect: Callable[[str, tuple[str, int], float], object],
+        on_ended: Callable[[str], None] = lambda peer: None,
+    ) -> None:
+        """`on_ended` is told of a peer where nobody listens any more, on the thread of that dial."""
         self._me = me
         self._connect = connect
+        self._on_ended = on_ended
         self._lock = threading.Lock()
         self._dials: dict[str, _Dial] = {}
         self._under_way = self._repeats = 0
@@ -119,6 +126,8 @@ class Dialler:
             if failure is not None:
                 dial.opened_at = 0.0
                 self._failed(dial)
+        if isinstance(failure, NobodyListens):
+            self._on_ended(entry.instance)
 
     def _failed(self, dial: _Dial) -> None:
         dial.failures += 1

@@ -62,6 +62,10 @@ class Unreachable(Fault):
     """A peer cannot be reached, or went away."""
 
 
+class NobodyListens(Unreachable):
+    """The machine of a peer answers, and nothing listens there: the process that did has ended."""
+
+
 class RowsGone(Fault):
     """A read names rows that are not there; an empty answer would lose them silently."""
 

@@ -63,7 +63,7 @@ class Members:
 
     def _dial_with(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._dialler = Dialler(endpoint.name, endpoint.connect)
+        self._dialler = Dialler(endpoint.name, endpoint.connect, lambda peer: self._post(core.Ended(InstanceId(peer))))
 
     def registration(self, instance: InstanceId) -> places.Registration | None:
         """Where the tasks reach an instance, and which life of it; None when there is no channel to that."""
@@ -77,11 +77,14 @@ class Members:
         return self.endpoint is not None and self.endpoint.channel(instance) is not None
 
     def closed(self, peer: str, reason: str) -> None:
-        """The channel to a peer closed."""
+        """The channel to a peer closed. It is dialled at once: a peer that has ended is one that nobody has to wait for."""
+        instance = InstanceId(peer)
+        self._post(core.Lost(instance, reason))
         if self._dialler is not None:
             self._dialler.closed(peer)
-        self._post(core.Lost(InstanceId(peer), reason))
-        self.on_lost(InstanceId(peer))
+            if (entry := self._met.get(instance)) is not None and worker_of(instance) not in self._silent:
+                self._dialler.dial(entry)
+        self.on_lost(instance)
 
     def opened(self, peer: str, channel: Channel) -> None:
         """A channel to a peer is open."""

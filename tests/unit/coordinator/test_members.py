@@ -207,6 +207,34 @@ def test_a_successor_that_comes_before_its_predecessor_has_gone_is_dialled_once(
             endpoint.close()
 
 
+def test_a_process_that_has_ended_is_told_from_a_connection_that_broke() -> None:
+    """The next look is a tenth of a second later, and nobody needs it."""
+    registry, posted = FakeRegistry(), list[object]()
+    made = Members(TIMEOUT_MS, registry, posted.append)  # type: ignore[arg-type]
+    driver = TcpEndpoint("d", "job", b"secret", lambda m: None, made.opened, made.closed)
+    instance = TcpEndpoint("0.0", "job", b"secret", lambda m: None, ignore, ignore)
+    made._dial_with(driver)
+    try:
+        del registry.entries["1.0"]
+        _, port = instance.listen()
+        registry.entries["0.0"] = entry(0, port=port)
+        made._look()
+        until(lambda: len(posted) == 1)
+        until(lambda: instance.channel("d"))
+        assert made._dialler is not None
+        made._dialler._dials["0.0"].opened_at -= 10  # It has lasted: else it is not dialled at once.
+        instance.channel("d").close("the connection breaks")  # type: ignore[union-attr]
+        until(lambda: len(posted) == 3)
+        until(lambda: instance.channel("d"))
+        made._dialler._dials["0.0"].opened_at -= 10
+        instance.close()
+        until(lambda: len(posted) == 5)
+    finally:
+        driver.close()
+        instance.close()
+    assert [type(event).__name__ for event in posted] == ["Connected", "Lost", "Connected", "Lost", "Ended"]
+
+
 def ignore(*_: object) -> None:
     pass
 

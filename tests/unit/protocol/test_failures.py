@@ -75,6 +75,25 @@ def test_who_failed_and_does_not_end_is_asked_again() -> None:
     assert A in top.driver.alive
 
 
+def test_nobody_waits_for_the_connection_of_a_process_that_has_ended() -> None:
+    groups = [(A, B), (B, A)]
+    top = Top(groups, (A, B), c.CoordinatorSettings(grace_ms=200))
+    top.epoch(0)
+    top.tell(c.Tick(1000))
+    top.tell(c.Ended(A))
+    assert [g.in_sync for g in top.driver.table.groups] == groups, "its connection says that it lives"
+    files = top.crash(A)
+    top.back(A, files)
+    top.crash(A)
+    top.tell(c.Connected(A))
+    top.tell(c.Ended(A))
+    assert [g.in_sync for g in top.driver.table.groups] == groups, "that was its life before"
+    top.tell(c.Lost(A, "its successor ends, too"))
+    assert [g.in_sync for g in top.driver.table.groups] == groups
+    top.tell(c.Ended(A))
+    assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
+
+
 def test_whose_connection_breaks_for_a_moment_stays_a_member() -> None:
     groups = [(A, B), (B, A)]
     top = Top(groups, (A, B), c.CoordinatorSettings(grace_ms=200))

@@ -36,7 +36,7 @@ from ferry.channel.handshake import Caller, Verdict, greet, welcome
 from ferry.channel.tcp.connection import Opening, SocketTransport, tune
 from ferry.channel.tcp.transport import TcpTransport
 from ferry.contract.addresses import is_v6, netloc
-from ferry.contract.errors import FerryError, Refusal, Unreachable
+from ferry.contract.errors import FerryError, NobodyListens, Refusal, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,8 @@ class TcpEndpoint(Endpoint):
         try:
             sock = socket.create_connection(address, timeout=seconds)
         except OSError as error:
-            raise Unreachable(f"{self.name} cannot reach {peer} at {address[0]}:{address[1]}: {error}") from error
+            kind = NobodyListens if isinstance(error, ConnectionRefusedError) else Unreachable
+            raise kind(f"{self.name} cannot reach {peer} at {address[0]}:{address[1]}: {error}") from error
         try:
             tune(sock)
             me = Caller(self.name, self._life, number, self.carriers)

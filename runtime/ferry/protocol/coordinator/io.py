@@ -85,6 +85,13 @@ class Lost:
 
 
 @record
+class Ended:
+    """Nobody listens any more where an instance did: if it was lost, it does not come back in a moment."""
+
+    instance: InstanceId
+
+
+@record
 class Journaled:
     version: Version
 
@@ -175,6 +182,7 @@ Event = (
     | Tick
     | Connected
     | Lost
+    | Ended
     | Journaled
     | JournalRefused
     | JournalReachable

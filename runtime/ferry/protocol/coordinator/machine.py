@@ -193,9 +193,8 @@ class Coordinator:
     def _on_journal_refused(self, event: io.JournalRefused) -> None:
         found = event.journal
         if self.phase is io.Phase.JOURNAL and found is not None and found.origin != self.table.origin:
-            self.driver.halt(
-                "failed", f"since this driver has looked the job was restored ({found.origin}): look again"
-            )
+            restored = f"since this driver has looked the job was restored ({found.origin}): look again"
+            self.driver.halt("failed", restored)
         elif self.journaling.claim_again(found):
             self._journal_last()
         else:
@@ -372,6 +371,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     Tick: Coordinator._on_tick,
     io.Connected: Coordinator._on_connected,
     io.Lost: Coordinator._on_lost,
+    io.Ended: lambda self, event: self.members.ended(event.instance),
     io.Journaled: Coordinator._on_journaled,
     io.JournalRefused: Coordinator._on_journal_refused,
     io.JournalReachable: lambda self, event: self.journaling.reached(event),

@@ -157,6 +157,11 @@ class Membership:
         self.forget(instance)
         self.gone.setdefault(instance, self._driver.now)
 
+    def ended(self, instance: InstanceId) -> None:
+        """The process of one that was lost has ended, unless another one has come in its place already."""
+        if instance in self.gone and instance not in self.asked:
+            self._lost_at_once(instance, self.gone[instance])
+
     def _lost_at_once(self, instance: InstanceId, since: int) -> None:
         """Nobody waits for its connection: it is not back in a moment."""
         self.gone[instance] = min(since, self._driver.now - self._driver.settings.grace_ms)
