@@ -29,6 +29,10 @@ CONNECT_SECONDS = 1.0
 
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.1, 2.0
 
+PROMPT_SECONDS, PROMPT_TRIES = 0.1, 5
+"""When a channel that lasted ends, what fails this early is tried again: a process that ends may listen for a moment longer
+than it talks."""
+
 STEADY_SECONDS = 2.0
 """A channel that lasted this long is dialled again at once when it ends; a shorter one counts as a failure."""
 
@@ -48,6 +52,8 @@ class _Dial:
     not_before: float = 0.0
     under_way: bool = False
     opened_at: float = 0.0
+    tries: int = 1
+    """in the next dial"""
 
 
 class Dialler:
@@ -108,17 +114,26 @@ class Dialler:
             if brief:
                 self._failed(dial)
             else:
-                dial.failures, dial.not_before = 0, 0.0
+                dial.failures, dial.not_before, dial.tries = 0, 0.0, PROMPT_TRIES
 
     def _run(self, dial: _Dial, entry: Registration, again: bool) -> None:
         failure: Exception | None = None
+        begin = time.monotonic()
         with self._lock:
-            dial.opened_at = time.monotonic()
-        try:
-            self._connect(entry.instance, (entry.host, entry.port), CONNECT_SECONDS)
-        except (FerryError, OSError) as error:
-            failure = error
-            log.debug("%s cannot reach %s: %s", self._me, entry.instance, error)
+            dial.opened_at = begin
+            tries, dial.tries = dial.tries, 1
+        while True:
+            try:
+                self._connect(entry.instance, (entry.host, entry.port), CONNECT_SECONDS)
+                failure = None
+                break
+            except (FerryError, OSError) as error:
+                failure = error
+                log.debug("%s cannot reach %s: %s", self._me, entry.instance, error)
+            tries -= 1
+            if tries <= 0 or isinstance(failure, NobodyListens) or time.monotonic() - begin > PROMPT_SECONDS:
+                break
+            time.sleep(PROMPT_SECONDS / PROMPT_TRIES)
         with self._lock:
             dial.under_way = False
             self._under_way -= 1

@@ -138,7 +138,11 @@ class Job:
         keeper: Keeper | None,
         restoring: Restoring,
     ) -> int:
-        self._warm_up(spark, plan, loop)
+        works = self._works(plan)
+        mode = self._mode(plan, works)
+        # While the members answer, tasks can take their places.
+        loops = self._loops(spark, plan, works, loop) if mode == CONTINUOUS else None
+        self._warm_up(spark, plan, loop, by_themselves=loops is not None)
         loop.start()
         if (manifest := restoring.manifest) is not None and restoring.by_itself:
             begun = f"checkpoint {manifest.number} of epoch {manifest.epoch}"
@@ -160,8 +164,6 @@ class Job:
         if keeper is None:
             restoring.over()
         committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)
-        works = self._works(plan)
-        mode = self._mode(plan, works)
         metrics.epoch_mode = mode
         metrics.note("mode", mode)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
@@ -170,7 +172,6 @@ class Job:
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
             return 0
-        loops = self._loops(spark, plan, works, loop) if mode == CONTINUOUS else None
         epochs = Epochs(self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, works, loops)
         return self._run_query(query, loop, metrics, epochs, keeper)
 
@@ -230,8 +231,11 @@ class Job:
         descriptors = [o.descriptor for o in plan.operators]
         return standby.await_turn(lambda: warm_up(spark, descriptors, self.settings.cores))
 
-    def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop) -> None:
-        """Have the Python processes of the task slots ready: of those in this process now, of others when they come."""
+    def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop, by_themselves: bool) -> None:
+        """Have the Python processes of the task slots ready: of those in this process now, of others when they come.
+
+        `by_themselves`: tasks that hold their place see to it.
+        """
         descriptors = [o.descriptor for o in plan.operators]
         if self._surroundings.standalone:
             file = self.settings.path / SLOTS
@@ -240,6 +244,7 @@ class Job:
             )
             loop.members.on_silent.append(executors.silent)
             executors.start()
+        if self._surroundings.standalone or by_themselves:
             return
 
         def warm() -> None:

@@ -19,6 +19,7 @@ from ferry.contract.ingest_runs import Deal
 from ferry.contract.tickets import Right
 from ferry.spark import flight
 from ferry.spark.ingest import IngestTask, IngestWork
+from ferry.spark.warmup import load
 
 TEXT_MAX = 20_000
 """Of what is said of a share that failed: what is behind its end says least."""
@@ -65,6 +66,7 @@ def loops(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> Calla
 
 def attend(place: LoopsPlace, job: int, works: Mapping[int, IngestWork]) -> None:
     """Be a loop until the driver ends it. Raises a Flight error when the driver is gone."""
+    load([(work.descriptor, work.condense) for work in works.values()])  # Before anything is dealt to it.
     ticket = place.right.narrowed({"job": job, "worker": environment.read().worker}).dump()
     with flight.connect(place.uri, place.authority) as client, flight.Connections(place.authority) as connections:
         writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(ticket))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.flight as fl
@@ -83,10 +84,12 @@ class Rig:
         monkeypatch.setattr(tasks, "IngestTask", self.task)
         spark: Any = self.spark
         identity, trusted = (issue(SECRET), authority(SECRET).decode()) if place.tls else (None, None)
-        works: Any = {0: None}
+        self.loaded: list[Any] = []
+        monkeypatch.setattr(tasks, "load", self.loaded.append)
+        works: Any = {0: SimpleNamespace(descriptor="counts", condense=None)}
         self.loops = Loops(spark, works, place, identity, trusted, ROOT, GENERATION, lambda: self.wanted)
 
-    def task(self, work: None, run: IngestRun, task: int, turn: int, connections: Connections) -> Any:
+    def task(self, work: Any, run: IngestRun, task: int, turn: int, connections: Connections) -> Any:
         rig = self
 
         class Task:
@@ -123,6 +126,23 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     made.freed.set()
     made.wanted = 0
     made.await_loops(0)
+
+
+def test_a_loop_loads_its_kernels_before_it_is_dealt_anything(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.await_loops(2)
+    assert rig.loaded == [[("counts", None)]] * 2
+    loading, loaded = threading.Event(), threading.Event()
+
+    def load(operators: list[Any]) -> None:
+        loading.set()
+        loaded.wait(20)
+
+    monkeypatch.setattr(tasks, "load", load)
+    rig.wanted = 3
+    assert loading.wait(20)
+    rig.await_loops(2)
+    loaded.set()
+    rig.await_loops(3)
 
 
 def test_every_share_is_dealt_once_and_answered(rig: Rig) -> None:
