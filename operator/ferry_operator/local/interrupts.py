@@ -1,4 +1,7 @@
-"""Counts requests of the terminal to end: Ctrl-C, TERM, and the terminal being closed. Decides nothing."""
+"""Counts requests of the terminal to end: Ctrl-C, TERM, and the terminal being closed. Decides nothing.
+
+The end of a process wakes the supervisor, too: nobody is to wait for its next look.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ class Interrupts:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)  # a job that was started with nohup outlives its terminal
         self._before = {number: signal.signal(number, self._interrupted) for number in numbers}
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: self._wake())
         return self
 
     def __exit__(self, *_: object) -> None:

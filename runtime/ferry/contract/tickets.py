@@ -110,19 +110,19 @@ def stage_ticket(right: Right, task: int, instance: str, life: str) -> bytes:
     return right.narrowed({"task": task, "instance": instance, "life": life}).dump()
 
 
-def loop_right(root: Right, generation: int) -> Right:
-    """The right to be dealt shares by the driver of a generation; it ends with that driver."""
-    return root.narrowed({"may": "loop", "generation": generation})
+def loop_right(root: Right, life: str) -> Right:
+    """The right to be dealt shares by one life of a driver; it ends with that."""
+    return root.narrowed({"may": "loop", "life": life})
 
 
-def looping(root: Right, ticket: bytes, generation: int) -> tuple[int, int | None]:
+def looping(root: Right, ticket: bytes, life: str) -> tuple[int, int | None]:
     """What a loop says of itself: the job that it is of, and its worker. Raises Refusal for one of another driver."""
     lines = root.opened(ticket)
     if len(lines) != 2:
         raise Refusal("the ticket is of no loop")
     right, mine = lines
-    if right.get("may") != "loop" or right.get("generation") != generation:
-        raise Refusal(f"the ticket is to {right.get('may')!r} with generation {right.get('generation')!r}")
+    if right.get("may") != "loop" or right.get("life") != life:
+        raise Refusal(f"the ticket is to {right.get('may')!r} for life {right.get('life')!r} of the driver")
     return _number(mine, "job"), None if mine.get("worker") is None else _number(mine, "worker")
 
 

@@ -24,7 +24,7 @@ from ferry.driver.orders import Halted
 from ferry.driver.restoring import BeginsAgain
 from ferry.system import api_server
 
-OURS = ("coordinator", "members", "journal", "journal-watch", "tick", api_server.THREAD)
+OURS = ("coordinator", "members", "journal", "journal-watch", "tick", "control", api_server.THREAD)
 """Threads without which nothing goes on; Spark's bridge has others."""
 
 

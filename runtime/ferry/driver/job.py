@@ -8,20 +8,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ferry import environment
-from ferry.contract.certificates import authority, issue
-from ferry.contract.documents import BEGAN_AGAIN, CONTINUOUS, MICRO_BATCH, RunSettings
-from ferry.contract.errors import Bug, FerryError, SpecRefused
+from ferry.contract.documents import BEGAN_AGAIN, RunSettings
+from ferry.contract.errors import Bug, FerryError
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
-from ferry.contract.tickets import Right
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver import session, standby
@@ -30,21 +29,19 @@ from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
-from ferry.driver.loops import Loops
 from ferry.driver.orders import Halted, Stopped, next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
+from ferry.driver.program import Program, prepared
 from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
 from ferry.driver.stages import StageHook
 from ferry.protocol import coordinator as core
 from ferry.registry import JobRegistry, JournalStore, RedisJournal
 from ferry.spark import compile, sinks
-from ferry.spark.feeds import why_planned, works_of
-from ferry.spark.ingest import IngestWork
-from ferry.spark.source import SLOTS, TICKS, Batch, QueryBatch, SplitsReader, slots, splits_source
+from ferry.spark.source import SLOTS, TICKS, Batch, QueryBatch, SplitsReader, splits_source
 from ferry.spark.splits import WHOLE, Splits
 from ferry.spark.warmup import warm_up
-from ferry.system import files, flight_places
+from ferry.system import files
 from ferry.system.monitoring import MonitoringServer
 
 log = logging.getLogger("ferry.driver")
@@ -81,7 +78,6 @@ class Job:
         self._failure: BaseException | None = None
         self._stage = StageHook(settings)
         self._ticks = 0
-        self._trusted = authority(settings.secret).decode() if settings.encrypted else None
 
     def run(self) -> int:
         """Until the bounded input has fired everything, or somebody stops the job."""
@@ -93,7 +89,8 @@ class Job:
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
         sinks.identify(plan.sinks, self.settings.job)
-        if self._surroundings.standby and not self._await_turn(spark, plan):
+        program = prepared(self.settings, self._surroundings, spark, plan)
+        if self._surroundings.standby and not self._await_turn(program):
             return ExitCode.FINISHED
         announcer.settle([o.descriptor for o in plan.operators])
         metrics = DriverMetrics(self.settings.job, self.settings.directory)
@@ -116,7 +113,7 @@ class Job:
             restoring.rewind,
         )
         try:
-            return self._run(spark, plan, loop, metrics, announcer, keeper, restoring)
+            return self._run(program, loop, metrics, announcer, keeper, restoring)
         except Halted as halted:
             if halted.kind not in GONE:
                 raise
@@ -130,19 +127,15 @@ class Job:
 
     def _run(
         self,
-        spark: SparkSession,
-        plan: compile.Plan,
+        program: Program,
         loop: Loop,
         metrics: DriverMetrics,
         announcer: Announcer,
         keeper: Keeper | None,
         restoring: Restoring,
     ) -> int:
-        works = self._works(plan)
-        mode = self._mode(plan, works)
-        # While the members answer, tasks can take their places.
-        loops = self._loops(spark, plan, works, loop) if mode == CONTINUOUS else None
-        self._warm_up(spark, plan, loop, by_themselves=loops is not None)
+        plan = program.plan
+        self._warm_up(program, loop)
         loop.start()
         if (manifest := restoring.manifest) is not None and restoring.by_itself:
             begun = f"checkpoint {manifest.number} of epoch {manifest.epoch}"
@@ -150,63 +143,37 @@ class Job:
         if keeper is not None:
             keeper.on_published = lambda: self._has_checkpoint(metrics, restoring)
             keeper.start(loop, metrics)
-        from ferry.coordinator import control  # Loads a web framework meanwhile: members need the time, too.
-
-        where = self._surroundings.address, self._surroundings.control_port
-        registry = control.collect(loop, metrics)
-        url = control.serve(loop, metrics, registry, self.settings, self._stop.set, where, keeper)
-        if (around := self._surroundings).metrics_token is not None:
-            MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
-        if self._surroundings.standalone:
-            announcer.started(loop.machine, url)
-        query = self._query(spark, plan, loop, metrics)  # May take seconds, during which the members answer.
+        serve = partial(self._serve, loop, metrics, announcer, keeper)
+        threading.Thread(target=serve, name="control", daemon=True).start()
+        query = self._query(program, loop, metrics)  # May take seconds, during which the members answer.
         ready = self._await_ready(loop)
         if keeper is None:
             restoring.over()
         committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)
-        metrics.epoch_mode = mode
-        metrics.note("mode", mode)
+        metrics.epoch_mode = program.mode
+        metrics.note("mode", program.mode)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
         for sink in plan.sinks:
             sink.open(committed)
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
             return 0
-        epochs = Epochs(self.settings, spark, plan, loop, metrics, self._checkpoint, self._stage, works, loops)
+        where = self._checkpoint, self._stage
+        epochs = Epochs(self.settings, program.spark, plan, loop, metrics, *where, program.works, program.loops)
         return self._run_query(query, loop, metrics, epochs, keeper)
 
-    def _works(self, plan: compile.Plan) -> dict[int, IngestWork]:
-        """What tasks do, by operator."""
-        settings = self.settings
-        # On other hosts they share with the driver only what is mounted on both.
-        shared = settings.dead_letter or (None if self._surroundings.standalone else str(settings.path / "dead-letter"))
-        return works_of(plan, self._trusted, shared)
+    def _serve(self, loop: Loop, metrics: DriverMetrics, announcer: Announcer, keeper: Keeper | None) -> None:
+        """Answer who asks; on a thread of its own, for no epoch has to wait for that."""
+        from ferry.coordinator import control  # Loads a web framework.
 
-    def _mode(self, plan: compile.Plan, works: dict[int, IngestWork]) -> str:
-        """How epochs are run, and why."""
-        asked, planned = self.settings.epoch_mode, why_planned(plan, works)
-        if asked == CONTINUOUS and planned:
-            raise SpecRefused(f"epoch.mode: continuous cannot be: {planned}; auto, or micro-batch")
-        if asked == MICRO_BATCH:
-            return MICRO_BATCH
-        return f"{MICRO_BATCH}: {planned}" if planned else CONTINUOUS
-
-    def _loops(self, spark: SparkSession, plan: compile.Plan, works: dict[int, IngestWork], loop: Loop) -> Loops:
-        """Tasks that hold their place, as many as there are cores for."""
-        settings, around = self.settings, self._surroundings
-        if around.host:
-            place = flight_places.at_host(around.host, around.loops_port, settings.encrypted)
-        else:
-            place = flight_places.at_socket(settings.path / "loops.sock", "loops", settings.redis)
-        identity = issue(settings.secret) if place.tls else None
-        root = Right.root(settings.secret)
-
-        def wanted() -> int:
-            return slots(settings.path) if around.standalone else settings.cores
-
-        loops = Loops(spark, works, place, identity, self._trusted, root, loop.machine.generation, wanted)
-        loop.members.on_silent.append(loops.silent)
-        return loops
+        around = self._surroundings
+        registry = control.collect(loop, metrics)
+        where = around.address, around.control_port
+        url = control.serve(loop, metrics, registry, self.settings, self._stop.set, where, keeper)
+        if around.metrics_token is not None:
+            MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
+        if around.standalone:
+            announcer.started(loop.machine, url)
 
     def _has_checkpoint(self, metrics: DriverMetrics, restoring: Restoring) -> None:
         """One of this life: what it began with is history."""
@@ -223,20 +190,25 @@ class Job:
                 sink.truncate_after(manifest.epoch)
 
     # ---- starting
-    def _await_turn(self, spark: SparkSession, plan: compile.Plan) -> bool:
+    def _await_turn(self, program: Program) -> bool:
         """Be ready; False when nobody will need this driver any more."""
         from ferry.coordinator import control  # now, and not when it is needed
 
         assert control
-        descriptors = [o.descriptor for o in plan.operators]
-        return standby.await_turn(lambda: warm_up(spark, descriptors, self.settings.cores))
+        if program.loops is not None:
+            return standby.await_turn(program.loops.await_all)
+        descriptors = [o.descriptor for o in program.plan.operators]
+        return standby.await_turn(lambda: warm_up(program.spark, descriptors, self.settings.cores))
 
-    def _warm_up(self, spark: SparkSession, plan: compile.Plan, loop: Loop, by_themselves: bool) -> None:
+    def _warm_up(self, program: Program, loop: Loop) -> None:
         """Have the Python processes of the task slots ready: of those in this process now, of others when they come.
 
-        `by_themselves`: tasks that hold their place see to it.
+        Tasks that hold their place see to it themselves.
         """
-        descriptors = [o.descriptor for o in plan.operators]
+        spark, loops = program.spark, program.loops
+        descriptors = [o.descriptor for o in program.plan.operators]
+        if loops is not None:
+            loop.members.on_silent.append(loops.silent)
         if self._surroundings.standalone:
             file = self.settings.path / SLOTS
             executors = Executors(
@@ -244,7 +216,7 @@ class Job:
             )
             loop.members.on_silent.append(executors.silent)
             executors.start()
-        if self._surroundings.standalone or by_themselves:
+        if self._surroundings.standalone or loops is not None:
             return
 
         def warm() -> None:
@@ -284,10 +256,9 @@ class Job:
         metrics.resume(committed - again, notes, late, again)
         return committed, notes.flush and not again
 
-    def _query(
-        self, spark: SparkSession, plan: compile.Plan, loop: Loop, metrics: DriverMetrics
-    ) -> Callable[[Run], Query]:
+    def _query(self, program: Program, loop: Loop, metrics: DriverMetrics) -> Callable[[Run], Query]:
         """The query that will run epochs: the driver's own, or a streaming query where Spark has sources of its own."""
+        spark, plan = program.spark, program.plan
         splits = {n: s for n, s in plan.sources.items() if isinstance(s, Splits)}
         frames = {n: s for n, s in plan.sources.items() if isinstance(s, DataFrame)}
         settings = self.settings

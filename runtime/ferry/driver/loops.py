@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import secrets
 import threading
 import time
 from collections import deque
@@ -22,7 +23,7 @@ import pyarrow.flight as fl
 from pyspark.sql import SparkSession
 
 from ferry.contract.certificates import Identity
-from ferry.contract.errors import Refusal
+from ferry.contract.errors import Exhausted, Refusal
 from ferry.contract.ingest_runs import Deal, IngestRun, Shares
 from ferry.contract.notes import Receipt
 from ferry.contract.tickets import Right, loop_right, looping
@@ -38,8 +39,9 @@ LOOK_SECONDS = 0.5
 FAILURES_MAX = 8
 """A share that fails so often with what it holds fails the epoch's driver, as a task of Spark does."""
 
-ATTACH_SECONDS = 10.0
-"""An ingest run waits so long for the first loop to come, once there is an executor."""
+ATTACH_SECONDS, ATTACH_SECONDS_MAX = 10.0, 120.0
+"""An ingest run waits so long for the first loop to come, once there is an executor; a driver that is not needed yet for
+all of them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -71,14 +73,13 @@ class Loops:
         identity: Identity | None,
         authority: str | None,
         root: Right,
-        generation: int,
         wanted: Callable[[], int],
     ) -> None:
         """`works` by operator."""
         self._spark = spark
         self._works = works
         self._wanted = wanted
-        self._generation = generation
+        self._life = secrets.token_hex(8)
         self._root = root
         self._changed = threading.Condition()
         self._jobs: dict[int, _Job] = {}
@@ -93,7 +94,7 @@ class Loops:
         self._task = 0
         door = _Door(place.location, identity, self)
         threading.Thread(target=door.serve, name="loops", daemon=True).start()
-        self._place = LoopsPlace(place.uri(door.port), authority, loop_right(root, generation))
+        self._place = LoopsPlace(place.uri(door.port), authority, loop_right(root, self._life))
         threading.Thread(target=self._keep, name="loops-keep", daemon=True).start()
 
     # ---- runs
@@ -122,6 +123,12 @@ class Loops:
                 return self._receipts
             finally:
                 self._leave_run()
+
+    def await_all(self) -> None:
+        """Wait until as many as are wanted hold their place. Raises Exhausted when that takes very long."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._loops) >= self._wanted(), ATTACH_SECONDS_MAX):
+                raise Exhausted(f"{len(self._loops)} tasks of Spark hold their place, {self._wanted()} are wanted")
 
     def give_up(self) -> None:
         """End the run under way: an instance is gone that a loop may wait for. Callable from any thread."""
@@ -162,7 +169,7 @@ class Loops:
     # ---- loops
     def serve(self, ticket: bytes, context: Any, reader: Any, writer: Any) -> None:
         """One loop, from when it asks to its end; on a thread of its own. Raises Refusal for whoever is none."""
-        number, worker = looping(self._root, ticket, self._generation)
+        number, worker = looping(self._root, ticket, self._life)
         loop = self._attach(number, worker)
         if loop is None:
             return
@@ -182,6 +189,7 @@ class Loops:
             job.coming -= 1
             loop = _Loop(job, worker)
             self._loops.append(loop)
+            self._changed.notify_all()
             self._hand_out()
             return loop
 

@@ -46,6 +46,15 @@ def at_socket(path: Path, name: str, redis: str) -> FlightPlace:
     return FlightPlace(f"grpc+unix://{path}", None, False)
 
 
+def at_own_socket(folder: Path, name: str, redis: str) -> FlightPlace:
+    """A socket of this process alone; those of processes that have ended are removed."""
+    for left in folder.glob(f"{name}-*.sock"):
+        if not Path("/proc", left.stem.removeprefix(f"{name}-")).exists():
+            left.unlink(missing_ok=True)
+    mine = f"{name}-{os.getpid()}"
+    return at_socket(folder / f"{mine}.sock", mine, redis)
+
+
 def socket_folder(path: Path) -> Path:
     """A folder for the sockets of somebody who asks nobody who he is: whoever may open it is of the same user.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -86,7 +88,9 @@ def shelved(api: FakeUser, monkeypatch: pytest.MonkeyPatch) -> FakeUser:
     """A job with durable checkpoints; while a command waits, the world goes on."""
     api.api.edit(JOBS, "nbq5", {"spec": {"state": SHELF}})
     api.world.until(settled)
-    monkeypatch.setattr(remote.time, "sleep", lambda seconds: api.world.round())
+    # Of that module alone: threads that other tests have left behind sleep, too.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: api.world.round())
+    monkeypatch.setattr(remote, "time", clock)
     return api
 
 

@@ -14,7 +14,7 @@ import pyarrow.flight as fl
 import pytest
 
 from ferry.contract.certificates import authority, issue
-from ferry.contract.errors import Refusal
+from ferry.contract.errors import Exhausted, Refusal
 from ferry.contract.ingest_runs import Deal, IngestRun
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Step
@@ -87,7 +87,7 @@ class Rig:
         self.loaded: list[Any] = []
         monkeypatch.setattr(tasks, "load", self.loaded.append)
         works: Any = {0: SimpleNamespace(descriptor="counts", condense=None)}
-        self.loops = Loops(spark, works, place, identity, trusted, ROOT, GENERATION, lambda: self.wanted)
+        self.loops = Loops(spark, works, place, identity, trusted, ROOT, lambda: self.wanted)
 
     def task(self, work: Any, run: IngestRun, task: int, turn: int, connections: Connections) -> Any:
         rig = self
@@ -129,7 +129,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_loop_loads_its_kernels_before_it_is_dealt_anything(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.await_loops(2)
+    rig.loops.await_all()
     assert rig.loaded == [[("counts", None)]] * 2
     loading, loaded = threading.Event(), threading.Event()
 
@@ -138,11 +138,14 @@ def test_a_loop_loads_its_kernels_before_it_is_dealt_anything(rig: Rig, monkeypa
         loaded.wait(20)
 
     monkeypatch.setattr(tasks, "load", load)
+    monkeypatch.setattr(driver_loops, "ATTACH_SECONDS_MAX", 0.1)
     rig.wanted = 3
     assert loading.wait(20)
-    rig.await_loops(2)
+    with pytest.raises(Exhausted, match="2 tasks of Spark hold their place, 3 are wanted"):
+        rig.loops.await_all()
     loaded.set()
     rig.await_loops(3)
+    rig.loops.await_all()
 
 
 def test_every_share_is_dealt_once_and_answered(rig: Rig) -> None:
@@ -231,13 +234,17 @@ def test_without_executors_a_run_waits_for_them(rig: Rig, monkeypatch: pytest.Mo
         assert [receipt.rows for receipt in asked.result(20)] == [7]
 
 
-@pytest.mark.parametrize(
-    "right", [loop_right(Right.root("another"), GENERATION), loop_right(ROOT, GENERATION - 1), run(1).right]
-)
-def test_nobody_else_is_dealt_anything(rig: Rig, right: Right) -> None:
-    ticket = right.narrowed({"job": 1, "worker": None}).dump()
+@pytest.mark.parametrize("whose", ["another root", "another life", "a fragment's"])
+def test_nobody_else_is_dealt_anything(rig: Rig, whose: str) -> None:
+    mine = rig.loops._life
+    rights = {
+        "another root": loop_right(Right.root("another"), mine),
+        "another life": loop_right(ROOT, "another"),
+        "a fragment's": run(1).right,
+    }
+    ticket = rights[whose].narrowed({"job": 1, "worker": None}).dump()
     with pytest.raises(Refusal):
-        looping(ROOT, ticket, GENERATION)
+        looping(ROOT, ticket, mine)
     place = rig.loops._place
     with connect(place.uri, place.authority) as client, pytest.raises(fl.FlightUnauthorizedError):
         _, reader = client.do_exchange(fl.FlightDescriptor.for_command(ticket))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from ferry_operator.local.cluster import local, reaper
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import SOCKET_PATH_MAX, PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
+from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.registry import NoSuchJob, RegisteredRun, Registry, born
 from ferry_operator.local.run import Request, run
 from ferry_operator.local.rundir import RunDirectory
@@ -53,6 +56,14 @@ def test_a_run_is_found_by_the_name_of_its_job_or_its_own(tmp_path: Path) -> Non
     assert registry.find("counts-2").run == "counts-2"
     with pytest.raises(NoSuchJob, match=r"running: counts$"):
         registry.find("other")
+
+
+def test_the_end_of_a_process_wakes_the_supervisor() -> None:
+    woken = threading.Event()
+    with Interrupts(woken.set) as interrupts:
+        subprocess.run([sys.executable, "-c", ""], check=True)
+        assert woken.wait(20) and interrupts.count == 0
+    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("changes", [{"pid": 2**22 - 3}, {"born": 5.0}], ids=["gone", "another process has its id"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ferry.system.flight_places import socket_folder
+from ferry.system.flight_places import at_own_socket, socket_folder
 
 
 @pytest.fixture
@@ -38,3 +38,11 @@ def test_a_folder_that_somebody_else_has_made_is_not_used(temporary: Path, monke
     taken = socket_folder(path)
     monkeypatch.setattr(os, "getuid", lambda: taken.stat().st_uid + 1)
     assert socket_folder(path) != taken
+
+
+def test_two_processes_have_sockets_of_their_own_and_those_of_dead_ones_are_removed(temporary: Path) -> None:
+    for number in (1, 1 << 22):  # more than any process id
+        (temporary / f"loops-{number}.sock").touch()
+    place = at_own_socket(temporary, "loops", "redis://elsewhere")
+    assert place.location == f"grpc+unix://{temporary}/loops-{os.getpid()}.sock"
+    assert [left.name for left in temporary.glob("*.sock")] == ["loops-1.sock"]

@@ -151,15 +151,16 @@ class LocalCluster:
 
     def start_driver(self) -> None:
         """Start the driver."""
-        if self._driver is not None:
-            if self._driver.code is None:
-                return
-            self._processes.kill(self._driver)
+        old = self._driver
+        if old is not None and old.code is None:
+            return
         (self._settings.path / DRIVER).unlink(missing_ok=True)
         self._driver_starts += 1
-        self._driver = self._promoted_standby() or self._processes.start(
-            "driver", (*self._programs.driver, self._run_json)
-        )
+        self._driver = self._promoted_standby()
+        if old is not None:
+            self._processes.kill(old)  # what it has left behind: nothing that a standby would have to wait for
+        if self._driver is None:
+            self._driver = self._processes.start("driver", (*self._programs.driver, self._run_json))
 
     def _promoted_standby(self) -> ChildProcess | None:
         """The standby, which takes over from now on; None if there is none."""
@@ -207,7 +208,7 @@ class LocalCluster:
         """End the driver and all that it started, without warning; raises Refusal when it is not running."""
         if self._driver is None or self._driver.code is not None:
             raise Refusal("the driver is not running")
-        self._processes.kill(self._driver)
+        self._processes.strike(self._driver)
 
     def end_driver(self) -> None:
         """End the driver if it runs; it may have ended by itself just now."""

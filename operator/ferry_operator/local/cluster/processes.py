@@ -82,11 +82,15 @@ class Processes:
         """Where `role` prints to."""
         return self.logs / f"{role}.log"
 
-    def kill(self, process: ChildProcess) -> None:
-        """End a process and all that it started, without warning; returns when they are gone."""
+    def strike(self, process: ChildProcess) -> None:
+        """End a process and most of what it started, without warning, and wait for nothing; `kill` ends the rest."""
         process.killed = True
         if process.code is None:
-            reaper.end_group(process.pid)  # one system call for most of the tree, then those that left the group
+            reaper.end_group(process.pid)
+
+    def kill(self, process: ChildProcess) -> None:
+        """End a process and all that it started, without warning; returns when they are gone."""
+        self.strike(process)  # one system call for most of the tree, then those that left the group
         reaper.end_tagged(self._tag(process.role) + "\0")
         process.popen.wait()
         assert process.code is not None
