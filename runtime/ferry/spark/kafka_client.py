@@ -40,6 +40,9 @@ AHEAD_MAX = 20_000
 
 IDLE_MAX = 2  # readers of one topic that a process keeps for later
 
+CONNECT_SECONDS = 0.05
+"""A producer that has heard of its brokers has a connection after this time."""
+
 TRANSACTION_SECONDS = 15.0
 """Each step of a transaction takes at most this time, else all of it is tried anew."""
 
@@ -287,6 +290,9 @@ class TransactionWriter:
         self._producer = _producer(place, {"transactional.id": name, "transaction.timeout.ms": 60_000})
         self._group = _group(place, name)
         try:
+            # Before it has a connection it looks for who knows its transactions twice a second only.
+            self._within(partial(self._producer.list_topics, topic))
+            self._producer.poll(CONNECT_SECONDS)
             self._within(self._producer.init_transactions)
         except KafkaException as error:
             raise failure(error.args[0], self._where) from error
