@@ -58,7 +58,7 @@ class Links:
                 driver.take(dcore.Lost(InstanceId(other), "connection closed"))
                 # Of a live one, too: something between both may refuse what it should let through.
                 if not self.hosts[other].alive or self.rnd.random() < 0.1:
-                    self.after(self.rnd.choice((0, 1, 20, 150)), driver.take, dcore.Ended(InstanceId(other)))
+                    self.after(self.rnd.choice((0, 1, 20, 150)), driver.take, dcore.ProcessEnded(InstanceId(other)))
         elif other in self.hosts:
             self.hosts[me].take(icore.PeerLost(InstanceId(other)))
 

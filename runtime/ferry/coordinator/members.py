@@ -63,7 +63,9 @@ class Members:
 
     def _dial_with(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._dialler = Dialler(endpoint.name, endpoint.connect, lambda peer: self._post(core.Ended(InstanceId(peer))))
+        self._dialler = Dialler(
+            endpoint.name, endpoint.connect, lambda peer: self._post(core.ProcessEnded(InstanceId(peer)))
+        )
 
     def registration(self, instance: InstanceId) -> places.Registration | None:
         """Where the tasks reach an instance, and which life of it; None when there is no channel to that."""

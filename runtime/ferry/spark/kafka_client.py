@@ -40,9 +40,7 @@ AHEAD_MAX = 20_000
 
 IDLE_MAX = 2  # readers of one topic that a process keeps for later
 
-CONNECT_SECONDS = 0.05
-"""A producer that has heard of its brokers has a connection after this time."""
-
+CONNECT_SECONDS = 0.05  # from when a producer has heard of its brokers
 TRANSACTION_SECONDS = 15.0
 """Each step of a transaction takes at most this time, else all of it is tried anew."""
 

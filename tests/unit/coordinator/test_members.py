@@ -232,7 +232,7 @@ def test_a_process_that_has_ended_is_told_from_a_connection_that_broke() -> None
     finally:
         driver.close()
         instance.close()
-    assert [type(event).__name__ for event in posted] == ["Connected", "Lost", "Connected", "Lost", "Ended"]
+    assert [type(event).__name__ for event in posted] == ["Connected", "Lost", "Connected", "Lost", "ProcessEnded"]
 
 
 def ignore(*_: object) -> None:

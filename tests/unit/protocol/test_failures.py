@@ -80,17 +80,17 @@ def test_nobody_waits_for_the_connection_of_a_process_that_has_ended() -> None:
     top = Top(groups, (A, B), c.CoordinatorSettings(grace_ms=200))
     top.epoch(0)
     top.tell(c.Tick(1000))
-    top.tell(c.Ended(A))
+    top.tell(c.ProcessEnded(A))
     assert [g.in_sync for g in top.driver.table.groups] == groups, "its connection says that it lives"
     files = top.crash(A)
     top.back(A, files)
     top.crash(A)
     top.tell(c.Connected(A))
-    top.tell(c.Ended(A))
+    top.tell(c.ProcessEnded(A))
     assert [g.in_sync for g in top.driver.table.groups] == groups, "that was its life before"
     top.tell(c.Lost(A, "its successor ends, too"))
     assert [g.in_sync for g in top.driver.table.groups] == groups
-    top.tell(c.Ended(A))
+    top.tell(c.ProcessEnded(A))
     assert [g.in_sync for g in top.driver.table.groups] == [(B,), (B,)]
 
 

@@ -85,7 +85,7 @@ class Lost:
 
 
 @record
-class Ended:
+class ProcessEnded:
     """Nobody listens any more where an instance did: if it was lost, it does not come back in a moment."""
 
     instance: InstanceId
@@ -182,7 +182,7 @@ Event = (
     | Tick
     | Connected
     | Lost
-    | Ended
+    | ProcessEnded
     | Journaled
     | JournalRefused
     | JournalReachable

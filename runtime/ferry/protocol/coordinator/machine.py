@@ -371,7 +371,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     Tick: Coordinator._on_tick,
     io.Connected: Coordinator._on_connected,
     io.Lost: Coordinator._on_lost,
-    io.Ended: lambda self, event: self.members.ended(event.instance),
+    io.ProcessEnded: lambda self, event: self.members.ended(event.instance),
     io.Journaled: Coordinator._on_journaled,
     io.JournalRefused: Coordinator._on_journal_refused,
     io.JournalReachable: lambda self, event: self.journaling.reached(event),
