@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, Final, SpecRefused
+from ferry.spark.encodings import encodings
 from ferry.system import files
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Parquet(Sink):
         hidden = self.directory / f".epoch={epoch}.{generation}.{uuid.uuid4().hex[:8]}"
         hidden.mkdir(parents=True)
         if isinstance(rows, pa.Table):
-            pq.write_table(rows, hidden / "part-0.parquet", **_encodings(rows.schema))
+            pq.write_table(rows, hidden / "part-0.parquet", **encodings(rows.schema))
             parts = {"part-0.parquet": [rows.num_rows, files.sync(hidden / "part-0.parquet")]}
         else:
             parts = {part: [n, size] for part, n, size in _written(rows, str(hidden))}
@@ -281,28 +282,13 @@ def _written(rows: DataFrame | RowParts, folder: str) -> list[Part]:
     return [(part, n, size) for part, n, size in rows.mapInArrow(task, PART).collect()]
 
 
-def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """How columns are written: integers as differences, in half the time of a dictionary, and with little memory.
-
-    Where columns are nested, or two have one name, it is left to Arrow: to Parquet a name is not a column then.
-    """
-    if any(pa.types.is_nested(field.type) for field in schema) or len({*schema.names}) < len(schema):
-        return {"compression": "zstd"}
-    whole = [field.name for field in schema if pa.types.is_integer(field.type) or pa.types.is_temporal(field.type)]
-    return {
-        "compression": "zstd",
-        "use_dictionary": [name for name in schema.names if name not in whole],
-        "column_encoding": dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
-    }
-
-
 def _write_part(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
     """Write the rows of a task to one part; none for no rows."""
     name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
     writer = None
     for batch in batches:
         if batch.num_rows:
-            writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, **_encodings(batch.schema))
+            writer = writer or pq.ParquetWriter(f"{folder}/{name}", batch.schema, **encodings(batch.schema))
             writer.write_batch(batch)
             rows += batch.num_rows
     if writer is not None:
