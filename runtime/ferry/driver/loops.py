@@ -39,9 +39,9 @@ LOOK_SECONDS = 0.5
 FAILURES_MAX = 8
 """A share that fails so often with what it holds fails the epoch's driver, as a task of Spark does."""
 
-ATTACH_SECONDS, ATTACH_SECONDS_MAX = 10.0, 120.0
+ATTACH_SECONDS, ATTACH_ALL_SECONDS = 10.0, 2.0
 """An ingest run waits so long for the first loop to come, once there is an executor; a driver that is not needed yet for
-all of them."""
+all of them, each time that it looks."""
 
 
 @dataclass(eq=False, slots=True)
@@ -125,9 +125,9 @@ class Loops:
                 self._leave_run()
 
     def await_all(self) -> None:
-        """Wait until as many as are wanted hold their place. Raises Exhausted when that takes very long."""
+        """Wait until as many as are wanted hold their place. Raises Exhausted when that takes longer than a look."""
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._loops) >= self._wanted(), ATTACH_SECONDS_MAX):
+            if not self._changed.wait_for(lambda: len(self._loops) >= self._wanted(), ATTACH_ALL_SECONDS):
                 raise Exhausted(f"{len(self._loops)} tasks of Spark hold their place, {self._wanted()} are wanted")
 
     def give_up(self) -> None:

@@ -18,21 +18,25 @@ from ferry.contract import variables
 
 log = logging.getLogger("ferry.driver")
 
-WARM_SECONDS = 30.0
-"""Spark ends Python workers that had nothing to do for a minute."""
+WARM_SECONDS, AGAIN_SECONDS = 30.0, 1.0
+"""Spark ends Python workers that had nothing to do for a minute; one that is not ready looks again soon."""
 
 
 def await_turn(warm: Callable[[], None], line: TextIO = sys.stdin) -> bool:
-    """Wait for the line. False: whoever would write it is gone. `warm` is called now and again, and may fail."""
+    """Wait for the line. False: whoever would write it is gone. `warm` is called now and again, and may fail.
+
+    It must not take long, for nobody hears the line meanwhile: where Spark is gone, another driver has to be started.
+    """
     ready = False
     while True:
         try:
             warm()
             if not ready:
                 log.info("standby: ready to take over")
-            ready = True
+            ready, pause = True, WARM_SECONDS
         except Exception as error:
-            log.warning("Spark's workers could not be warmed up: %s", str(error)[:300])
-        if select.select([line], [], [], WARM_SECONDS)[0]:
+            log.warning("standby: not ready: %s", str(error)[:300])
+            pause = AGAIN_SECONDS
+        if select.select([line], [], [], pause)[0]:
             environment.forget(variables.STANDBY)
             return bool(line.readline())

@@ -138,7 +138,7 @@ def test_a_loop_loads_its_kernels_before_it_is_dealt_anything(rig: Rig, monkeypa
         loaded.wait(20)
 
     monkeypatch.setattr(tasks, "load", load)
-    monkeypatch.setattr(driver_loops, "ATTACH_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(driver_loops, "ATTACH_ALL_SECONDS", 0.1)
     rig.wanted = 3
     assert loading.wait(20)
     with pytest.raises(Exhausted, match="2 tasks of Spark hold their place, 3 are wanted"):

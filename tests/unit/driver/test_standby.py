@@ -42,3 +42,17 @@ def test_it_stays_warm_until_it_is_its_turn(line: tuple[TextIO, int], monkeypatc
 def test_one_that_nobody_can_tell_any_more_ends(line: tuple[TextIO, int]) -> None:
     os.close(line[1])
     assert not standby.await_turn(lambda: None, line[0])
+
+
+def test_one_that_is_not_ready_looks_again_soon(line: tuple[TextIO, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "WARM_SECONDS", 1000.0)
+    monkeypatch.setattr(standby, "AGAIN_SECONDS", 0.01)
+    looks = []
+
+    def warm() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            os.write(line[1], b"go\n")
+        raise RuntimeError("no task of Spark holds its place")
+
+    assert standby.await_turn(warm, line[0])
