@@ -6,6 +6,7 @@ import contextlib
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,28 @@ KINDS: list[pa.DataType] = [
 ]
 
 
+def example(kind: pa.DataType) -> pa.Array:
+    """Values that fit, and null."""
+    if pa.types.is_map(kind):
+        return pa.array([[("a", 1)], [], None], kind)
+    if pa.types.is_nested(kind):
+        return pa.array([[1, 2], [], None] if pa.types.is_list(kind) else [{"k": 1}, {"k": None}, None], kind)
+    if pa.types.is_null(kind):
+        return pa.nulls(3)
+    if pa.types.is_temporal(kind):
+        return pa.array([0, 86_399, None], pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
+    if pa.types.is_large_binary(kind):
+        return pa.array([b"\0", b"", None], kind)
+    if pa.types.is_decimal(kind):
+        return pa.array([Decimal("1.25"), Decimal("-9999999.99"), None], kind)
+    return pa.array([1, 0, None], pa.int64()).cast(kind)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_columns_of_every_type_come_back(tmp_path: Path, kind: pa.DataType) -> None:
     sink, extremes = placed(tmp_path), [-(1 << 63), (1 << 63) - 1, None]
     sink.open(-1)
-    rows = pa.table({"a.b": extremes, "t": pa.nulls(3, kind), "text": ["é", None, ""]})
+    rows = pa.table({"a.b": extremes, "t": example(kind), "text": ["é", None, ""]})
     sink.write(3, 1, rows)
     assert pq.read_table(tmp_path / "q" / "epoch=3" / "part-0.parquet") == rows
 
