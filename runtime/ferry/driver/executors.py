@@ -44,7 +44,6 @@ class Executors:
 
     def start(self) -> None:
         """Begin to follow."""
-        self._slots_file.unlink(missing_ok=True)
         threading.Thread(target=self._run, name="executors", daemon=True).start()
 
     def silent(self, worker: int) -> None:

@@ -15,7 +15,7 @@ from ferry.environment import Environment
 from ferry.spark.compile import Plan
 from ferry.spark.feeds import why_planned, works_of
 from ferry.spark.ingest import IngestWork
-from ferry.spark.source import slots
+from ferry.spark.source import SLOTS, slots
 from ferry.system import flight_places
 
 
@@ -35,6 +35,8 @@ class Program:
 
 def prepared(settings: RunSettings, around: Environment, spark: SparkSession, plan: Plan) -> Program:
     """Its tasks take their places already. Raises SpecRefused for a mode of epochs that cannot be."""
+    if around.standalone:
+        (settings.path / SLOTS).unlink(missing_ok=True)  # as the life before has counted them
     trusted = authority(settings.secret).decode() if settings.encrypted else None
     # On other hosts they share with the driver only what is mounted on both.
     shared = settings.dead_letter or (None if around.standalone else str(settings.path / "dead-letter"))
