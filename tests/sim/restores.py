@@ -45,6 +45,8 @@ class Restores(Links):
     suspends = False
     """The job is to be suspended."""
     loses_while_collecting = False
+    lost_while_collecting = False
+    """The next one who chooses a checkpoint takes the oldest, slowly: somebody may be removing it."""
     unbegun = 0
     """Disasters that have not happened yet."""
     run_number = 0
@@ -102,7 +104,7 @@ class Restores(Links):
     def collecting(self) -> None:
         """Everything is lost while somebody removes what nobody needs."""
         if self.loses_while_collecting:
-            self.loses_while_collecting = False
+            self.loses_while_collecting, self.lost_while_collecting = False, True
             self.after(self.rnd.randint(0, 6), self.lose_everything)
 
     def lose_everything(self) -> None:
@@ -132,7 +134,10 @@ class Restores(Links):
         if not listed:
             self.done = "nothing to restore"
             return
-        manifest = listed[self.rnd.choice((0, 0, 0, -1, -1))]
+        which, slow = self.rnd.choice((0, 0, 0, -1, -1)), 1
+        if self.lost_while_collecting:
+            self.lost_while_collecting, which, slow = False, -1, 8
+        manifest = listed[which]
         origin = f"{manifest.name}#{manifest.generation if generation is None else generation}"
 
         def pinned() -> None:
@@ -149,7 +154,7 @@ class Restores(Links):
 
         if self.looks_after_pinning:
             self.store.pins[origin] = manifest
-        self.after(self.store.delay(), pinned)
+        self.after(slow * self.store.delay(), pinned)
 
     looks_after_pinning = True
 
