@@ -21,6 +21,8 @@ USED, HASH, KEY, COUNT, CELLS = 0, 1, 2, 3, 4
 FREE, HELD, REMOVED = 0, 1, 2
 """What the used word says."""
 DONE, HEAP_FULL = 0, -1
+BITS_MIN = 3
+"""Logarithm of the rows of a region, at least."""
 PLACE_BITS = 6
 
 
@@ -106,6 +108,15 @@ def _move(slots, places, end, v, bits):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def rows_of_parts(order, hashes, parts, part_bits):  # type: ignore[no-untyped-def]
+    """How many of rows `order` are of each part."""
+    expected = np.zeros(parts, np.int64)
+    for o in range(order.size):
+        expected[_part(np.int64(hashes[order[o]]), part_bits)] += 1
+    return expected
+
+
+@njit(cache=True, nogil=True)
 def put(  # type: ignore[no-untyped-def]
     slots,
     heap,
@@ -115,7 +126,7 @@ def put(  # type: ignore[no-untyped-def]
     end,
     heap_end,
     granted,
-    first_bits,
+    expected,
     part_bits,
     by_bytes,
     order,
@@ -131,7 +142,8 @@ def put(  # type: ignore[no-untyped-def]
     """Upsert rows order[start:]: (next position, DONE | HEAP_FULL | how many rows more a region needs than are granted).
 
     `places`, `counts`, `key_bytes` int64[parts], `end`, `heap_end` int64[1] lie in the file's header. Regions may be made up
-    to row `granted`, new ones of 2**first_bits rows. With `absent`, a row that is there already is kept.
+    to row `granted`, the first one of a part with room for as many rows as `expected` int64[parts] says: a chunk of a
+    snapshot has all rows of a few parts. With `absent`, a row that is there already is kept.
     """
     for o in range(start, order.size):
         r = order[o]
@@ -139,10 +151,13 @@ def put(  # type: ignore[no-untyped-def]
         key = np.int64(0) if by_bytes else keys[r]
         v = _part(h, part_bits)
         if places[v] == 0:
-            need = np.int64(1) << first_bits
+            bits = np.int64(BITS_MIN)
+            while _limit(v, bits) < expected[v]:
+                bits += 1
+            need = np.int64(1) << bits
             if end[0] + need > granted:
                 return o, need
-            _move(slots, places, end, v, np.int64(first_bits))
+            _move(slots, places, end, v, bits)
         base, bits = places[v] >> PLACE_BITS, places[v] & 63
         found = _find(slots, heap, base, bits, _home(h, bits), h, key, by_bytes, offsets, data, r)
         if found >= 0:

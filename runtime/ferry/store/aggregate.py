@@ -260,15 +260,26 @@ class AggregateState:
         self._untidy.update(dict.fromkeys(self._slices))
 
     def work(self) -> bool:
-        """Give a little back of what is not needed any more; False when there was nothing to do."""
+        """Give a little back of what is not needed any more; False when there was nothing to do, or not yet (`is_tidy`)."""
         if self._over:
             self._sweep()
             return True
         for slice_start in list(islice(self._untidy, TIDY_AT_ONCE)):
-            if self._has(slice_start) and self._table(slice_start).tidy():
+            if not self._has(slice_start):
+                del self._untidy[slice_start]
+                continue
+            table = self._table(slice_start)
+            if table.tidy():
                 return True
             del self._untidy[slice_start]
-        return bool(self._untidy)
+            if table.is_littered:
+                self._untidy[slice_start] = None  # Another one's turn: this one rests.
+        return len(self._untidy) > TIDY_AT_ONCE
+
+    @property
+    def is_tidy(self) -> bool:
+        """Whether nothing is left to give back, also not later."""
+        return not self._over and not self._untidy
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

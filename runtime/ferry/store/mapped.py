@@ -6,11 +6,11 @@ A write to a mapped sparse file on a full disk kills the process with SIGBUS, so
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ferry.contract.errors import Exhausted
@@ -25,7 +25,8 @@ ROOM_BYTES = 64 * 1024 * 1024 * 1024
 
 PAGE_BYTES = mmap.PAGESIZE
 _MADV_PAGEOUT = 21  # Linux 5.4; Python 3.11 does not name it.
-_PUNCH_HOLE_KEEP_SIZE = 0x3
+DISK = ThreadPoolExecutor(1, "disk")
+"""For what waits for a disk, a tenth of a second to unlink a file or to say what it may forget, for which nobody waits."""
 
 
 class TooManyFiles(Exhausted):
@@ -120,17 +121,6 @@ def reserved(path: Path, size: int) -> mmap.mmap:
     finally:
         os.close(descriptor)
     return mapping
-
-
-def punch(path: Path, begin: int, end: int) -> bool:
-    """Give the bytes [begin, end) back to the file system; they read as zeros. False if it cannot do that."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        offset, length = ctypes.c_int64(begin), ctypes.c_int64(end - begin)
-        return bool(libc.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length) == 0)
-    finally:
-        os.close(descriptor)
 
 
 def page_out(mapping: mmap.mmap) -> None:

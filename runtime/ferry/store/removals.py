@@ -10,19 +10,18 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pyarrow as pa
 
+from ferry.store import mapped
 from ferry.store.segments import Segment
 
 LOOK_AT_ONCE = 256
 
 WAIT_SECONDS = 0.001
 """For a file to go when there is nothing else to do."""
-
-_thread = ThreadPoolExecutor(1, "removal")
 
 
 def unlink(path: Path) -> None:
@@ -32,7 +31,7 @@ def unlink(path: Path) -> None:
 
 def finish() -> None:
     """Wait for what other states of this process have begun to remove: whoever opens their files looks at all of them."""
-    _thread.submit(lambda: None).result()
+    mapped.DISK.submit(lambda: None).result()
 
 
 class Removals:
@@ -60,7 +59,7 @@ class Removals:
         if not self._given_up or (self._under_way is not None and not self._under_way.done()):
             return bool(self._read)
         self._end()
-        self._under_way = _thread.submit(unlink, self._given_up.popleft().path)
+        self._under_way = mapped.DISK.submit(unlink, self._given_up.popleft().path)
         return True
 
     def _end(self) -> None:

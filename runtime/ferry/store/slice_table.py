@@ -9,7 +9,6 @@ were left, keys of virtual nodes that were dropped) goes back to the file system
 from __future__ import annotations
 
 import os
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,20 +19,17 @@ from ferry.kernels import grouping, table
 from ferry.kernels.grouping import NO_BYTES, Bytes, Floats, Hashes, Ints
 from ferry.store import mapped
 from ferry.store.drops import Drops
+from ferry.store.garbage import Garbage, Range
 
 MAGIC = 0x32454C4241545246
 _MAGIC, _PARTS, _WIDTH, _DIRTY, _END, _HEAP_BEGIN, _HEAP_END, _DROPS = range(8)
 _HEADER_WORDS = 16
-_BITS_MIN = 3
 _ROWS_MIN = 256
 _HEAP_BYTES_MIN = 4096
 PARTS_MIN = 1024
 """Of all virtual nodes together. The region of one grows in one step: with 50 M rows here, by 50,000 of them."""
 GRANT_BYTES = 1024 * 1024
 """Room for new regions is asked for so much at a time."""
-PUNCH_BYTES = 1024 * 1024
-"""Are given back out of the middle of a file at a time: file systems write first what they then forget."""
-PUNCHES = 16
 CUT_BYTES = 8 * 1024 * 1024
 """Are given back from the end of a file at a time: those that are being written are waited for."""
 HEAP_GRANT_BYTES = 32 * 1024 * 1024
@@ -84,8 +80,7 @@ class SliceTable:
         self.heap: Bytes = NO_BYTES
         """up to where there is room on the disk"""
         self._heap_mapped: Bytes = NO_BYTES
-        self._garbage: deque[tuple[Path, int, int]] = deque()
-        """(file, begin, end): bytes that are never looked at again"""
+        self._garbage = Garbage()
         self._moving: tuple[int, int] | None = None
         """(part, mark): keys before the mark are being moved, up to this part they were"""
         self._map(_ROWS_MIN)
@@ -94,8 +89,6 @@ class SliceTable:
         if self._header[_DIRTY]:
             table.recount(self.slots, self.heap, self.places, self._counts, self._key_bytes, by_bytes)
             self._header[_DIRTY] = 0
-        self.mapped_bytes = 0
-        """of the regions in use and of the heap: what may take memory"""
         self._measure()
 
     @staticmethod
@@ -166,10 +159,14 @@ class SliceTable:
         counts: Ints = self._counts.reshape(-1, self._each).sum(1)
         return counts
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Of the regions in use and of the heap: what may take memory."""
+        return self._region_bytes + int(self._heap_end[0] - self._header[_HEAP_BEGIN])
+
     def _measure(self) -> None:
         used = self.places[self.places != 0] & 63
-        heap = int(self._heap_end[0] - self._header[_HEAP_BEGIN])
-        self.mapped_bytes = self._header_bytes + int((1 << used).sum()) * self.row_bytes + heap
+        self._region_bytes = self._header_bytes + int((1 << used).sum()) * self.row_bytes
 
     def room_for(self, rows: int) -> int:
         """Upper bound of the disk that this many new rows take in the regions there are: each on pages of its own."""
@@ -180,11 +177,9 @@ class SliceTable:
     def put(self, rows: RowArrays, order: Ints, absent: bool) -> None:
         """Upsert rows[order]; regions grow as needed. Raises Exhausted before anything is written that has no room."""
         self.cold = False
-        before = self.places.copy()
-        # Room for the fullest of the regions (mean and four deviations), so that no bulk load makes them grow at once.
-        mean = order.size / self._parts
-        first_bits = max(_BITS_MIN, (int((mean + 4 * mean**0.5) / 0.5)).bit_length())
-        step = min(GRANT_BYTES // self.row_bytes, order.size << _BITS_MIN)
+        before, end = self.places.copy(), int(self._end[0])
+        expected = table.rows_of_parts(order, rows.hashes, self._parts, self._part_bits)
+        step = min(GRANT_BYTES // self.row_bytes, order.size << table.BITS_MIN)
         granted = start = 0
         while True:
             self._header[_DIRTY] = 1
@@ -197,7 +192,7 @@ class SliceTable:
                 self._end,
                 self._heap_end,
                 granted,
-                first_bits,
+                expected,
                 self._part_bits,
                 self.by_bytes,
                 order,
@@ -218,8 +213,8 @@ class SliceTable:
                 self._extend_heap(4 + int(rows.offsets[row + 1] - rows.offsets[row]))
             else:
                 granted = self._grant(max(step, need))
-        self._left(before)
-        self._measure()
+        if self._end[0] > end:  # else no region is another one
+            self._left(before)
 
     def _grant(self, rows: int) -> int:
         mapped.require_room(self.directory, rows * self.row_bytes)
@@ -236,9 +231,10 @@ class SliceTable:
     def _left(self, before: Ints) -> None:
         """Regions that were left since then are garbage."""
         left = before[(before != self.places) & (before != 0)]
-        self._garbage.extend(self._bytes_of_rows(int(p >> table.PLACE_BITS), 1 << int(p & 63)) for p in np.sort(left))
+        self._garbage.add(self._bytes_of_rows(int(p >> table.PLACE_BITS), 1 << int(p & 63)) for p in np.sort(left))
+        self._measure()
 
-    def _bytes_of_rows(self, first: int, rows: int) -> tuple[Path, int, int]:
+    def _bytes_of_rows(self, first: int, rows: int) -> Range:
         begin = self._header_bytes + first * self.row_bytes
         return self.path, begin, begin + rows * self.row_bytes
 
@@ -260,7 +256,7 @@ class SliceTable:
             changed,
             epoch,
         )
-        bits = np.maximum(np.frexp(SPARE_TIMES * self._counts[parts])[1], _BITS_MIN)
+        bits = np.maximum(np.frexp(SPARE_TIMES * self._counts[parts])[1], table.BITS_MIN)
         now = self.places[parts] & 63
         few = (bits + SHRINK_BITS <= now) & (self.row_bytes << now >= SHRINK_BYTES)
         rows = int((np.int64(1) << bits[few]).sum())
@@ -269,7 +265,6 @@ class SliceTable:
             before = self.places.copy()
             table.shrink(self.slots, self.places, self._end, parts[few], bits[few])
             self._left(before)
-            self._measure()
         self._header[_DIRTY] = 0
 
     def settle(self) -> None:
@@ -286,7 +281,6 @@ class SliceTable:
         self._header[_DROPS] = self._drops.last
         self._header[_DIRTY] = 0
         self._left(before)
-        self._measure()
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -297,31 +291,23 @@ class SliceTable:
         for place in used.tolist():
             first = place >> table.PLACE_BITS
             if first > at:
-                self._garbage.append(self._bytes_of_rows(at, first - at))
+                self._garbage.add([self._bytes_of_rows(at, first - at)])
             at = first + (1 << (place & 63))
         if self._end[0] > at:
-            self._garbage.append(self._bytes_of_rows(at, int(self._end[0]) - at))
+            self._garbage.add([self._bytes_of_rows(at, int(self._end[0]) - at)])
         if self._header[_HEAP_BEGIN]:
-            self._garbage.append((self.heap_path, 0, int(self._header[_HEAP_BEGIN])))
+            self._garbage.add([(self.heap_path, 0, int(self._header[_HEAP_BEGIN]))])
 
     def tidy(self) -> bool:
-        """Give back a little of what is not needed; False when there is nothing of that kind."""
-        if self._garbage:
-            left = PUNCH_BYTES
-            while self._garbage and left > 0:
-                path, begin, end = self._garbage.popleft()
-                if end - begin > left:
-                    self._garbage.appendleft((path, begin + left, end))
-                    end = begin + left
-                mapped.punch(path, begin, end)
-                left -= max(end - begin, PUNCH_BYTES // PUNCHES)
+        """Give back a little of what is not needed; False when there is nothing of that kind, or it is too soon."""
+        if self._garbage.give_back():
             return True
-        return self.by_bytes and self._move_keys()
+        return self.by_bytes and not self._garbage.is_left and self._move_keys()
 
     @property
     def is_littered(self) -> bool:
-        """Whether there is garbage that `find_garbage` has to find again when this object is forgotten."""
-        return bool(self._garbage)
+        """Whether something will be given back: when this object is forgotten, `find_garbage` has to find it again."""
+        return self._garbage.is_left
 
     def _move_keys(self) -> bool:
         """Once most of the heap is dead, what is alive is copied behind it, some regions at a time."""
@@ -348,8 +334,7 @@ class SliceTable:
             self._moving = None
             self._header[_HEAP_BEGIN] = mark
             # With the page that it begins in, whose former half is dead, too: of a part of a page nothing is given back.
-            self._garbage.append((self.heap_path, begin - begin % mapped.PAGE_BYTES, mark))
-            self._measure()
+            self._garbage.add([(self.heap_path, begin - begin % mapped.PAGE_BYTES, mark)])
         return True
 
     def page_out(self) -> None:
