@@ -18,9 +18,10 @@ from ferry.store import mapped
 
 PUNCH_BYTES = 1024 * 1024
 """Are given back at a time: file systems write first what they then forget."""
-PUNCHES = 16
+PUNCHES = 4
+"""At a time, at most."""
 REST_TIMES = 9
-"""So many times as long as that took, nothing is given back."""
+"""So many times as long as one took, nothing is given back."""
 
 Range = tuple[Path, int, int]
 """File, begin, end."""
@@ -34,8 +35,7 @@ class Garbage:
 
     def __init__(self) -> None:
         self._ranges: deque[Range] = deque()
-        self._giving: Future[float] | None = None
-        self._rests_until = 0.0
+        self._giving: Future[None] | None = None
 
     def add(self, ranges: Iterable[Range]) -> None:
         """They read as zeros from some time on, or as before where the file system cannot do that."""
@@ -51,9 +51,9 @@ class Garbage:
         if self._giving is not None:
             if not self._giving.done():
                 return False
-            self._rests_until = time.monotonic() + REST_TIMES * self._giving.result()
+            self._giving.result()
             self._giving = None
-        if not self._ranges or time.monotonic() < self._rests_until:
+        if not self._ranges:
             return False
         path, some = self._next()
         # Open from now on: another file may get its name.
@@ -73,13 +73,12 @@ class Garbage:
         return path, some
 
 
-def punch(descriptor: int, ranges: list[tuple[int, int]]) -> float:
-    """Give them back, and close the file: how many seconds that took."""
-    begun = time.monotonic()
+def punch(descriptor: int, ranges: list[tuple[int, int]]) -> None:
+    """Give them back, with a rest after each, and close the file."""
     try:
         for begin, end in ranges:
-            offset, length = ctypes.c_int64(begin), ctypes.c_int64(end - begin)
-            _LIBC.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length)
+            begun = time.monotonic()
+            _LIBC.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(begin), ctypes.c_int64(end - begin))
+            time.sleep(REST_TIMES * (time.monotonic() - begun))
     finally:
         os.close(descriptor)
-    return time.monotonic() - begun

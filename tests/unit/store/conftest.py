@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ferry.store import slice_table
+from ferry.store import garbage, slice_table
 
 
 @pytest.fixture
 def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual nodes have one region each in tables that are made now: few rows make it large."""
     monkeypatch.setattr(slice_table, "PARTS_MIN", 1)
+
+
+@pytest.fixture(autouse=True)
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests wait until everything is given back."""
+    monkeypatch.setattr(garbage, "REST_TIMES", 0)

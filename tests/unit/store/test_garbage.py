@@ -18,9 +18,9 @@ def test_who_asks_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest
     file.write_bytes(b"x" * 4 * PIECE)
     goes, punch = threading.Event(), garbage.punch
 
-    def slowly(descriptor: int, ranges: list[tuple[int, int]]) -> float:
+    def slowly(descriptor: int, ranges: list[tuple[int, int]]) -> None:
         goes.wait(20)
-        return punch(descriptor, ranges)
+        punch(descriptor, ranges)
 
     monkeypatch.setattr(garbage, "punch", slowly)
     some = Garbage()
@@ -35,17 +35,27 @@ def test_who_asks_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest
 
 
 def test_most_of_the_time_nothing_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "PUNCH_BYTES", PIECE)
-    now, took = [100.0], [0.5]
-    monkeypatch.setattr(garbage.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(garbage, "punch", lambda descriptor, ranges: took[0])
-    (tmp_path / "file").touch()
+    """Who looks at the file waits as long as the disk takes for one piece, and not for all of them."""
+    now, rested = [100.0], []
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            now[0] += 0.5
+            return now[0]
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            rested.append(seconds)
+
+    monkeypatch.setattr(garbage, "time", Clock)
+    monkeypatch.setattr(garbage, "REST_TIMES", 9)
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 4 * PIECE)
     some = Garbage()
-    some.add([(tmp_path / "file", 0, 2 * PIECE)])
+    some.add([(file, 0, PIECE), (file, 2 * PIECE, 3 * PIECE)])
     assert some.give_back()
     mapped.DISK.submit(lambda: None).result()
-    assert not some.give_back(), "it has ended, and now rests"
-    now[0] += 0.5 * garbage.REST_TIMES - 0.01
-    assert not some.give_back() and some.is_left
-    now[0] += 0.02
-    assert some.give_back()
+    assert not some.give_back() and not some.is_left
+    assert rested == [4.5, 4.5]
+    assert file.stat().st_blocks * 512 == 2 * PIECE
