@@ -19,9 +19,7 @@ from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable
 from ferry.contract.exit_codes import ExitCode
 from ferry.driver import session
-from ferry.driver.job import Job
-from ferry.driver.orders import Halted
-from ferry.driver.restoring import BeginsAgain
+from ferry.driver.ends import BeginsAgain, Halted
 from ferry.system import api_server
 
 OURS = ("coordinator", "members", "journal", "journal-watch", "tick", "control", api_server.THREAD)
@@ -37,8 +35,9 @@ STEADY_SECONDS = 10.0
 
 def main() -> int:
     """Read the settings and run."""
-    settings = RunSettings.read(sys.argv[1])
-    steady_at = time.monotonic() + (STEADY_SECONDS if environment.read().spark_kept else 0)
+    settings, surroundings = RunSettings.read(sys.argv[1]), environment.read()
+    steady_at = time.monotonic() + (STEADY_SECONDS if surroundings.spark_kept else 0)
+    session.begin(settings, surroundings)
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {settings.run} driver %(levelname)s %(message)s"
     )
@@ -47,6 +46,8 @@ def main() -> int:
     sys.setswitchinterval(0.0005)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
     threading.excepthook = end_with_thread
+    from ferry.driver.job import Job  # Takes a second, in which Spark starts.
+
     try:
         return Job(settings).run()
     except FerryError as error:

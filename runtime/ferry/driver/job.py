@@ -26,10 +26,11 @@ from ferry.coordinator.loop import Loop
 from ferry.driver import session, standby
 from ferry.driver.announcer import Announcer
 from ferry.driver.checkpoint import Checkpoint
+from ferry.driver.ends import Halted, Stopped
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
-from ferry.driver.orders import Halted, Stopped, next_order
+from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.program import Program, prepared
 from ferry.driver.query import OwnQuery

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from ferry.contract.errors import FerryError
 from ferry.coordinator.loop import Loop, Order
+from ferry.driver.ends import Halted, Stopped
 from ferry.protocol import coordinator as core
-
-
-class Halted(FerryError):
-    """The coordinator stopped the job; `kind` and reason say why."""
-
-    def __init__(self, halt: core.Halt) -> None:
-        super().__init__(f"{halt.kind}: {halt.reason}")
-        self.kind = halt.kind
-
-
-class Stopped(FerryError):
-    """Somebody stopped the job while an epoch could not come to its end."""
 
 
 def next_order(loop: Loop) -> Order:

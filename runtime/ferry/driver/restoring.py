@@ -19,12 +19,12 @@ from dataclasses import replace
 from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError, SpecRefused, Unreachable
+from ferry.contract.errors import FerryError, SpecRefused
 from ferry.contract.manifest import Manifest
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.loop import Loop
+from ferry.driver.ends import BeginsAgain, Halted
 from ferry.driver.keeper import Keeper
-from ferry.driver.orders import Halted
 from ferry.durable.shelf import Shelf
 from ferry.protocol.coordinator import groups as g
 
@@ -32,10 +32,6 @@ log = logging.getLogger("ferry.driver")
 
 RENEW_SECONDS = 60.0
 """Between two signs that the checkpoint is still read."""
-
-
-class BeginsAgain(Unreachable):
-    """The journal says which checkpoint the next driver begins with; this one ends."""
 
 
 class Restoring:

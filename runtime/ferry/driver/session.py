@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,16 @@ def shared_classes(archive: Path) -> str:
     return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
+_begun: list[Future[None]] = []
+"""The start of Spark, if it goes on beside what this process does."""
+
+
+def begin(settings: RunSettings, surroundings: Environment) -> None:
+    """Have Spark's JVM start beside what this process imports before it calls `start`: each takes a second."""
+    if not surroundings.spark_kept:
+        _begun.append(ThreadPoolExecutor(1, "spark").submit(_launch, settings, surroundings))
+
+
 def start(settings: RunSettings, surroundings: Environment, announce: Callable[[str], None]) -> SparkSession:
     """A session with `slots` task slots in this process, or one with as many in every executor that comes.
 
@@ -87,9 +98,23 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         if surroundings.standalone:
             announce(kept.sparkContext.master)
         return kept
-    environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
+    if _begun:
+        _begun.pop().result()
+    conf = _conf(settings, surroundings)
+    if surroundings.standalone:
+        conf["spark.master"] = standalone.start_master(settings, surroundings, conf)
+        announce(conf["spark.master"])
+    builder = SparkSession.builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _conf(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
     conf = {
         **OURS,
+        "spark.app.name": f"ferry-{settings.job}",
         "spark.driver.defaultJavaOptions": f"{EXITS} {shared_classes(CLASSES)}",
         "spark.executor.defaultJavaOptions": EXITS,
         "spark.sql.shuffle.partitions": str(settings.cores),
@@ -98,20 +123,19 @@ def start(settings: RunSettings, surroundings: Environment, announce: Callable[[
         "spark.sql.warehouse.dir": str(settings.path / "warehouse"),
     }
     if surroundings.standalone:
-        conf |= {**standalone.tuned(settings), **settings.spark, **standalone.fixed(settings, surroundings)}
-        master = standalone.start_master(settings, surroundings, conf)
-        announce(master)
+        return conf | {**standalone.tuned(settings), **settings.spark, **standalone.fixed(settings, surroundings)}
+    sockets = str(flight_places.socket_folder(settings.path / "spark-sockets"))
+    return conf | {SOCKETS: sockets, **settings.spark, "spark.master": f"local[{settings.slots},8]"}
+
+
+def _launch(settings: RunSettings, surroundings: Environment) -> None:
+    """The JVM, and all of Spark that needs no address of a master."""
+    environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
+    conf = _conf(settings, surroundings)
+    if surroundings.standalone:
+        standalone.start_jvm(conf)
     else:
-        conf |= {
-            SOCKETS: str(flight_places.socket_folder(settings.path / "spark-sockets")),
-            **settings.spark,
-        }
-        master = f"local[{settings.slots},8]"
-    builder = SparkSession.builder.master(master).appName(f"ferry-{settings.job}")
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    return session
+        SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
 
 
 STOP_SECONDS = 10

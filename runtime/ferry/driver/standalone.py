@@ -79,14 +79,19 @@ def fixed(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
     return conf
 
 
-def start_master(settings: RunSettings, surroundings: Environment, conf: dict[str, str]) -> str:
-    """Start the JVM with `conf` and in it the master; returns the master's URL."""
+def start_jvm(conf: dict[str, str]) -> None:
+    """Spark's JVM, if there is none yet."""
     environment.give({"SPARK_LOCAL_IP": environment.LOOPBACK})
     launch = SparkConf(loadDefaults=False)
     for key, value in conf.items():
         if not key.startswith("spark.authenticate"):  # everybody on the machine sees the command line
             launch.set(key, value)
     SparkContext._ensure_initialized(conf=launch)
+
+
+def start_master(settings: RunSettings, surroundings: Environment, conf: dict[str, str]) -> str:
+    """Start the JVM with `conf`, if there is none, and in it the master; returns the master's URL."""
+    start_jvm(conf)
     jvm = SparkContext._jvm
     assert jvm is not None
     mine = jvm.org.apache.spark.SparkConf(False)

@@ -14,7 +14,7 @@ from ferry.contract.errors import Bug, Exhausted, FerryError, Final, SpecRefused
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.__main__ import code_of
-from ferry.driver.orders import Halted, Stopped
+from ferry.driver.ends import Halted, Stopped
 from ferry.protocol.coordinator import Halt
 
 

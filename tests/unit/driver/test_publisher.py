@@ -19,8 +19,8 @@ from ferry.contract.notes import EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.dead_letters import DeadLetters
+from ferry.driver.ends import Halted
 from ferry.driver.epochs import Epochs
-from ferry.driver.orders import Halted
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
 from ferry.spark.compile import Plan

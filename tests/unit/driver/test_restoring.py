@@ -16,8 +16,8 @@ from ferry.contract.manifest import Chain, Manifest, file_name
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
 from ferry.contract.results import no_results
 from ferry.contract.routing import Group, Table, Version
+from ferry.driver.ends import Halted
 from ferry.driver.keeper import Keeper
-from ferry.driver.orders import Halted
 from ferry.driver.restoring import Restoring
 from ferry.durable.location import Location
 from ferry.durable.parts import Corrupt, PartWriter
