@@ -1,7 +1,8 @@
 """`make bench-handover`: how long the output stops when state moves, or a worker dies, by size of the state.
 
-Ferry moves half of its virtual nodes to new workers and back, loses a worker (kill -9), and loses its driver. Vanilla
-Spark, in the same call, is stopped, repartitioned offline and started again, and loses its driver.
+Ferry moves half of its virtual nodes to new workers and back, loses a worker (kill -9), and loses its driver. In the same
+call Flink gets another parallelism and back, and loses a task manager; vanilla Spark is stopped, repartitioned offline and
+started again, and loses its driver.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from bench.parts.handover.case import SIZES
 from bench.parts.handover.ferry_case import FerryCase
+from bench.parts.handover.flink_case import FlinkCase
 from bench.parts.handover.spark_case import SparkCase
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.results import Panel, Results, draw, show
@@ -32,7 +34,10 @@ sidecars, its peak during the move above the greater of the medians before and a
 are the kernel's cache and not in it. Spark: no chmod processes, RocksDB state store with changelog checkpointing, \
 update mode, noop sink, local disk; pause = from the last committed batch before to the first one after. \
 repartition: stop, Spark's offline state repartitioning to twice (half) the partitions, start in the same session. \
-kill driver: kill -9 of the driver's process and JVM, and a new one started at once."""
+kill driver: kill -9 of the driver's process and JVM, and a new one started at once. Flink: two task managers of two slots, \
+adaptive scheduler without waiting, heartbeats of 0.5 s (timeout 3 s), RocksDB, incremental checkpoints every 5 s to a \
+folder, local recovery; a row has as many bytes; pause = from the last output before to when all tasks put something out \
+again."""
 
 
 class Handover:
@@ -53,10 +58,12 @@ class Handover:
         self.console.print(f"  {system:6}{size:>6}  {text}")
 
     def run(self) -> None:
-        """Every size, both systems in turns."""
+        """Every size, all systems in turns."""
         for size in self.a.sizes:
             if "ferry" in self.a.systems:
                 FerryCase(self, size).measure()
+            if "flink" in self.a.systems:
+                FlinkCase(self, size).measure()
             if "spark" in self.a.systems:
                 SparkCase(self, size).measure()
 
@@ -106,12 +113,15 @@ PLANNED = {
     "Ferry, 2 to 4 workers": ("Ferry", "move to 4", "pause"),
     "Ferry, 4 to 2 workers": ("Ferry", "move to 2", "pause"),
     "Ferry, usual": ("Ferry", "move to 4", "usual"),
+    "Flink, 2 to 4": ("Flink", "move to 4", "pause"),
+    "Flink, 4 to 2": ("Flink", "move to 2", "pause"),
     "Spark, repartition": ("Spark", "repartition", "pause"),
 }
 KILLED = {
     "Ferry, worker": ("Ferry", "recovery", "to next epoch"),
     "Ferry, driver": ("Ferry", "kill driver", "to next epoch"),
     "Ferry, driver, standby": ("Ferry", "kill driver, standby", "to next epoch"),
+    "Flink, task manager": ("Flink", "recovery", "to next epoch"),
     "Spark, driver": ("Spark", "kill driver", "to next epoch"),
 }
 RATIOS = {"to 4": ("Ferry", "move to 4", "pause / usual"), "to 2": ("Ferry", "move to 2", "pause / usual")}
@@ -122,6 +132,8 @@ WHAT = [
     *(("Ferry", "recovery", metric) for metric in ("to next epoch", "to full strength")),
     ("Ferry", "kill driver", "to next epoch"),
     ("Ferry", "kill driver, standby", "to next epoch"),
+    *(("Flink", f"move to {n}", "pause") for n in (4, 2)),
+    ("Flink", "recovery", "to next epoch"),
     ("Spark", "repartition", "pause"),
     ("Spark", "kill driver", "pause"),
     ("Spark", "kill driver", "to next epoch"),
@@ -133,7 +145,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("--json", type=Path, default=RESULTS / "handover.json", help="records; the picture is put beside it")
     p.add_argument("--sizes", nargs="+", default=["10MB", "100MB", "1GB"], choices=list(SIZES))
-    p.add_argument("--systems", nargs="+", default=["ferry", "spark"], choices=["ferry", "spark"])
+    p.add_argument("--systems", nargs="+", default=["ferry", "flink", "spark"], choices=["ferry", "flink", "spark"])
     p.add_argument("--rows", type=int, default=20_000, help="records per epoch")
     p.add_argument("--interval", default="500ms", help="from one epoch's begin to the next; 0ms: back to back")
     p.add_argument("--cores", type=int, default=2)

@@ -142,8 +142,15 @@ class FlinkCluster:
 
     def post(self, path: str, **arguments: Any) -> dict[str, Any]:
         """Ask its REST interface for something. Raises RunFailed."""
+        return self._ask("POST", path, **arguments)
+
+    def put(self, path: str, **arguments: Any) -> dict[str, Any]:
+        """Tell its REST interface something. Raises RunFailed."""
+        return self._ask("PUT", path, **arguments)
+
+    def _ask(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         try:
-            answer = httpx.post(self.rest + path, timeout=60, trust_env=False, **arguments)
+            answer = httpx.request(method, self.rest + path, timeout=60, trust_env=False, **arguments)
         except httpx.HTTPError as error:
             raise RunFailed(f"Flink: {path}: {type(error).__name__}\n{self._log_end()}") from error
         if answer.status_code != 200:

@@ -1,6 +1,6 @@
 """Flink 2's side of the recovery benchmark: kill -9 of one of its task managers, or of its whole cluster.
 
-The job is `flink/CountJob.java`.
+The job is `bench/shared/CountJob.java`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from bench.parts.recovery.case import ONE, PAYLOAD, STORE, Bench, Recovery
-from bench.shared.flink import FAST, FlinkCluster, compiled, installed
+from bench.shared.flink import FAST, FlinkCluster, installed
+from bench.shared.flink_count import ROCKSDB, FlinkCount
 
 DEFAULTS, TUNED = "flink", "flink-tuned"
-SOURCE = Path(__file__).parent / "flink" / "CountJob.java"
 SETTLE_SECONDS = 2.0
 """After the last sink has put something out: traces come by then."""
 
@@ -33,7 +33,6 @@ class FlinkCase:
         work = bench.work / f"{system}-{gigabytes:g}"
         home = installed(self.a.flink, s3=True)
         self.cluster = FlinkCluster(work, home, self.a.workers, self._settings(), bench.apart())
-        self.job = ""
 
     def measure(self) -> None:
         """Fill, then loss after loss."""
@@ -51,9 +50,7 @@ class FlinkCase:
         place = self.store.location if self.store.endpoint is None else "s3://checkpoints/jobs"
         made = {
             "taskmanager.cpu.cores": str(self.a.cores),
-            "state.backend.type": "rocksdb", "execution.checkpointing.interval": f"{self.a.every}s",
-            "execution.checkpointing.incremental": "true",
-            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+            **ROCKSDB, "execution.checkpointing.interval": f"{self.a.every}s",
             "execution.checkpointing.dir": f"{'' if '://' in place else 'file://'}{place}/flink",
             "traces.reporters": "log", "traces.reporter.log.factory.class": TRACES,
         }  # fmt: skip
@@ -67,34 +64,16 @@ class FlinkCase:
         return made | (FAST if self.system == TUNED else {})
 
     def _fill(self) -> None:
-        self.jar = compiled(self.cluster.home, self.bench.work, SOURCE)
-        with self.bench.console.status(f"{self.system}: filling {self.gigabytes:g} GB ({self.keys:,} keys)"):
-            self._submit()
-            self.cluster.until(lambda: self._rows() >= self.keys, f"{self.keys} keys", 1800)
-            self._checkpoints(2)
-
-    def _submit(self, **more: str) -> None:
         rate = int(self.a.rows * 1000 / float(self.a.interval.removesuffix("ms")))
-        arguments = [str(self.keys), str(PAYLOAD - 20), str(rate), str(self.cluster.work / "out")]
-        self.job = self.cluster.submit(self.jar, "CountJob", self.a.workers, arguments, **more)
-
-    def _rows(self) -> int:
-        vertices = self.cluster.get(f"/jobs/{self.job}")["vertices"]
-        return int(next(v for v in vertices if "count" in v["name"])["metrics"]["read-records"] or 0)
-
-    def _checkpoints(self, more: int) -> None:
-        """The second one is begun after now."""
-
-        def number() -> int:
-            last = self.cluster.get(f"/jobs/{self.job}/checkpoints")["latest"]["completed"]
-            return int(last["id"]) if last else 0
-
-        first = number()
-        self.cluster.until(lambda: number() >= first + more, f"{more} checkpoints")
+        self.count = FlinkCount(self.cluster, self.keys, PAYLOAD, rate, self.a.workers)
+        with self.bench.console.status(f"{self.system}: filling {self.gigabytes:g} GB ({self.keys:,} keys)"):
+            self.count.submit()
+            self.count.until_filled()
+            self.count.until_checkpoints(2)
 
     def _lose(self, repeat: int) -> None:
-        self._checkpoints(2)
-        victim, logs, at = self._busy(), self._logs(), time.time()
+        self.count.until_checkpoints(2)
+        victim, logs, at = self.count.busy(), self._logs(), time.time()
         self.cluster.kill_manager(victim)
         back = self._back(at, "the kill of a task manager")
         self._add(ONE, repeat, back - at, logs)
@@ -103,14 +82,14 @@ class FlinkCase:
 
     def _lose_all(self, repeat: int) -> None:
         """The newest checkpoint is begun with as soon as there are slots."""
-        self._checkpoints(2)
-        newest = self.cluster.get(f"/jobs/{self.job}/checkpoints")["latest"]["completed"]["external_path"]
+        self.count.until_checkpoints(2)
+        newest = self.count.newest_checkpoint()
         logs, at = self._logs(), time.time()
         self.cluster.kill()
         shutil.rmtree(self.cluster.work / "tmp")
         (self.cluster.work / "tmp").mkdir()
         self.cluster.launch()
-        self._submit(savepointPath=newest)
+        self.count.submit(savepointPath=newest)
         back = self._back(at, "the kill of everything")
         self._add(STORE, repeat, back - at, logs)
 
@@ -128,25 +107,7 @@ class FlinkCase:
         rest = None if restore is None else seconds - restore - (download or 0.0)
         self.bench.add(self.system, case, self.gigabytes, repeat, Recovery(seconds, rest, download, restore))
 
-    def _busy(self) -> int:
-        """A task manager that runs tasks of the count, by its process."""
-        vertices = self.cluster.get(f"/jobs/{self.job}")["vertices"]
-        count = next(v for v in vertices if "count" in v["name"])["id"]
-        tasks = self.cluster.get(f"/jobs/{self.job}/vertices/{count}")["subtasks"]
-        return int(str(tasks[0]["taskmanager-id"]).partition("-")[0])
-
     def _back(self, at: float, what: str) -> float:
-        """When the last of all sinks that were opened since has put something out."""
-        self.cluster.until(lambda: len(self._first_rows(at)) == self.a.workers, f"output of all tasks after {what}")
+        back = self.count.back(at, what)
         time.sleep(SETTLE_SECONDS)
-        return max(self._first_rows(at).values())
-
-    def _first_rows(self, at: float) -> dict[str, float]:
-        """By subtask: when its newest sink, if it was opened since, wrote first; in 5 ms."""
-        found = {}
-        for file in sorted((self.cluster.work / "out").glob("*.txt")):
-            opened, subtask, _ = file.stem.split("-")
-            words = file.read_text().split(maxsplit=3)
-            if int(opened) / 1000 >= at and len(words) >= 3:
-                found[subtask] = int(words[0]) / 1000
-        return found
+        return back
