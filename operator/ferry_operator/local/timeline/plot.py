@@ -84,6 +84,8 @@ def _panels(axes: Any, epochs: Sequence[Record], begin: float) -> None:
         axis.stairs(values, [0.0, *times], color=color, linewidth=1.2, baseline=None, zorder=3)
         axis.stairs(values, [0.0, *times], color=color, alpha=0.13, fill=True, zorder=2)
         axis.set_ylabel(label)
+    # Nothing was waited for before the first epoch: its rate says nothing of the others, and would make them flat.
+    axes[2].set_ylim(top=1.08 * max(rates[1:] or rates) or 1.0)
     axes[2].yaxis.set_major_formatter(EngFormatter(sep=" "))
 
 
