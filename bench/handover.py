@@ -106,7 +106,7 @@ class Handover:
         out = {}
         for name, (system, case, metric) in what.items():
             out[name] = [self.results.median(system=system, case=case, metric=metric, size=s) for s in self.a.sizes]
-        return out
+        return {name: values for name, values in out.items() if any(v is not None for v in values)}
 
 
 PLANNED = {

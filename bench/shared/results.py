@@ -134,8 +134,8 @@ def _panel(axis: Any, panel: Panel) -> None:
                 axis.annotate(_short(value), (x, value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     if panel.logarithmic:
         axis.set_yscale("log")
-        least = min((v for values in panel.series.values() for v in values if v), default=1.0)
-        axis.set_ylim(bottom=least / 2)
+        there = [v for values in panel.series.values() for v in values if v] or [1.0]
+        axis.set_ylim(min(there) / 2, max(there) * 8)  # with room for the legend
     else:
         axis.set_ylim(bottom=0)
     for begin, end in panel.spans:
