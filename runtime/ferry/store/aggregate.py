@@ -265,14 +265,11 @@ class AggregateState:
             self._sweep()
             return True
         for slice_start in list(islice(self._untidy, TIDY_AT_ONCE)):
-            if not self._has(slice_start):
-                del self._untidy[slice_start]
-                continue
-            table = self._table(slice_start)
-            if table.tidy():
+            table = self._table(slice_start) if self._has(slice_start) else None
+            if table is not None and table.tidy():
                 return True
             del self._untidy[slice_start]
-            if table.is_littered:
+            if table is not None and table.is_littered:
                 self._untidy[slice_start] = None  # Another one's turn: this one rests.
         return len(self._untidy) > TIDY_AT_ONCE
 
