@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,6 +220,7 @@ def await_silence(ask: Callable[[], object], end: Callable[[], None], second: fl
 def kill() -> None:
     """End Spark's JVM at once, if there is one. It would complain of a driver that is gone, after its last words."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    wait(_begun, ANSWER_SECONDS)  # What it says while it starts would be the last word, too.
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.proc.kill()

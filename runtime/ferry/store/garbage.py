@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -23,11 +24,15 @@ PUNCHES = 4
 REST_TIMES = 9
 """So many times as long as one took, nothing is given back."""
 
+FILES = 4
+"""Of all tables of a process are open for that at a time."""
+
 Range = tuple[Path, int, int]
 """File, begin, end."""
 
 _PUNCH_HOLE_KEEP_SIZE = 0x3
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_free = threading.Semaphore(FILES)
 
 
 class Garbage:
@@ -53,16 +58,21 @@ class Garbage:
                 return False
             self._giving.result()
             self._giving = None
-        if not self._ranges:
+        if not self._ranges or not _free.acquire(blocking=False):
             return False
-        path, some = self._next()
-        # Open from now on: another file may get its name.
-        self._giving = mapped.DISK.submit(punch, os.open(path, os.O_RDWR | os.O_CLOEXEC), some)
+        path = self._ranges[0][0]
+        try:
+            # Open from now on: another file may get its name.
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # Too many files are open: it can wait.
+            _free.release()
+            return False
+        self._giving = mapped.DISK.submit(_give_back, descriptor, self._next(path))
         return True
 
-    def _next(self) -> tuple[Path, list[tuple[int, int]]]:
-        """Some ranges of one file."""
-        path, left, some = self._ranges[0][0], PUNCH_BYTES, []
+    def _next(self, path: Path) -> list[tuple[int, int]]:
+        """Some ranges of this file."""
+        left, some = PUNCH_BYTES, []
         while self._ranges and self._ranges[0][0] == path and left > 0:
             _, begin, end = self._ranges.popleft()
             if end - begin > left:
@@ -70,15 +80,20 @@ class Garbage:
                 end = begin + left
             some.append((begin, end))
             left -= max(end - begin, PUNCH_BYTES // PUNCHES)
-        return path, some
+        return some
 
 
-def punch(descriptor: int, ranges: list[tuple[int, int]]) -> None:
-    """Give them back, with a rest after each, and close the file."""
+def _give_back(descriptor: int, ranges: list[tuple[int, int]]) -> None:
     try:
         for begin, end in ranges:
             begun = time.monotonic()
-            _LIBC.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(begin), ctypes.c_int64(end - begin))
+            punch(descriptor, begin, end)
             time.sleep(REST_TIMES * (time.monotonic() - begun))
     finally:
         os.close(descriptor)
+        _free.release()
+
+
+def punch(descriptor: int, begin: int, end: int) -> None:
+    """Give these bytes back, where the file system can."""
+    _LIBC.fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(begin), ctypes.c_int64(end - begin))

@@ -35,6 +35,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(RunSettings, "read", lambda file: settings())
     monkeypatch.setattr(Job, "__init__", lambda self, settings: None)
     monkeypatch.setattr(Job, "run", run)
+    monkeypatch.setattr(program.session, "begin", lambda *_: None)
     monkeypatch.setattr(program.session, "keep", lambda: done.append("kept"))
     monkeypatch.setattr(program.session, "kill", lambda: done.append("killed"))
     monkeypatch.setattr(os, "execv", execute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,19 @@ def test_a_jvm_that_has_ended_gives_no_answer() -> None:
 
     threading.Thread(target=session.await_silence, args=(ask, ended.set, 0.005), daemon=True).start()
     assert ended.wait(30)
+
+
+def test_what_the_jvm_says_while_it_starts_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks for why a driver has ended looks at the end of its log."""
+    log: list[str] = []
+
+    def starts(*_: object) -> None:
+        time.sleep(0.3)
+        log.append("Setting default log level")
+
+    monkeypatch.setattr(session, "_begun", [])
+    monkeypatch.setattr(session, "_launch", starts)
+    session.begin(settings(), Environment())
+    session.kill()
+    log.append("refused")
+    assert log == ["Setting default log level", "refused"]

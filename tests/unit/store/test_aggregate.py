@@ -607,9 +607,9 @@ def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest
     punched: list[int] = []
     punch = garbage.punch
 
-    def punching(descriptor: int, ranges: list[tuple[int, int]]) -> None:
-        punched.append(sum(end - begin for begin, end in ranges))
-        punch(descriptor, ranges)
+    def punching(descriptor: int, begin: int, end: int) -> None:
+        punched.append(end - begin)
+        punch(descriptor, begin, end)
 
     monkeypatch.setattr(garbage, "punch", punching)
     state.drop(np.array([1, 2, 3]))

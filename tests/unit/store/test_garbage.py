@@ -18,9 +18,9 @@ def test_who_asks_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest
     file.write_bytes(b"x" * 4 * PIECE)
     goes, punch = threading.Event(), garbage.punch
 
-    def slowly(descriptor: int, ranges: list[tuple[int, int]]) -> None:
+    def slowly(descriptor: int, begin: int, end: int) -> None:
         goes.wait(20)
-        punch(descriptor, ranges)
+        punch(descriptor, begin, end)
 
     monkeypatch.setattr(garbage, "punch", slowly)
     some = Garbage()
@@ -59,3 +59,37 @@ def test_most_of_the_time_nothing_is_given_back(tmp_path: Path, monkeypatch: pyt
     assert not some.give_back() and not some.is_left
     assert rested == [4.5, 4.5]
     assert file.stat().st_blocks * 512 == 2 * PIECE
+
+
+def test_few_files_are_open_for_it_however_many_tables_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes = threading.Event()
+    monkeypatch.setattr(garbage, "punch", lambda *_: goes.wait(20))
+    many = [Garbage() for _ in range(20)]
+    for number, some in enumerate(many):
+        file = tmp_path / str(number)
+        file.write_bytes(b"x" * PIECE)
+        some.add([(file, 0, PIECE)])
+    assert sum(some.give_back() for some in many) == garbage.FILES
+    goes.set()
+    while any(some.is_left for some in many):
+        for some in many:
+            some.give_back()
+
+
+def test_where_no_file_can_be_opened_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 2 * PIECE)
+    some = Garbage()
+    some.add([(file, 0, PIECE)])
+    with monkeypatch.context() as patch:
+        patch.setattr(garbage.os, "open", refuse)
+        for _ in range(2 * garbage.FILES):
+            assert not some.give_back() and some.is_left
+    assert some.give_back()
+    mapped.DISK.submit(lambda: None).result()
+    assert not some.give_back() and file.stat().st_blocks * 512 == PIECE
