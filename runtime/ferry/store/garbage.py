@@ -22,7 +22,9 @@ PUNCH_BYTES = 1024 * 1024
 PUNCHES = 4
 """At a time, at most."""
 REST_TIMES = 9
-"""So many times as long as one took, nothing is given back."""
+"""So many times as long as one took, nothing is given back,"""
+PLENTY_BYTES = 4 * mapped.RESERVE_BYTES
+"""as long as so much is free."""
 
 FILES = 4
 """Of all tables of a process are open for that at a time."""
@@ -88,7 +90,9 @@ def _give_back(descriptor: int, ranges: list[tuple[int, int]]) -> None:
         for begin, end in ranges:
             begun = time.monotonic()
             punch(descriptor, begin, end)
-            time.sleep(REST_TIMES * (time.monotonic() - begun))
+            disk = os.fstatvfs(descriptor)
+            if disk.f_bavail * disk.f_frsize >= PLENTY_BYTES:
+                time.sleep(REST_TIMES * (time.monotonic() - begun))
     finally:
         os.close(descriptor)
         _free.release()

@@ -34,8 +34,9 @@ def test_who_asks_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest
     assert file.read_bytes() == b"y" * 4 * PIECE, "what is new under that name is nobody's garbage"
 
 
-def test_most_of_the_time_nothing_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks at the file waits as long as the disk takes for one piece, and not for all of them."""
+@pytest.mark.parametrize("plenty", [True, False])
+def test_most_of_the_time_nothing_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plenty: bool) -> None:
+    """Who looks at the file waits as long as the disk takes for one piece, and not for all of them; unless room is short."""
     now, rested = [100.0], []
 
     class Clock:
@@ -50,6 +51,7 @@ def test_most_of_the_time_nothing_is_given_back(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(garbage, "time", Clock)
     monkeypatch.setattr(garbage, "REST_TIMES", 9)
+    monkeypatch.setattr(garbage, "PLENTY_BYTES", 1 if plenty else 1 << 62)
     file = tmp_path / "file"
     file.write_bytes(b"x" * 4 * PIECE)
     some = Garbage()
@@ -57,7 +59,7 @@ def test_most_of_the_time_nothing_is_given_back(tmp_path: Path, monkeypatch: pyt
     assert some.give_back()
     mapped.DISK.submit(lambda: None).result()
     assert not some.give_back() and not some.is_left
-    assert rested == [4.5, 4.5]
+    assert rested == ([4.5, 4.5] if plenty else [])
     assert file.stat().st_blocks * 512 == 2 * PIECE
 
 
