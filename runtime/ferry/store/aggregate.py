@@ -25,7 +25,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import OVERFLOW, RowsGone, SpecRefused
 from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
-from ferry.store import mapped
+from ferry.store import garbage, mapped
 from ferry.store.drops import Drops
 from ferry.store.slice_table import BEGIN, CUT_BYTES, Place, RowArrays, SliceTable
 
@@ -264,6 +264,8 @@ class AggregateState:
         if self._over:
             self._sweep()
             return True
+        if garbage.is_busy():
+            return False
         for slice_start in list(islice(self._untidy, TIDY_AT_ONCE)):
             table = self._table(slice_start) if self._has(slice_start) else None
             if table is not None and table.tidy():

@@ -34,7 +34,13 @@ Range = tuple[Path, int, int]
 
 _PUNCH_HOLE_KEEP_SIZE = 0x3
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_free = threading.Semaphore(FILES)
+_open = 0
+_lock = threading.Lock()
+
+
+def is_busy() -> bool:
+    """Whether no table can begin to give something back now."""
+    return _open >= FILES
 
 
 class Garbage:
@@ -60,15 +66,15 @@ class Garbage:
                 return False
             self._giving.result()
             self._giving = None
-        if not self._ranges or not _free.acquire(blocking=False):
+        if not self._ranges or is_busy():
             return False
         path = self._ranges[0][0]
         try:
             # Open from now on: another file may get its name.
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:  # Too many files are open: it can wait.
-            _free.release()
             return False
+        _count(1)
         self._giving = mapped.DISK.submit(_give_back, descriptor, self._next(path))
         return True
 
@@ -85,6 +91,12 @@ class Garbage:
         return some
 
 
+def _count(more: int) -> None:
+    global _open
+    with _lock:
+        _open += more
+
+
 def _give_back(descriptor: int, ranges: list[tuple[int, int]]) -> None:
     try:
         for begin, end in ranges:
@@ -95,7 +107,7 @@ def _give_back(descriptor: int, ranges: list[tuple[int, int]]) -> None:
                 time.sleep(REST_TIMES * (time.monotonic() - begun))
     finally:
         os.close(descriptor)
-        _free.release()
+        _count(-1)
 
 
 def punch(descriptor: int, begin: int, end: int) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -624,6 +625,26 @@ def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest
     assert size > path.stat().st_size > size - 1_500_000
     upkeep(state)
     assert not list(directory.glob("*.table"))
+
+
+def test_no_table_is_opened_while_nothing_can_be_given_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a loop with a thousand slices that have something to give back would open one after the other, in vain."""
+    state = AggregateState(COUNT, 4, directory)
+    for s in range(3 * garbage.FILES):
+        state.apply(counts(range(4000), slice_start=10 * s))
+    state.drop(np.arange(4))
+    goes, looked = threading.Event(), 0
+    with monkeypatch.context() as patch:
+        patch.setattr(garbage, "punch", lambda *_: goes.wait(20))
+        while state.work():
+            looked += 1
+        assert looked == garbage.FILES and garbage.is_busy() and not state.is_tidy
+        patch.setattr(state, "_table", None)
+        assert not state.work()
+        goes.set()
+        mapped.DISK.submit(lambda: None).result()
+    upkeep(state)
+    assert not garbage.is_busy()
 
 
 def test_a_snapshot_of_nothing_stops_at_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
