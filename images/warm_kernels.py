@@ -138,7 +138,7 @@ def instance(descriptor: OperatorDescriptor, directory: Path) -> None:
         for chunk in state.snapshot(VNODES, 1 << 18):
             learner.apply_absent(carry(chunk))
         learner.drop(VNODES[5:])
-        while learner.work():
+        while learner.work() or not getattr(learner, "is_tidy", True):
             pass
         state.statistics(VNODES)
     for table in (directory / "leader").glob("*.table"):
