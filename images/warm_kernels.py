@@ -32,7 +32,7 @@ from ferry.process.sessions import SessionAggregate
 from ferry.process.shapes import shape_of
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.processes import EACH_TIME
-from ferry.store import slice_table
+from ferry.store import garbage, slice_table
 from ferry.store.aggregate import AggregateState
 from ferry.store.log import DeltaLog
 from ferry.store.rows import RowState
@@ -197,6 +197,7 @@ def left() -> list[str]:
 
 def main() -> None:
     """Everything once."""
+    garbage.REST_TIMES = 0
     generate()
     with tempfile.TemporaryDirectory() as directory:
         for number, descriptor in enumerate(descriptors()):

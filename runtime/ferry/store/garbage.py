@@ -51,8 +51,11 @@ class Garbage:
         self._giving: Future[None] | None = None
 
     def add(self, ranges: Iterable[Range]) -> None:
-        """They read as zeros from some time on, or as before where the file system cannot do that."""
-        self._ranges.extend(ranges)
+        """They read as zeros from some time on, or as before: only whole pages are given back, of neighbours together."""
+        for path, begin, end in ranges:
+            if self._ranges and self._ranges[-1][0] == path and self._ranges[-1][2] == begin:
+                begin = self._ranges.pop()[1]
+            self._ranges.append((path, begin, end))
 
     @property
     def is_left(self) -> bool:
@@ -68,6 +71,10 @@ class Garbage:
             self._giving = None
         if not self._ranges or is_busy():
             return False
+        while self._ranges and not _pages(*self._ranges[0][1:]):
+            self._ranges.popleft()
+        if not self._ranges:
+            return False
         path = self._ranges[0][0]
         try:
             # Open from now on: another file may get its name.
@@ -82,13 +89,22 @@ class Garbage:
         """Some ranges of this file."""
         left, some = PUNCH_BYTES, []
         while self._ranges and self._ranges[0][0] == path and left > 0:
-            _, begin, end = self._ranges.popleft()
+            pages = _pages(*self._ranges.popleft()[1:])
+            if pages is None:
+                continue
+            begin, end = pages
             if end - begin > left:
                 self._ranges.appendleft((path, begin + left, end))
                 end = begin + left
             some.append((begin, end))
             left -= max(end - begin, PUNCH_BYTES // PUNCHES)
         return some
+
+
+def _pages(begin: int, end: int) -> tuple[int, int] | None:
+    """Those that are in between as a whole."""
+    begin, end = -(-begin // mapped.PAGE_BYTES) * mapped.PAGE_BYTES, end // mapped.PAGE_BYTES * mapped.PAGE_BYTES
+    return (begin, end) if begin < end else None
 
 
 def _count(more: int) -> None:

@@ -95,3 +95,21 @@ def test_where_no_file_can_be_opened_it_waits(tmp_path: Path, monkeypatch: pytes
     assert some.give_back()
     mapped.DISK.submit(lambda: None).result()
     assert not some.give_back() and file.stat().st_blocks * 512 == PIECE
+
+
+def test_neighbours_are_given_back_together_and_parts_of_pages_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that loses half of its virtual nodes leaves a thousand regions, of which most are neighbours, or small."""
+    punched: list[tuple[int, int]] = []
+    monkeypatch.setattr(garbage, "punch", lambda _, begin, end: punched.append((begin, end)))
+    file, page = tmp_path / "file", mapped.PAGE_BYTES
+    file.touch()
+    some = Garbage()
+    some.add((file, at, at + 384) for at in range(100, 100 + 384 * 100, 384))
+    some.add(
+        [(file, 20 * page, 20 * page + 384), (file, 30 * page + 1, 32 * page - 1), (file, 40 * page + 7, 42 * page)]
+    )
+    while some.is_left:
+        some.give_back()
+    assert punched == [(page, (100 + 384 * 100) // page * page), (41 * page, 42 * page)]
