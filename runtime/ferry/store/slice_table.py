@@ -300,9 +300,7 @@ class SliceTable:
 
     def tidy(self) -> bool:
         """Give back a little of what is not needed; False when there is nothing of that kind, or it is too soon."""
-        if self._garbage.give_back():
-            return True
-        return self.by_bytes and not self._garbage.is_left and self._move_keys()
+        return self._garbage.give_back() or (self.by_bytes and self._move_keys())
 
     @property
     def is_littered(self) -> bool:

@@ -627,6 +627,26 @@ def test_disk_is_given_back_in_small_pieces(directory: Path, monkeypatch: pytest
     assert not list(directory.glob("*.table"))
 
 
+def test_keys_are_moved_while_something_is_given_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is slow to forget always has something to do where keys come and go: the heap must not wait for it."""
+    monkeypatch.setattr(slice_table, "KEYS_BYTES", 40_000)
+    state = AggregateState(TEXT, 4, directory)
+    state.apply(texts([f"{i:0500d}" for i in range(1000)]))
+    state.drop(np.array([1, 2, 3]))
+    kept = contents(state)
+    goes = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(garbage, "punch", lambda *_: goes.wait(20))
+        while state.work():
+            pass
+        assert state._table(0)._garbage.is_left and int(state._table(0)._header[slice_table._HEAP_BEGIN]) > 0
+        goes.set()
+        mapped.DISK.submit(lambda: None).result()
+    assert contents(state) == kept
+    upkeep(state)
+    assert contents(state) == kept
+
+
 def test_no_table_is_opened_while_nothing_can_be_given_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a loop with a thousand slices that have something to give back would open one after the other, in vain."""
     state = AggregateState(COUNT, 4, directory)
