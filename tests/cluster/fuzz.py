@@ -118,7 +118,11 @@ def case_of(seed: int, lost: bool = False) -> Case:
         f"state.virtualNodes={vnodes}", f"epoch.maxRows={events // epochs}",
     ]  # fmt: skip
     if draw.random() < 0.4:
-        sets += ["handover.strategy=" + draw.choice(["fluid", "batched"]), f"handover.batch={draw.choice([1, 4, 16])}"]
+        strategy = draw.choice(["fluid", "batched", "optimized"])
+        sets += [f"handover.strategy={strategy}", f"handover.batch={draw.choice([1, 4, 16])}"]
+        sets += ["handover.switchovers=2"] * (draw.random() < 0.3)
+    if draw.random() < 0.25:
+        sets.append("handover.warm=false")
     if draw.random() < 0.3:
         sets.append("handover.bandwidth=" + draw.choice(["256Ki", "4Mi"]))
     if draw.random() < 0.3:

@@ -159,6 +159,8 @@ class Checks:
     # ---- groups
     def journaled(self, before: Table | None, table: Table) -> None:
         self.installed(table)
+        if before is not None and (before.plan is not None or table.plan is not None):
+            self.planned(before, table)
         self.held = {}
         for v, group in enumerate(table.groups):
             for name in group.in_sync:
@@ -172,6 +174,20 @@ class Checks:
                 # is treated as none.
                 if not host.stale and (host.lost_at < 0 or host.files.saved.committed is not None):
                     self.contents(host, (v,))
+
+    def planned(self, before: Table, table: Table) -> None:
+        """A plan goes forward only, and nobody leads by it before its step, or that of its copy: a leader may be gone."""
+        plan, former = table.plan, before.plan
+        if plan is None or plan.number not in self.world.plans:
+            self.fail(f"a plan that nobody has made: {plan}")
+            return
+        if former is not None and (plan.number, plan.reached) < (former.number, former.reached):
+            self.fail(f"plan {former.number}, step {former.reached} becomes plan {plan.number}, step {plan.reached}")
+        for v, (old, new) in enumerate(zip(before.groups, table.groups, strict=True)):
+            is_later = all(v not in vnodes for step in plan.steps[: plan.reached] for vnodes in step)
+            is_named = any(v in vnodes for step in plan.steps for vnodes in step)
+            if is_named and is_later and new.leader not in (old.leader, *old.in_sync, *plan.before[v]):
+                self.fail(f"{new.leader} leads virtual node {v}, and its step has not begun")
 
     def demoted(self, changes: list[GroupChange]) -> None:
         """Only a replica that was slow is."""

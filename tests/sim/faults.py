@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass, field
 
 from ferry.contract import messages
+from ferry.contract.plans import Placement, Plan, PlanStep
 from ferry.protocol import io as shared_io
 from ferry.protocol.coordinator import io as coordinator_io
 from ferry.protocol.instance import io as instance_io
@@ -179,6 +180,22 @@ def draw(seed: int) -> Scenario:
         pulses=kind == 10,
         continuous=Dice(f"mode/{seed}").random() < 0.5,
     )
+
+
+def plan(seed: int, number: int, placements: tuple[Placement, ...], batch: int) -> Plan:
+    """Some plan to these placements: its steps, what is copied ahead of its switchover, what no step names."""
+    rnd = Dice(f"plan/{seed}/{number}")
+    if rnd.random() < 0.3:
+        return Plan(number, placements, warm=rnd.random() < 0.7)
+    vnodes = list(range(len(placements)))
+    rnd.shuffle(vnodes)
+    named = vnodes[: rnd.randint(1, len(vnodes))]
+    steps = []
+    for i in range(0, len(named), batch):
+        part = tuple(named[i : i + batch])
+        ahead = rnd.random() < 0.3
+        steps += [PlanStep(part, ()), PlanStep((), part)] if ahead else [PlanStep((), part)]
+    return Plan(number, placements, tuple(steps), gap=rnd.choice((0, 0, 1, 2)), warm=rnd.random() < 0.7)
 
 
 def graph(seed: int, operators: int) -> Graph:

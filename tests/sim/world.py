@@ -9,9 +9,9 @@ from typing import Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Term, worker_of
+from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as dcore
-from ferry.protocol.coordinator import groups as g
 from ferry.protocol.instance import machine as icore
 from ferry.protocol.rules import Rules
 from ferry.protocol.story import short
@@ -52,7 +52,7 @@ class World(Restores):
         self.settings = dcore.CoordinatorSettings(
             operators=len(s.graph), attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300, warm_ms=3_000,
             backoff_ms=100, backoff_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
-            retry_max_ms=4_000, apart_ms=6_000, pace=g.Pace(s.batch),
+            retry_max_ms=4_000, apart_ms=6_000,
         )  # fmt: skip
         self.clock = Clock()
         self.after = self.clock.after
@@ -84,7 +84,8 @@ class World(Restores):
         """Whether a reader looks for the manifest once it has said that it reads."""
         self.rewinds = "rewinds" not in off
         """Whether a restore takes back what Spark and the sinks have beyond the checkpoint."""
-        self.desired: dcore.Desired | None = None
+        self.plans: dict[int, Plan] = {}
+        self.desired: Plan | None = None
         self.drivers: dict[str, Driver] = {}
         self.driver: Driver | None = None
         self.done = ""
@@ -425,7 +426,7 @@ class World(Restores):
                 tuple(InstanceId(f"{w}.{rnd.randrange(per)}") for w in rnd.sample(some, size))
                 for _ in range(self.vnodes)
             )
-        self.desired = dcore.Desired(number, placements)
+        self.desired = self.plans[number] = faults.plan(self.seed, number, placements, self.scenario.batch)
         if self.driver is not None:
             self.driver.take(self.desired)
 

@@ -20,7 +20,10 @@ from dataclasses import dataclass, field
 from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.plans import Plan
+from ferry_operator.job.models_parts import Handover
 from ferry_operator.placement import planner
+from ferry_operator.placement.strategies import HandoverPolicy, steps
 
 GRACE_SECONDS = 10.0
 """An instance that should be there and has been missing for less is waited for before anything is planned without it."""
@@ -43,6 +46,7 @@ class Wanted:
     instances: int
     """per worker"""
     replicas: int
+    handover: HandoverPolicy = field(default_factory=HandoverPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The last placement that a driver accepted."""
+    """The last plan that a driver accepted, or has found in the journal."""
 
     number: int
     generation: int
@@ -130,15 +134,24 @@ class StartDriver:
 
 @dataclass(frozen=True, slots=True)
 class SubmitDesired:
-    """Tell the driver where every virtual node should be; a higher number replaces a lower one."""
+    """Tell the driver where every virtual node should be, and how it gets there; a higher number replaces a lower one."""
 
-    number: int
-    placements: Placements
+    plan: Plan
     generation: int
     basis: Basis
 
+    def accepted(self) -> Submitted:
+        """What is in force as soon as the driver has it."""
+        return Submitted(self.plan.number, self.generation, self.basis, self.plan.placements)
+
 
 Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired
+
+
+def policy_of(handover: Handover) -> HandoverPolicy:
+    """How a job wants its handovers."""
+    one = handover
+    return HandoverPolicy(one.strategy, one.batch, one.switchovers, one.gap, one.warm)
 
 
 def decide(observed: Observed) -> list[Action]:
@@ -220,7 +233,7 @@ def empty(observed: Observed) -> tuple[int, ...]:
 def _held(observed: Observed) -> dict[int, int] | None:
     """How many instances of each worker a group or the placement in force names; None while that is not known."""
     status, submitted = observed.status, observed.submitted
-    if not status or not submitted or (submitted.generation, submitted.number) != (status.generation, status.desired):
+    if not status or not submitted or submitted.number != status.desired:
         return None
     held = _highest(i for in_sync, learners in status.groups for i in (*in_sync, *learners))
     planned = _highest(i for placement in submitted.placements for i in placement)
@@ -252,13 +265,19 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     pins = tuple((v, i) for v, i in observed.pins if i in usable)
     basis = Basis(usable, observed.wanted.replicas, pins)
     number = 1 + max(status.desired, last.number if last is not None else 0)
-    same = last is not None and last.generation == status.generation and last.basis == basis
+    # What is in force was carried on by this driver if it was given to another one.
+    same = last is not None and last.basis == basis and status.generation == last.generation
+    same |= last is not None and last.basis == basis and status.desired == last.number
     if same and not _under_strength(status, basis):
         return None
     placements = place(status, basis, {worker.index: worker.node for worker in observed.workers})
     if same and last is not None and last.placements == placements:
         return None
-    return SubmitDesired(number, placements, status.generation, basis)
+    current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
+    policy = observed.wanted.handover
+    cut = steps(current, placements, policy)
+    plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, policy.warm)
+    return SubmitDesired(plan, status.generation, basis)
 
 
 def _may_come(observed: Observed, instance: InstanceId) -> bool:

@@ -6,6 +6,7 @@ kept by the driver that accepted it, so that an operator that takes over knows w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Unreachable
 from ferry.contract.names import InstanceId
-from ferry.contract.placement import DesiredPlacement
+from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
 from ferry_operator.control import decide as d
 
@@ -64,10 +65,10 @@ class DriverClient:
         try:
             answer = self._ask("PUT", f"{url}/desired", secret, to_wire(action, token))
         except httpx.HTTPError as error:
-            raise Unreachable(f"the driver did not take placement {action.number}: {error}") from None
+            raise Unreachable(f"the driver did not take plan {action.plan.number}: {error}") from None
         if not answer.is_success:
             body = answer.text.strip()[:ANSWER_MAX]
-            raise PlacementRefused(f"the driver refuses placement {action.number} with {answer.status_code}: {body}")
+            raise PlacementRefused(f"the driver refuses plan {action.plan.number} with {answer.status_code}: {body}")
 
     def stop(self, url: str, secret: str) -> bool:
         """Ask for the end after the epoch under way; True when the driver has heard it."""
@@ -124,12 +125,12 @@ def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
         "replicas": action.basis.replicas,
         "pins": [[vnode, instance] for vnode, instance in action.basis.pins],
     }
-    return DesiredPlacement(action.number, action.placements, token, basis).to_wire()
+    return replace(action.plan, token=token, basis=basis).to_wire()
 
 
 def from_wire(document: Any, generation: int) -> d.Submitted | None:
     """The inverse; None when it was submitted by something that gave no basis. Raises ValueError, KeyError, TypeError."""
-    one = DesiredPlacement.from_wire(document)
+    one = Plan.from_wire(document)
     if not one.basis:
         return None
     basis = d.Basis(

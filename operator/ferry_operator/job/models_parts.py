@@ -19,6 +19,7 @@ PROGRAM = restart(
     "sinks, sources' arguments. A pipeline with other operators (names, order, keys, windows, aggregates) is refused."
 )
 PACE = restart("The driver is restarted and goes on with the next epoch.")
+PLANS = live("The next plan follows it.")
 SIDECARS = rolling("Workers are replaced one by one, each emptied before.", driver=False)
 GIVEN = rolling("Workers are replaced one by one, each emptied before.", "kubernetes", driver=False)
 EVERYBODY = rolling("Workers are replaced one by one, each emptied before; the driver is restarted.")
@@ -177,19 +178,33 @@ class DriverSpec(SpecPart):
 class Handover(SpecPart):
     """How virtual nodes move between instances."""
 
-    strategy: Literal["all-at-once", "batched", "fluid"] = Field(
+    strategy: Literal["all-at-once", "batched", "fluid", "optimized"] = Field(
         default="all-at-once",
-        description="How a plan is cut into steps: one step, `batch` per step, or one vnode per step.",
-        json_schema_extra=PACE,
+        description="How a plan is cut into steps: one step, `batch` per step, one vnode per step, or in each step as "
+        "many as can move while no instance sends or receives two.",
+        json_schema_extra=PLANS,
     )
     batch: int = Field(
         default=16,
         ge=1,
         le=limits.VIRTUAL_NODES_MAX,
         description="Vnodes per step of 'batched'.",
-        json_schema_extra=PACE,
+        json_schema_extra=PLANS,
     )
-    gap: int = Field(default=0, ge=0, le=1_000_000, description="Epochs between two steps.", json_schema_extra=PACE)
+    switchovers: int | None = Field(
+        default=None,
+        ge=1,
+        le=limits.VIRTUAL_NODES_MAX,
+        description="Vnodes of a step that get their new leader at one time; null: all of it.",
+        json_schema_extra=PLANS,
+    )
+    gap: int = Field(default=0, ge=0, le=1_000_000, description="Epochs between two steps.", json_schema_extra=PLANS)
+    warm: bool = Field(
+        default=True,
+        description="False: epochs are held back while the copies of a step are made, as Megaphone does; a handover is "
+        "over sooner, and nothing is read meanwhile.",
+        json_schema_extra=PLANS,
+    )
     bandwidth: Annotated[Quantity, at_least("64Ki", or_zero=True)] | None = Field(
         default=None,
         description="Bytes per second that warming may use per instance, such as '100M'; '0' or null: as much as leaves "

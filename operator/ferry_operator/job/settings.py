@@ -8,12 +8,12 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from ferry.contract.documents import CheckpointSettings, RunSettings, TransportSettings
 from ferry_operator.job import spec
 from ferry_operator.job.models import StreamJob
-from ferry_operator.job.models_parts import CheckpointSpec, Handover, Transport
+from ferry_operator.job.models_parts import CheckpointSpec, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,6 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         output=str(options.output.absolute()) if options.output is not None else None,
         dead_letter=_dead_letter(one.dead_letter.directory, options.output),
         spark=dict(one.spark),
-        handover_batch=_batch(one.handover),
-        handover_gap=one.handover.gap,
         handover_deadline_ms=round(one.handover.deadline.seconds * 1000),
         bandwidth_bytes=(one.handover.bandwidth.bytes or None) if one.handover.bandwidth is not None else None,
         heartbeat_ms=round(one.failure.heartbeat.seconds * 1000),
@@ -100,19 +98,6 @@ def _checkpoint(one: CheckpointSpec) -> CheckpointSettings | None:
 def absolute(location: str) -> str:
     """Where checkpoints are, wherever it is read: a path from the root, or the URL as it stands."""
     return location if "://" in location else str(Path(location).absolute())
-
-
-def _batch(handover: Handover) -> int | None:
-    """Virtual nodes that move in one step (Megaphone section 3.3); None: all."""
-    match handover.strategy:
-        case "all-at-once":
-            return None
-        case "batched":
-            return handover.batch
-        case "fluid":
-            return 1
-        case _:
-            assert_never(handover.strategy)
 
 
 def _transport(one: Transport) -> TransportSettings:

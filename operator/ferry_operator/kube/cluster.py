@@ -188,7 +188,7 @@ class KubeCluster:
             self._annotate(driver, {names.SETTINGS: fingerprint})
 
     def _submit(self, action: d.SubmitDesired) -> None:
-        self.link.submit(self._url(f"placement {action.number}"), self._key(), action, self.token)
+        self.link.submit(self._url(f"plan {action.plan.number}"), self._key(), action, self.token)
 
     def _take_checkpoint(self, request: AskedCheckpoint) -> None:
         try:

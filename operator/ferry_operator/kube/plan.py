@@ -23,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never, get_args
 
-from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
 from ferry_operator.control.restarts import meaning
 from ferry_operator.kube.api import names
@@ -326,11 +325,10 @@ def describe(step: Step) -> str:
             return f"worker {index}: {instances} instances"
         case d.StartDriver():
             return "start the driver"
-        case d.SubmitDesired(number, placements, _, basis):
-            used = dict.fromkeys(InstanceId(i) for placement in placements for i in placement)
-            return (
-                f"placement {number}: {len(placements)} virtual nodes over {len(used)} of {len(basis.usable)} instances"
-            )
+        case d.SubmitDesired(plan, _, basis):
+            used = dict.fromkeys(i for placement in plan.placements for i in placement)
+            over = f"{len(plan.placements)} virtual nodes over {len(used)} of {len(basis.usable)} instances"
+            return f"plan {plan.number}: {over}{f', in {len(plan.steps)} steps' if plan.steps else ''}"
         case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
         case Refuse(_, message):

@@ -277,7 +277,7 @@ def _expect(step: d.SubmitDesired, memory: Memory) -> None:
     """From here on the driver may follow this placement: its answer of before no longer says which workers are empty."""
     if memory.answer is not None:
         pod, status, _, at = memory.answer
-        mine = d.Submitted(step.number, step.generation, step.basis, step.placements)
+        mine = step.accepted()
         memory.answer = (pod, status, mine, at)
 
 

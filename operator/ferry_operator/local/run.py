@@ -17,6 +17,7 @@ from rich.text import Text
 from ferry.contract.documents import TIMELINE
 from ferry.contract.errors import SpecRefused
 from ferry_operator.control.commands import Schedule, parse_all
+from ferry_operator.control.decide import policy_of
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
@@ -68,7 +69,9 @@ def run(request: Request, programs: Programs | None = None) -> int:
     remove = False
     try:
         settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
-        supervisor = Supervisor(settings, directory, schedule, environment.home(), programs or Programs())
+        supervisor = Supervisor(
+            settings, policy_of(job.spec.handover), directory, schedule, environment.home(), programs or Programs()
+        )
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
         records = tail.read()

@@ -37,6 +37,7 @@ from ferry_operator.local.registry import RegisteredRun, Registry, born
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.timeline.timeline import TimelineTail
 from ferry_operator.local.view import Record, RunView, describe
+from ferry_operator.placement.strategies import HandoverPolicy
 
 PAUSE_SECONDS = 0.1
 STOP_SECONDS = 10.0
@@ -50,13 +51,19 @@ class Supervisor:
     """One run, from its start to its end."""
 
     def __init__(
-        self, settings: RunSettings, directory: RunDirectory, schedule: Schedule, home: Path, programs: Programs
+        self,
+        settings: RunSettings,
+        handover: HandoverPolicy,
+        directory: RunDirectory,
+        schedule: Schedule,
+        home: Path,
+        programs: Programs,
     ) -> None:
         """`settings` lack the addresses, which are known once Redis and the endpoint are there."""
         self.settings = settings
         self.directory = directory
         self.schedule = schedule
-        self.wanted = d.Wanted(settings.workers, settings.instances_per_worker, settings.replicas)
+        self.wanted = d.Wanted(settings.workers, settings.instances_per_worker, settings.replicas, handover)
         self.outcome: Outcome | None = None
         self.stopping: float | None = None
         """since when the job is ending"""
@@ -232,10 +239,10 @@ class Supervisor:
                 self._cluster.set_instances(index, instances)
             case d.StartDriver():
                 self._cluster.start_driver()
-            case d.SubmitDesired(number, placements, generation, basis):
+            case d.SubmitDesired():
                 pid = self._cluster.driver_pid()
                 if pid is not None and self._client.submit(pid, action):
-                    self._submitted = d.Submitted(number, generation, basis, placements)
+                    self._submitted = action.accepted()
                     self._watch.forget()
             case _:
                 assert_never(action)

@@ -141,10 +141,6 @@ class RunSettings:
     """Replaces the directory of parquet sinks."""
     dead_letter: str | None = None
     spark: dict[str, str] = field(default_factory=dict)
-    handover_batch: int | None = None
-    """Virtual nodes warming at one time; None = all at once."""
-    handover_gap: int = 0
-    """Epochs between two steps of a plan."""
     handover_deadline_ms: int = limits.WARM_DEADLINE_MS
     bandwidth_bytes: int | None = None
     """Bytes per second that one instance sends for snapshots; None = no limit."""
@@ -287,7 +283,7 @@ class Status:
     settled: bool
     """The groups are what is desired, among living instances."""
     desired: int
-    """Number of the desired placement in force, 0 for none."""
+    """Number of the plan in force, 0 for none."""
     alive: list[str]
     """Instances that obey this driver."""
     loads: list[tuple[float, float]]
@@ -316,6 +312,8 @@ class Status:
     """None: the job has no location for durable checkpoints. One that is late is among the notices: CHECKPOINT_DELAYED."""
     epoch_mode: str = ""
     """How epochs are run: continuous, or micro-batch and why; empty: not known yet."""
+    plan_steps: tuple[int, int] = (0, 0)
+    """Of the plan in force: how many have begun, and how many it has; 0 where it is not cut."""
     latency: LatencyQuantiles | None = None
     """Of the records of the last seconds, from when they were created to the sink; None: no source says when that was."""
 
@@ -337,6 +335,7 @@ class Status:
                 "notices": tuple(ReportedProblem(**known(ReportedProblem, one)) for one in doc.get("notices", ())),
                 "transport": Links(**known(Links, doc.get("transport", {}))),
                 "checkpoint": None if found is None else CheckpointStatus(**known(CheckpointStatus, found)),
+                "plan_steps": tuple(doc.get("plan_steps", (0, 0))),
                 "latency": None if took is None else LatencyQuantiles(**known(LatencyQuantiles, took)),
             }
         )

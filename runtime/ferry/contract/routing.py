@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ferry.contract.errors import Bug, Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, Term
+from ferry.contract.plans import Plan
 
 
 class Version(NamedTuple):
@@ -75,6 +76,8 @@ class Table:
     """The restore that the job goes back to: its life. Members of an initial table begin with the state of that checkpoint,
     and not with none; what was held in another life counts in no table. No other restore of the job has its name: the
     manifest's URL, `#`, and the generation that decided it."""
+    plan: Plan | None = None
+    """Where the groups are to go; the journal's only: no member is told."""
 
     def __post_init__(self) -> None:
         if min(self.version) < 0:
@@ -125,8 +128,12 @@ class Table:
                 groups[vnode] = Group(term, in_sync, learners)
             return Table(version, tuple(groups), initial, self.origin)
 
+    def to_journal(self) -> dict[str, Any]:
+        """Plain lists and maps, with the plan."""
+        return self.to_wire() | ({"plan": self.plan.to_wire()} if self.plan is not None else {})
+
     def to_wire(self) -> dict[str, Any]:
-        """Plain lists and maps (journal, Install)."""
+        """Plain lists and maps (Install)."""
         return {
             "version": list(self.version),
             "initial": self.initial,
@@ -136,7 +143,7 @@ class Table:
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Table:
-        """Inverse of to_wire. Raises Refusal for what is no routing table."""
+        """Inverse of both. Raises Refusal for what is no routing table."""
         with _from_outside():
             return Table(
                 version=Version(*doc["version"]),
@@ -146,6 +153,7 @@ class Table:
                     Group(Term(*term), tuple(map(InstanceId, in_sync)), tuple(map(InstanceId, learners)))
                     for term, in_sync, learners in doc["groups"]
                 ),
+                plan=Plan.from_wire(doc["plan"]) if "plan" in doc else None,
             )
 
 

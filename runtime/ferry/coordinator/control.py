@@ -23,12 +23,12 @@ from ferry.contract import limits
 from ferry.contract.certificates import issue, server_context
 from ferry.contract.documents import DRIVER, CheckpointStatus, DriverAddress, RunSettings
 from ferry.contract.errors import FerryError, Refusal
-from ferry.contract.placement import DesiredPlacement
+from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
 from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.coordinator.move_metrics import Load, StateCollector
-from ferry.protocol.coordinator import Coordinator, Desired
+from ferry.protocol.coordinator import Coordinator
 from ferry.system import files
 from ferry.system.api_server import ApiServer, Application, guarded
 
@@ -66,8 +66,12 @@ def app(
         stands = loop.stands_for()
         return Response(f"the loop came round {stands:.1f} s ago\n", 200 if stands < limits.HANG_SECONDS else 503)
 
-    last: list[DesiredPlacement] = []
+    taken: list[Plan] = []
     one_at_a_time = threading.Lock()
+
+    def newest() -> Plan | None:
+        """Given to this driver, or to the one before and carried on."""
+        return taken[0] if taken else loop.machine.moves.plan
 
     @served.get("/status")
     def status() -> dict[str, Any]:
@@ -76,24 +80,24 @@ def app(
     @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
         try:
-            one = DesiredPlacement.from_wire(document)
+            one = Plan.from_wire(document)
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
         wanted = loop.machine.table.virtual_nodes
         if len(one.placements) != wanted:
             raise HTTPException(422, f"{len(one.placements)} placements for {wanted} virtual nodes")
         with one_at_a_time:
-            if last and one.token < last[0].token:
-                raise HTTPException(409, f"token {one.token} is superseded by {last[0].token}")
-            last[:] = [one]
-            loop.post(Desired(one.number, one.placements))
+            if (last := newest()) is not None and one.token < last.token:
+                raise HTTPException(409, f"token {one.token} is superseded by {last.token}")
+            taken[:] = [one]
+            loop.post(one)
         return {"number": one.number}
 
     @served.get("/desired")
     def last_desired() -> dict[str, Any]:
-        if not last:
-            raise HTTPException(404, "no placement was given to this driver")
-        return last[0].to_wire()
+        if (plan := newest()) is None:
+            raise HTTPException(404, "no plan was given to this job")
+        return plan.to_wire()
 
     @served.post("/stop")
     def stop_job() -> dict[str, str]:

@@ -34,13 +34,13 @@ NUMBER = re.compile(r"\d+")
 
 def is_settled(machine: Coordinator) -> bool:
     """Whether the groups are what is desired."""
-    desired = machine.moves.desired
-    return desired is not None and settled(machine.table, desired.placements, dict(machine.alive))
+    plan = machine.moves.plan
+    return plan is not None and settled(machine.table, plan.placements, dict(machine.alive))
 
 
 def is_at_rest(machine: Coordinator) -> bool:
     """Whether the groups are what is desired and nothing else: former members are let go, too."""
-    wanted = machine.moves.desired.placements if machine.moves.desired is not None else ()
+    wanted = machine.moves.plan.placements if machine.moves.plan is not None else ()
     return is_settled(machine) and all(
         i in placement for group, placement in zip(machine.table.groups, wanted, strict=True) for i in group.in_sync
     )
@@ -224,7 +224,7 @@ class DriverMetrics:
         """A snapshot; the machine's values are frozen, so reading them from another thread is safe."""
         table = machine.table
         rate, seconds = self.rates()
-        desired = machine.moves.desired
+        plan = machine.moves.plan
         known = WATERMARK_NONE < machine.commits.watermark < WATERMARK_END
         return Status(
             job=self.job,
@@ -235,7 +235,7 @@ class DriverMetrics:
             version=(table.version.generation, table.version.number),
             groups=[(list(g.in_sync), list(g.learners)) for g in table.groups],
             settled=is_settled(machine),
-            desired=desired.number if desired else 0,
+            desired=plan.number if plan is not None else 0,
             alive=sorted(machine.alive),
             loads=move_metrics.loads(table, rate),
             replica_lag=move_metrics.replica_lag(self.epoch),
@@ -253,5 +253,6 @@ class DriverMetrics:
             began=self.began,
             checkpoint=self.checkpoint,
             epoch_mode=self.epoch_mode,
+            plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
             latency=self.latency.recent(time.time()),
         )

@@ -26,7 +26,6 @@ from ferry.coordinator.members import Members
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.coordinator.multicast import Multicast
 from ferry.protocol import coordinator as core
-from ferry.protocol.coordinator.groups import Pace
 from ferry.protocol.instance.machine import Tick
 from ferry.registry import JobRegistry, JournalStore
 
@@ -75,7 +74,6 @@ class Loop:
             return_ms=settings.return_deadline_ms,
             silence_ms=limits.STANDSTILL_TIMEOUTS * settings.timeout_ms,
             warm_ms=settings.handover_deadline_ms,
-            pace=Pace(settings.handover_batch or 1 << 30, settings.handover_gap),
             ended=ended,
         )
         self.machine = core.Coordinator(patience, initial, journaled, restore=restore)

@@ -214,7 +214,7 @@ class _Forbidden(Unreachable):
 
 def packed(table: Table) -> str:
     """A table as the object holds it: 32,768 virtual nodes have to fit, and as text they do not."""
-    return b64encode(zlib.compress(json.dumps(table.to_wire(), separators=(",", ":")).encode(), 6)).decode()
+    return b64encode(zlib.compress(json.dumps(table.to_journal(), separators=(",", ":")).encode(), 6)).decode()
 
 
 def unpacked(text: str) -> Table:

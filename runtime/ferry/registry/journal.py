@@ -115,7 +115,7 @@ class RedisJournal:
 
     def swap(self, table: Table, expected: Version | None) -> None:
         """See JournalStore."""
-        document = json.dumps({**table.to_wire(), "writer": self._writer})
+        document = json.dumps({**table.to_journal(), "writer": self._writer})
         args = [*(expected or ("", "")), *table.version, document, self._writer]
         with reaching("writing the journal"):
             answer = str(self._swap(keys=[places.journal(self._run)], args=args))

@@ -195,18 +195,18 @@ def submitted(observed: d.Observed) -> d.SubmitDesired:
 
 def test_a_pinned_vnode_is_led_where_it_is_pinned_and_keeps_its_former_leader() -> None:
     found = submitted(replace(REST, pins=((0, "1.0"),)))  # type: ignore[arg-type]
-    assert found.placements[0] == ("1.0", "0.0")
+    assert found.plan.placements[0] == ("1.0", "0.0")
 
 
 def test_a_new_number_is_above_what_the_driver_and_the_last_placement_have() -> None:
-    assert submitted(replace(REST, drains=(1,))).number == 2
-    assert submitted(replace(REST, drains=(1,), status=status(GROUPS, ALIVE, desired=9))).number == 10
+    assert submitted(replace(REST, drains=(1,))).plan.number == 2
+    assert submitted(replace(REST, drains=(1,), status=status(GROUPS, ALIVE, desired=9))).plan.number == 10
 
 
 def test_a_placement_names_only_living_instances_that_stay() -> None:
     three = [*ALIVE, "2.0", "2.1"]
     found = submitted(replace(REST, wanted=d.Wanted(3, 1, 1), drains=(0,), status=status(GROUPS, three)))
-    assert {i for p in found.placements for i in p} == {"1.0", "2.0"}
+    assert {i for p in found.plan.placements for i in p} == {"1.0", "2.0"}
 
 
 LEAVING = replace(REST, workers=(worker(0), worker(1), worker(2, instances=2)))
@@ -221,9 +221,19 @@ LEAVING = replace(REST, workers=(worker(0), worker(1), worker(2, instances=2)))
         ({"submitted": d.Submitted(1, 1, BASIS, (*PLACEMENTS, ("2.0", "1.0")))}, False),
         ({"status": status(GROUPS, ALIVE, desired=0)}, False),
         ({"status": None}, False),
-        ({"status": status(GROUPS, ALIVE, generation=2, desired=1)}, False),
+        ({"status": status(GROUPS, ALIVE, generation=2, desired=0)}, False),
+        ({"status": status(GROUPS, ALIVE, generation=2, desired=1)}, True),
     ],
-    ids=["holds nothing", "replica", "learner", "in the placement", "placement not in force", "unknown", "new driver"],
+    ids=[
+        "holds nothing",
+        "replica",
+        "learner",
+        "in the placement",
+        "placement not in force",
+        "unknown",
+        "new driver",
+        "new driver with the plan of the one before",
+    ],
 )
 def test_a_worker_is_released_only_when_it_holds_nothing(changes: dict[str, Any], stopped: bool) -> None:
     actions = d.decide(replace(LEAVING, **changes))
@@ -289,11 +299,12 @@ class World:
             case d.StartDriver():
                 self.driver, self.generation, self.desired, self.placements = True, self.generation + 1, 0, None
                 self.groups = [(g, []) for g, _ in self.groups]
-            case d.SubmitDesired(number, placements, generation, basis):
+            case d.SubmitDesired(plan):
+                number, placements = plan.number, plan.placements
                 assert number > self.desired
                 assert all(i in self.alive for p in placements for i in p)
                 self.desired, self.placements = number, placements
-                self.submitted = d.Submitted(number, generation, basis, placements)
+                self.submitted = action.accepted()
 
     def pass_time(self) -> None:
         self.alive = {f"{k}.{i}" for k, w in self.workers.items() if w.running for i in range(w.instances)}

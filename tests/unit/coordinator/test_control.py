@@ -16,18 +16,19 @@ import pytest
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.limits import HANG_SECONDS
+from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
 from ferry.coordinator.control import LagCollector, app, serve
 from ferry.coordinator.driver_metrics import DriverMetrics
-from ferry.protocol.coordinator import Desired
 from ferry_operator.local.driver import LocalDriver
 
+MACHINE = SimpleNamespace(table=SimpleNamespace(virtual_nodes=1), moves=SimpleNamespace(plan=None))
 RELEASED = Path(__file__).parents[1] / "contract" / "released"
 
 
 def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
-    posted: list[Desired] = []
-    loop: Any = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(virtual_nodes=1)), post=posted.append)
+    posted: list[Plan] = []
+    loop: Any = SimpleNamespace(machine=MACHINE, post=posted.append)
     api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
 
     def put(number: int, secret: str = "secret", **token: int) -> int:
@@ -48,7 +49,7 @@ def test_a_lower_token_is_refused_once_a_higher_one_was_seen() -> None:
 
 
 def test_what_was_accepted_last_can_be_read_again_with_what_it_was_planned_for() -> None:
-    loop: Any = SimpleNamespace(machine=SimpleNamespace(table=SimpleNamespace(virtual_nodes=1)), post=lambda _: None)
+    loop: Any = SimpleNamespace(machine=MACHINE, post=lambda _: None)
     api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
     document = {"number": 3, "placements": [["0.0", "1.0"]], "token": 2, "basis": {"usable": ["0.0", "1.0"]}}
 

@@ -14,12 +14,12 @@ from ferry.contract import messages as m
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, Term
 from ferry.contract.notes import EpochCounts, EpochNotes
+from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.driver_metrics import PROBLEM_TEXT_MAX, DriverMetrics, EpochRecord, is_at_rest, is_settled
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.protocol.backoff import Backoff
 from ferry.protocol.coordinator import Coordinator, CoordinatorSettings, Tick
-from ferry.protocol.coordinator.io import Desired
 
 NOTES = EpochNotes(rows=100, malformed=7, late=3, epoch=EpochCounts(40, 2, 1))
 """After an epoch of 40 rows, 2 malformed; 1 late record at its first operator, and 5 at its last."""
@@ -48,9 +48,9 @@ def test_an_epoch_that_is_emitted_again_is_counted_once(tmp_path: Path) -> None:
 )
 def test_a_job_is_at_rest_when_former_members_are_gone(in_sync: tuple[str, ...], settled: bool, at_rest: bool) -> None:
     table = Table(Version(1, 1), (Group(Term(1, 0), tuple(InstanceId(i) for i in in_sync)),))
-    desired = Desired(1, ((InstanceId("1.0"), InstanceId("0.0")),))
+    desired = Plan(1, ((InstanceId("1.0"), InstanceId("0.0")),))
     machine: Any = SimpleNamespace(
-        table=table, moves=SimpleNamespace(desired=desired), alive=dict.fromkeys(("0.0", "1.0", "2.0"), True)
+        table=table, moves=SimpleNamespace(plan=desired), alive=dict.fromkeys(("0.0", "1.0", "2.0"), True)
     )
     assert (is_settled(machine), is_at_rest(machine)) == (settled, at_rest)
 

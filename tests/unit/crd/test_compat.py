@@ -144,7 +144,7 @@ def test_what_breaks_is_seen(change: Callable[[Schema], None], complaint: str) -
 WIDENS: list[Callable[[Schema], None]] = [
     setting("spec.workers", maximum=1000),
     setting("spec.state.replicas", maximum=9, description="More of them."),
-    setting("spec.handover.strategy", enum=["all-at-once", "batched", "fluid", "optimized"]),
+    setting("spec.handover.strategy", enum=["all-at-once", "batched", "fluid", "optimized", "guided"]),
     setting("spec.workers", **{"x-kubernetes-int-or-string": True}),
     setting("spec.output", pattern=None, minLength=0),
     setting("spec.cores", nullable=True, default=4),

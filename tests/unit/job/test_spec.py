@@ -110,7 +110,7 @@ REFUSED = [
     ("epoch: {maxRows: 0}", "spec.epoch.maxRows: 0: must be greater than or equal to 1"),
     (
         "handover: {strategy: batch}",
-        "spec.handover.strategy: 'batch' is not allowed; must be 'all-at-once', 'batched' or 'fluid'; "
+        "spec.handover.strategy: 'batch' is not allowed; must be 'all-at-once', 'batched', 'fluid' or 'optimized'; "
         "did you mean 'batched'?",
     ),
     ("handover: {bandwidth: 1}", "spec.handover.bandwidth: 1: must be at least '64Ki'"),

@@ -16,6 +16,8 @@ import pytest
 
 from ferry.contract import places
 from ferry.contract.errors import Unreachable
+from ferry.contract.names import InstanceId
+from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
 from ferry.system.monitoring import MonitoringServer
 from ferry_operator.control import decide as d
@@ -270,12 +272,13 @@ def test_only_what_others_write_asks_for_a_pass() -> None:
 # --- driver and Redis
 
 
-SUBMIT = d.SubmitDesired(3, (("0.0", "1.0"),), 2, d.Basis(("0.0", "1.0"), 1, ((0, "0.0"),)))  # type: ignore[arg-type]
+FIRST, SECOND = InstanceId("0.0"), InstanceId("1.0")
+SUBMIT = d.SubmitDesired(Plan(3, ((FIRST, SECOND),)), 2, d.Basis((FIRST, SECOND), 1, ((0, FIRST),)))
 
 
 def test_what_was_submitted_comes_back_from_the_driver() -> None:
     found = from_wire(json.loads(json.dumps(to_wire(SUBMIT, 9))), 2)
-    assert found == d.Submitted(3, 2, SUBMIT.basis, SUBMIT.placements)
+    assert found == d.Submitted(3, 2, SUBMIT.basis, SUBMIT.plan.placements)
     assert from_wire({"number": 1, "placements": [], "basis": None}, 2) is None
 
 
@@ -319,7 +322,7 @@ def test_a_driver_is_asked_with_what_is_derived_from_its_secret(server: tuple[st
     assert json.loads(requests[0][3])["token"] == 9
     assert link.status(url, "s") is None, "that was no status"
     codes[0] = 409
-    with pytest.raises(PlacementRefused, match="refuses placement 3 with 409: <html>"):
+    with pytest.raises(PlacementRefused, match="refuses plan 3 with 409: <html>"):
         link.submit(url, "s", SUBMIT, 1)
     assert link.submitted(url, "s", 2) is None
     link.close()

@@ -74,12 +74,8 @@ def test_what_is_left_of_a_dead_run_is_cleaned_up(tmp_path: Path, changes: dict[
     assert not file.exists() and list(file.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("sets", "batch"),
-    [([], None), (["handover.strategy=fluid"], 1), (["handover.strategy=batched", "handover.batch=7"], 7)],
-)
-def test_settings_say_what_the_job_file_says(tmp_path: Path, sets: list[str], batch: int | None) -> None:
-    job = spec.load(JOB, sets)
+def test_settings_say_what_the_job_file_says(tmp_path: Path) -> None:
+    job = spec.load(JOB, [])
     directory = RunDirectory(job, tmp_path)
     settings = settings_for(job, tmp_path / "jobs" / "job.yaml", directory, Options(events=5, output=Path("out")))
     directory.close(remove=True)
@@ -88,7 +84,6 @@ def test_settings_say_what_the_job_file_says(tmp_path: Path, sets: list[str], ba
     assert settings.pipeline_file == str(tmp_path / "jobs" / "counts.py") and settings.pipeline_args == {"a": 1}
     assert (settings.workers, settings.epoch_interval_ms, settings.memory_bytes) == (3, 200, 64 << 20)
     assert settings.output == str(Path("out").absolute()) and settings.events == 5
-    assert settings.handover_batch == batch
     assert (settings.heartbeat_ms, settings.timeout_ms, settings.handover_deadline_ms) == (500, 2500, 600_000)
 
 

@@ -5,7 +5,8 @@ Each story says what it is about; `Top` only plays it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ferry.contract import messages as m
@@ -42,6 +43,7 @@ class Top:
         self.stop: tuple[type, ...] = ()
         self.deaf: set[tuple[InstanceId, type]] = set()
         self.apart: set[frozenset[InstanceId]] = set()
+        self._queue: deque[Callable[[], None]] = deque()
         self.driver = self.new_driver()
 
     def new_driver(self) -> c.Coordinator:
@@ -52,11 +54,19 @@ class Top:
         return self.driver
 
     def tell(self, event: c.Event) -> None:
-        self.obey(self.driver.step(event))
+        self._deliver(lambda: self.obey(self.driver.step(event)))
 
     def give(self, to: InstanceId, event: i.Event) -> None:
         if to in self.members and (to, type(event)) not in self.deaf:
-            self.follow(to, self.members[to].step(event))
+            self._deliver(lambda: self.follow(to, self.members[to].step(event)))
+
+    def _deliver(self, what: Callable[[], None]) -> None:
+        """One after the other, in the order in which they were sent."""
+        self._queue.append(what)
+        if len(self._queue) == 1:
+            while self._queue:
+                self._queue[0]()
+                self._queue.popleft()
 
     def obey(self, effects: list[c.Effect]) -> None:
         for effect in effects:

@@ -8,6 +8,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, InstanceId, Step, Term
+from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol import coordinator as c
 from ferry.protocol.instance import machine as i
@@ -128,7 +129,7 @@ def test_what_was_being_computed_for_the_old_driver_is_dropped_with_the_answer()
 def test_a_learner_becomes_in_step_is_cut_to_and_the_origin_cleaned() -> None:
     top = Top([(A,)], (A, B))
     top.epoch(0)
-    top.tell(c.Desired(1, ((B,),)))
+    top.tell(Plan(1, ((B,),)))
     seen = []
     for epoch in range(1, 6):
         assert top.driver.moves.pending() == (epoch <= 3)
@@ -144,7 +145,7 @@ def test_a_learner_that_alone_heard_of_a_commit_does_not_go_on_from_it(missed: b
     """The driver dies while it tells of a commit; no member heard of it, so the next one gives that attempt up."""
     top = Top([(A,)], (A, B))
     top.epoch(0)
-    top.tell(c.Desired(1, ((A, B),)))
+    top.tell(Plan(1, ((A, B),)))
     top.deaf, top.apart = {(A, m.Commit)}, {frozenset((A, B))}
     top.ingest(1)
     given_up = top.committed()[B]
@@ -162,7 +163,7 @@ def test_a_learner_that_alone_heard_of_a_commit_does_not_go_on_from_it(missed: b
         assert (B, i.Drop((0,))) in top.done
     assert top.committed()[B] is None and top.members[B].saved.results == ()
     top.done = []
-    top.tell(c.Desired(1, ((A, B),)))
+    top.tell(Plan(1, ((A, B),)))
     for epoch in range(1, 5):
         top.epoch(epoch)
         assert top.committed()[B] == top.committed()[A]
@@ -209,7 +210,7 @@ def test_a_new_job_waits_for_its_first_workers_as_long_as_they_take() -> None:
 def test_a_learner_whose_delta_comes_after_the_commit_is_in_step_all_the_same() -> None:
     top = Top([(A,)], (A, B))
     top.epoch(0)
-    top.tell(c.Desired(1, ((A, B),)))
+    top.tell(Plan(1, ((A, B),)))
     late: list[m.Delta] = []
     give = top.give
     loads = 0

@@ -6,6 +6,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId, Step
+from ferry.contract.plans import Plan
 from ferry.protocol import coordinator as c
 from tests.unit.protocol.table_top import A, B, Top
 
@@ -109,7 +110,7 @@ def test_whose_connection_breaks_for_a_moment_stays_a_member() -> None:
     assert top.last(c.Emit).rows[-1].commit_id.step == Step(1, 0), "and the epoch goes on with it"
     top.tell(c.EpochEnded(1))
     top.crash(A)
-    top.tell(c.Desired(1, ((B, A), (B, A))))
+    top.tell(Plan(1, ((B, A), (B, A))))
     top.tell(c.EpochBegun(2))
     assert top.driver.table.groups[0].in_sync == (A, B), "nothing is moved meanwhile"
     top.tell(c.Tick(1399))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ferry.contract import messages as m
+from ferry.contract.plans import Plan, PlanStep
 from ferry.protocol import coordinator as c
-from ferry.protocol.coordinator.groups import Pace
 from ferry.protocol.instance import machine as i
 from tests.unit.protocol.table_top import A, B, C, Top
 
@@ -20,9 +20,9 @@ def changes(top: Top) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize(("gap", "second"), [(0, 3), (1, 3), (2, 4), (4, 6)])
 def test_after_a_cut_no_other_virtual_node_begins_for_some_epochs(gap: int, second: int) -> None:
-    top = Top([(A,), (A,)], (A, B), c.CoordinatorSettings(pace=Pace(batch=1, gap=gap)))
+    top = Top([(A,), (A,)], (A, B))
     top.epoch(0)
-    top.tell(c.Desired(1, ((B,), (B,))))
+    top.tell(Plan(1, ((B,), (B,)), (PlanStep((), (0,)), PlanStep((), (1,))), gap))
     changes(top)
     seen = {}
     for epoch in range(1, second + 3):
@@ -42,7 +42,7 @@ def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while
     top = Top([(A,)], (A, B), c.CoordinatorSettings(warm_ms=1000, retry_ms=5000, retry_max_ms=8000))
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
-    top.tell(c.Desired(1, ((B,),)))
+    top.tell(Plan(1, ((B,),)))
     changes(top)
     top.epoch(1)
     assert changes(top) == [(0, "joined")]
@@ -69,10 +69,10 @@ def test_a_move_to_which_nothing_comes_is_given_up_and_begun_again_after_a_while
         assert changes(top) == [(0, "joined")]
         top.wait(1000)
     top.deaf = set()
-    top.tell(c.Desired(2, ((A,),)))
+    top.tell(Plan(2, ((A,),)))
     top.epoch(epoch + 1)
     epoch += 1
-    top.tell(c.Desired(3, ((B,),)))
+    top.tell(Plan(3, ((B,),)))
     made = []
     for _ in range(6):
         epoch += 1
@@ -85,7 +85,7 @@ def test_a_move_that_comes_along_has_the_time_that_it_needs() -> None:
     top = Top([(A,)], (A, B), c.CoordinatorSettings(warm_ms=1000))
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
-    top.tell(c.Desired(1, ((B,),)))
+    top.tell(Plan(1, ((B,),)))
     for epoch in range(1, 20):
         top.epoch(epoch)
         assert top.driver.table.groups[0].learners == (B,)
@@ -101,7 +101,7 @@ def test_the_time_of_a_move_begins_anew_with_every_move() -> None:
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
     for number, (wished, wait) in enumerate([(B, 900), (A, 900), (B, 900), (B, 101)], 1):
-        top.tell(c.Desired(number, ((wished,),)))
+        top.tell(Plan(number, ((wished,),)))
         top.epoch(number)
         top.wait(wait)
     assert top.driver.table.groups[0].learners == (B,)
@@ -141,7 +141,7 @@ def test_a_copy_that_was_lost_is_made_again_by_the_next_driver_too() -> None:
 def test_groups_that_somebody_has_placed_stay_as_they_are_while_nobody_says_more() -> None:
     top = Top([(A, B), (A, B)], (A, B, C))
     top.epoch(0)
-    top.tell(c.Desired(1, ((C,), (B, A))))
+    top.tell(Plan(1, ((C,), (B, A))))
     for epoch in range(1, 5):
         top.epoch(epoch)
     placed = [(C,), (B, A)]

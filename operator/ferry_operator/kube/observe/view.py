@@ -216,7 +216,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     workers = worker_pods(one.workers, running, revisions.worker, status)
     rolling = plan_replacement(workers, seen.nodes, asked_drains(seen.annotations.get(names.DRAIN)))
     observed = d.Observed(
-        wanted=d.Wanted(rolling.workers, one.instances_per_worker, one.state.replicas),
+        wanted=d.Wanted(rolling.workers, one.instances_per_worker, one.state.replicas, d.policy_of(one.handover)),
         workers=tuple(_worker(pod, lost, seen, one.state.replicas) for pod in seen.workers),
         driver=lifecycle.running,
         driver_may_start=lifecycle.may_start and not seen.deleting,

@@ -160,7 +160,9 @@ def _handover(view: JobView) -> UntimedCondition:
     if (left := given_up(view)) > 0:
         text = f"{left} copies were given up, and are begun again after a while; {count} of {total} virtual nodes wait"
         return UntimedCondition("Handover", "False", "GivenUp", text)
-    return UntimedCondition("Handover", "True", "Moving", f"{count} of {total} virtual nodes are on their way")
+    begun, steps = view.seen.status.plan_steps
+    at = f", step {begun} of {steps}" if steps else ""
+    return UntimedCondition("Handover", "True", "Moving", f"{count} of {total} virtual nodes are on their way{at}")
 
 
 def _degraded(problems: Sequence[Problem]) -> UntimedCondition:

@@ -92,11 +92,12 @@ def progress_line(view: RunView) -> str:
         f"p99 {_seconds(status.latency.p99)}" if status.latency is not None else "",
         workers,
     ]
-    learning = sum(len(learners) for _, learners in status.groups)
+    learning, (begun, steps) = sum(len(learners) for _, learners in status.groups), status.plan_steps
+    at = f", step {begun} of {steps}" if steps else ""
     if learning:
-        parts.append(f"warming {learning}")
+        parts.append(f"warming {learning}{at}")
     elif not status.settled and status.desired:
-        parts.append("moving")
+        parts.append(f"moving{at}")
     if not status.journal_up:
         parts.append("journal down")
     parts += [f"degraded: {one.text}" for one in status.problems]

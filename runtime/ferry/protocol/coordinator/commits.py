@@ -13,6 +13,7 @@ from ferry.protocol.coordinator.io import FiredRows, Phase
 from ferry.protocol.coordinator.journaling import Journaling
 from ferry.protocol.coordinator.membership import Membership
 from ferry.protocol.coordinator.state import DriverState
+from ferry.protocol.steps import step_of, successor
 
 
 class Commits:
@@ -26,6 +27,8 @@ class Commits:
         self.results = no_results(driver.settings.operators)
         """Of all operators, as of the committed step."""
         self.meta = b""
+        self.readable = True
+        """Whether the rows that the committed epoch has fired are still there; a member may have given them up."""
         self.under_way: m.Commit | None = None
         self._applied: dict[InstanceId, bool] = {}
         """Who has applied it."""
@@ -50,6 +53,16 @@ class Commits:
         self.under_way = commit
         self._applied = {}
         self._driver.enter(Phase.COMMIT)
+        self.send()
+
+    def send_last(self) -> None:
+        """An epoch waits for copies: who makes one has to have committed what the leaders have, and hears of it only now."""
+        assert self.committed is not None
+        if self._driver.phase is Phase.HOLD:
+            return
+        self.under_way = m.Commit(self.committed, self._driver.generation, self.results, self.meta)
+        self._applied = {}
+        self._driver.enter(Phase.HOLD)
         self.send()
 
     def end(self) -> None:
@@ -93,15 +106,24 @@ class Commits:
         view = self._journaling.view
         return (view.held if self._driver.rules.all_committed else view.led).keys() <= self._applied.keys()
 
-    def finish(self) -> Step:
+    def finish(self) -> None:
         """Everybody has applied it: its step is the committed one."""
         c = self.under_way
         assert c is not None
         if self.committed is not None and c.commit_id.step <= self.committed.step:
             raise Bug(f"{c.commit_id} is committed after {self.committed}")
         self.committed = c.commit_id
-        self.results, self.meta = c.results, c.meta
-        return c.commit_id.step
+        self.results, self.meta, self.readable = c.results, c.meta, True
+
+    @property
+    def at(self) -> Step:
+        """The committed step, or the one before the first."""
+        return step_of(self.committed, self._driver.settings.operators)
+
+    @property
+    def following(self) -> Step:
+        """The next one."""
+        return successor(self.at, self._driver.settings.operators)
 
     # ---- what others are told
     @property

@@ -10,15 +10,13 @@ at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ferry.contract.names import CommitId, InstanceId, Term
+from ferry.contract.plans import Placement
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol.rules import Rules
-
-Placement = tuple[InstanceId, ...]
-"""Where a virtual node should be: leader first, then its replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +31,6 @@ class GroupChange:
 
 Regrouped = tuple[list[Group], list[GroupChange]]
 """All groups of the next table, and what changes with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How much of a plan is done at once (Megaphone section 3.3: all-at-once, batched, fluid; the gap: section 4.4)."""
-
-    batch: int = 1 << 30
-    """Virtual nodes that may be warming or waiting for their switchover at one time."""
-    gap: int = 0
-    """Epochs after a switchover in which no other virtual node begins to warm."""
 
 
 def next_version(table: Table, generation: int) -> Version:
@@ -125,7 +113,6 @@ def regroup(
     warm: Mapping[tuple[InstanceId, int], CommitId | None],
     committed: CommitId | None,
     refused: Mapping[tuple[InstanceId, int], object],
-    pace: Pace,
     generation: int,
     rules: Rules,
     may_lead: Callable[[InstanceId], bool] = lambda i: True,
@@ -137,7 +124,6 @@ def regroup(
     """
     groups: list[Group] = []
     changes: list[GroupChange] = []
-    busy = sum(1 for x in table.groups if x.learners)
     for vnode, group in enumerate(table.groups):
         wanted = desired[vnode]
         want = tuple(i for i in wanted if i in alive)
@@ -165,8 +151,7 @@ def regroup(
             in_sync = [i for i in in_sync if i not in gone]
             changes += [GroupChange(vnode, "cleaned", i) for i in gone]
         missing = [i for i in want if i not in in_sync and i not in learners and (i, vnode) not in refused]
-        if missing and (group.learners or busy < pace.batch):
-            busy += 0 if group.learners else 1
+        if missing:
             learners.extend(missing)
             changes.extend(GroupChange(vnode, "joined", i) for i in missing)
         if (tuple(in_sync), tuple(learners)) == (group.in_sync, group.learners):
@@ -174,6 +159,13 @@ def regroup(
         else:
             groups.append(Group(next_term(group, generation), tuple(in_sync), tuple(learners)))
     return groups, changes
+
+
+def is_under_way(table: Table, changes: Sequence[GroupChange], vnodes: Collection[int]) -> bool:
+    """Whether a step of a plan is not over: something is left to do, or done, for these. Letting go may come later."""
+    return any(c.kind != "cleaned" and c.vnode in vnodes for c in changes) or any(
+        table.groups[v].learners for v in vnodes
+    )
 
 
 def settled(table: Table, desired: Sequence[Placement], alive: Mapping[InstanceId, object]) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Final
 
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Step
+from ferry.contract.plans import Plan
 from ferry.contract.records import record
 from ferry.contract.results import Results
 from ferry.contract.routing import Table, Version
@@ -21,11 +21,15 @@ class Phase:
     ASK: Final = "ask"
     FINISH: Final = "finish"
     IDLE: Final = "idle"
+    HOLD: Final = "hold"
+    """An epoch is begun, and waits for copies."""
     INGEST: Final = "ingest"
     PREPARE: Final = "prepare"
     COMMIT: Final = "commit"
     READ: Final = "read"
     STOPPED: Final = "stopped"
+    COMMITS: Final = (COMMIT, FINISH, HOLD)
+    """A Commit is under way."""
 
 
 @record
@@ -63,7 +67,6 @@ class CoordinatorSettings:
     """Others find an instance that has just come within this time; a leader would wait that long for its fragments."""
     warm_ms: int = 600_000
     """A learner to which nothing came for this long is dropped, its move given up for a while."""
-    pace: g.Pace = field(default_factory=g.Pace)
     ended: int = -1
     """The last epoch in Spark's commit log when this driver began: state as of an older one is of an older day."""
 
@@ -151,14 +154,6 @@ class EpochEnded:
 
 
 @record
-class Desired:
-    """Where every virtual node should be; a higher number replaces a lower one."""
-
-    number: int
-    placements: tuple[g.Placement, ...]
-
-
-@record
 class TakeCheckpoint:
     """Write a durable checkpoint as of the end of the epoch under way, or of the last one."""
 
@@ -191,7 +186,7 @@ Event = (
     | IngestFailed
     | ReadFailed
     | EpochEnded
-    | Desired
+    | Plan
     | TakeCheckpoint
     | Published
 )

@@ -1,4 +1,4 @@
-"""The routing table: first in the journal, then acted on.
+"""The routing table and the plan in force: first in the journal, then acted on.
 
     write --> Journal ... Journaled --> written: the table is in force
                      '-- JournalRefused: claimed again, or another driver has taken over
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ferry.contract.errors import Bug
+from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
 from ferry.protocol.coordinator.groups import GroupChange, next_version
 from ferry.protocol.coordinator.io import Journal, JournalReachable, Phase
@@ -26,6 +27,8 @@ class Journaling:
         self._driver = driver
         self.table: Table
         """In force: the journal has it."""
+        self.plan: Plan | None
+        """In force, and how far it is: journaled with the next table, and so with whatever is done because of it."""
         self.view: TableView
         self._begin(journal or initial)
         self.expected = journal.version if journal is not None else None
@@ -39,7 +42,8 @@ class Journaling:
     def _begin(self, found: Table) -> None:
         """Go on from what was found. Learners of the last driver begin again: this one does not know what they missed."""
         groups = tuple(replace(group, learners=()) for group in found.groups)
-        self.table = Table(Version(self._driver.generation, 0), groups, found.initial, found.origin)
+        self.table = replace(found, version=Version(self._driver.generation, 0), groups=groups)
+        self.plan = found.plan
         self.view = seen(self.table)
 
     def claim(self) -> None:
@@ -77,7 +81,7 @@ class Journaling:
     def _write(self, table: Table, changes: tuple[GroupChange, ...]) -> None:
         if self.writing is not None:
             raise Bug(f"table {table.version} is written while {self.writing.version} is on its way to the journal")
-        self.writing = table
+        self.writing = table = replace(table, plan=self.plan)
         self._changes = changes
         self._driver.do(Journal(table, self.expected))
 

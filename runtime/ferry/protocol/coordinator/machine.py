@@ -3,7 +3,7 @@
 journal -> ask -> finish -> idle -> ingest -> prepare -> commit -> read -> idle ...
                               ^        |          |         '- final: only this attempt can be finished
                               |        '----------+- lost fragments: ingest again; a changed table: a new attempt
-                              '- between epochs: warm, switch over, clean (groups.regroup)
+                              '- between epochs: warm, switch over, clean (groups.regroup), which an epoch may wait for
 
 A coordinator has parts, each with fields of its own. A part knows those of the rows below it, never its neighbours, and
 answers. The coordinator alone takes events, has tables journaled, and decides what follows for the other parts.
@@ -24,6 +24,7 @@ from typing import Any
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import InstanceId, Step
+from ferry.contract.plans import Plan
 from ferry.contract.routing import Table
 from ferry.protocol.coordinator import io
 from ferry.protocol.coordinator.attempts import Attempts
@@ -38,7 +39,6 @@ from ferry.protocol.coordinator.state import DriverState
 from ferry.protocol.coordinator.takeover import Takeover
 from ferry.protocol.io import Tick
 from ferry.protocol.rules import Rules
-from ferry.protocol.steps import step_of, successor
 from ferry.protocol.story import Story
 
 
@@ -137,7 +137,7 @@ class Coordinator:
             case io.Phase.FINISH if commits.all_applied():
                 commits.end()
                 driver.enter(io.Phase.IDLE)
-                driver.do(io.Ready(commits.committed, commits.meta, self.takeover.final))
+                driver.do(io.Ready(commits.committed, commits.meta, not commits.readable))
             case io.Phase.PREPARE if attempts.is_logged():
                 if self.journaling.table.initial:
                     self.journaling.write_begun()
@@ -151,8 +151,10 @@ class Coordinator:
                 self._prepare()
             case io.Phase.COMMIT if commits.all_applied():
                 self._step_committed()
-            case io.Phase.IDLE if self.checkpoints.holds:
+            case io.Phase.IDLE | io.Phase.HOLD if self.checkpoints.holds:
                 self.checkpoints.begin()
+            case io.Phase.HOLD if not self._journal(self.moves.regrouped(epoch_begins=False)):
+                self._begin_epoch()
 
     def _is_restored(self) -> bool:
         """Whether the restore is over, and the journal does not say so yet."""
@@ -187,7 +189,7 @@ class Coordinator:
             self.members.ask_all()
         if self.attempts.is_running or (driver.phase is io.Phase.COMMIT and not driver.rules.commit_final):
             self._prepare()
-        elif driver.phase is io.Phase.FINISH:
+        elif driver.phase in (io.Phase.FINISH, io.Phase.HOLD):
             self.commits.send()
 
     def _on_journal_refused(self, event: io.JournalRefused) -> None:
@@ -236,23 +238,27 @@ class Coordinator:
 
     # ---- one epoch
     def _on_epoch_begun(self, event: io.EpochBegun) -> None:
-        operators, committed = self.driver.settings.operators, self.commits.committed
-        at = step_of(committed, operators)
-        following = successor(at, operators)
+        at, following, committed = self.commits.at, self.commits.following, self.commits.committed
         if event.epoch == at.epoch and following.epoch != at.epoch and committed is not None:
             self._read()
         elif event.epoch != following.epoch:
+            said = f"Spark begins epoch {event.epoch}, the state is committed up to {at}: "
             self.driver.halt(
-                "lost-epoch",
-                f"Spark begins epoch {event.epoch}, the state is committed up to {at}: the checkpoint directory and the "
-                "state directory do not belong together",
+                "lost-epoch", said + "the checkpoint directory and the state directory do not belong together"
             )
+        elif following.operator:
+            self._ingest(following)
         else:
-            if following.operator == 0:
-                self.checkpoints.epoch_begun()
-                self._journal(self.moves.regrouped())
-            if following.operator or not self.checkpoints.holds:
-                self._ingest(following)
+            self.checkpoints.epoch_begun()
+            self._journal(self.moves.regrouped())
+            self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        """Unless it has to wait."""
+        if self.moves.holds_epochs():
+            self.commits.send_last()
+        elif not self.checkpoints.holds:
+            self._ingest(self.commits.following)
 
     def _ingest(self, step: Step) -> None:
         self.commits.end()
@@ -285,11 +291,11 @@ class Coordinator:
 
     def _step_committed(self) -> None:
         self.reachability.step_committed()
-        step = self.commits.finish()
-        if step.operator + 1 == self.driver.settings.operators:
+        self.commits.finish()
+        if self.commits.following.operator == 0:
             self._read()
         else:
-            self._ingest(successor(step, self.driver.settings.operators))
+            self._ingest(self.commits.following)
 
     def _read(self) -> None:
         """Give the sinks what fired."""
@@ -306,11 +312,8 @@ class Coordinator:
             self._emit(event.step)
 
     def _on_epoch_ended(self, event: io.EpochEnded) -> None:
-        if (
-            self.driver.phase is io.Phase.READ
-            and self.driver.step is not None
-            and event.epoch == self.driver.step.epoch
-        ):
+        step = self.driver.step
+        if self.driver.phase is io.Phase.READ and step is not None and event.epoch == step.epoch:
             self.driver.enter(io.Phase.IDLE)
 
     def _on_warm(self, event: m.Warm) -> None:
@@ -329,8 +332,8 @@ class Coordinator:
             return
         if self.attempts.is_overdue():
             self._attempt_failed()
-        elif driver.phase in (io.Phase.COMMIT, io.Phase.FINISH) and driver.waited > driver.settings.commit_ms:
-            if self.commits.under_way is not None:
+        elif self.commits.under_way is not None and driver.phase in io.Phase.COMMITS:
+            if driver.waited > driver.settings.commit_ms:
                 driver.wait_anew()
                 self.commits.send_again()
 
@@ -344,10 +347,9 @@ class Coordinator:
 
     def _attempt_failed(self) -> None:
         """Try again; from the second time on without whoever keeps it waiting."""
-        if self.attempts.give_up() >= 2 and self.driver.rules.work_around and self._work_around():
-            return
-        self.members.install()
-        self._prepare()
+        if self.attempts.give_up() < 2 or not self.driver.rules.work_around or not self._work_around():
+            self.members.install()
+            self._prepare()
 
     def _work_around(self) -> bool:
         """Whether something else was begun than the same attempt once more."""
@@ -359,12 +361,10 @@ class Coordinator:
         if changes and self.journaling.up:
             self.moves.refuse_removed(changes, "it cannot be reached by its leader")
             self.driver.enter(io.Phase.PREPARE)
-            self._journal((groups, changes))
-            return True
+            return self._journal((groups, changes))
         if why := self.attempts.unusable():
             self._again(why)
-            return True
-        return False
+        return bool(why)
 
 
 _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
@@ -380,7 +380,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     io.IngestFailed: Coordinator._on_ingest_failed,
     io.ReadFailed: Coordinator._on_read_failed,
     io.EpochEnded: Coordinator._on_epoch_ended,
-    io.Desired: lambda self, event: self.moves.desire(event),
+    Plan: lambda self, event: self.moves.submitted(event),
     io.TakeCheckpoint: lambda self, event: self.checkpoints.want(event),
     io.Published: lambda self, event: self.checkpoints.published(event),
     m.Checkpointed: lambda self, event: self.checkpoints.written(event),

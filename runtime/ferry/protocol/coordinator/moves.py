@@ -1,21 +1,22 @@
-"""Moves: one step of the groups towards what is desired, between two epochs.
+"""Moves: one step of the groups towards where the plan wants them, between two epochs.
 
-Desired --> joined --> Warm --> in sync --> switched --> cleaned        (groups.regroup decides, the journal makes it so)
+Plan --> joined --> Warm --> in sync --> switched --> cleaned        (groups.regroup decides, the journal makes it so)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import CommitId, InstanceId
+from ferry.contract.plans import Placement, Plan
 from ferry.contract.routing import Version
 from ferry.protocol.backoff import Backoff
 from ferry.protocol.coordinator import groups as g
 from ferry.protocol.coordinator.commits import Commits
-from ferry.protocol.coordinator.io import Desired, Phase
+from ferry.protocol.coordinator.io import Phase
 from ferry.protocol.coordinator.journaling import Journaling
 from ferry.protocol.coordinator.membership import Membership
 from ferry.protocol.coordinator.reachability import Reachability
@@ -43,7 +44,7 @@ class Moves:
         members: Membership,
         reachability: Reachability,
         commits: Commits,
-        first: tuple[g.Placement, ...],
+        first: tuple[Placement, ...],
     ) -> None:
         self._driver = driver
         self._journaling = journaling
@@ -52,7 +53,10 @@ class Moves:
         self._commits = commits
         self._first = first
         """Where the virtual nodes of a new job are."""
-        self.desired: Desired | None = None
+        self._asked: Plan | None = None
+        """Taken in place of the plan in force, between two epochs."""
+        self._wanted: tuple[Plan | None, Sequence[Placement]] = None, ()
+        """A plan, and where it wants all now: worked out once."""
         self.switched_at: int | None = None
         """The last committed epoch when a virtual node was switched to another leader last."""
         self.refused: dict[Copy, GivenUp] = {}
@@ -64,12 +68,17 @@ class Moves:
         """When a copy was begun, or came along last."""
 
     # ---- what is told
-    def desire(self, event: Desired) -> None:
+    def submitted(self, plan: Plan) -> None:
         """Somebody says where every virtual node should be."""
-        if self.desired is None or event.number > self.desired.number:
-            if len(event.placements) != (virtual_nodes := self._journaling.table.virtual_nodes):
-                raise Bug(f"{len(event.placements)} placements for {virtual_nodes} virtual nodes")
-            self.desired, self.refused = event, {}
+        if self.plan is None or plan.number > self.plan.number:
+            if len(plan.placements) != (virtual_nodes := self._journaling.table.virtual_nodes):
+                raise Bug(f"{len(plan.placements)} placements for {virtual_nodes} virtual nodes")
+            self._asked, self.refused = plan, {}
+
+    @property
+    def plan(self) -> Plan | None:
+        """The newest one: in force, or about to be."""
+        return self._asked or self._journaling.plan
 
     def came_along(self, event: m.Learned) -> None:
         """A move that comes along has the time that it needs, and so have those that wait for it."""
@@ -137,37 +146,78 @@ class Moves:
                 self._joined[(c.instance, c.vnode)] = self._driver.now
 
     # ---- one step
-    def placements(self) -> Sequence[g.Placement]:
-        """Where every virtual node should be.
+    def placements(self) -> Sequence[Placement]:
+        """Where every virtual node should be now."""
+        return self._wanted_by(self._begun())
 
-        As long as nobody has said it, where it is, and groups that lack some of their first members have them again: an
+    def _wanted_by(self, plan: Plan | None) -> Sequence[Placement]:
+        """As long as nobody has said it, where it is, and groups that lack some of their first members have them again: an
         instance may have been too late for the first table, or be back without its files.
         """
-        if self.desired is not None:
-            return self.desired.placements
-        return tuple(map(g.completed, self._journaling.table.groups, self._first))
+        if plan is None:
+            return tuple(map(g.completed, self._journaling.table.groups, self._first))
+        if self._wanted[0] is not plan:
+            self._wanted = plan, plan.wanted()
+        return self._wanted[1]
 
-    def regrouped(self) -> g.Regrouped | None:
-        """The next step towards what is desired, between two epochs; None when there is none, or not now."""
+    def _begun(self) -> Plan | None:
+        """The plan in force, or the one that is about to be as it will begin: all stay where they are until their step."""
+        if self._asked is None:
+            return self._journaling.plan
+        return replace(self._asked, before=tuple(group.in_sync for group in self._journaling.table.groups), reached=0)
+
+    def regrouped(self, epoch_begins: bool = True) -> g.Regrouped | None:
+        """What is done next, between two epochs; None when that is nothing, or not now.
+
+        Only when an epoch begins another step may begin: while epochs are held back the one under way is done alone.
+        """
         if self._may_not_change() or self._members.away():
             return None
         self._refuse_stuck()
-        settings, committed = self._driver.settings, self._commits.committed
+        committed = self._commits.committed
         epoch = committed.step.epoch if committed else -1
-        in_gap = self.switched_at is not None and epoch - self.switched_at < settings.pace.gap
-        groups, changes = self._wanted(g.Pace(batch=0) if in_gap else settings.pace)
+        plan, groups, changes = self._next(epoch if epoch_begins else None)
         for c in changes:
             if c.kind == "in-sync":
                 self.refused.pop((c.instance, c.vnode), None)
         if any(c.kind == "switched" for c in changes):
             self.switched_at = epoch
-        return (groups, changes) if changes else None
+        is_new, self._asked, self._journaling.plan = self._asked is not None, None, plan
+        return (groups, changes) if changes or is_new else None
+
+    def holds_epochs(self) -> bool:
+        """Whether no epoch may begin before the copies of a step are made. What keeps them from it ends the waiting, too,
+        and those that were given up are made while epochs go on.
+        """
+        plan, journaling, commits = self._journaling.plan, self._journaling, self._commits
+        if plan is None or plan.warm or commits.committed is None or not commits.readable:
+            # A copy of an epoch whose rows are gone would not know that they are.
+            return False
+        may_come = journaling.up and not self._members.away() and not self.refused
+        return may_come and bool(journaling.writing is not None or journaling.view.learned)
 
     def pending(self) -> bool:
         """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""
         if self._driver.phase is not Phase.IDLE or self._may_not_change():
             return False
-        return bool(self._journaling.view.learned) or bool(self._wanted(self._driver.settings.pace)[1])
+        return bool(self._journaling.view.learned) or bool(self._next(None)[2]) or self._has_steps()
+
+    def _has_steps(self) -> bool:
+        """Whether steps of the plan have not begun."""
+        return self.plan is not None and self.plan.reached < len(self.plan.steps)
+
+    def _next(self, epoch: int | None) -> tuple[Plan | None, list[g.Group], list[g.GroupChange]]:
+        """The plan after its next step, and what that changes; None: no further step begins."""
+        plan = self._begun()
+        gap = 0 if plan is None else plan.gap
+        may_begin = epoch is not None and (self.switched_at is None or epoch - self.switched_at >= gap)
+        while True:
+            groups, changes = self._regrouped_by(plan)
+            if plan is None or not may_begin or plan.reached >= len(plan.steps):
+                return plan, groups, changes
+            if g.is_under_way(self._journaling.table, changes, plan.begun()):
+                return plan, groups, changes
+            plan = plan.with_next_step()
 
     def _may_not_change(self) -> bool:
         journaling = self._journaling
@@ -175,14 +225,16 @@ class Moves:
 
     def _nothing_wanted(self) -> bool:
         """Whether groups may stay as they are, without looking at each."""
-        if self.desired is not None or self._journaling.view.learned:
+        if self.plan is not None or self._journaling.view.learned:
             return False
         pairs = zip(self._journaling.table.groups, self._first, strict=True)
         return all(len(group.in_sync) >= len(first) for group, first in pairs)
 
     def _refuse_stuck(self) -> None:
         """Give up moves to which nothing has come for long."""
-        learned, warm_ms = self._journaling.view.learned, self._driver.settings.warm_ms
+        learned, settings = self._journaling.view.learned, self._driver.settings
+        held = self._driver.phase is Phase.HOLD
+        warm_ms = min(settings.warm_ms, settings.attempt_ms) if held else settings.warm_ms
         stuck: dict[InstanceId, list[int]] = {}
         for (i, v), since in list(self._joined.items()):
             if v not in learned.get(i, {}):
@@ -193,15 +245,14 @@ class Moves:
             leaders = sorted({learned[i][v]: True for v in stuck[i]})
             self.refuse(i, stuck[i], f"nothing has come from {', '.join(leaders[:4])} for {warm_ms / 1000:g} s")
 
-    def _wanted(self, pace: g.Pace) -> g.Regrouped:
+    def _regrouped_by(self, plan: Plan | None) -> g.Regrouped:
         return g.regroup(
             self._journaling.table,
-            self.placements(),
+            self._wanted_by(plan),
             self._members.alive,
             self._warm,
             self._commits.committed,
             self.given_up(),
-            pace,
             self._driver.generation,
             self._driver.rules,
             self._reachability.may_lead,

@@ -38,8 +38,6 @@ class Takeover:
         self._commits = commits
         self.newest: m.Answer | None = None
         """The answer of the highest committed step, of an in-sync member, which may be gone since: so much is final."""
-        self.final = False
-        """A member of the groups that were found has given up the rows of the committed epoch."""
 
     def of_this_life(self, answer: m.Answer) -> m.Answer:
         """What an instance says of another life of the job is not heard: steps were counted there, too."""
@@ -113,13 +111,13 @@ class Takeover:
                 raise Bug(f"nobody has read the checkpoint of {self._journaling.table.origin}")
             generation, origin = self._driver.generation, self._journaling.table.origin
             self._commits.restore(replace(self._restore, generation=generation, origin=origin))
-            self.final = True
+            self._commits.readable = False
         if source is not None and found.best is not None:
             epoch = found.best.step.epoch
             applied = [i for i, answer in answers.items() if answer.committed == found.best]
             self._commits.adopt(found.best, source, applied)
             released = any(a.released >= epoch for a in (*answers.values(), source))
-            self.final = self._driver.rules.final_announced and released
+            self._commits.readable = not (self._driver.rules.final_announced and released)
         for i in list(answers):
             self._members.admit(i)
         return found.groups, found.changes

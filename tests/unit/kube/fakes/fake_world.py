@@ -133,9 +133,9 @@ class FakeLink:
         if driver is None:
             raise Unreachable("nobody is there")
         if token < driver.token or self.world.refuses_placements:
-            raise PlacementRefused(f"the driver refuses placement {action.number} with 422: too few")
+            raise PlacementRefused(f"the driver refuses plan {action.plan.number} with 422: too few")
         driver.token = token
-        if driver.desired is None or action.number > driver.desired["number"]:
+        if driver.desired is None or action.plan.number > driver.desired["number"]:
             driver.desired = to_wire(action, token)
         self.world.api.after("submit", JOBS, "")
 

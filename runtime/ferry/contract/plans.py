@@ -1,0 +1,144 @@
+"""Plans: where every virtual node is wanted, and by which steps it gets there.
+
+It is handed to a driver, which journals it beside the routing table and carries it out between epochs; the next driver
+goes on where it was. It has no opinion of what makes a placement good: only the driver knows how many virtual nodes there
+are. Steps are those of Megaphone (sections 3.3 and 4.4), with copies and switchovers apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ferry.contract.names import InstanceId
+
+Placement = tuple[InstanceId, ...]
+"""Where a virtual node should be: leader first, then its replicas."""
+
+
+class PlanStep(NamedTuple):
+    """What is done at one time."""
+
+    copies: tuple[int, ...]
+    """Virtual nodes of which the members begin to be warmed that they lack."""
+    switchovers: tuple[int, ...]
+    """Virtual nodes that get their new leader as soon as it is in sync; and the copies that they lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Body of `PUT /desired`, answer of `GET /desired`, and what the journal has beside the table."""
+
+    number: int
+    """A higher one replaces a lower one; from 1."""
+    placements: tuple[Placement, ...]
+    """By virtual node, when it is over."""
+    steps: tuple[PlanStep, ...] = ()
+    """One after the other. What none of them names changes after the last one; without steps that is at once."""
+    gap: int = 0
+    """Epochs after a switchover in which no step begins."""
+    warm: bool = True
+    """False: epochs are held back while the copies of a step are made, as Megaphone does."""
+    token: int = 0
+    """Fencing token of who decided it: after a higher one was seen a lower one is refused."""
+    basis: dict[str, Any] | None = field(default=None, hash=False)
+    """What it was planned for: kept for whoever plans next, and not looked at."""
+    before: tuple[Placement, ...] = ()
+    """By virtual node, where it is wanted until its step; the driver's to say."""
+    reached: int = 0
+    """Steps that have begun; the driver's to say."""
+
+    def wanted(self) -> tuple[Placement, ...]:
+        """By virtual node, where it should be now."""
+        if self.reached >= len(self.steps):
+            return self.placements
+        made = list(self.before)
+        for step in self.steps[: self.reached]:
+            for v in step.copies:
+                made[v] = (*made[v], *(i for i in self.placements[v] if i not in made[v]))
+            for v in step.switchovers:
+                made[v] = self.placements[v]
+        return tuple(made)
+
+    def begun(self) -> frozenset[int]:
+        """Virtual nodes of the steps that have begun."""
+        return frozenset(v for step in self.steps[: self.reached] for vnodes in step for v in vnodes)
+
+    def with_next_step(self) -> Plan:
+        """One more step has begun."""
+        return replace(self, reached=self.reached + 1)
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON; what is as always is left out, so that a driver of an older version reads what it can do."""
+        lists = {"placements": _lists(self.placements), "before": _lists(self.before)}
+        steps = [[list(vnodes) for vnodes in step] for step in self.steps]
+        document = asdict(self) | lists | {"steps": steps}
+        return {key: value for key, value in document.items() if key in NEEDED or value != ALWAYS[key]}
+
+    @classmethod
+    def from_wire(cls, document: Any) -> Plan:
+        """The inverse. Raises ValueError that says what is wrong; what is not known is refused, for it may matter."""
+        if not isinstance(document, dict) or not {"number", "placements"} <= document.keys():
+            raise ValueError("a plan has a number and placements")
+        if unknown := document.keys() - cls.__dataclass_fields__.keys():
+            raise ValueError(f"unknown: {', '.join(sorted(map(str, unknown)))}")
+        given = ALWAYS | document
+        if given["basis"] is not None and not isinstance(given["basis"], dict):
+            raise ValueError("basis is an object")
+        if type(given["warm"]) is not bool:
+            raise ValueError("warm is true or false")
+        placements = _placements(given["placements"])
+        return cls(
+            number=_number(given, "number", 1),
+            placements=placements,
+            steps=_steps(given["steps"], len(placements)),
+            gap=_number(given, "gap", 0),
+            warm=given["warm"],
+            token=_number(given, "token", 0),
+            basis=given["basis"],
+            before=_placements(given["before"]),
+            reached=_number(given, "reached", 0),
+        )
+
+
+ALWAYS: dict[str, Any] = {
+    "steps": [], "gap": 0, "warm": True, "token": 0, "basis": None, "before": [], "reached": 0,
+}  # fmt: skip
+"""What is so where nothing else is said, as JSON."""
+
+NEEDED = ("number", "placements", "token", "basis")
+"""What is always said."""
+
+
+def _lists(placements: Sequence[Placement]) -> list[list[str]]:
+    return [list(placement) for placement in placements]
+
+
+def _number(document: dict[str, Any], name: str, least: int) -> int:
+    found = document[name]
+    if type(found) is not int or found < least:
+        raise ValueError(f"{name} is a whole number from {least}")
+    return found
+
+
+def _placements(lists: Any) -> tuple[Placement, ...]:
+    if not isinstance(lists, list) or not all(isinstance(one, list) for one in lists):
+        raise ValueError("placements is a list of lists")
+    if not all(isinstance(instance, str) for one in lists for instance in one):
+        raise ValueError("instances are names")
+    if any(not one or len(set(one)) != len(one) for one in lists):
+        raise ValueError("every placement names a leader and then distinct replicas")
+    return tuple(tuple(InstanceId(instance) for instance in one) for one in lists)
+
+
+def _steps(lists: Any, virtual_nodes: int) -> tuple[PlanStep, ...]:
+    right = isinstance(lists, list) and all(
+        isinstance(step, list) and len(step) == 2 and all(isinstance(vnodes, list) for vnodes in step) for step in lists
+    )
+    if not right:
+        raise ValueError("steps is a list of pairs of lists: copies, switchovers")
+    named = [v for step in lists for vnodes in step for v in vnodes]
+    if not all(type(v) is int and 0 <= v < virtual_nodes for v in named):
+        raise ValueError(f"a step names virtual nodes: whole numbers from 0, below {virtual_nodes}")
+    return tuple(PlanStep(tuple(copies), tuple(switchovers)) for copies, switchovers in lists)

@@ -1,0 +1,48 @@
+"""Plans in steps, of real jobs: carried on by the next driver, and with epochs held back, against the oracle."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import runner
+from tests.cluster.test_workloads import DISORDER, right
+
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
+
+
+def switchovers(records: list[dict[str, Any]]) -> list[tuple[float, list[int]]]:
+    """(when, virtual nodes) that got another leader at one time."""
+    found = [
+        (r["t"], [v for v, what, _ in r["changes"] if what == "switched"]) for r in records if r["kind"] == "groups"
+    ]
+    return [(t, vnodes) for t, vnodes in found if vnodes]
+
+
+@pytest.mark.parametrize("mode", ["micro-batch", "continuous"])
+def test_a_plan_is_carried_on_by_the_next_driver_and_the_one_after_it_is_cold(tmp_path: Path, mode: str) -> None:
+    args = {"seed": 23, **DISORDER, "keys": "zipf", "domain": 20_000}
+
+    def meanwhile(running: runner.Running) -> None:
+        running.await_that(lambda: bool(switchovers(running.records())), "the first step", 120)
+        running.signal("driver", signal.SIGKILL)
+
+    at = ["epoch=1:begin workers=4", "epoch=30:begin workers=2"]
+    sets = [
+        *runner.sets_of(args), "state.virtualNodes=8", "epoch.maxRows=20000", "epoch.interval=200ms", f"epoch.mode={mode}",
+        "handover.strategy=fluid", "handover.gap=1", "handover.warm=false",
+    ]  # fmt: skip
+    result = runner.run("nbq5", tmp_path, 760_000, sets, at, meanwhile)
+    right(result, "nbq5", 760_000, args, tmp_path)
+    began = [r["t"] for r in result.kinds("ready")]
+    assert len(began) == 2, result.story()
+    back = next(r["t"] for r in result.kinds("action") if "workers=2" in r["text"])
+    switched = switchovers(result.records)
+    assert all(len(vnodes) == 1 for _, vnodes in switched), f"one at a time: {switched}"
+    out = [vnodes[0] for t, vnodes in switched if t < back]
+    assert len(out) == len({*out}) >= 4, f"nothing is taken back, nor moved twice: {switched}"
+    assert switched[0][0] < began[1] < switched[3][0], "by both drivers"
+    assert switched[-1][0] > back, "and back again"

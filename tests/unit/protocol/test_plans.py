@@ -1,0 +1,198 @@
+"""Plans: every way to cut one into steps leads to the same table, and none of them weakens a group on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferry.contract import messages as m
+from ferry.contract.names import InstanceId
+from ferry.contract.plans import Placement, Plan, PlanStep
+from ferry.protocol import coordinator as c
+from ferry_operator.placement.strategies import HandoverPolicy, Name, steps
+from tests.unit.protocol.table_top import A, B, C, Top
+
+D = InstanceId("3.0")
+ALL = (A, B, C, D)
+
+
+@st.composite
+def placements(draw: st.DrawFn, virtual_nodes: int) -> list[Placement]:
+    """One of each virtual node, with up to two replicas."""
+    return [tuple(draw(st.permutations(ALL))[: draw(st.integers(1, 3))]) for _ in range(virtual_nodes)]
+
+
+policies = st.builds(
+    HandoverPolicy,
+    st.sampled_from(get_args(Name)),
+    batch=st.integers(1, 3),
+    switchovers=st.none() | st.integers(1, 2),
+    gap=st.integers(0, 2),
+    warm=st.booleans(),
+)
+
+
+def played(
+    before: list[Placement],
+    after: list[Placement],
+    cut: Sequence[PlanStep],
+    policy: HandoverPolicy,
+    dies: int | None = None,
+) -> Top:
+    """The table after a plan was carried out; the driver may die after so many epochs."""
+    top = Top(before, ALL)
+    top.epoch(0)
+    plan = Plan(1, tuple(after), tuple(cut), policy.gap, policy.warm)
+    top.tell(plan)
+    epoch = 0
+    while top.driver.moves.pending():
+        strength = [len(group.in_sync) for group in top.driver.table.groups]
+        begun = top.driver.journaling.plan
+        epoch += 1
+        top.epoch(epoch)
+        for v, group in enumerate(top.driver.table.groups):
+            least = min(strength[v], len(after[v]))
+            assert len(group.in_sync) >= least, "no step makes a group weaker than it was, and than it is to be"
+            now = top.driver.journaling.plan
+            assert now is not None
+            if begun is not None and now.steps and now.reached < len(now.steps):
+                named = {x for step in now.steps[: now.reached] for x in step.switchovers}
+                assert group.leader == before[v][0] or v in named, "nobody leads before its step has come"
+        if epoch == dies:
+            top.new_driver()
+        assert epoch < 200
+    return top
+
+
+@given(st.data(), policies)
+@settings(max_examples=150, deadline=None)
+def test_every_strategy_leads_to_the_same_table(data: st.DataObject, policy: HandoverPolicy) -> None:
+    virtual_nodes = data.draw(st.integers(1, 5))
+    before, after = data.draw(placements(virtual_nodes)), data.draw(placements(virtual_nodes))
+    cut = steps(before, after, policy)
+    dies = data.draw(st.none() | st.integers(1, 8))
+    groups = played(before, after, cut, policy, dies).driver.table.groups
+    assert [(g.leader, sorted(g.in_sync), g.learners) for g in groups] == [(p[0], sorted(p), ()) for p in after]
+
+
+@given(st.data(), policies)
+@settings(max_examples=200, deadline=None)
+def test_steps_name_what_moves_and_nothing_else(data: st.DataObject, policy: HandoverPolicy) -> None:
+    virtual_nodes = data.draw(st.integers(1, 12))
+    before, after = data.draw(placements(virtual_nodes)), data.draw(placements(virtual_nodes))
+    cut = steps(before, after, policy)
+    switched = [v for step in cut for v in step.switchovers]
+    assert sorted(switched) == [v for v in range(virtual_nodes) if before[v][0] != after[v][0]], "each once"
+    named = {v for step in cut for part in step for v in part}
+    assert named == {v for v in range(virtual_nodes) if before[v][0] != after[v][0] or {*after[v]} - {*before[v]}}
+    if policy.switchovers is not None:
+        assert all(len(step.switchovers) <= policy.switchovers for step in cut)
+    if policy.strategy == "fluid":
+        assert all(len({*step.copies, *step.switchovers}) == 1 for step in cut)
+    if policy.strategy == "batched":
+        assert all(len({*step.copies, *step.switchovers}) <= policy.batch for step in cut)
+
+
+def test_an_optimized_step_uses_every_origin_and_target_once() -> None:
+    before: list[Placement] = [(A,), (A,), (A,), (B,), (B,), (B,)]
+    after: list[Placement] = [(C,), (D,), (C,), (C,), (D,), (D,)]
+    cut = steps(before, after, HandoverPolicy("optimized"))
+    for step in cut:
+        origins, targets = [before[v][0] for v in step.switchovers], [after[v][0] for v in step.switchovers]
+        assert len({*origins}) == len(origins) and len({*targets}) == len(targets)
+    assert [len(step.switchovers) for step in cut] == [2, 2, 2], "as many at one time as can be"
+
+
+def test_another_driver_goes_on_where_the_plan_was() -> None:
+    top = Top([(A,), (A,), (A,)], (A, B))
+    top.epoch(0)
+    cut = tuple(PlanStep((), (v,)) for v in (2, 0, 1))
+    top.tell(Plan(1, ((B,), (B,), (B,)), cut))
+    epoch = 0
+    while top.driver.table.groups[2].leader != B:
+        epoch += 1
+        top.epoch(epoch)
+    assert top.driver.table.groups[0].leader == A
+    top.new_driver()
+    assert top.driver.moves.plan is not None and top.driver.moves.plan.reached >= 1, "the journal has told it"
+    order = []
+    while top.driver.moves.pending():
+        epoch += 1
+        top.epoch(epoch)
+        assert top.driver.table.groups[2].leader == B, "what was switched is not taken back"
+        order.append(tuple(v for v in (0, 1) if top.driver.table.groups[v].leader == B))
+    assert (0,) in order and order[-1] == (0, 1) and (1,) not in order
+
+
+def test_what_a_cold_plan_copies_is_waited_for() -> None:
+    top = Top([(A,), (A,)], (A, B))
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk)}
+    top.tell(Plan(1, ((B,), (A,)), warm=False))
+    top.tell(c.EpochBegun(1))
+    assert top.driver.phase == c.Phase.HOLD and not top.driver.moves.pending()
+    assert not any(isinstance(x, c.StartIngest) and x.step.epoch == 1 for x in top.done)
+    top.wait(3000)
+    assert top.driver.phase == c.Phase.HOLD
+    top.deaf = set()
+    top.wait(10_000)
+    assert top.last(c.StartIngest).step.epoch == 1, "it goes on as soon as the copy is in sync"
+    assert top.driver.table.groups[0].leader == B
+    top.ingested(A)
+    top.tell(c.EpochEnded(1))
+    assert top.driver.phase == c.Phase.IDLE
+
+
+@pytest.mark.parametrize("what", ["target", "deadline", "journal"])
+def test_an_epoch_does_not_wait_for_a_copy_that_does_not_come(what: str) -> None:
+    top = Top([(A,)], (A, B), c.CoordinatorSettings(warm_ms=1000))
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk)}
+    top.tell(Plan(1, ((B,),), warm=False))
+    top.tell(c.EpochBegun(1))
+    assert top.driver.phase == c.Phase.HOLD
+    if what == "target":
+        top.crash(B)
+    elif what == "journal":
+        top.tell(c.JournalReachable(False))
+    else:
+        top.wait(2000)
+    assert top.driver.phase == c.Phase.INGEST and top.driver.table.groups[0].leader == A
+
+
+def test_a_step_of_a_cold_plan_is_followed_by_an_epoch() -> None:
+    top = Top([(A,), (A,)], (A, B))
+    top.epoch(0)
+    top.tell(Plan(1, ((B,), (B,)), (PlanStep((), (0,)), PlanStep((), (1,))), warm=False))
+    top.epoch(1)
+    assert [group.leader for group in top.driver.table.groups] == [B, A]
+    top.epoch(2)
+    assert [group.leader for group in top.driver.table.groups] == [B, B]
+
+
+def test_a_plan_that_replaces_another_leaves_all_where_it_is_until_its_steps() -> None:
+    top = Top([(A,), (A,)], (A, B, C))
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk)}
+    top.tell(Plan(1, ((B,), (B,))))
+    top.epoch(1)
+    assert [group.learners for group in top.driver.table.groups] == [(B,), (B,)]
+    top.tell(Plan(2, ((C,), (C,)), (PlanStep((), (1,)), PlanStep((), (0,)))))
+    top.epoch(2)
+    assert [group.learners for group in top.driver.table.groups] == [(), (C,)], "the copy of the former plan is let go"
+
+
+def test_copies_may_be_made_ahead_of_their_switchovers() -> None:
+    top = Top([(A,), (A,)], (A, B))
+    top.epoch(0)
+    top.tell(Plan(1, ((B,), (B,)), (PlanStep((0, 1), (0,)), PlanStep((), (1,)))))
+    seen = []
+    for epoch in range(1, 6):
+        top.epoch(epoch)
+        seen.append([group.in_sync for group in top.driver.table.groups])
+    assert [(B, A), (A, B)] in seen, "both are copied, one is switched"
+    assert seen[-1] == [(B,), (B,)]
