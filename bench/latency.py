@@ -1,8 +1,8 @@
 """`make bench-latency`: how long records take from their creation to the sink, when they come at their own pace.
 
 Ferry with continuous epochs and with micro-batches, vanilla Spark with micro-batches and in Real-time Mode (where it can run
-the query: from Kafka to Kafka), and Flink read the same paced stream one after the other. What a system cannot take in time
-waits, and its waiting counts.
+the query: from Kafka to Kafka), and Flink read the same paced stream one after the other: of a generator, from Kafka,
+or from files. What a system cannot take in time waits, and its waiting counts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.latency import ferry_case, flink_case, kafka_case, report, spark_case
-from bench.parts.latency.case import COUNTS, QUERIES, Bench, Measured
+from bench.parts.latency import ferry_case, files_case, flink_case, kafka_case, report, spark_case
+from bench.parts.latency.case import COUNTS, FILES, QUERIES, Bench, Measured
+from bench.parts.latency.feed_files import PERIOD
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.flink import HOME
 from bench.shared.results import Results
@@ -36,7 +37,12 @@ generator: of NEXMark, 92 % are bids. The generator takes processor time of the 
 change of a count for each of 1,000 keys, JSON from a topic of Kafka to another, 2 partitions; a program of its own \
 writes at the pace of the clock, and the bench reads: all of it and the broker are on the same cores. Latency there: from \
 the moment when a record is due to its count in the hands of a consumer that reads committed records; Ferry's sink is \
-exactly once where nothing else is said, those of Spark are at least once; batches of Real-time Mode take {realtime}."""
+exactly once where nothing else is said, those of Spark are at least once; batches of Real-time Mode take {realtime}. \
+files: the same counts from a directory, with the sinks of the generator's queries (Ferry's writes Parquet). A program of \
+its own adds a file each {period:g} s, with what has become due meanwhile, so half of that time is in the latency of every \
+system; it appears when it is whole, and stays. Parquet, and lines of text for Flink, whose reader of Parquet needs jars of \
+Hadoop. Flink looks at the directory each 10 ms, the others before each epoch; of Spark the log of its source says which \
+files a batch had, and of a file its name which records."""
 
 Case = Callable[[Bench, str, int], Iterable[Measured]]
 GENERATED: dict[str, Case] = {
@@ -46,7 +52,8 @@ GENERATED: dict[str, Case] = {
     "flink": flink_case.measure,
 }
 TOPICS: dict[str, Case] = {system: partial(kafka_case.measure, system=system) for system in kafka_case.SYSTEMS}
-CASES = {**dict.fromkeys(QUERIES, GENERATED), COUNTS: TOPICS}
+ADDED: dict[str, Case] = {system: partial(files_case.measure, system=system) for system in files_case.SYSTEMS}
+CASES = {**dict.fromkeys(QUERIES, GENERATED), COUNTS: TOPICS, FILES: ADDED}
 SYSTEMS = list(dict.fromkeys([*GENERATED, *TOPICS]))
 """Real-time Mode refuses sources in Python."""
 
@@ -60,7 +67,9 @@ class Latency:
         self.found: list[Measured] = []
         self.results = Results(
             "latency",
-            METHOD.format(cores=a.cores, warm=a.warm, checkpoint=a.flink_checkpoint, realtime=kafka_case.REALTIME),
+            METHOD.format(
+                cores=a.cores, warm=a.warm, checkpoint=a.flink_checkpoint, realtime=kafka_case.REALTIME, period=PERIOD
+            ),
         )
 
     def run(self) -> None:

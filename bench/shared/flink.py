@@ -206,7 +206,7 @@ def compiled(home: Path, work: Path, source: Path, jars: Sequence[Path] = ()) ->
     """A job of one file as a jar, compiled against Flink's and these."""
     classes, jar = work / "classes" / source.stem, work / f"{source.stem}.jar"
     classes.mkdir(parents=True, exist_ok=True)
-    path = ":".join(map(str, [home / "lib" / f"flink-dist-{VERSION}.jar", *jars]))
+    path = ":".join(map(str, [home / "lib" / "*", *jars]))
     fetching.run("javac", "javac", "-nowarn", "-cp", path, "-d", str(classes), str(source))
     fetching.run("jar", "jar", "cf", str(jar), "-C", str(classes), ".")
     return jar

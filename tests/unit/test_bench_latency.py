@@ -9,7 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.parts.latency import ferry_case, report, spark_case
+import pyarrow.parquet as pq
+
+from bench.parts.latency import feed_files, ferry_case, files_case, report, spark_case
 from bench.parts.latency.case import Measured
 from bench.parts.latency.feed import KEYS
 from bench.parts.latency.topics import Counts
@@ -23,15 +25,21 @@ def histogram(seconds: float, count: int) -> LatencyHistogram:
     return LatencyHistogram({bucket_of(seconds): count})
 
 
-def test_latencies_of_spark_follow_from_offsets_and_commit_files(tmp_path: Path) -> None:
+def write_batches(checkpoint: Path, batches: list[tuple[dict[str, int], float]]) -> None:
+    """By offset and by when it ended, after the begin."""
     for folder in ("offsets", "commits"):
-        (tmp_path / folder).mkdir()
-    for batch, (read, end) in enumerate([(100, 0.2), (100, 0.3), (1000, 1.5)]):
-        offset = json.dumps({"since": int(BEGIN * 1e6), "read": read})
-        (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}")
-        commit = tmp_path / "commits" / str(batch)
+        (checkpoint / folder).mkdir()
+    for batch, (offset, end) in enumerate(batches):
+        (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+        commit = checkpoint / "commits" / str(batch)
         commit.write_text("v1\n{}")
         os.utime(commit, (BEGIN + end, BEGIN + end))
+
+
+def test_latencies_of_spark_follow_from_offsets_and_commit_files(tmp_path: Path) -> None:
+    since = int(BEGIN * 1e6)
+    ends = [(100, 0.2), (100, 0.3), (1000, 1.5)]
+    write_batches(tmp_path, [({"since": since, "read": read}, end) for read, end in ends])
     (tmp_path / "offsets" / "3").write_text("v1\n{}\n{}")
     first, none, last = spark_case.steps_of(tmp_path, 1000)
     assert [one[1].records for one in (first, none, last)] == [100, 0, 900]
@@ -86,3 +94,38 @@ def test_counts_tell_of_all_records_that_are_in_them() -> None:
     for found, share, seconds in ((one, 1.0, 0.1), (three, 0.1, 0.2), (three, 0.6, 1.2), (three, 1.0, 2.196)):
         assert math.isclose(found.quantile(share), seconds, rel_tol=0.015)
     assert [h.records for _, h in counts.between(BEGIN + 0.005, BEGIN + 2)] == [2]
+
+
+def test_files_hold_what_their_names_say_and_appear_whole(tmp_path: Path) -> None:
+    numbers = range(KEYS * 3 - 1, KEYS * 3 + 2)
+    for kind in feed_files.WRITERS:
+        feed_files.write(tmp_path, kind, numbers, 400, BEGIN)
+    name = f"{KEYS * 3 - 1}_{KEYS * 3 + 2}"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"{name}.csv", f"{name}.parquet"]
+    assert feed_files.numbers_in(f"file:///somewhere/{name}.parquet").tolist() == list(numbers)
+    times = [int(BEGIN * 1000) + ms for ms in (7497, 7500, 7502)]
+    table = pq.read_table(tmp_path / f"{name}.parquet")
+    assert table.schema.equals(feed_files.COLUMNS)
+    assert table.to_pydict() == {"k": [KEYS - 1, 0, 1], "t": times}
+    assert (tmp_path / f"{name}.csv").read_text() == "".join(f"{k},{t}\n" for k, t in zip([KEYS - 1, 0, 1], times))
+
+
+def test_latencies_of_spark_follow_from_the_log_of_its_files(tmp_path: Path) -> None:
+    log = tmp_path / "sources" / "0"
+    log.mkdir(parents=True)
+    lines = [
+        json.dumps({"path": f"file:///in/{name}.parquet", "timestamp": 1, "batchId": taken})
+        for name, taken in (("-1000_0", 0), ("0_100", 1), ("100_200", 2), ("200_300", 2), ("300_400", 3))
+    ]
+    # A compacted log repeats what is in others; a hidden file is none.
+    for name, some in (("0", lines[:1]), ("1", lines[1:2]), ("2.compact", lines[:4]), ("3", lines[4:]), (".4", ["{"])):
+        (log / name).write_text("\n".join(["v1", *some]))
+    # The second batch has two steps of the log, the last one has not ended.
+    write_batches(tmp_path, [({"logOffset": 0}, -5.0), ({"logOffset": 2}, 0.5)])
+    (tmp_path / "offsets" / "2").write_text('v1\n{}\n{"logOffset":3}')
+    folder = files_case.GrowingFolder(tmp_path, "parquet", 1000)
+    folder.begin = BEGIN
+    (_, first), (end, second) = files_case.spark_steps(folder, tmp_path)
+    assert (first.records, second.records, end) == (1000, 300, BEGIN + 0.5)
+    assert math.isclose(second.quantile(1.0), 0.5, rel_tol=0.01)
+    assert math.isclose(second.quantile(1e-9), 0.201, rel_tol=0.01)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import pyarrow as pa
 from rich.console import Console
 
 from ferry.contract.latency import LatencyHistogram
+from ferry.kernels.ages import ages
 
 QUERIES: dict[str, dict[str, Any]] = {
     "nbq5": {},
@@ -22,8 +25,20 @@ QUERIES: dict[str, dict[str, Any]] = {
 COUNTS = "counts"
 """What is measured beside these, from topic to topic of Kafka: `counts.py`."""
 
+FILES = "files"
+"""The same counts, of what appears in a directory: `files_job.py`."""
+
 Step = tuple[float, LatencyHistogram]
 """When the sinks had some records (seconds since 1970), and how long these took."""
+
+Start = Callable[[], float]
+"""Called when a system is up: begins with the records, if they are not there yet, and says when the first one is due."""
+
+
+def aged(created: np.ndarray, now: float) -> LatencyHistogram:
+    """Of records that were created at these times and have come to the sinks now (all in seconds since 1970)."""
+    counts = ages(pa.array(np.floor(created * 1000).astype(np.int64)), int(now * 1000))
+    return LatencyHistogram({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,5 +17,11 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
     """After each epoch the counts that it has changed."""
-    counts = streams["keys"].key_by("k").aggregate("counts", n=ferry.count(), emit=ferry.changes())
-    return counts.sink(ferry.kafka_sink(args["servers"], OUT, key="k", exactly_once=args["exactly_once"]))
+    return counted(streams["keys"]).sink(
+        ferry.kafka_sink(args["servers"], OUT, key="k", exactly_once=args["exactly_once"])
+    )
+
+
+def counted(keys: Any) -> Any:
+    """How often each `k` has come; a row when that changes."""
+    return keys.key_by("k").aggregate("counts", n=ferry.count(), emit=ferry.changes())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from bench.parts.latency.case import QUERIES, Bench, Measured
+from bench.parts.latency.case import QUERIES, Bench, Measured, Start
 from bench.shared.ferry_job import FerryJob, Record, job_document
 from ferry.contract.latency import LatencyHistogram
 
@@ -19,16 +20,23 @@ BACK_AND_FORTH = (3, 2)
 
 def measure(bench: Bench, query: str, rate: int, *, mode: str) -> list[Measured]:
     """Run it; `mode` of epochs."""
+    pipeline = {"module": f"ferry.workloads.jobs.{query}", "args": {**QUERIES[query], "pace": rate}}
+    return measure_job(bench, query, rate, pipeline, mode=mode)
+
+
+def measure_job(
+    bench: Bench, query: str, rate: int, pipeline: dict[str, Any], *, mode: str, start: Start = time.time
+) -> list[Measured]:
+    """Run this one, which says when its records were created."""
     a = bench.a
     job = job_document(
-        f"latency-{query}", {"module": f"ferry.workloads.jobs.{query}", "args": {**QUERIES[query], "pace": rate}},
-        workers=2, cores=a.cores, state={"virtualNodes": a.vnodes, "replicas": 1},
+        f"latency-{query}", pipeline, workers=2, cores=a.cores, state={"virtualNodes": a.vnodes, "replicas": 1},
         epoch={"mode": mode, "interval": a.interval, "maxRows": max(rate, 10_000) * 2},
         driver={"standby": "driver" in a.disturb},
     )  # fmt: skip
     with FerryJob(job, bench.work / "ferry") as run:
         run.wait_for(lambda: bool(latencies(run.records)), "the first latencies")
-        begin = latencies(run.records)[0]["t"] + a.warm
+        begin = start() + a.warm
         done = watch(run, begin, a.minutes * 60, plan(run, a.minutes, a.disturb))
         end = begin + a.minutes * 60
         # What was created by then and still waits counts, too: else a loss at the end would not be seen.

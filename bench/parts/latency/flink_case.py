@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.parts.latency.case import Bench, Measured, Step
+from bench.parts.latency.case import Bench, Measured, Start, Step
 from bench.shared.flink import FAST, FlinkCluster, compiled, installed
 from ferry.contract.latency import LatencyHistogram, bucket_of
 
@@ -22,18 +22,18 @@ BEFORE_MS = 3000
 """The clock of the stream begins so long after the job is asked for."""
 
 
-def measure(bench: Bench, query: str, rate: int) -> list[Measured]:
-    """Run it."""
+def measure(bench: Bench, query: str, rate: int, *more: str, start: Start = time.time) -> list[Measured]:
+    """Run it; `more` arguments of the job."""
     a, work = bench.a, bench.work / f"flink-{query}-{rate}"
     home = installed(a.flink)
     jar = compiled(home, bench.work, SOURCE)
     cluster = FlinkCluster(work, home, MANAGERS, settings(work, a.cores, a.flink_checkpoint))
     try:
         cluster.launch()
-        arguments = [query, str(rate), str(int(time.time() * 1000) + BEFORE_MS), str(work / "out")]
+        arguments = [query, str(rate), str(int(time.time() * 1000) + BEFORE_MS), str(work / "out"), *more]
         cluster.submit(jar, "PacedJob", a.cores, arguments)
         cluster.until(lambda: any(True for _ in steps_of(work / "out", "committed")), "committed record", 120)
-        begin = time.time() + a.warm
+        begin = start() + a.warm
         end = begin + a.minutes * 60
         cluster.until(lambda: time.time() >= end, "end of the time", a.minutes * 60 + a.warm + 60)
     finally:

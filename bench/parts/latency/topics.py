@@ -14,14 +14,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-from bench.parts.latency.case import Step
+from bench.parts.latency.case import Step, aged
 from bench.parts.latency.feed import IN, KEYS, OUT, PARTITIONS, producer, write
 from bench.shared.ferry_job import ROOT, RunFailed, environment
-from ferry.contract.latency import LatencyHistogram
-from ferry.kernels.ages import ages
 from tests.kafka import KafkaBroker
 
 
@@ -55,8 +52,7 @@ class Counts:
         for now, due in self._steps:
             mine = due[(due >= begin) & (due < end)]
             if len(mine):
-                found = ages(pa.array(np.floor(mine * 1000).astype(np.int64)), int(now * 1000))
-                made.append((now, LatencyHistogram({int(b): int(found[b]) for b in np.flatnonzero(found)})))
+                made.append((now, aged(mine, now)))
         return made
 
 

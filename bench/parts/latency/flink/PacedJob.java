@@ -16,13 +16,18 @@ import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.api.java.tuple.Tuple4;
 import org.apache.flink.connector.datagen.source.DataGeneratorSource;
 import org.apache.flink.connector.datagen.source.GeneratorFunction;
+import org.apache.flink.connector.file.src.FileSource;
+import org.apache.flink.connector.file.src.reader.TextLineInputFormat;
+import org.apache.flink.core.fs.Path;
 import org.apache.flink.core.io.SimpleVersionedSerializer;
+import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.time.Duration;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
@@ -30,8 +35,9 @@ import java.util.Map;
 
 /**
  * The latency benchmark's job for Flink: a stream that follows the clock -> keyBy -> windows -> a sink that is told of each
- * record when its effect has been made, and again when a checkpoint makes it durable.
- * Arguments: QUERY (nbq5, ysb, q11) RATE BEGIN_MS OUT_DIR
+ * record when its effect has been made, and again when a checkpoint makes it durable. The stream is made here, or read from
+ * files, whose keys are counted without windows.
+ * Arguments: QUERY (nbq5, ysb, q11, files) RATE BEGIN_MS OUT_DIR [FILES_DIR]
  */
 public class PacedJob {
   static final int SPLITS = 2;
@@ -42,15 +48,26 @@ public class PacedJob {
     final double rate = Double.parseDouble(a[1]);
     final long begin = Long.parseLong(a[2]), each = 1L << 42;
     StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment();
-    var records = env.fromSource(
+    DataStream<Tuple2<Long, Long>> records = "files".equals(query) ? files(env, a[4]) : env.fromSource(
         new DataGeneratorSource<>(new Paced(query, rate, begin, each), each * SPLITS, Types.TUPLE(Types.LONG, Types.LONG)),
         WatermarkStrategy.<Tuple2<Long, Long>>forMonotonousTimestamps().withTimestampAssigner((r, t) -> r.f1), "paced").uid("paced")
-      .filter(r -> r.f0 >= 0).keyBy(r -> r.f0, Types.LONG);
+      .filter(r -> r.f0 >= 0);
+    var keyed = records.keyBy(r -> r.f0, Types.LONG);
     TypeInformation<Tuple4<Long, Long, Long, Long>> rows = Types.TUPLE(Types.LONG, Types.LONG, Types.LONG, Types.LONG);
-    ("q11".equals(query) ? records.process(new Sessions())
-        : records.process("ysb".equals(query) ? new Sliding(10_000, 10_000) : new Sliding(60_000, 10_000)))
+    ("files".equals(query) ? keyed.process(new Changes()) : "q11".equals(query) ? keyed.process(new Sessions())
+        : keyed.process("ysb".equals(query) ? new Sliding(10_000, 10_000) : new Sliding(60_000, 10_000)))
       .returns(rows).uid("windows").name("windows").sinkTo(new Ages(out)).uid("sink").name("sink");
     env.execute("latency");
+  }
+
+  /** Lines "key,created" of files that are added to a directory, which is looked at as often as Ferry begins epochs. */
+  static DataStream<Tuple2<Long, Long>> files(StreamExecutionEnvironment env, String directory) {
+    var source = FileSource.forRecordStreamFormat(new TextLineInputFormat(), new Path(directory))
+        .monitorContinuously(Duration.ofMillis(10)).build();
+    return env.fromSource(source, WatermarkStrategy.noWatermarks(), "files").uid("files").map(line -> {
+      int comma = line.indexOf(',');
+      return Tuple2.of(Long.parseLong(line.substring(0, comma)), Long.parseLong(line.substring(comma + 1)));
+    }).returns(Types.TUPLE(Types.LONG, Types.LONG));
   }
 
   /** Number of an arrival -> (key, or less than 0 for what is none of the query's; created, in milliseconds), when it is due. */
@@ -76,6 +93,19 @@ public class PacedJob {
     }
     static long mix(long x) {
       x += 0x9E3779B97F4A7C15L; x = (x ^ x >>> 30) * 0xBF58476D1CE4E5B9L; x = (x ^ x >>> 27) * 0x94D049BB133111EBL; return x ^ x >>> 31;
+    }
+  }
+
+  /** Counts, and passes on each change with when its record was created: (created, count, -, 0). */
+  static class Changes extends KeyedProcessFunction<Long, Tuple2<Long, Long>, Tuple4<Long, Long, Long, Long>> {
+    transient ValueState<Long> count;
+    @Override public void open(OpenContext c) {
+      count = getRuntimeContext().getState(new ValueStateDescriptor<>("count", Types.LONG));
+    }
+    @Override public void processElement(Tuple2<Long, Long> r, Context c, Collector<Tuple4<Long, Long, Long, Long>> out) throws Exception {
+      Long had = count.value(); long n = had == null ? 1 : had + 1;
+      count.update(n);
+      out.collect(Tuple4.of(r.f1, n, 0L, 0L));
     }
   }
 
