@@ -23,26 +23,29 @@ def switchovers(records: list[dict[str, Any]]) -> list[tuple[float, list[int]]]:
 
 
 @pytest.mark.parametrize("mode", ["micro-batch", "continuous"])
-def test_a_plan_is_carried_on_by_the_next_driver_and_the_one_after_it_is_cold(tmp_path: Path, mode: str) -> None:
+def test_a_plan_is_prepared_carried_on_by_other_drivers_and_cold(tmp_path: Path, mode: str) -> None:
     args = {"seed": 23, **DISORDER, "keys": "zipf", "domain": 20_000}
 
     def meanwhile(running: runner.Running) -> None:
         running.await_that(lambda: bool(switchovers(running.records())), "the first step", 120)
         running.signal("driver", signal.SIGKILL)
 
-    at = ["epoch=1:begin workers=4", "epoch=30:begin workers=2"]
+    at = ["epoch=1:begin workers=4", "epoch=6:ingest kill-driver", "epoch=34:begin workers=2"]
     sets = [
         *runner.sets_of(args), "state.virtualNodes=8", "epoch.maxRows=20000", "epoch.interval=200ms", f"epoch.mode={mode}",
-        "handover.strategy=fluid", "handover.gap=1", "handover.warm=false",
+        "handover.strategy=fluid", "handover.gap=1", "handover.warm=false", "handover.atEpoch=9",
     ]  # fmt: skip
-    result = runner.run("nbq5", tmp_path, 760_000, sets, at, meanwhile)
-    right(result, "nbq5", 760_000, args, tmp_path)
+    result = runner.run("nbq5", tmp_path, 840_000, sets, at, meanwhile)
+    right(result, "nbq5", 840_000, args, tmp_path)
+    before = next(r["end"] for r in result.kinds("epoch") if r["epoch"] == 8)
+    joined = [r["t"] for r in result.kinds("groups") if any(what == "joined" for _, what, _ in r["changes"])]
+    assert joined and before < min(joined), "the plan was given in epoch 2 or soon after, and is due in epoch 9"
     began = [r["t"] for r in result.kinds("ready")]
-    assert len(began) == 2, result.story()
+    assert len(began) == 3, result.story()
     back = next(r["t"] for r in result.kinds("action") if "workers=2" in r["text"])
     switched = switchovers(result.records)
     assert all(len(vnodes) == 1 for _, vnodes in switched), f"one at a time: {switched}"
     out = [vnodes[0] for t, vnodes in switched if t < back]
     assert len(out) == len({*out}) >= 4, f"nothing is taken back, nor moved twice: {switched}"
-    assert switched[0][0] < began[1] < switched[3][0], "by both drivers"
+    assert switched[0][0] < began[2] < switched[3][0], "by both drivers"
     assert switched[-1][0] > back, "and back again"

@@ -195,7 +195,9 @@ def plan(seed: int, number: int, placements: tuple[Placement, ...], batch: int) 
         part = tuple(named[i : i + batch])
         ahead = rnd.random() < 0.3
         steps += [PlanStep(part, ()), PlanStep((), part)] if ahead else [PlanStep((), part)]
-    return Plan(number, placements, tuple(steps), gap=rnd.choice((0, 0, 1, 2)), warm=rnd.random() < 0.7)
+    gap, warm = rnd.choice((0, 0, 1, 2)), rnd.random() < 0.7
+    at_epoch, at_time = rnd.choice((0, 0, 0, 2, 3)), rnd.choice((None, None, None, 20))
+    return Plan(number, placements, tuple(steps), gap, warm, at_epoch, at_time)
 
 
 def graph(seed: int, operators: int) -> Graph:

@@ -15,7 +15,7 @@ action. It never reads a clock and never talks to anybody; `planner` says where 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
@@ -151,7 +151,7 @@ Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired
 def policy_of(handover: Handover) -> HandoverPolicy:
     """How a job wants its handovers."""
     one = handover
-    return HandoverPolicy(one.strategy, one.batch, one.switchovers, one.gap, one.warm)
+    return HandoverPolicy(one.strategy, one.batch, one.switchovers, one.gap, one.warm, one.at_epoch, one.at_event_time)
 
 
 def decide(observed: Observed) -> list[Action]:
@@ -277,7 +277,20 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     policy = observed.wanted.handover
     cut = steps(current, placements, policy)
     plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, policy.warm)
+    if last is not None and _is_whole(status, last.basis):
+        plan = replace(plan, at_epoch=policy.at_epoch or 0, at_time=policy.at_time)
     return SubmitDesired(plan, status.generation, basis)
+
+
+def _is_whole(status: Status, basis: Basis) -> bool:
+    """Whether all is there that was planned with: what comes next is no repair, and may be due later."""
+    alive = dict.fromkeys(status.alive)
+    return all(i in alive for i in basis.usable) and all(len(x) >= _strength(basis) for x, _ in status.groups)
+
+
+def _strength(basis: Basis) -> int:
+    """Members that every group is to have."""
+    return 1 + min(basis.replicas, len(dict.fromkeys(worker_of(i) for i in basis.usable)) - 1)
 
 
 def _may_come(observed: Observed, instance: InstanceId) -> bool:
@@ -292,9 +305,7 @@ def _under_strength(status: Status, basis: Basis) -> bool:
     """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up."""
     if not status.settled and not (status.moves_given_up and not any(learners for _, learners in status.groups)):
         return False
-    workers = len(dict.fromkeys(worker_of(i) for i in basis.usable))
-    wanted = 1 + min(basis.replicas, workers - 1)
-    return any(len(in_sync) < wanted for in_sync, _ in status.groups)
+    return any(len(in_sync) < _strength(basis) for in_sync, _ in status.groups)
 
 
 def place(status: Status, basis: Basis, nodes: Mapping[int, str]) -> Placements:

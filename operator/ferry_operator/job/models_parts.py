@@ -205,6 +205,18 @@ class Handover(SpecPart):
         "over sooner, and nothing is read meanwhile.",
         json_schema_extra=PLANS,
     )
+    at_epoch: int | None = Field(
+        default=None,
+        ge=0,
+        description="No plan begins before this epoch, but those that repair; workers that it needs are started, and it is "
+        "kept by the job until then.",
+        json_schema_extra=PLANS,
+    )
+    at_event_time: int | None = Field(
+        default=None,
+        description="Nor before the watermark is here: milliseconds of event time.",
+        json_schema_extra=PLANS,
+    )
     bandwidth: Annotated[Quantity, at_least("64Ki", or_zero=True)] | None = Field(
         default=None,
         description="Bytes per second that warming may use per instance, such as '100M'; '0' or null: as much as leaves "

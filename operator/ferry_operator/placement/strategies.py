@@ -35,6 +35,10 @@ class HandoverPolicy:
     """epochs after a switchover in which no step begins"""
     warm: bool = True
     """False: epochs are held back while copies are made"""
+    at_epoch: int | None = None
+    """no plan begins before this epoch; but for what repairs"""
+    at_time: int | None = None
+    """nor before the watermark is here: milliseconds of event time"""
 
 
 def steps(current: Sequence[Placement], target: Sequence[Placement], policy: HandoverPolicy) -> tuple[PlanStep, ...]:

@@ -314,6 +314,8 @@ class Status:
     """How epochs are run: continuous, or micro-batch and why; empty: not known yet."""
     plan_steps: tuple[int, int] = (0, 0)
     """Of the plan in force: how many have begun, and how many it has; 0 where it is not cut."""
+    prepared: str = ""
+    """What plan is to come, and when; empty: none."""
     latency: LatencyQuantiles | None = None
     """Of the records of the last seconds, from when they were created to the sink; None: no source says when that was."""
 

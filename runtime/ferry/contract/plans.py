@@ -40,6 +40,10 @@ class Plan:
     """Epochs after a switchover in which no step begins."""
     warm: bool = True
     """False: epochs are held back while the copies of a step are made, as Megaphone does."""
+    at_epoch: int = 0
+    """It begins with this epoch, or a later one."""
+    at_time: int | None = None
+    """It begins with the first epoch that begins when the watermark is here: milliseconds of event time."""
     token: int = 0
     """Fencing token of who decided it: after a higher one was seen a lower one is refused."""
     basis: dict[str, Any] | None = field(default=None, hash=False)
@@ -64,6 +68,10 @@ class Plan:
     def begun(self) -> frozenset[int]:
         """Virtual nodes of the steps that have begun."""
         return frozenset(v for step in self.steps[: self.reached] for vnodes in step for v in vnodes)
+
+    def is_due(self, epoch: int, watermark: int) -> bool:
+        """Whether it may begin with this epoch. `watermark`: of what is committed, in milliseconds."""
+        return epoch >= self.at_epoch and (self.at_time is None or watermark >= self.at_time)
 
     def with_next_step(self) -> Plan:
         """One more step has begun."""
@@ -95,6 +103,8 @@ class Plan:
             steps=_steps(given["steps"], len(placements)),
             gap=_number(given, "gap", 0),
             warm=given["warm"],
+            at_epoch=_number(given, "at_epoch", 0),
+            at_time=None if given["at_time"] is None else _number(given, "at_time", -(1 << 62)),
             token=_number(given, "token", 0),
             basis=given["basis"],
             before=_placements(given["before"]),
@@ -103,7 +113,8 @@ class Plan:
 
 
 ALWAYS: dict[str, Any] = {
-    "steps": [], "gap": 0, "warm": True, "token": 0, "basis": None, "before": [], "reached": 0,
+    "steps": [], "gap": 0, "warm": True, "at_epoch": 0, "at_time": None, "token": 0, "basis": None, "before": [],
+    "reached": 0,
 }  # fmt: skip
 """What is so where nothing else is said, as JSON."""
 

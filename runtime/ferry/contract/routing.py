@@ -78,6 +78,8 @@ class Table:
     manifest's URL, `#`, and the generation that decided it."""
     plan: Plan | None = None
     """Where the groups are to go; the journal's only: no member is told."""
+    prepared: Plan | None = None
+    """What takes its place when it is due; the journal's only, too."""
 
     def __post_init__(self) -> None:
         if min(self.version) < 0:
@@ -129,8 +131,9 @@ class Table:
             return Table(version, tuple(groups), initial, self.origin)
 
     def to_journal(self) -> dict[str, Any]:
-        """Plain lists and maps, with the plan."""
-        return self.to_wire() | ({"plan": self.plan.to_wire()} if self.plan is not None else {})
+        """Plain lists and maps, with the plans."""
+        plans = {"plan": self.plan, "prepared": self.prepared}
+        return self.to_wire() | {name: plan.to_wire() for name, plan in plans.items() if plan is not None}
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps (Install)."""
@@ -153,8 +156,17 @@ class Table:
                     Group(Term(*term), tuple(map(InstanceId, in_sync)), tuple(map(InstanceId, learners)))
                     for term, in_sync, learners in doc["groups"]
                 ),
-                plan=Plan.from_wire(doc["plan"]) if "plan" in doc else None,
+                plan=_plan(doc.get("plan")),
+                prepared=_plan(doc.get("prepared")),
             )
+
+
+def _plan(document: Any) -> Plan | None:
+    """None also for a plan that only a later version can carry out: whoever plans hears that there is none, and gives another."""
+    try:
+        return None if document is None else Plan.from_wire(document)
+    except ValueError:
+        return None
 
 
 @contextmanager

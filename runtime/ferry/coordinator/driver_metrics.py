@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status, append_record
 from ferry.contract.latency import Counts
@@ -36,6 +37,17 @@ def is_settled(machine: Coordinator) -> bool:
     """Whether the groups are what is desired."""
     plan = machine.moves.plan
     return plan is not None and settled(machine.table, plan.placements, dict(machine.alive))
+
+
+def prepared(machine: Coordinator) -> str:
+    """What plan is to come, and when; empty where none waits for its time."""
+    plan, commits = machine.journaling.prepared, machine.commits
+    if plan is None or plan.is_due(commits.following.epoch, commits.watermark):
+        return ""
+    due = [f"with epoch {plan.at_epoch}"] if plan.at_epoch > commits.following.epoch else []
+    if plan.at_time is not None and plan.at_time > commits.watermark:
+        due.append(f"when the watermark is at {datetime.fromtimestamp(plan.at_time / 1000, UTC).isoformat()}")
+    return f"plan {plan.number} begins {', and '.join(due)}"
 
 
 def is_at_rest(machine: Coordinator) -> bool:
@@ -253,6 +265,7 @@ class DriverMetrics:
             began=self.began,
             checkpoint=self.checkpoint,
             epoch_mode=self.epoch_mode,
+            prepared=prepared(machine),
             plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
             latency=self.latency.recent(time.time()),
         )

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from ferry.contract.documents import Status
+from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
+from ferry_operator.placement.strategies import HandoverPolicy
 
 Groups = list[tuple[list[str], list[str]]]
 
@@ -201,6 +203,33 @@ def test_a_pinned_vnode_is_led_where_it_is_pinned_and_keeps_its_former_leader() 
 def test_a_new_number_is_above_what_the_driver_and_the_last_placement_have() -> None:
     assert submitted(replace(REST, drains=(1,))).plan.number == 2
     assert submitted(replace(REST, drains=(1,), status=status(GROUPS, ALIVE, desired=9))).plan.number == 10
+
+
+LATER = HandoverPolicy("fluid", gap=2, warm=False, at_epoch=90, at_time=7)
+
+
+def test_a_plan_is_cut_and_due_as_the_job_wants_it() -> None:
+    three = [*ALIVE, "2.0"]
+    wanted = d.Wanted(3, 1, 1, LATER)
+    plan = submitted(
+        replace(REST, wanted=wanted, workers=(*REST.workers, worker(2)), status=status(GROUPS * 3, three))
+    ).plan
+    assert len(plan.steps) > 1 and (plan.gap, plan.warm, plan.at_epoch, plan.at_time) == (2, False, 90, 7)
+
+
+@pytest.mark.parametrize("why", ["lost", "too few copies", "the first one"])
+def test_what_repairs_is_due_at_once(why: str) -> None:
+    few = [(["0.0"], []), *GROUPS[1:]] if why == "too few copies" else GROUPS
+    found = replace(REST, wanted=d.Wanted(2, 1, 1, LATER), status=status(few, [*ALIVE, "0.1"]))
+    if why == "lost":
+        found = replace(found, status=status(GROUPS, ["0.0"]), missing={InstanceId("1.0"): d.GRACE_SECONDS + 99})
+        found = replace(found, workers=(worker(0), replace(worker(1, running=False), seconds=0.0)))
+    elif why == "the first one":
+        found = replace(found, submitted=None)
+    else:
+        found = replace(found, wanted=d.Wanted(2, 2, 1, LATER), workers=(worker(0, instances=2), worker(1)))
+        found = replace(found, missing={InstanceId("1.1"): d.GRACE_SECONDS + 99})
+    assert (submitted(found).plan.at_epoch, submitted(found).plan.at_time) == (0, None)
 
 
 def test_a_placement_names_only_living_instances_that_stay() -> None:

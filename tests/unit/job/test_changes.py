@@ -47,6 +47,8 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
     "spec.handover.gap": (2, ChangeKind.LIVE),
     "spec.handover.switchovers": (4, ChangeKind.LIVE),
     "spec.handover.warm": (False, ChangeKind.LIVE),
+    "spec.handover.atEpoch": (90, ChangeKind.LIVE),
+    "spec.handover.atEventTime": (90_000, ChangeKind.LIVE),
     "spec.handover.bandwidth": ("64Mi", ChangeKind.ROLLING),
     "spec.handover.deadline": ("1m", ChangeKind.RESTART),
     "spec.transport.mode": ("tcp", ChangeKind.ROLLING),

@@ -186,6 +186,39 @@ def test_a_plan_that_replaces_another_leaves_all_where_it_is_until_its_steps() -
     assert [group.learners for group in top.driver.table.groups] == [(), (C,)], "the copy of the former plan is let go"
 
 
+@pytest.mark.parametrize(
+    ("due", "first"), [({"at_epoch": 4}, 4), ({"at_time": 40}, 5), ({"at_epoch": 3, "at_time": 40}, 5)]
+)
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_plan_is_accepted_early_and_begins_when_it_is_due(due: dict[str, int], first: int, dies: bool) -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    top.tell(Plan(7, ((B,),), **due))
+    assert top.driver.moves.pending(), "it is to be written"
+    for epoch in range(1, first):
+        top.epoch(epoch)
+        assert top.driver.table.groups[0].members == (A,)
+        assert top.driver.moves.pending() == (epoch == first - 1), "nobody makes epochs for what is to come later"
+        assert top.journal is not None and top.journal.prepared is not None
+        if dies:
+            top.new_driver()
+    top.epoch(first)
+    assert top.driver.table.groups[0].members == (A, B)
+    top.epoch(first + 1)
+    assert top.driver.table.groups[0].leader == B and top.journal is not None and top.journal.prepared is None
+
+
+def test_what_is_prepared_is_replaced_by_what_is_submitted_later() -> None:
+    top = Top([(A,)], (A, B, C))
+    top.epoch(0)
+    top.tell(Plan(1, ((B,),), at_epoch=3))
+    top.epoch(1)
+    top.tell(Plan(2, ((C,),)))
+    for epoch in range(2, 6):
+        top.epoch(epoch)
+    assert top.driver.table.groups[0].members == (C,)
+
+
 def test_copies_may_be_made_ahead_of_their_switchovers() -> None:
     top = Top([(A,), (A,)], (A, B))
     top.epoch(0)

@@ -155,7 +155,8 @@ def _handover(view: JobView) -> UntimedCondition:
         going = before is not None and before.status == "True" and view.lifecycle.end is None and not view.seen.deleting
         return UntimedCondition("Handover", "True" if going else "False", "NoDriver")
     if count == 0:
-        return UntimedCondition("Handover", "False", "Settled")
+        text = view.seen.status.prepared
+        return UntimedCondition("Handover", "False", "Prepared" if text else "Settled", text)
     total = len(view.seen.status.groups)
     if (left := given_up(view)) > 0:
         text = f"{left} copies were given up, and are begun again after a while; {count} of {total} virtual nodes wait"
@@ -203,7 +204,7 @@ def moving(view: JobView) -> int:
     for vnode, (in_sync, learners) in enumerate(status.groups):
         wanted = [i for i in planned[vnode] if i in alive] if vnode < len(planned) else []
         elsewhere = bool(wanted) and (in_sync[:1] != wanted[:1] or not frozenset(wanted) <= frozenset(in_sync))
-        count += bool(learners) or (elsewhere and not settled)
+        count += bool(learners) or (elsewhere and not settled and not status.prepared)
     return count
 
 

@@ -96,6 +96,8 @@ def progress_line(view: RunView) -> str:
     at = f", step {begun} of {steps}" if steps else ""
     if learning:
         parts.append(f"warming {learning}{at}")
+    elif status.prepared:
+        parts.append(status.prepared)
     elif not status.settled and status.desired:
         parts.append(f"moving{at}")
     if not status.journal_up:

@@ -29,6 +29,8 @@ class Journaling:
         """In force: the journal has it."""
         self.plan: Plan | None
         """In force, and how far it is: journaled with the next table, and so with whatever is done because of it."""
+        self.prepared: Plan | None
+        """What was submitted since: it takes its place when it is due."""
         self.view: TableView
         self._begin(journal or initial)
         self.expected = journal.version if journal is not None else None
@@ -43,8 +45,13 @@ class Journaling:
         """Go on from what was found. Learners of the last driver begin again: this one does not know what they missed."""
         groups = tuple(replace(group, learners=()) for group in found.groups)
         self.table = replace(found, version=Version(self._driver.generation, 0), groups=groups)
-        self.plan = found.plan
+        self.plan, self.prepared = found.plan, found.prepared
         self.view = seen(self.table)
+
+    def has_plans(self) -> bool:
+        """Whether the journal knows which plan is in force, and which one is prepared."""
+        there, now = (self.table.plan, self.table.prepared), (self.plan, self.prepared)
+        return all((a and a.number) == (b and b.number) for a, b in zip(there, now, strict=True))
 
     def claim(self) -> None:
         """Write the first table of this generation: no older driver can write any more."""
@@ -58,7 +65,10 @@ class Journaling:
         claims = self._driver.phase is Phase.JOURNAL and self.expected is not None and self._driver.rules.claim_again
         if not claims or found is None or found.version.generation >= self._driver.generation:
             return False
+        submitted = self.prepared
         self._begin(found)
+        if submitted is not None and all(p is None or p.number < submitted.number for p in (self.plan, self.prepared)):
+            self.prepared = submitted
         self.expected = found.version
         self.writing = None
         self.claim()
@@ -81,7 +91,7 @@ class Journaling:
     def _write(self, table: Table, changes: tuple[GroupChange, ...]) -> None:
         if self.writing is not None:
             raise Bug(f"table {table.version} is written while {self.writing.version} is on its way to the journal")
-        self.writing = table = replace(table, plan=self.plan)
+        self.writing = table = replace(table, plan=self.plan, prepared=self.prepared)
         self._changes = changes
         self._driver.do(Journal(table, self.expected))
 

@@ -53,8 +53,6 @@ class Moves:
         self._commits = commits
         self._first = first
         """Where the virtual nodes of a new job are."""
-        self._asked: Plan | None = None
-        """Taken in place of the plan in force, between two epochs."""
         self._wanted: tuple[Plan | None, Sequence[Placement]] = None, ()
         """A plan, and where it wants all now: worked out once."""
         self.switched_at: int | None = None
@@ -73,12 +71,12 @@ class Moves:
         if self.plan is None or plan.number > self.plan.number:
             if len(plan.placements) != (virtual_nodes := self._journaling.table.virtual_nodes):
                 raise Bug(f"{len(plan.placements)} placements for {virtual_nodes} virtual nodes")
-            self._asked, self.refused = plan, {}
+            self._journaling.prepared, self.refused = plan, {}
 
     @property
     def plan(self) -> Plan | None:
-        """The newest one: in force, or about to be."""
-        return self._asked or self._journaling.plan
+        """The newest one: in force, or to be when it is due."""
+        return self._journaling.prepared or self._journaling.plan
 
     def came_along(self, event: m.Learned) -> None:
         """A move that comes along has the time that it needs, and so have those that wait for it."""
@@ -161,10 +159,12 @@ class Moves:
         return self._wanted[1]
 
     def _begun(self) -> Plan | None:
-        """The plan in force, or the one that is about to be as it will begin: all stay where they are until their step."""
-        if self._asked is None:
-            return self._journaling.plan
-        return replace(self._asked, before=tuple(group.in_sync for group in self._journaling.table.groups), reached=0)
+        """The plan in force; or the one that is due, as it begins: all stay where they are until their step."""
+        journaling, commits = self._journaling, self._commits
+        due = journaling.prepared
+        if due is None or not due.is_due(commits.following.epoch, commits.watermark):
+            return journaling.plan
+        return replace(due, before=tuple(group.in_sync for group in journaling.table.groups), reached=0)
 
     def regrouped(self, epoch_begins: bool = True) -> g.Regrouped | None:
         """What is done next, between two epochs; None when that is nothing, or not now.
@@ -182,8 +182,11 @@ class Moves:
                 self.refused.pop((c.instance, c.vnode), None)
         if any(c.kind == "switched" for c in changes):
             self.switched_at = epoch
-        is_new, self._asked, self._journaling.plan = self._asked is not None, None, plan
-        return (groups, changes) if changes or is_new else None
+        journaling = self._journaling
+        if plan is not None and journaling.prepared is not None and plan.number == journaling.prepared.number:
+            journaling.prepared = None
+        journaling.plan = plan
+        return (groups, changes) if changes or not journaling.has_plans() else None
 
     def holds_epochs(self) -> bool:
         """Whether no epoch may begin before the copies of a step are made. What keeps them from it ends the waiting, too,
@@ -203,8 +206,9 @@ class Moves:
         return bool(self._journaling.view.learned) or bool(self._next(None)[2]) or self._has_steps()
 
     def _has_steps(self) -> bool:
-        """Whether steps of the plan have not begun."""
-        return self.plan is not None and self.plan.reached < len(self.plan.steps)
+        """Whether steps of the plan have not begun, or it is not written yet what was submitted."""
+        plan = self._begun()
+        return (plan is not None and plan.reached < len(plan.steps)) or not self._journaling.has_plans()
 
     def _next(self, epoch: int | None) -> tuple[Plan | None, list[g.Group], list[g.GroupChange]]:
         """The plan after its next step, and what that changes; None: no further step begins."""
