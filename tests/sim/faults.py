@@ -185,8 +185,8 @@ def draw(seed: int) -> Scenario:
 def plan(seed: int, number: int, placements: tuple[Placement, ...], batch: int) -> Plan:
     """Some plan to these placements: its steps, what is copied ahead of its switchover, what no step names."""
     rnd = Dice(f"plan/{seed}/{number}")
-    if rnd.random() < 0.3:
-        return Plan(number, placements, warm=rnd.random() < 0.7)
+    if rnd.random() < 0.5:
+        return Plan(number, placements, warm=rnd.random() < 0.8)
     vnodes = list(range(len(placements)))
     rnd.shuffle(vnodes)
     named = vnodes[: rnd.randint(1, len(vnodes))]
@@ -195,8 +195,9 @@ def plan(seed: int, number: int, placements: tuple[Placement, ...], batch: int) 
         part = tuple(named[i : i + batch])
         ahead = rnd.random() < 0.3
         steps += [PlanStep(part, ()), PlanStep((), part)] if ahead else [PlanStep((), part)]
-    gap, warm = rnd.choice((0, 0, 1, 2)), rnd.random() < 0.7
-    at_epoch, at_time = rnd.choice((0, 0, 0, 2, 3)), rnd.choice((None, None, None, 20))
+    gap, warm = rnd.choice((0, 0, 0, 1)), rnd.random() < 0.7
+    at_epoch = rnd.choice((1, 2)) if rnd.random() < 0.15 else 0
+    at_time = rnd.choice((5, 20)) if rnd.random() < 0.1 else None
     return Plan(number, placements, tuple(steps), gap, warm, at_epoch, at_time)
 
 

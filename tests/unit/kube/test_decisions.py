@@ -401,6 +401,7 @@ def test_an_epoch_that_does_not_end_is_told() -> None:
     assert [timers.stalled(busy, NOW + t) for t in (0, 59, 60)] == [0, 59, 60]
     assert not timers.stalled(replace(busy, epoch=6), NOW + 61) and not timers.stalled(None, NOW + 200)
     assert not timers.stalled(replace(busy, epoch=6, phase="idle"), NOW + 300)
+    assert not timers.stalled(replace(busy, epoch=6, phase="hold"), NOW + 900)
 
 
 def test_a_worker_that_is_held_up_is_not_waited_for() -> None:

@@ -193,10 +193,10 @@ class AbsenceTimers:
         return seen.now - self.progress[1]
 
     def stalled(self, status: Status | None, now: float) -> float:
-        """Seconds for which an epoch has been under way."""
+        """Seconds for which an epoch has been under way; one that waits for copies has not begun."""
         if status is None:
             return 0.0
-        if status.phase == "idle" or self.epoch[:2] != (status.generation, status.epoch):
+        if status.phase in ("idle", "hold") or self.epoch[:2] != (status.generation, status.epoch):
             self.epoch = (status.generation, status.epoch, now)
         return now - self.epoch[2]
 

@@ -12,7 +12,7 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import CommitId, InstanceId
 from ferry.contract.plans import Placement, Plan
-from ferry.contract.routing import Version
+from ferry.contract.routing import Group, Version
 from ferry.protocol.backoff import Backoff
 from ferry.protocol.coordinator import groups as g
 from ferry.protocol.coordinator.commits import Commits
@@ -210,7 +210,7 @@ class Moves:
         plan = self._begun()
         return (plan is not None and plan.reached < len(plan.steps)) or not self._journaling.has_plans()
 
-    def _next(self, epoch: int | None) -> tuple[Plan | None, list[g.Group], list[g.GroupChange]]:
+    def _next(self, epoch: int | None) -> tuple[Plan | None, list[Group], list[g.GroupChange]]:
         """The plan after its next step, and what that changes; None: no further step begins."""
         plan = self._begun()
         gap = 0 if plan is None else plan.gap
