@@ -44,6 +44,8 @@ class Checks:
         self.held: dict[str, dict[int, bool]] = {}
         """In-sync members of the journal, and the virtual nodes that they hold."""
         self.emitted_label: dict[int, CommitId] = {}
+        self.emitted_in: dict[int, int] = {}
+        """The run that has given an epoch to the sinks: each numbers its attempts anew."""
         self.covered: dict[CommitId, spark.Range] = {}
         """What of the source a committed step is made of."""
         self.read_label: dict[Step, CommitId] = {}
@@ -221,6 +223,7 @@ class Checks:
                 return
             at = at.parent
         other = self.emitted_label.setdefault(epoch, last)
+        self.emitted_in.setdefault(epoch, self.world.run_number)
         if other != last:
             self.fail(f"epoch {epoch} was given to the sinks as {other} and as {last}")
 

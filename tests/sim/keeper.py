@@ -81,7 +81,7 @@ class Keeper:
             return
         manifest = Manifest(
             name, effect.number, driver.generation, commit, chains, checks.references[effect.commit_id],
-            {e: x for e, x in checks.emitted_label.items() if e <= epoch},
+            {e: (x, checks.emitted_in[e]) for e, x in checks.emitted_label.items() if e <= epoch},
             {e: x for e, x in world.sink.items() if e <= epoch}, dict(checks.covered),
         )  # fmt: skip
         world.after(world.store.delay(), self.write, manifest)

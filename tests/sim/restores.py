@@ -207,16 +207,17 @@ class Restores(Links):
 
     def truncate(self, manifest: Manifest) -> None:
         """What the sinks have behind a checkpoint goes. Of another branch of the job they are put where it was."""
-        known, epoch = self.checks.emitted_label, manifest.commit.commit_id.step.epoch
-        if all(known.get(e) == x for e, x in manifest.emitted.items()):
+        checks, epoch = self.checks, manifest.commit.commit_id.step.epoch
+        if all((checks.emitted_label.get(e), checks.emitted_in.get(e)) == x for e, x in manifest.emitted.items()):
             for e, (_, rows) in manifest.sink.items():
                 if e not in self.sink or self.sink[e][1] != rows:
-                    self.checks.fail(f"the sinks had {rows} for epoch {e}, and have {self.sink.get(e)}")
+                    checks.fail(f"the sinks had {rows} for epoch {e}, and have {self.sink.get(e)}")
         else:
             self.sink.update(manifest.sink)
         for e in [e for e in self.sink if e > epoch]:
             del self.sink[e]
-        self.checks.emitted_label = dict(manifest.emitted)
+        checks.emitted_label = {e: label for e, (label, _) in manifest.emitted.items()}
+        checks.emitted_in = {e: run for e, (_, run) in manifest.emitted.items()}
         self.remember(manifest)
 
     def remember(self, manifest: Manifest) -> None:
@@ -233,7 +234,7 @@ class Restores(Links):
         self.checks = checks.Checks(before.world)
         self.checks.root, self.checks.references = before.root, {None: before.root}
         self.remember(manifest)
-        self.checks.emitted_label = before.emitted_label
+        self.checks.emitted_label, self.checks.emitted_in = before.emitted_label, before.emitted_in
 
     def look_at_the_store(self) -> None:
         """At the end: every checkpoint that is retained can be restored."""

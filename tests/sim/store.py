@@ -36,7 +36,7 @@ class Manifest:
     commit: m.Commit
     chains: dict[int, list[str]]
     truth: data.Reference
-    emitted: dict[int, CommitId]
+    emitted: dict[int, tuple[CommitId, int]]
     sink: dict[int, Any]
     covered: dict[CommitId, Any]
 
