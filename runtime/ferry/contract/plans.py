@@ -8,7 +8,7 @@ are. Steps are those of Megaphone (sections 3.3 and 4.4), with copies and switch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from ferry.contract.names import InstanceId
@@ -79,9 +79,9 @@ class Plan:
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON; what is as always is left out, so that a driver of an older version reads what it can do."""
-        lists = {"placements": _lists(self.placements), "before": _lists(self.before)}
-        steps = [[list(vnodes) for vnodes in step] for step in self.steps]
-        document = asdict(self) | lists | {"steps": steps}
+        document = {one.name: getattr(self, one.name) for one in fields(self)}
+        document["placements"], document["before"] = _lists(self.placements), _lists(self.before)
+        document["steps"] = [[list(vnodes) for vnodes in step] for step in self.steps]
         return {key: value for key, value in document.items() if key in NEEDED or value != ALWAYS[key]}
 
     @classmethod
