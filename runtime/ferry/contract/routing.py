@@ -162,7 +162,7 @@ class Table:
 
 
 def _plan(document: Any) -> Plan | None:
-    """None also for one that only a later version can carry out: whoever plans hears that there is none, and gives another."""
+    """None also for one that only a later version can carry out: whoever plans hears that there is none."""
     try:
         return None if document is None else Plan.from_wire(document)
     except ValueError:
