@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -70,10 +71,16 @@ class Local:
         ask(self.entry, "PATCH", "/spec", {name: value for name, value in wanted.items() if value is not None})
         return "scaling; follow it with `ferry top`"
 
-    def move(self, vnode: int, instance: str) -> str:
-        """Have one virtual node led by an instance, and keep it there."""
-        ask(self.entry, "POST", "/move", {"vnode": vnode, "instance": instance})
-        return f"virtual node {vnode} moves to {instance}"
+    def move(self, vnodes: Sequence[int], instance: str) -> str:
+        """Have virtual nodes led by an instance, and keep them there: one plan for all."""
+        ask(self.entry, "POST", "/move", {"vnodes": list(vnodes), "instance": instance})
+        return f"{named(vnodes)} to {instance}"
+
+    def led_by(self, instance: str) -> list[int]:
+        """Virtual nodes that an instance leads. Raises Fault where nobody knows it."""
+        if not (status := self.describe()["status"]):
+            raise Fault(f"{self.entry.name}: its driver does not answer: who leads what is not known")
+        return [v for v, (in_sync, _) in enumerate(status["groups"]) if in_sync[0] == instance]
 
     def drain(self, worker: int) -> str:
         """Empty a worker."""
@@ -106,6 +113,12 @@ class Local:
         """End the run after a last durable checkpoint."""
         ask(self.entry, "POST", "/suspend", {})
         return "it ends after a last checkpoint"
+
+
+def named(vnodes: Sequence[int]) -> str:
+    """What moves, in words."""
+    one = f"virtual node {vnodes[0]} moves" if len(vnodes) == 1 else f"{len(vnodes)} virtual nodes move"
+    return one + (f" ({', '.join(map(str, vnodes))})" if 1 < len(vnodes) <= 16 else "")
 
 
 def taken(asked: int, number: int, epoch: int, written: int, total: int) -> Record:

@@ -7,10 +7,13 @@ output. Commands that only jobs on a cluster know are in `cli.commands`, those a
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -161,12 +164,36 @@ def scale(
 def move(
     ctx: typer.Context,
     job: Job,
-    vnode: Annotated[int, typer.Argument(help="Virtual node.")],
-    instance: Annotated[str, typer.Argument(metavar="WORKER.INSTANCE", help="Where it is to be led.")],
+    vnodes: Annotated[
+        list[str] | None, typer.Argument(metavar="VNODE... WORKER.INSTANCE", help="What, and where.")
+    ] = None,
+    origin: Annotated[
+        str | None, typer.Option("--from", metavar="WORKER.INSTANCE", help="A share of what it leads.")
+    ] = None,
+    share: Annotated[str, typer.Option(metavar="N/M", help="Which share: 1/2, 0.25.")] = "1",
+    to: Annotated[str | None, typer.Option(metavar="WORKER.INSTANCE", help="Where to.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move one virtual node, and keep it there."""
-    done(job, as_json, targets.find(ctx.obj, job).move(vnode, instance))
+    """Move virtual nodes, and keep them there: `move JOB 7 9 1.0`, or `move JOB --from 0.0 --share 1/2 --to 1.0`."""
+    found, words = targets.find(ctx.obj, job), list(vnodes or ())
+    to = to or (words.pop() if words else None)
+    if to is None or bool(words) == (origin is not None):
+        raise Refusal("say which virtual nodes and where to, or --from WORKER.INSTANCE --to WORKER.INSTANCE")
+    if not all(word.isdecimal() for word in words):
+        raise Refusal(f"virtual nodes are numbers: {' '.join(words)}")
+    what = list(map(int, words)) if origin is None else first_share(found.led_by(origin), share, origin)
+    done(job, as_json, found.move(what, to))
+
+
+def first_share(led: list[int], share: str, instance: str) -> list[int]:
+    """So many of these, the first ones, and at least one. Raises Refusal."""
+    match = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]{1,6})?)(?:/([1-9][0-9]{0,3}))?", share)
+    part = Fraction(match[1]) / int(match[2] or 1) if match else Fraction(0)
+    if not 0 < part <= 1:
+        raise Refusal(f"--share {share}: a share is above 0 and at most 1, such as 1/2 or 0.25")
+    if not led:
+        raise Refusal(f"{instance} leads nothing")
+    return led[: max(1, math.floor(len(led) * part))]
 
 
 @app.command()

@@ -7,7 +7,7 @@ derived from the run's secret.
 |---|---|
 | GET /job | the job as `SupervisorPort.job` describes it |
 | PATCH /spec {workers?, instancesPerWorker?} | scales |
-| POST /move {vnode, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
+| POST /move {vnodes, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
 | POST /checkpoint {name} | {"number"} of a durable checkpoint that is under way |
 | POST /suspend | the run ends after a last one |
 | POST /stage {epoch, stage} | from the driver: runs what is due there, then answers |
@@ -63,9 +63,9 @@ class SpecPatch(_Body):
 
 
 class MoveRequest(_Body):
-    """Lead this vnode on this instance."""
+    """Lead these virtual nodes on this instance."""
 
-    vnode: int
+    vnodes: list[int]
     instance: str
 
 
@@ -126,7 +126,7 @@ def application(control: SupervisorPort, token: str) -> Application:
 
     @app.post("/move")
     def move(body: MoveRequest) -> JSONResponse:
-        control.perform([parse_command(f"move={body.vnode}:{body.instance}")])
+        control.perform([parse_command(f"move={vnode}:{body.instance}") for vnode in body.vnodes])
         return JSONResponse({})
 
     @app.post("/drain")

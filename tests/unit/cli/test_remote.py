@@ -66,7 +66,7 @@ def test_a_drained_worker_that_is_scaled_in_is_not_drained_any_more() -> None:
 
 def test_a_virtual_node_that_is_moved_stays_until_it_is_let_go() -> None:
     job, api = remote()
-    assert "is kept there" in job.move(3, "1.0")
+    assert "virtual node 3 moves to 1.0, and stays there" in job.move([3], "1.0")
 
     def led() -> str:
         assert api.world.driver is not None

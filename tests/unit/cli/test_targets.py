@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ferry.contract.errors import Refusal
-from ferry_operator.cli import targets
+from ferry_operator.cli import main, targets
 from ferry_operator.cli.client import Local
 from ferry_operator.cli.remote.remote import RemoteJob
 from ferry_operator.cli.targets import Target, hoist
@@ -179,3 +179,16 @@ def test_the_plugin_is_a_program_that_kubectl_finds() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts["kubectl-streamjob"].partition(":")
     assert callable(getattr(import_module(module), function))
+
+
+@pytest.mark.parametrize(("share", "many"), [("1/2", 3), ("0.25", 1), ("1", 7), ("0.001", 1), ("3/3", 7)])
+def test_a_share_of_what_an_instance_leads(share: str, many: int) -> None:
+    assert main.first_share(list(range(7)), share, "0.0") == list(range(many))
+
+
+@pytest.mark.parametrize("share", ["0", "2", "1/0", "-1/2", "half", "1e9", "3/2", "9" * 99])
+def test_a_share_is_above_nothing_and_at_most_all(share: str) -> None:
+    with pytest.raises(Refusal, match="at most 1"):
+        main.first_share([1, 2], share, "0.0")
+    with pytest.raises(Refusal, match=r"0\.0 leads nothing"):
+        main.first_share([], "1/2", "0.0")

@@ -7,7 +7,7 @@ of `ferry run`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
@@ -65,15 +65,18 @@ def fewer(job: Doc, workers: int) -> Doc | None:
     return _drained(k for k in asked if k < workers) if any(k >= workers for k in asked) else None
 
 
-def move(job: Doc, vnode: int, instance: str) -> Doc:
-    """Have a virtual node led by an instance, and kept there."""
-    command = parse_command(f"move={vnode}:{instance}")
-    assert command.instance is not None
-    check_command(command, *spec_of(job))
-    worker = worker_of(command.instance)
-    if worker in drains(job):
-        raise Refusal(f"{command}: worker {worker} is drained")
-    return _pinned({**pins(job), vnode: command.instance})
+def move(job: Doc, vnodes: Sequence[int], instance: str) -> Doc:
+    """Have virtual nodes led by an instance, and kept there."""
+    pinned = dict(pins(job))
+    for vnode in vnodes:
+        command = parse_command(f"move={vnode}:{instance}")
+        assert command.instance is not None
+        check_command(command, *spec_of(job))
+        worker = worker_of(command.instance)
+        if worker in drains(job):
+            raise Refusal(f"{command}: worker {worker} is drained")
+        pinned[vnode] = command.instance
+    return _pinned(pinned)
 
 
 def unpin(job: Doc, vnode: int) -> Doc:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rich.table import Table
 
 from ferry.contract.errors import Fault, Refusal
-from ferry_operator.cli.client import taken
+from ferry_operator.cli.client import named, taken
 from ferry_operator.cli.remote import intents, logs, tables
 from ferry_operator.cli.remote.logs import WantedLogs
 from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_of
@@ -117,10 +117,14 @@ class RemoteJob:
             self._edit(lambda job: intents.fewer(job, gone))
         return self._in_words("scaling")
 
-    def move(self, vnode: int, instance: str) -> str:
+    def move(self, vnodes: Sequence[int], instance: str) -> str:
         """See `client.Local`."""
-        self._edit(lambda job: intents.move(job, vnode, instance))
-        return self._in_words(f"virtual node {vnode} moves to {instance}, and is kept there")
+        self._edit(lambda job: intents.move(job, vnodes, instance))
+        return self._in_words(f"{named(vnodes)} to {instance}, and stays there")
+
+    def led_by(self, instance: str) -> list[int]:
+        """See `client.Local`."""
+        raise Refusal("who leads what is not in the status of a job on a cluster: name the virtual nodes")
 
     def unpin(self, vnode: int) -> str:
         """Undo `move`."""
