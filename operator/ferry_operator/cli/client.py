@@ -71,6 +71,11 @@ class Local:
         ask(self.entry, "PATCH", "/spec", {name: value for name, value in wanted.items() if value is not None})
         return "scaling; follow it with `ferry top`"
 
+    def handover(self, wanted: Record) -> str:
+        """How plans are cut from now on; keys as in `spec.handover`."""
+        ask(self.entry, "PATCH", "/spec", {"handover": wanted})
+        return "the next plan follows it"
+
     def move(self, vnodes: Sequence[int], instance: str) -> str:
         """Have virtual nodes led by an instance, and keep them there: one plan for all."""
         ask(self.entry, "POST", "/move", {"vnodes": list(vnodes), "instance": instance})

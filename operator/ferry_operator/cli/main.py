@@ -196,6 +196,27 @@ def first_share(led: list[int], share: str, instance: str) -> list[int]:
     return led[: max(1, math.floor(len(led) * part))]
 
 
+SOME_JOB = {
+    "apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "some"},
+    "spec": {"pipeline": {"module": "some"}},
+}  # fmt: skip
+"""What a part of a spec is checked with."""
+
+
+@app.command()
+def handover(
+    ctx: typer.Context,
+    job: Job,
+    sets: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Such as strategy=fluid or atEpoch=900.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say how plans are cut and when they begin, from the next one on: fields of `spec.handover`."""
+    document = spec.apply_sets(SOME_JOB, [f"handover.{one}" for one in sets])
+    spec.check(document)
+    wanted = document["spec"]["handover"]
+    done(job, as_json, targets.find(ctx.obj, job).handover(wanted))
+
+
 @app.command()
 def drain(
     ctx: typer.Context, job: Job, worker: Annotated[int, typer.Argument(help="Worker.")], as_json: AsJson = False

@@ -15,7 +15,7 @@ action. It never reads a clock and never talks to anybody; `planner` says where 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
@@ -148,10 +148,13 @@ class SubmitDesired:
 Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired
 
 
-def policy_of(handover: Handover) -> HandoverPolicy:
-    """How a job wants its handovers."""
-    one = handover
-    return HandoverPolicy(one.strategy, one.batch, one.switchovers, one.gap, one.warm, one.at_epoch, one.at_event_time)
+def policy_of(handover: Handover, before: HandoverPolicy | None = None) -> HandoverPolicy:
+    """How a job wants its handovers; `before`: what holds where nothing is said."""
+    said = handover.model_dump(exclude_unset=before is not None)
+    if "at_event_time" in said:
+        said["at_time"] = said.pop("at_event_time")
+    known = {one.name for one in fields(HandoverPolicy)}
+    return replace(before or HandoverPolicy(), **{name: value for name, value in said.items() if name in known})
 
 
 def decide(observed: Observed) -> list[Action]:

@@ -6,7 +6,7 @@ derived from the run's secret.
 | request | answer |
 |---|---|
 | GET /job | the job as `SupervisorPort.job` describes it |
-| PATCH /spec {workers?, instancesPerWorker?} | scales |
+| PATCH /spec {workers?, instancesPerWorker?, handover?} | scales; says how plans are cut from now on |
 | POST /move {vnodes, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
 | POST /checkpoint {name} | {"number"} of a durable checkpoint that is under way |
 | POST /suspend | the run ends after a last one |
@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict
 from ferry.contract.errors import FerryError, Refusal
 from ferry.system.api_server import Application, guarded
 from ferry_operator.control.commands import Command, parse_command
+from ferry_operator.job.models_parts import Handover
 
 
 class SupervisorPort(Protocol):
@@ -37,6 +38,9 @@ class SupervisorPort(Protocol):
 
     def perform(self, commands: Sequence[Command]) -> None:
         """Do these actions now; none of them when one names what is not there."""
+
+    def handover(self, wanted: Handover) -> None:
+        """How plans are cut from now on; what is not set stays."""
 
     def stage(self, epoch: int, stage: str) -> None:
         """Do what is due at this stage of this epoch."""
@@ -56,10 +60,11 @@ class _Body(BaseModel):
 
 
 class SpecPatch(_Body):
-    """The numbers that may change; both None changes nothing."""
+    """What may change; None changes nothing. Of `handover`, what holds for the next plan."""
 
     workers: int | None = None
     instancesPerWorker: int | None = None
+    handover: Handover | None = None
 
 
 class MoveRequest(_Body):
@@ -121,6 +126,8 @@ def application(control: SupervisorPort, token: str) -> Application:
             commands.append(parse_command(f"workers={patch.workers}"))
         if patch.instancesPerWorker is not None:
             commands.append(parse_command(f"instances={patch.instancesPerWorker}"))
+        if patch.handover is not None:
+            control.handover(patch.handover)
         control.perform(commands)
         return JSONResponse({})
 

@@ -25,6 +25,7 @@ from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule, check_command
 from ferry_operator.control.driver_client import DriverRefuses
 from ferry_operator.control.restarts import Outcome, RestartPolicy, how
+from ferry_operator.job.models_parts import Handover
 from ferry_operator.job.settings import with_addresses
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
@@ -287,6 +288,10 @@ class Supervisor:
         """See `endpoint.SupervisorPort`."""
         self._mailbox.ask(lambda: self._perform_all(commands))
 
+    def handover(self, wanted: Handover) -> None:
+        """See `endpoint.SupervisorPort`."""
+        self._mailbox.ask(lambda: self._handover(wanted))
+
     def stage(self, epoch: int, stage: str) -> None:
         """See `endpoint.SupervisorPort`."""
         self._mailbox.ask(lambda: self._stage(epoch, stage))
@@ -333,6 +338,13 @@ class Supervisor:
             )
         if self.stopping is not None:
             raise Refusal("the job is ending")
+
+    def _handover(self, wanted: Handover) -> None:
+        given = wanted.model_dump(exclude_unset=True)
+        if fixed := {"bandwidth", "deadline"} & given.keys():
+            raise Refusal(f"handover.{min(fixed)} cannot change while the job runs on this machine")
+        self.wanted = replace(self.wanted, handover=d.policy_of(wanted, self.wanted.handover))
+        self._note("handover " + " ".join(f"{name}={value}" for name, value in given.items()))
 
     def _perform_all(self, commands: Sequence[Command]) -> None:
         """Do all or, when one of them names what is not there, none."""

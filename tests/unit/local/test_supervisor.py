@@ -141,6 +141,9 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     assert {i for g, _ in found["status"]["groups"] for i in g} == {f"{k}.{i}" for k in range(3) for i in range(2)}
     ferry("move", "counts", "5", "2.1")
     ferry.wait_for(lambda j: settles(j) and j["status"]["groups"][5][0][0] == "2.1")
+    ferry("handover", "counts", "strategy=fluid", "gap=1", "warm=false")
+    assert "must be" in ferry("handover", "counts", "strategy=some", code=2)[1]
+    assert "cannot change while the job runs" in ferry("handover", "counts", "bandwidth=1M", code=2)[1]
     led = [v for v, (g, _) in enumerate(ferry.job()["status"]["groups"]) if g[0] == "0.0"]
     ferry("move", "counts", "--from", "0.0", "--to", "2.0")
     ferry.wait_for(lambda j: settles(j) and all(j["status"]["groups"][v][0][0] == "2.0" for v in led))

@@ -117,6 +117,11 @@ class RemoteJob:
             self._edit(lambda job: intents.fewer(job, gone))
         return self._in_words("scaling")
 
+    def handover(self, wanted: dict[str, Any]) -> str:
+        """See `client.Local`."""
+        self._patch({"spec": {"handover": wanted}})
+        return self._in_words("the next plan follows it")
+
     def move(self, vnodes: Sequence[int], instance: str) -> str:
         """See `client.Local`."""
         self._edit(lambda job: intents.move(job, vnodes, instance))
