@@ -1,0 +1,139 @@
+"""One state of one size, cut into so many virtual nodes: a quarter of them moves and comes back, once for each strategy."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.parts.handover.case import SIZES
+from bench.parts.strategies import job
+from bench.shared import bigstate
+from bench.shared.ferry_job import FerryJob, RunFailed, job_document
+from bench.shared.processes import Watch
+from ferry.contract.latency import LatencyHistogram
+
+ORIGIN, TARGET = "0.0", "1.0"
+PATIENCE_SECONDS = 10.0
+"""With a driver that does not answer, for example because it makes its first epochs."""
+
+AROUND_SECONDS = 4.0
+"""What is looked at before a move, and after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One move."""
+
+    size: str
+    bins: int
+    strategy: str
+    warm: bool
+    seconds: float
+    lines: Sequence[tuple[float, LatencyHistogram]]
+    """(seconds since it was asked for, how long records took), in order"""
+    memory: Sequence[tuple[float, float]]
+    """(seconds since it was asked for, anonymous bytes of the sidecars)"""
+
+    @property
+    def name(self) -> str:
+        """Strategy, warm or cold."""
+        return f"{self.strategy}, {'warm' if self.warm else 'cold'}"
+
+    def latency(self, begin: float, end: float) -> LatencyHistogram:
+        """Of all records that came to the sinks in this time."""
+        made = LatencyHistogram()
+        for t, one in self.lines:
+            if begin <= t < end:
+                made.merge(one.counts)
+        return made
+
+    @property
+    def during(self) -> LatencyHistogram:
+        """While it moved, and what waited because of it."""
+        return self.latency(0.0, self.seconds + 1.0)
+
+    @property
+    def before(self) -> LatencyHistogram:
+        """Of the seconds before."""
+        return self.latency(-AROUND_SECONDS, 0.0)
+
+
+class Case:
+    """A job with one state."""
+
+    def __init__(self, a: argparse.Namespace, work: Path, console: Console, size: str, bins: int) -> None:
+        self.a, self.console, self.size, self.bins = a, console, size, bins
+        keys = SIZES[size] // bigstate.STATE_BYTES
+        document = job_document(
+            "strategies", {"file": job.__file__, "args": {"keys": keys, "rate": a.rate}}, workers=2, cores=a.cores,
+            state={"virtualNodes": bins, "replicas": 0},
+            epoch={"mode": "continuous", "interval": a.interval, "maxRows": bigstate.FILL_ROWS},
+        )  # fmt: skip
+        self.keys, self.run = keys, FerryJob(document, work / "ferry")
+
+    def measure(self) -> list[Moved]:
+        """Fill, then move and move back for each strategy."""
+        with self.run, Watch(self.run.process.pid, 0.25) as self.watch:
+            with self.console.status(f"{self.size}, {self.bins} virtual nodes: filling {self.keys:,} keys"):
+                self.run.wait_for(
+                    lambda: sum(e["rows"] for e in self.run.epochs()) > self.keys + self.a.rate, "all keys", 1800
+                )
+                self._pause(self.a.settle)
+            led = [v for v, (in_sync, _) in enumerate(self._groups()) if in_sync[0] == ORIGIN]
+            moving = led[: max(1, self.bins // 4)]
+            return [self._moved(strategy, warm, moving) for warm in (True, False) for strategy in self.a.strategies]
+
+    def _moved(self, strategy: str, warm: bool, vnodes: list[int]) -> Moved:
+        self.run.ask("PATCH", "/spec", {"handover": {"strategy": strategy, "warm": warm, "batch": self.a.batch}})
+        self._pause(AROUND_SECONDS)
+        asked = time.time()
+        with self.console.status(f"{self.size}, {self.bins}: {strategy}, {'warm' if warm else 'cold'}"):
+            self._move(vnodes, TARGET)
+        changes = [r for r in self.run.records if r["kind"] == "groups" and r["t"] >= asked]
+        ended = max(r["t"] for r in changes if any(c[1] == "switched" for c in r["changes"]))
+        self._pause(AROUND_SECONDS)
+        lines = [
+            (r["t"] - asked, LatencyHistogram(dict(r["counts"])))
+            for r in self.run.records
+            if r["kind"] == "latency" and asked - AROUND_SECONDS <= r["t"]
+        ]
+        memory = [(s.t - asked, float(s.anonymous_bytes)) for s in self.watch.samples if s.t >= asked - AROUND_SECONDS]
+        found = Moved(self.size, self.bins, strategy, warm, ended - asked, lines, memory)
+        self.console.print(
+            f"  {self.size:>6} {self.bins:>5} {found.name:20} {found.seconds:6.2f} s, longest latency "
+            f"{found.during.quantile(1.0) * 1000:7.0f} ms, p99 {found.during.quantile(0.99) * 1000:6.0f} ms "
+            f"(before: {found.before.quantile(0.99) * 1000:.0f})"
+        )
+        self.run.ask("PATCH", "/spec", {"handover": {"strategy": "all-at-once", "warm": True}})
+        self._move(vnodes, ORIGIN)
+        return found
+
+    def _move(self, vnodes: list[int], target: str) -> None:
+        self.run.ask("POST", "/move", {"vnodes": vnodes, "instance": target})
+
+        def there() -> bool:
+            groups = self._groups()
+            return all(groups[v][0] == [target] for v in vnodes) and not any(learners for _, learners in groups)
+
+        deadline = time.monotonic() + 900
+        while not there():
+            if time.monotonic() > deadline:
+                raise RunFailed(f"{len(vnodes)} virtual nodes did not come to {target}")
+            self._pause(0.1)
+
+    def _groups(self) -> list[tuple[list[str], list[str]]]:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (status := self.run.status()) is None:
+            if time.monotonic() > deadline:
+                raise RunFailed("the driver does not answer")
+            self._pause(0.1)
+        return status["groups"]  # type: ignore[no-any-return]
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self.run.wait_for(lambda: time.monotonic() >= end, "the end of a pause", seconds + 60)
