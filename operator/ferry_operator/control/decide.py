@@ -34,6 +34,9 @@ START_SECONDS = 60.0
 RESTART_SECONDS, RESTART_SECONDS_MAX = 0.2, 5.0
 """Wait before a worker that died right after its start is started again; doubles each time."""
 
+Due = tuple[int, int | None]
+"""The epoch, and the event time in milliseconds, before which a plan does not begin."""
+
 Placements = tuple[tuple[InstanceId, ...], ...]
 """By virtual node: the leader, then the replicas in the order of the chain."""
 
@@ -81,6 +84,7 @@ class Submitted:
     generation: int
     basis: Basis
     placements: Placements
+    due: Due = (0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,8 @@ class SubmitDesired:
 
     def accepted(self) -> Submitted:
         """What is in force as soon as the driver has it."""
-        return Submitted(self.plan.number, self.generation, self.basis, self.plan.placements)
+        plan = self.plan
+        return Submitted(plan.number, self.generation, self.basis, plan.placements, (plan.at_epoch, plan.at_time))
 
 
 Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired
@@ -268,32 +273,30 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     pins = tuple((v, i) for v, i in observed.pins if i in usable)
     basis = Basis(usable, observed.wanted.replicas, pins)
     number = 1 + max(status.desired, last.number if last is not None else 0)
+    policy, due = observed.wanted.handover, _due(observed, status)
     # What is in force was carried on by this driver if it was given to another one.
     same = last is not None and last.basis == basis and status.generation == last.generation
     same |= last is not None and last.basis == basis and status.desired == last.number
-    if same and not _under_strength(status, basis):
+    if status.prepared and (last is None or (same and last.due == due)):
+        return None  # It is not known what waits (the driver has not said it), or it waits for the right thing.
+    if same and not status.prepared and not _under_strength(status, basis):
         return None
     placements = place(status, basis, {worker.index: worker.node for worker in observed.workers})
-    if same and last is not None and last.placements == placements:
+    if same and not status.prepared and last is not None and last.placements == placements:
         return None
     current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
-    policy = observed.wanted.handover
     cut = steps(current, placements, policy)
-    plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, policy.warm)
-    if last is not None and _is_whole(status, last.basis):
-        plan = replace(plan, at_epoch=policy.at_epoch or 0, at_time=policy.at_time)
+    # Nobody is held up by what repairs.
+    warm = policy.warm or status.members_gone > 0
+    plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due)
     return SubmitDesired(plan, status.generation, basis)
 
 
-def _is_whole(status: Status, basis: Basis) -> bool:
-    """Whether all is there that was planned with: what comes next is no repair, and may be due later."""
-    alive = dict.fromkeys(status.alive)
-    return all(i in alive for i in basis.usable) and all(len(x) >= _strength(basis) for x, _ in status.groups)
-
-
-def _strength(basis: Basis) -> int:
-    """Members that every group is to have."""
-    return 1 + min(basis.replicas, len(dict.fromkeys(worker_of(i) for i in basis.usable)) - 1)
+def _due(observed: Observed, status: Status) -> Due:
+    """When a plan may begin. The first one, what repairs, and what empties a worker is due at once."""
+    policy = observed.wanted.handover
+    waits = observed.submitted is not None and not status.members_gone and not observed.drains
+    return (policy.at_epoch or 0, policy.at_time) if waits else (0, None)
 
 
 def _may_come(observed: Observed, instance: InstanceId) -> bool:
@@ -308,7 +311,9 @@ def _under_strength(status: Status, basis: Basis) -> bool:
     """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up."""
     if not status.settled and not (status.moves_given_up and not any(learners for _, learners in status.groups)):
         return False
-    return any(len(in_sync) < _strength(basis) for in_sync, _ in status.groups)
+    workers = len(dict.fromkeys(worker_of(i) for i in basis.usable))
+    wanted = 1 + min(basis.replicas, workers - 1)
+    return any(len(in_sync) < wanted for in_sync, _ in status.groups)
 
 
 def place(status: Status, basis: Basis, nodes: Mapping[int, str]) -> Placements:

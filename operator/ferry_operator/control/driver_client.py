@@ -138,4 +138,4 @@ def from_wire(document: Any, generation: int) -> d.Submitted | None:
         replicas=int(one.basis["replicas"]),
         pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in one.basis["pins"]),
     )
-    return d.Submitted(one.number, generation, basis, one.placements)
+    return d.Submitted(one.number, generation, basis, one.placements, (one.at_epoch, one.at_time))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from ferry.contract import limits, rings
+from ferry.contract.plans import TIME_MAX, TIME_MIN
 from ferry_operator.job.models_base import PATH_MAX, Location, SpecPart, handover, live, refused, restart, rolling
 from ferry_operator.job.quantities import Duration, Quantity, at_least, between
 
@@ -201,18 +202,16 @@ class Handover(SpecPart):
     gap: int = Field(default=0, ge=0, le=1_000_000, description="Epochs between two steps.", json_schema_extra=PLANS)
     warm: bool = Field(
         default=True,
-        description="False: epochs are held back while the copies of a step are made, as Megaphone does; a handover is "
-        "over sooner, and nothing is read meanwhile.",
+        description="False: epochs wait for the copies of virtual nodes that get another leader, as in Megaphone.",
         json_schema_extra=PLANS,
     )
     at_epoch: int | None = Field(
         default=None,
         ge=0,
-        description="No plan begins before this epoch, but those that repair; workers that it needs are started, and it is "
-        "kept by the job until then.",
+        description="No plan begins before this epoch, but for repairs and drains; its workers are started, and it waits.",
         json_schema_extra=PLANS,
     )
-    at_event_time: int | None = Field(
+    at_event_time: Annotated[int, Field(ge=TIME_MIN, le=TIME_MAX)] | None = Field(
         default=None,
         description="Nor before the watermark is here: milliseconds of event time.",
         json_schema_extra=PLANS,

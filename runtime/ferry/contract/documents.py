@@ -314,6 +314,8 @@ class Status:
     """How epochs are run: continuous, or micro-batch and why; empty: not known yet."""
     plan_steps: tuple[int, int] = (0, 0)
     """Of the plan in force: how many have begun, and how many it has; 0 where it is not cut."""
+    members_gone: int = 0
+    """Members that groups should have now, and that are not there: the plan in force cannot mend it."""
     prepared: str = ""
     """What plan is to come, and when; empty: none."""
     latency: LatencyQuantiles | None = None

@@ -73,6 +73,12 @@ class Plan:
         """Whether it may begin with this epoch. `watermark`: of what is committed, in milliseconds."""
         return epoch >= self.at_epoch and (self.at_time is None or watermark >= self.at_time)
 
+    def next_targets(self) -> frozenset[InstanceId]:
+        """Who has to be there for the next step: all members that its virtual nodes are to have."""
+        if self.reached >= len(self.steps):
+            return frozenset()
+        return frozenset(i for vnodes in self.steps[self.reached] for v in vnodes for i in self.placements[v])
+
     def with_next_step(self) -> Plan:
         """One more step has begun."""
         return replace(self, reached=self.reached + 1)
@@ -104,13 +110,16 @@ class Plan:
             gap=_number(given, "gap", 0),
             warm=given["warm"],
             at_epoch=_number(given, "at_epoch", 0),
-            at_time=None if given["at_time"] is None else _number(given, "at_time", -(1 << 62)),
+            at_time=None if given["at_time"] is None else _number(given, "at_time", TIME_MIN, TIME_MAX),
             token=_number(given, "token", 0),
             basis=given["basis"],
             before=_placements(given["before"]),
             reached=_number(given, "reached", 0),
         )
 
+
+TIME_MIN, TIME_MAX = -(10**13), 10**14
+"""Milliseconds since 1970, from the year 1653 to 5138: what is beyond is of another unit."""
 
 ALWAYS: dict[str, Any] = {
     "steps": [], "gap": 0, "warm": True, "at_epoch": 0, "at_time": None, "token": 0, "basis": None, "before": [],
@@ -126,10 +135,10 @@ def _lists(placements: Sequence[Placement]) -> list[list[str]]:
     return [list(placement) for placement in placements]
 
 
-def _number(document: dict[str, Any], name: str, least: int) -> int:
+def _number(document: dict[str, Any], name: str, least: int, most: int = 1 << 62) -> int:
     found = document[name]
-    if type(found) is not int or found < least:
-        raise ValueError(f"{name} is a whole number from {least}")
+    if type(found) is not int or not least <= found <= most:
+        raise ValueError(f"{name} is a whole number from {least}" + (f" to {most}" if most < 1 << 62 else ""))
     return found
 
 

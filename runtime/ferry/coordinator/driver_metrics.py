@@ -39,6 +39,13 @@ def is_settled(machine: Coordinator) -> bool:
     return plan is not None and settled(machine.table, plan.placements, dict(machine.alive))
 
 
+def members_gone(machine: Coordinator) -> int:
+    """Members that groups have or should have now, and that are not there."""
+    alive, wanted = dict(machine.alive), machine.moves.placements()
+    pairs = zip(machine.table.groups, wanted, strict=True)
+    return sum(i not in alive for group, placement in pairs for i in {*group.in_sync, *placement})
+
+
 def prepared(machine: Coordinator) -> str:
     """What plan is to come, and when; empty where none waits for its time."""
     plan, commits = machine.journaling.prepared, machine.commits
@@ -265,6 +272,7 @@ class DriverMetrics:
             began=self.began,
             checkpoint=self.checkpoint,
             epoch_mode=self.epoch_mode,
+            members_gone=members_gone(machine),
             prepared=prepared(machine),
             plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
             latency=self.latency.recent(time.time()),

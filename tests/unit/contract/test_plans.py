@@ -50,6 +50,7 @@ def test_a_driver_of_the_first_version_reads_a_plan_without_steps() -> None:
         ({"gap": -1}, "gap is a whole number from 0"),
         ({"warm": 1}, "warm is true or false"),
         ({"at_epoch": "soon"}, "at_epoch is a whole number from 0"),
+        ({"at_time": 1_760_000_000_000_000}, "at_time is a whole number from -10000000000000 to"),
         ({"basis": []}, "basis is an object"),
         ({"speed": 9}, "unknown: speed"),
     ],

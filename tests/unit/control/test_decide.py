@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ferry.contract.documents import Status
-from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
 from ferry_operator.placement.strategies import HandoverPolicy
 
@@ -217,19 +216,38 @@ def test_a_plan_is_cut_and_due_as_the_job_wants_it() -> None:
     assert len(plan.steps) > 1 and (plan.gap, plan.warm, plan.at_epoch, plan.at_time) == (2, False, 90, 7)
 
 
-@pytest.mark.parametrize("why", ["lost", "too few copies", "the first one"])
-def test_what_repairs_is_due_at_once(why: str) -> None:
-    few = [(["0.0"], []), *GROUPS[1:]] if why == "too few copies" else GROUPS
-    found = replace(REST, wanted=d.Wanted(2, 1, 1, LATER), status=status(few, [*ALIVE, "0.1"]))
-    if why == "lost":
-        found = replace(found, status=status(GROUPS, ["0.0"]), missing={InstanceId("1.0"): d.GRACE_SECONDS + 99})
-        found = replace(found, workers=(worker(0), replace(worker(1, running=False), seconds=0.0)))
-    elif why == "the first one":
-        found = replace(found, submitted=None)
-    else:
-        found = replace(found, wanted=d.Wanted(2, 2, 1, LATER), workers=(worker(0, instances=2), worker(1)))
-        found = replace(found, missing={InstanceId("1.1"): d.GRACE_SECONDS + 99})
-    assert (submitted(found).plan.at_epoch, submitted(found).plan.at_time) == (0, None)
+def prepared(**changes: Any) -> d.Observed:
+    """A scale to three workers waits for its epoch."""
+    usable: Any = (*ALIVE, "2.0")
+    waits = d.Submitted(2, 1, replace(BASIS, usable=usable), (*PLACEMENTS,), (90, 7))
+    told = {"prepared": "plan 2 begins with epoch 90", "desired": 2, "settled": False} | changes
+    looks = replace(status(GROUPS, list(usable)), **told)
+    three = (*REST.workers, worker(2))
+    return replace(REST, wanted=d.Wanted(3, 1, 1, LATER), workers=three, status=looks, submitted=waits)
+
+
+def test_what_is_prepared_waits() -> None:
+    assert d.decide(prepared()) == []
+    assert d.decide(replace(prepared(), submitted=None)) == [], "the driver has not said what it is that waits"
+
+
+def test_what_repairs_is_due_at_once_and_warm() -> None:
+    plan = submitted(prepared(members_gone=1)).plan
+    assert (plan.number, plan.at_epoch, plan.at_time, plan.warm) == (3, 0, None, True)
+    again = replace(prepared(members_gone=1), submitted=d.Submitted(3, 1, prepared().submitted.basis, PLACEMENTS))  # type: ignore[union-attr]
+    assert d.decide(again) == [], "it was told"
+
+
+def test_the_first_plan_and_one_that_empties_a_worker_are_due_at_once() -> None:
+    first = replace(REST, wanted=d.Wanted(2, 1, 1, LATER), submitted=None)
+    assert submitted(first).plan.at_epoch == 0
+    assert submitted(replace(prepared(), drains=(2,))).plan.at_epoch == 0
+
+
+def test_a_date_may_be_changed_and_taken_back() -> None:
+    for policy, due in ((HandoverPolicy(), (0, None)), (HandoverPolicy(at_epoch=50), (50, None))):
+        plan = submitted(replace(prepared(), wanted=d.Wanted(3, 1, 1, policy))).plan
+        assert (plan.number, plan.at_epoch, plan.at_time) == (3, *due)
 
 
 def test_a_placement_names_only_living_instances_that_stay() -> None:

@@ -13,6 +13,7 @@ from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Placement, Plan, PlanStep
 from ferry.protocol import coordinator as c
+from ferry.protocol.instance import machine as i
 from ferry_operator.placement.strategies import HandoverPolicy, Name, steps
 from tests.unit.protocol.table_top import A, B, C, Top
 
@@ -217,6 +218,55 @@ def test_what_is_prepared_is_replaced_by_what_is_submitted_later() -> None:
     for epoch in range(2, 6):
         top.epoch(epoch)
     assert top.driver.table.groups[0].members == (C,)
+
+
+def test_steps_wait_for_who_is_not_there_and_stay_in_their_order() -> None:
+    top = Top([(A,)] * 4, (A, B))
+    top.epoch(0)
+    top.tell(Plan(1, ((B,),) * 4, tuple(PlanStep((), (v,)) for v in range(4)), gap=1))
+    top.epoch(1)
+    same = top.crash(B)
+    for epoch in range(2, 6):
+        top.epoch(epoch)
+    assert not top.driver.moves.pending(), "nobody makes epochs for what cannot be"
+    assert top.driver.moves.plan is not None and top.driver.moves.plan.reached == 1
+    top.members[B] = same
+    top.tell(c.Connected(B))
+    for epoch in range(6, 8):
+        top.epoch(epoch)
+    assert sum(bool(group.learners) or group.leader == B for group in top.driver.table.groups) == 1, "one at a time"
+    for epoch in range(8, 30):
+        top.epoch(epoch)
+    assert [group.in_sync for group in top.driver.table.groups] == [(B,)] * 4
+
+
+def test_no_epoch_waits_for_a_copy_that_repairs() -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    top.tell(Plan(1, ((B, A),), warm=False))
+    for epoch in range(1, 4):
+        top.epoch(epoch)
+    assert top.driver.table.groups[0].in_sync == (B, A)
+    top.crash(A)
+    top.deaf = {(A, m.Chunk)}
+    top.members[A] = i.Instance(A, 1, i.Saved())
+    top.tell(c.Connected(A))
+    top.tell(c.EpochBegun(4))
+    assert top.driver.table.groups[0].learners == (A,) and top.driver.phase == c.Phase.INGEST
+
+
+def test_a_copy_that_was_given_up_makes_the_others_no_less_cold() -> None:
+    top = Top([(A,), (A,)], (A, B, C), c.CoordinatorSettings(warm_ms=1000))
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk), (C, m.Chunk)}
+    top.tell(Plan(1, ((B,), (C,)), (PlanStep((), (0,)), PlanStep((), (1,))), warm=False))
+    top.tell(c.EpochBegun(1))
+    top.wait(2000)
+    assert top.driver.phase == c.Phase.INGEST, "nothing came to B"
+    top.ingested(A)
+    top.tell(c.EpochEnded(1))
+    top.tell(c.EpochBegun(2))
+    assert top.driver.phase == c.Phase.HOLD and top.driver.table.groups[1].learners == (C,)
 
 
 def test_copies_may_be_made_ahead_of_their_switchovers() -> None:

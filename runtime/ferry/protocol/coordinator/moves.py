@@ -154,9 +154,10 @@ class Moves:
         """
         if plan is None:
             return tuple(map(g.completed, self._journaling.table.groups, self._first))
-        if self._wanted[0] is not plan:
-            self._wanted = plan, plan.wanted()
-        return self._wanted[1]
+        known = self._wanted  # Threads that only ask do this, too.
+        if known[0] is not plan:
+            self._wanted = known = plan, plan.wanted()
+        return known[1]
 
     def _begun(self) -> Plan | None:
         """The plan in force; or the one that is due, as it begins: all stay where they are until their step."""
@@ -183,45 +184,52 @@ class Moves:
         if any(c.kind == "switched" for c in changes):
             self.switched_at = epoch
         journaling = self._journaling
+        journaling.plan = plan
         if plan is not None and journaling.prepared is not None and plan.number == journaling.prepared.number:
             journaling.prepared = None
-        journaling.plan = plan
         return (groups, changes) if changes or not journaling.has_plans() else None
 
     def holds_epochs(self) -> bool:
-        """Whether no epoch may begin before the copies of a step are made. What keeps them from it ends the waiting, too,
-        and those that were given up are made while epochs go on.
+        """Whether no epoch may begin before virtual nodes are copied that get another leader. What keeps the copies from
+        it ends the waiting, too, and those that were given up are made while epochs go on.
         """
         plan, journaling, commits = self._journaling.plan, self._journaling, self._commits
         if plan is None or plan.warm or commits.committed is None or not commits.readable:
             # A copy of an epoch whose rows are gone would not know that they are.
             return False
-        may_come = journaling.up and not self._members.away() and not self.refused
-        return may_come and bool(journaling.writing is not None or journaling.view.learned)
+        if not journaling.up or self._members.away():
+            return False
+        groups, to = (journaling.writing or journaling.table).groups, plan.placements
+        moving = [(i, v) for v, group in enumerate(groups) if group.leader != to[v][0] for i in group.learners]
+        return any(key not in self.refused for key in moving)
 
     def pending(self) -> bool:
         """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""
         if self._driver.phase is not Phase.IDLE or self._may_not_change():
             return False
-        return bool(self._journaling.view.learned) or bool(self._next(None)[2]) or self._has_steps()
+        return bool(self._journaling.view.learned) or bool(self._next(None)[2]) or self._goes_on()
 
-    def _has_steps(self) -> bool:
-        """Whether steps of the plan have not begun, or it is not written yet what was submitted."""
+    def _goes_on(self) -> bool:
+        """Whether the next step of the plan can begin, or it is not written yet what was submitted."""
         plan = self._begun()
-        return (plan is not None and plan.reached < len(plan.steps)) or not self._journaling.has_plans()
+        has_steps = plan is not None and plan.reached < len(plan.steps) and self._can_begin(plan)
+        return has_steps or not self._journaling.has_plans()
+
+    def _can_begin(self, plan: Plan) -> bool:
+        """Whether all are there that get something by the next step. The steps after it wait, too: they have an order."""
+        return all(i in self._members.alive for i in plan.next_targets())
 
     def _next(self, epoch: int | None) -> tuple[Plan | None, list[Group], list[g.GroupChange]]:
-        """The plan after its next step, and what that changes; None: no further step begins."""
+        """The plan after its next step, if one begins, and what that changes; None: no further step begins."""
         plan = self._begun()
-        gap = 0 if plan is None else plan.gap
-        may_begin = epoch is not None and (self.switched_at is None or epoch - self.switched_at >= gap)
-        while True:
-            groups, changes = self._regrouped_by(plan)
-            if plan is None or not may_begin or plan.reached >= len(plan.steps):
-                return plan, groups, changes
-            if g.is_under_way(self._journaling.table, changes, plan.begun()):
-                return plan, groups, changes
-            plan = plan.with_next_step()
+        groups, changes = self._regrouped_by(plan)
+        if plan is None or plan.reached >= len(plan.steps) or epoch is None or not self._can_begin(plan):
+            return plan, groups, changes
+        in_gap = self.switched_at is not None and epoch - self.switched_at < plan.gap
+        if in_gap or g.is_under_way(self._journaling.table, changes, plan.begun()):
+            return plan, groups, changes
+        plan = plan.with_next_step()
+        return plan, *self._regrouped_by(plan)
 
     def _may_not_change(self) -> bool:
         journaling = self._journaling
