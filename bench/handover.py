@@ -13,10 +13,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.handover.case import SIZES
 from bench.parts.handover.ferry_case import FerryCase
 from bench.parts.handover.flink_case import FlinkCase
 from bench.parts.handover.spark_case import SparkCase
+from bench.shared.bigstate import SIZES
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.results import Panel, Results, draw, show
 

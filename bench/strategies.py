@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.handover.case import SIZES
 from bench.parts.strategies.case import AROUND_SECONDS, Case, Moved
+from bench.shared.bigstate import SIZES
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.results import Panel, Results, draw, show
 

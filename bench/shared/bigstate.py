@@ -20,6 +20,9 @@ KEY_BYTES = 224
 STATE_BYTES = 250
 """What one key counts for when a size of state is named: its bytes, its count, and some overhead."""
 
+SIZES = {"2MB": 2_000_000, "10MB": 10_000_000, "100MB": 100_000_000, "1GB": 1_000_000_000, "4GB": 4_000_000_000}
+"""Of states, as they are named on a command line."""
+
 FILL_ROWS = 250_000
 BATCH = 32_768
 BASE_MS = 1_436_918_400_000

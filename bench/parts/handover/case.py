@@ -8,7 +8,6 @@ from typing import Protocol
 
 from rich.console import Console
 
-SIZES = {"2MB": 2_000_000, "10MB": 10_000_000, "100MB": 100_000_000, "1GB": 1_000_000_000, "4GB": 4_000_000_000}
 USUAL_GAPS = 20
 """Distances of epochs whose median is the usual one."""
 

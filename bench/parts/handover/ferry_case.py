@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-from bench.parts.handover.case import SIZES, USUAL_GAPS, Bench
+from bench.parts.handover.case import USUAL_GAPS, Bench
 from bench.shared import bigstate
 from bench.shared.ferry_job import FerryJob, RunFailed, job_document
 from bench.shared.processes import Watch
@@ -24,7 +24,7 @@ class FerryCase:
 
     def __init__(self, bench: Bench, size: str) -> None:
         a = bench.a
-        self.a, self.bench, self.size, self.keys = a, bench, size, SIZES[size] // bigstate.STATE_BYTES
+        self.a, self.bench, self.size, self.keys = a, bench, size, bigstate.SIZES[size] // bigstate.STATE_BYTES
         pipeline = {"file": bigstate.__file__, "args": {"keys": self.keys}}
         self.job = job_document(
             "bigstate", pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 1},

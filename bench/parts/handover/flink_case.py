@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from bench.parts.handover.case import SIZES, Bench
+from bench.parts.handover.case import Bench
 from bench.shared import bigstate
 from bench.shared.ferry_job import ROOT
 from bench.shared.flink import FAST, FlinkCluster, installed
@@ -43,7 +43,9 @@ class FlinkCase:
         settings = {"taskmanager.cpu.cores": str(a.cores), **checkpoints, **FAST, **AT_ONCE}
         self.cluster = FlinkCluster(work, installed(ROOT / "build" / "flink"), MANAGERS, settings)
         rate = int(a.rows * 1000 / max(float(a.interval.removesuffix("ms")), 1.0))
-        self.count = FlinkCount(self.cluster, SIZES[size] // bigstate.STATE_BYTES, bigstate.STATE_BYTES, rate, 2)
+        self.count = FlinkCount(
+            self.cluster, bigstate.SIZES[size] // bigstate.STATE_BYTES, bigstate.STATE_BYTES, rate, 2
+        )
 
     def measure(self) -> None:
         """Fill, then act after act."""

@@ -7,7 +7,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from bench.parts.handover.case import SIZES, USUAL_GAPS, Bench
+from bench.parts.handover.case import USUAL_GAPS, Bench
 from bench.shared import bigstate
 from bench.shared.spark_job import SparkJob
 
@@ -17,7 +17,7 @@ class SparkCase:
 
     def __init__(self, bench: Bench, size: str) -> None:
         a = bench.a
-        self.a, self.bench, self.size, self.keys = a, bench, size, SIZES[size] // bigstate.STATE_BYTES
+        self.a, self.bench, self.size, self.keys = a, bench, size, bigstate.SIZES[size] // bigstate.STATE_BYTES
         self.partitions = a.cores
         conf = {
             "tuned_files": False,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.handover.case import SIZES
 from bench.parts.strategies import job
 from bench.shared import bigstate
 from bench.shared.ferry_job import FerryJob, RunFailed, job_document
@@ -68,7 +67,7 @@ class Case:
 
     def __init__(self, a: argparse.Namespace, work: Path, console: Console, size: str, bins: int) -> None:
         self.a, self.console, self.size, self.bins = a, console, size, bins
-        keys = SIZES[size] // bigstate.STATE_BYTES
+        keys = bigstate.SIZES[size] // bigstate.STATE_BYTES
         document = job_document(
             "strategies", {"file": job.__file__, "args": {"keys": keys, "rate": a.rate}}, workers=2, cores=a.cores,
             state={"virtualNodes": bins, "replicas": 0},

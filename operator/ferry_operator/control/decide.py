@@ -155,11 +155,11 @@ Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired
 
 def policy_of(handover: Handover, before: HandoverPolicy | None = None) -> HandoverPolicy:
     """How a job wants its handovers; `before`: what holds where nothing is said."""
-    said = handover.model_dump(exclude_unset=before is not None)
-    if "at_event_time" in said:
-        said["at_time"] = said.pop("at_event_time")
+    given = handover.model_dump(exclude_unset=before is not None)
+    if "at_event_time" in given:
+        given["at_time"] = given.pop("at_event_time")
     known = {one.name for one in fields(HandoverPolicy)}
-    return replace(before or HandoverPolicy(), **{name: value for name, value in said.items() if name in known})
+    return replace(before or HandoverPolicy(), **{name: value for name, value in given.items() if name in known})
 
 
 def decide(observed: Observed) -> list[Action]:

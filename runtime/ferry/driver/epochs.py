@@ -34,7 +34,7 @@ from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.publisher import Publisher, has_fired, is_passing, refuse_final
 from ferry.driver.watch import EpochWatch
 from ferry.protocol import coordinator as core
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import planned_once, run_ingest, shares_of
 from ferry.spark.ingest import IngestWork
 from ferry.spark.source import Batch
@@ -56,7 +56,7 @@ class Epochs:
         self,
         settings: RunSettings,
         spark: SparkSession,
-        plan: Plan,
+        plan: CompiledPipeline,
         loop: Loop,
         metrics: DriverMetrics,
         checkpoint: Checkpoint,

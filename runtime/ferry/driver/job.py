@@ -181,7 +181,7 @@ class Job:
         restoring.over()
         metrics.caught_up(BEGAN_AGAIN)
 
-    def _rewind(self, manifest: Manifest, plan: compile.Plan) -> None:
+    def _rewind(self, manifest: Manifest, plan: compile.CompiledPipeline) -> None:
         """Put offsets and sinks back to the end of the epoch that a restore begins with."""
         self._checkpoint.rewind(manifest.epoch, EpochNotes.load(manifest.meta).spark)
         for sink in plan.sinks:
@@ -245,7 +245,9 @@ class Job:
             raise Bug(f"{order} before the recovery was over")
         return order
 
-    def _resume(self, ready: core.Ready, plan: compile.Plan, metrics: DriverMetrics, late: int) -> tuple[int, bool]:
+    def _resume(
+        self, ready: core.Ready, plan: compile.CompiledPipeline, metrics: DriverMetrics, late: int
+    ) -> tuple[int, bool]:
         """Go on from what the state has committed: (its last epoch, whether all of the input is behind it).
 
         Spark finds the offsets that belong to the state, else StateUnavailable is raised.

@@ -12,7 +12,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.tickets import Right
 from ferry.driver.loops import Loops
 from ferry.environment import Environment
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import why_planned, works_of
 from ferry.spark.ingest import IngestWork
 from ferry.spark.source import SLOTS, slots
@@ -24,7 +24,7 @@ class Program:
     """Of a driver that runs, or of one that is not needed yet."""
 
     spark: SparkSession
-    plan: Plan
+    plan: CompiledPipeline
     works: dict[int, IngestWork]
     """what tasks do, by operator"""
     mode: str
@@ -33,7 +33,7 @@ class Program:
     """None: a job of Spark an ingest run"""
 
 
-def prepared(settings: RunSettings, around: Environment, spark: SparkSession, plan: Plan) -> Program:
+def prepared(settings: RunSettings, around: Environment, spark: SparkSession, plan: CompiledPipeline) -> Program:
     """Its tasks take their places already. Raises SpecRefused for a mode of epochs that cannot be."""
     if around.standalone:
         (settings.path / SLOTS).unlink(missing_ok=True)  # as the life before has counted them
@@ -46,7 +46,7 @@ def prepared(settings: RunSettings, around: Environment, spark: SparkSession, pl
     return Program(spark, plan, works, mode, loops)
 
 
-def _mode(settings: RunSettings, plan: Plan, works: dict[int, IngestWork]) -> str:
+def _mode(settings: RunSettings, plan: CompiledPipeline, works: dict[int, IngestWork]) -> str:
     asked, planned = settings.epoch_mode, why_planned(plan, works)
     if asked == CONTINUOUS and planned:
         raise SpecRefused(f"epoch.mode: continuous cannot be: {planned}; auto, or micro-batch")

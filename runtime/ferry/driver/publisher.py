@@ -32,7 +32,7 @@ from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
 from ferry.spark import emit, flight
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import records_frame, rows_frame
 from ferry.spark.late import late_frame
 from ferry.spark.pipeline import LateOutput, Output
@@ -84,7 +84,7 @@ class Publisher:
         self,
         settings: RunSettings,
         spark: SparkSession,
-        plan: Plan,
+        plan: CompiledPipeline,
         loop: Loop,
         metrics: DriverMetrics,
         hook: Hook,

@@ -47,7 +47,7 @@ RECORDS = "__ferry_records"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompiledPipeline:
     """One version of a pipeline, ready to run."""
 
     sources: dict[str, Splits | DataFrame]
@@ -79,7 +79,7 @@ def load(module: str | None, file: str | None) -> ModuleType:
 
 def build(
     spark: SparkSession, module: ModuleType, given: dict[str, Any], output: str | None = None, events: int | None = None
-) -> Plan:
+) -> CompiledPipeline:
     """Call the module's functions and check what they declare; `output` replaces the directory of file sinks.
 
     `events` is one more argument, which `sources` has to heed.
@@ -106,7 +106,7 @@ def build(
     _refuse_unheeded(sources, building.operators, outputs)
     _refuse_uncreated(building.created, building.operators)
     operators = tuple(building.operators or [graph.offsets_only()])
-    plan = Plan(sources, operators, outputs, tuple(building.late), building.created)
+    plan = CompiledPipeline(sources, operators, outputs, tuple(building.late), building.created)
     sinks.place(plan.sinks, output)
     return plan
 

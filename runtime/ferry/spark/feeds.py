@@ -20,7 +20,7 @@ from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.kernels.schemas import fired_schema
 from ferry.spark import flight
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 from ferry.spark.emit import map_frame
 from ferry.spark.expressions import Need, planned
 from ferry.spark.files import ParquetSplits
@@ -40,7 +40,7 @@ Rows = dict[int, list[dict[str, Any]]]
 """By operator, where its fired rows of an epoch are: one split an instance."""
 
 
-def feeds_of(operator: Operator, plan: Plan) -> dict[str, tuple[Feed, ...]]:
+def feeds_of(operator: Operator, plan: CompiledPipeline) -> dict[str, tuple[Feed, ...]]:
     """Inputs by what they read, as the tasks see them."""
     feeds: dict[str, list[Feed]] = {}
     readers = first_readers(plan.sources, plan.operators)
@@ -114,7 +114,9 @@ def _planned(operator: Operator, source: Input) -> tuple[tuple[Batches, ...], tu
     return planned(steps, Need(tuple(dict.fromkeys(wanted)), plain=mine))
 
 
-def planned_once(spark: SparkSession, plan: Plan, works: Mapping[int, IngestWork]) -> dict[int, PlannedOnce]:
+def planned_once(
+    spark: SparkSession, plan: CompiledPipeline, works: Mapping[int, IngestWork]
+) -> dict[int, PlannedOnce]:
     """The ingest jobs through Spark's SQL that no source of Spark's own takes part in, by operator."""
     if any(isinstance(source, DataFrame) for source in plan.sources.values()):
         return {}
@@ -130,7 +132,7 @@ def run_ingest(
     spark: SparkSession,
     batch: Batch,
     operator: Operator,
-    plan: Plan,
+    plan: CompiledPipeline,
     work: IngestWork,
     run: IngestRun,
     rows: Rows,
@@ -152,7 +154,7 @@ def run_ingest(
     return list(job.collect())
 
 
-def works_of(plan: Plan, authority: str | None, dead_letter: str | None) -> dict[int, IngestWork]:
+def works_of(plan: CompiledPipeline, authority: str | None, dead_letter: str | None) -> dict[int, IngestWork]:
     """What tasks do, by operator."""
     return {
         one.descriptor.index: IngestWork(
@@ -162,7 +164,7 @@ def works_of(plan: Plan, authority: str | None, dead_letter: str | None) -> dict
     }
 
 
-def why_planned(plan: Plan, works: Mapping[int, IngestWork]) -> str:
+def why_planned(plan: CompiledPipeline, works: Mapping[int, IngestWork]) -> str:
     """Why epochs have to be planned by Spark; empty: they need not."""
     foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
     if foreign:
@@ -171,7 +173,7 @@ def why_planned(plan: Plan, works: Mapping[int, IngestWork]) -> str:
     return f"operator {planned[0]!r} has .transform before it" if planned else ""
 
 
-def through_spark(operator: Operator, plan: Plan, work: IngestWork) -> bool:
+def through_spark(operator: Operator, plan: CompiledPipeline, work: IngestWork) -> bool:
     """Whether records pass through Spark's SQL on their way to the operator, so that an epoch has to be planned by it."""
     if any(in_spark(source) for source in operator.inputs):
         return True
@@ -179,14 +181,14 @@ def through_spark(operator: Operator, plan: Plan, work: IngestWork) -> bool:
     return foreign and (operator.descriptor.index == 0 or bool(_read(work, plan)))
 
 
-def shares_of(batch: Batch, operator: Operator, plan: Plan, work: IngestWork, rows: Rows) -> list[Shares]:
+def shares_of(batch: Batch, operator: Operator, plan: CompiledPipeline, work: IngestWork, rows: Rows) -> list[Shares]:
     """What the tasks of an epoch read for an operator to which no record passes through Spark."""
     read = _read(work, plan)
     mine = _shares(batch, {*read, *_CONTROL}) if read or operator.descriptor.index == 0 else []
     return [*mine, *([share] for share in _shown(rows))]
 
 
-def _read(work: IngestWork, plan: Plan) -> list[str]:
+def _read(work: IngestWork, plan: CompiledPipeline) -> list[str]:
     """The sources that an operator reads, or whose records it counts."""
     return [name for name in plan.sources if any(key.split("#")[0] == name for key in work.feeds)]
 
@@ -214,7 +216,7 @@ def _frame(
     spark: SparkSession,
     batch: DataFrame,
     operator: Operator,
-    plan: Plan,
+    plan: CompiledPipeline,
     work: IngestWork,
     run: Callable[[], IngestRun],
 ) -> DataFrame:
@@ -241,19 +243,19 @@ def _frame(
     return receipts
 
 
-def raw_of(batch: DataFrame, name: str, plan: Plan) -> DataFrame:
+def raw_of(batch: DataFrame, name: str, plan: CompiledPipeline) -> DataFrame:
     """What an epoch has of a source, or of fired rows, as the driver's query hands it out."""
     column = f"s_{name}" if isinstance(plan.sources.get(name), DataFrame) else "split"
     return batch.filter(F.col("source") == name).select("source", column)
 
 
-def records_frame(spark: SparkSession, batch: DataFrame, plan: Plan, source: Input) -> DataFrame:
+def records_frame(spark: SparkSession, batch: DataFrame, plan: CompiledPipeline, source: Input) -> DataFrame:
     """The records of an input in an epoch, as a DataFrame."""
     name = name_of(source)
     return _records(spark, raw_of(batch, name, plan), name, plan, source)
 
 
-def _records(spark: SparkSession, mine: DataFrame, name: str, plan: Plan, source: Input) -> DataFrame:
+def _records(spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipeline, source: Input) -> DataFrame:
     """The records of one input as a DataFrame."""
     origin = plan.sources.get(name)
     if isinstance(origin, DataFrame):
@@ -281,7 +283,7 @@ def read_shares(splits: Splits | None, batches: Iterable[pa.RecordBatch]) -> Ite
                     yield records
 
 
-def _fired(plan: Plan, source: Input) -> pa.Schema:
+def _fired(plan: CompiledPipeline, source: Input) -> pa.Schema:
     assert isinstance(source.origin, int)
     return fired_schema(plan.operators[source.origin].descriptor)
 

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels import columns, panes
 from ferry.spark import emit, feeds
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.frames import for_spark
 from ferry.spark.ingest import batches_of, in_pieces, timed
@@ -27,7 +27,7 @@ Late = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def late_frame(
-    spark: SparkSession, batch: DataFrame, plan: Plan, output: LateOutput, rows: feeds.Rows, low: int
+    spark: SparkSession, batch: DataFrame, plan: CompiledPipeline, output: LateOutput, rows: feeds.Rows, low: int
 ) -> DataFrame:
     """The late records of an epoch; `low` is the operator's watermark before it, `rows` are what its inputs have fired."""
     batch = feeds.with_fired(spark, batch, rows)
@@ -43,13 +43,15 @@ def late_frame(
     return reduce(DataFrame.union, frames)
 
 
-def _behind_spark(spark: SparkSession, batch: DataFrame, plan: Plan, output: Output, late: Late) -> DataFrame:
+def _behind_spark(
+    spark: SparkSession, batch: DataFrame, plan: CompiledPipeline, output: Output, late: Late
+) -> DataFrame:
     made = emit.result(spark, output, None, lambda: feeds.records_frame(spark, batch, plan, output.input))
     assert isinstance(made, DataFrame)
     return made.mapInArrow(late, made.schema)
 
 
-def _in_tasks(batch: DataFrame, plan: Plan, source: Input, late: Late) -> DataFrame:
+def _in_tasks(batch: DataFrame, plan: CompiledPipeline, source: Input, late: Late) -> DataFrame:
     """Records that are timely do not pass through Spark."""
     origin = plan.sources.get(name := feeds.name_of(source))
     splits = origin if isinstance(origin, Splits) else None

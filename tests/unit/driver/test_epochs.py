@@ -24,7 +24,7 @@ from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
 from ferry.process.api import SideRows
 from ferry.protocol.coordinator import Ingested, StartIngest
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import works_of
 from ferry.spark.flight import Connections
 from ferry.spark.graph import offsets_only
@@ -77,7 +77,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
     epochs._planned = {}
     commits = SimpleNamespace(results=[SimpleNamespace(high=1234)])
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
-    epochs.plan = Plan({}, (operator,), ())
+    epochs.plan = CompiledPipeline({}, (operator,), ())
     epochs._checkpoint = SimpleNamespace(planned=lambda epoch: 1000 * epoch)
     assert epochs._receipts(StartIngest(Step(4, 0), 3, (), (), b""), None) == []
     (run,) = runs
@@ -95,7 +95,7 @@ def test_the_tasks_of_a_run_get_the_right_to_stage_its_fragments_and_no_other(mo
 def test_tasks_that_condense_records_are_told_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     visits = sources()["bids"].event_time("ts").key_by("bidder").window(ferry.session("1s"))
     (operator,) = visits.aggregate("visits", n=ferry.count()).build.operators
-    plan = Plan({}, (operator,), ())
+    plan = CompiledPipeline({}, (operator,), ())
     (work,) = works_of(plan, None, None).values()
     task = IngestTask(work, run_of(monkeypatch, operator), 1, 0, Connections(None))
     condense: Any = task.fragmenters[0]._contribution._condense

@@ -16,7 +16,7 @@ from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.checkpoint import COMMIT, Checkpoint
 from ferry.driver.job import Job
 from ferry.protocol.coordinator import Ready
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 
 NONE: dict[str, Any] = {}
 
@@ -40,7 +40,7 @@ def resumed(folder: Path, notes: str, final: bool = False, flush: bool = False, 
     metrics = DriverMetrics("job", str(folder.parent))
     meta = EpochNotes(spark=notes, flush=flush, rows=70, epoch=EpochCounts(10)).dump()
     ready = Ready(CommitId(Step(7, 0), Attempt(1, 9)), meta, final)
-    return (*job._resume(ready, Plan(sources, (), ()), metrics, 0), metrics.epoch, metrics.rows)
+    return (*job._resume(ready, CompiledPipeline(sources, (), ()), metrics, 0), metrics.epoch, metrics.rows)
 
 
 def test_an_epoch_that_spark_has_not_ended_is_begun_again_with_its_own_offsets(folder: Path) -> None:

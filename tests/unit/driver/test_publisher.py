@@ -23,7 +23,7 @@ from ferry.driver.ends import Halted
 from ferry.driver.epochs import Epochs
 from ferry.driver.publisher import Publisher, is_final, is_passing, refuse_final
 from ferry.protocol.coordinator import Emit, FiredRows, Halt, ReadFailed
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 from ferry.spark.pipeline import Input, LateOutput
 
 
@@ -140,7 +140,9 @@ def test_a_sink_is_waited_for_as_long_as_the_job_says(
 ) -> None:
     settings: Any = SimpleNamespace(secret="s", encrypted=False, sink_patience_ms=patience_ms)
     some: Any = None
-    made = Publisher(settings, some, Plan({}, (), ()), some, DriverMetrics("j", str(tmp_path)), some, some, some)
+    made = Publisher(
+        settings, some, CompiledPipeline({}, (), ()), some, DriverMetrics("j", str(tmp_path)), some, some, some
+    )
     assert (made._sinking._limit, made._reading._limit) == (limit, None)
 
 
@@ -179,7 +181,7 @@ def late(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> tuple
     one: Any = publisher(tmp_path, None)[0]
     written: list[Any] = []
     sink = SimpleNamespace(write=lambda epoch, generation, made: written.append((epoch, made)))
-    one.plan = Plan(
+    one.plan = CompiledPipeline(
         {}, (), (), (LateOutput(0, (Input("clicks", (), pa.schema([]), "ts", 0),), Window(10, 10), cast(Any, sink)),)
     )
     one._watch = SimpleNamespace(on=lambda instances: nullcontext([*instances]))
@@ -231,7 +233,7 @@ def test_rows_are_asked_for_when_there_are_some(low: int, high: int, fired: int,
     publisher: Any = object.__new__(Publisher)
     stages: list[str] = []
     publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: stages.append(stage)
-    publisher._outputs, publisher.plan = {0: ["a sink"]}, Plan({}, (), ())
+    publisher._outputs, publisher.plan = {0: ["a sink"]}, CompiledPipeline({}, (), ())
     publisher.dead_letters = SimpleNamespace(publish=lambda epoch, letters: None)
     calls: list[int] = []
     publisher._publish_rows = lambda rows, epoch: calls.append(epoch) or fired

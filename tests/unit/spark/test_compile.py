@@ -11,7 +11,7 @@ import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused
-from ferry.spark.compile import Plan, build
+from ferry.spark.compile import CompiledPipeline, build
 from ferry.spark.pipeline import Output
 from ferry.spark.sinks import Parquet
 from ferry.spark.stream import Stream
@@ -23,7 +23,9 @@ def counted(stream: Stream, name: str) -> Stream:
     return stream.event_time("ts").key_by("k").window(ferry.tumbling("10s")).aggregate(name, n=ferry.count())
 
 
-def built(directory: Path, *sinks: str, names: str = "a", output: str | None = None, events: int | None = None) -> Plan:
+def built(
+    directory: Path, *sinks: str, names: str = "a", output: str | None = None, events: int | None = None
+) -> CompiledPipeline:
     """A pipeline that counts each of these sources; the last count goes to these sinks."""
 
     def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def test_sinks_know_their_directories_and_have_one_each(tmp_path: Path) -> None:
 
 
 def test_sinks_of_late_records_are_the_plan_s_and_have_directories_of_their_own(tmp_path: Path) -> None:
-    def judged(late: str) -> Plan:
+    def judged(late: str) -> CompiledPipeline:
         def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
             return {"a": ferry.json_files(tmp_path, ROWS)}
 

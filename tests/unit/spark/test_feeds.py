@@ -10,7 +10,7 @@ import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused
-from ferry.spark.compile import Plan, _refuse_uncreated
+from ferry.spark.compile import CompiledPipeline, _refuse_uncreated
 from ferry.spark.feeds import feeds_of
 from ferry.spark.graph import offsets_only
 from ferry.spark.ingest import timed
@@ -29,7 +29,7 @@ def feed_of(source: Splits, operator: int, ahead: str | None = "1d") -> int | No
     stream = Stream(build, Input("bid", (), BID, None, 0)).event_time("ts", ahead=ahead)
     counts = stream.key_by("auction").window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
     counts.event_time("window_end").key_by("n").window(ferry.tumbling("1s")).aggregate("b", m=ferry.count())
-    plan = Plan({"bid": source}, tuple(build.operators), ())
+    plan = CompiledPipeline({"bid": source}, tuple(build.operators), ())
     ((feed,),) = feeds_of(build.operators[operator], plan).values()
     return feed.ahead_ms
 
@@ -49,7 +49,7 @@ def test_who_forgets_keys_takes_the_end_of_a_window_for_the_time_of_its_row(tmp_
     stream = Stream(build, Input("bid", (), BID, None, 0)).event_time("ts").key_by("auction")
     counts = stream.window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
     counts.key_by("n").aggregate("b", emit=ferry.changes(), ttl=ttl, m=ferry.count())
-    plan = Plan({"bid": ferry.parquet_files(tmp_path, schema=BID)}, tuple(build.operators), ())
+    plan = CompiledPipeline({"bid": ferry.parquet_files(tmp_path, schema=BID)}, tuple(build.operators), ())
     ((feed,),) = feeds_of(build.operators[1], plan).values()
     assert feed.columns == (("n",) if ttl is None else ("n", "window_end"))
     rows, time = timed(pa.record_batch({"n": [1], "window_end": [2_000]}), feed.time, build.operators[1].descriptor)
@@ -72,7 +72,7 @@ def test_a_task_reads_the_column_of_the_flow_and_no_time_of_an_initial_state(tmp
     keyed = bids.event_time("ts", flow="partition").key_by("auction")
     keyed.window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
     keyed.transform_with_state("b", RunningCount(), "n LONG", initial_state=old.event_time("ts").key_by("auction"))
-    plan = Plan(
+    plan = CompiledPipeline(
         {n: ferry.parquet_files(tmp_path, schema, finite=True) for n in ("bids", "old")}, tuple(build.operators), ()
     )
     ordered = bids.event_time("ts").key_by("auction")
@@ -94,19 +94,21 @@ def test_when_records_were_created_is_read_where_they_are_counted(tmp_path: Path
     stream.event_time("ts").key_by("auction").window(ferry.tumbling("1s")).aggregate("a", n=ferry.count())
     mapped = stream.created_at("ts").map_batches(without_times)
     mapped.key_by("auction").aggregate("b", emit=ferry.changes(), n=ferry.count())
-    plan = Plan({"bid": ferry.parquet_files(tmp_path, schema=BID)}, tuple(build.operators), (), (), build.created)
+    plan = CompiledPipeline(
+        {"bid": ferry.parquet_files(tmp_path, schema=BID)}, tuple(build.operators), (), (), build.created
+    )
     ((first,),) = feeds_of(build.operators[0], plan).values()
     ((second,),) = feeds_of(build.operators[1], plan).values()
     assert (first.created, first.counted, second.created, second.counted) == ("ts", True, None, False)
-    alone = Plan(plan.sources, (offsets_only(),), (), (), {"bid": "auction"})
+    alone = CompiledPipeline(plan.sources, (offsets_only(),), (), (), {"bid": "auction"})
     ((counts,),) = feeds_of(offsets_only(), alone).values()
     assert (counts.created, counts.columns, counts.counted) == ("auction", ("auction",), True)
-    unknown = Plan(plan.sources, tuple(build.operators), ())
+    unknown = CompiledPipeline(plan.sources, tuple(build.operators), ())
     ((feed,),) = feeds_of(build.operators[0], unknown).values()
     assert feed.created is None
     paced = NexmarkSplits(NexmarkGenerator(), "bid")
     ((feed,),) = feeds_of(
-        build.operators[0], Plan({"bid": paced}, tuple(build.operators), (), (), {"bid": "x"})
+        build.operators[0], CompiledPipeline({"bid": paced}, tuple(build.operators), (), (), {"bid": "x"})
     ).values()
     assert feed.columns is not None and set(feed.columns) == {"ts", "auction", "x"}, "also where nothing else needs it"
 

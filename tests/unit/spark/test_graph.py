@@ -10,7 +10,7 @@ import pytest
 
 import ferry
 from ferry.contract.errors import SpecRefused
-from ferry.spark.compile import Plan
+from ferry.spark.compile import CompiledPipeline
 from ferry.spark.graph import first_readers, offsets_only, refuse_initial, refuse_unread
 from ferry.spark.pipeline import Build, Input
 from ferry.spark.stream import Stream
@@ -135,7 +135,7 @@ def test_a_state_begins_from_sources_that_need_no_event_time(tmp_path: Path) -> 
         ("b", 1, True, None, None)
     ] * 2
     assert (main.initial, main.time) == (False, "ts") and build.operators[0].descriptor.windowed
-    assert Plan({}, tuple(build.operators), ()).first == ["b"]
+    assert CompiledPipeline({}, tuple(build.operators), ()).first == ["b"]
     again = judged_initial(lambda a, b: [counted(begun(a, b).event_time("n").map_batches(renamed), "x")], tmp_path)
     assert len(again.operators) == 2, "an operator behind it has a watermark"
 

@@ -242,9 +242,9 @@ class Coordinator:
         if event.epoch == at.epoch and following.epoch != at.epoch and committed is not None:
             self._read()
         elif event.epoch != following.epoch:
-            said = f"Spark begins epoch {event.epoch}, the state is committed up to {at}: "
+            where = f"Spark begins epoch {event.epoch}, the state is committed up to {at}: "
             self.driver.halt(
-                "lost-epoch", said + "the checkpoint directory and the state directory do not belong together"
+                "lost-epoch", where + "the checkpoint directory and the state directory do not belong together"
             )
         elif following.operator:
             self._ingest(following)
