@@ -18,15 +18,16 @@ from ferry.contract.certificates import authority, issue, server_context
 from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
 from ferry.contract.errors import Refusal, Unreachable
 from ferry.contract.exit_codes import ExitCode
-from ferry.contract.names import InstanceId, worker_of
+from ferry.contract.names import InstanceId
 from ferry.contract.tickets import derived
 from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
-from ferry_operator.control.commands import Command, Schedule, check_command
+from ferry_operator.control.commands import Command, Schedule
 from ferry_operator.control.driver_client import DriverRefuses
 from ferry_operator.control.restarts import Outcome, RestartPolicy, how
 from ferry_operator.job.models_parts import Handover
 from ferry_operator.job.settings import with_addresses
+from ferry_operator.local.asked import Asked
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
@@ -64,7 +65,8 @@ class Supervisor:
         self.settings = settings
         self.directory = directory
         self.schedule = schedule
-        self.wanted = d.Wanted(settings.workers, settings.instances_per_worker, settings.replicas, handover)
+        size = d.Wanted(settings.workers, settings.instances_per_worker, settings.replicas, handover)
+        self.asked = Asked(size, settings.virtual_nodes)
         self.outcome: Outcome | None = None
         self.stopping: float | None = None
         """since when the job is ending"""
@@ -72,8 +74,6 @@ class Supervisor:
         """the run ends as soon as the driver has taken a last checkpoint"""
         self._home = home
         self._programs = programs
-        self._drains: list[int] = []
-        self._pins: dict[int, InstanceId] = {}
         self._submitted: d.Submitted | None = None
         self._missing: dict[InstanceId, float] = {}
         self._restarts = RestartPolicy()
@@ -174,20 +174,20 @@ class Supervisor:
             self._warnings.append(f"links are not RDMA although it is expected: {reason}")
         self._slow = reason
         warnings, self._warnings = self._warnings, []
-        return RunView(self.settings, status, workers, self.wanted, records, warnings)
+        return RunView(self.settings, status, workers, self.asked.wanted, records, warnings)
 
     # ---- observe
     def _observed(self, workers: tuple[d.Worker, ...], status: Status | None) -> d.Observed:
         now, driver = time.monotonic(), self._cluster.driver()
         observed = d.Observed(
-            wanted=self.wanted,
+            wanted=self.asked.wanted,
             workers=workers,
             driver=driver.running,
             driver_may_start=self.stopping is None and self._restarts.may_start(now),
             status=status,
             submitted=self._submitted,
-            drains=tuple(self._drains),
-            pins=tuple(sorted(self._pins.items())),
+            drains=tuple(self.asked.drains),
+            pins=tuple(sorted(self.asked.pins.items())),
         )
         alive = dict.fromkeys(status.alive) if status is not None else {}
         absent = [i for i in d.expected(observed) if i not in alive] if status is not None else []
@@ -310,9 +310,9 @@ class Supervisor:
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
-        view = RunView(self.settings, status, self._cluster.workers(), self.wanted, [])
+        view = RunView(self.settings, status, self._cluster.workers(), self.asked.wanted, [])
         phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
-        return describe(view, phase, self._drains, self._pins)
+        return describe(view, phase, self.asked.drains, self.asked.pins)
 
     def _checkpoint(self, name: str | None) -> int:
         self._may_take_checkpoints()
@@ -340,16 +340,12 @@ class Supervisor:
             raise Refusal("the job is ending")
 
     def _handover(self, wanted: Handover) -> None:
-        given = wanted.model_dump(exclude_unset=True)
-        if fixed := {"bandwidth", "deadline"} & given.keys():
-            raise Refusal(f"handover.{min(fixed)} cannot change while the job runs on this machine")
-        self.wanted = replace(self.wanted, handover=d.policy_of(wanted, self.wanted.handover))
-        self._note("handover " + " ".join(f"{name}={value}" for name, value in given.items()))
+        self._note(f"handover {self.asked.handover(wanted)}")
 
     def _perform_all(self, commands: Sequence[Command]) -> None:
         """Do all or, when one of them names what is not there, none."""
         for command in commands:
-            check_command(command, self.wanted.workers, self.wanted.instances, self.settings.virtual_nodes)
+            self.asked.check(command)
         for command in commands:
             self._perform(command)
 
@@ -357,23 +353,11 @@ class Supervisor:
         """Do one action now; raises Refusal."""
         if self.stopping is not None:
             raise Refusal("the job is ending")
+        self.asked.check(command)
         self._note(str(command))  # before it is done: a recovery is timed from here
+        if self.asked.take(command):
+            return
         match command.kind:
-            case "workers":
-                self.wanted = replace(self.wanted, workers=command.number)
-                self._drains = [k for k in self._drains if k < command.number]
-            case "instances":
-                self.wanted = replace(self.wanted, instances=command.number)
-            case "drain":
-                left = [k for k in range(self.wanted.workers) if k not in (*self._drains, command.number)]
-                if not left:
-                    raise Refusal(f"{command}: no other worker is left to take its state")
-                self._drains = sorted({*self._drains, command.number})
-            case "move":
-                assert command.instance is not None
-                if worker_of(command.instance) in self._drains:
-                    raise Refusal(f"{command}: worker {worker_of(command.instance)} is drained")
-                self._pins[command.number] = command.instance
             case "kill-worker":
                 self._cluster.kill_worker(command.number)
             case "kill-instance":
@@ -383,7 +367,7 @@ class Supervisor:
                 self._cluster.kill_driver()
                 self._watch.forget()
             case _:
-                assert_never(command.kind)
+                raise AssertionError(command)
 
     def _stage(self, epoch: int, stage: str) -> None:
         for command in self.schedule.due(epoch, stage):

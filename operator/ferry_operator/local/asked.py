@@ -1,0 +1,60 @@
+"""What is asked of a run: its size, how its plans are cut, workers that are to be empty, virtual nodes that have a place.
+
+Values only, changed by commands and read by the supervisor's rounds; it starts and ends nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferry.contract.errors import Refusal
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.control import decide as d
+from ferry_operator.control.commands import Command, check_command
+from ferry_operator.job.models_parts import Handover
+
+
+class Asked:
+    """Of one run; one thread at a time."""
+
+    def __init__(self, wanted: d.Wanted, virtual_nodes: int) -> None:
+        self.wanted = wanted
+        self.virtual_nodes = virtual_nodes
+        self.drains: list[int] = []
+        self.pins: dict[int, InstanceId] = {}
+
+    def check(self, command: Command) -> None:
+        """Raise Refusal when it names what is not there, or what cannot be."""
+        check_command(command, self.wanted.workers, self.wanted.instances, self.virtual_nodes)
+        if command.kind == "drain":
+            if not [k for k in range(self.wanted.workers) if k not in (*self.drains, command.number)]:
+                raise Refusal(f"{command}: no other worker is left to take its state")
+        elif command.kind == "move":
+            assert command.instance is not None
+            if worker_of(command.instance) in self.drains:
+                raise Refusal(f"{command}: worker {worker_of(command.instance)} is drained")
+
+    def take(self, command: Command) -> bool:
+        """From now on; False when it is nothing that lasts, but has to be done."""
+        match command.kind:
+            case "workers":
+                self.wanted = replace(self.wanted, workers=command.number)
+                self.drains = [k for k in self.drains if k < command.number]
+            case "instances":
+                self.wanted = replace(self.wanted, instances=command.number)
+            case "drain":
+                self.drains = sorted({*self.drains, command.number})
+            case "move":
+                assert command.instance is not None
+                self.pins[command.number] = command.instance
+            case _:
+                return False
+        return True
+
+    def handover(self, wanted: Handover) -> str:
+        """How plans are cut from now on; what was said, in words. Raises Refusal."""
+        given = wanted.model_dump(exclude_unset=True)
+        if fixed := {"bandwidth", "deadline"} & given.keys():
+            raise Refusal(f"handover.{min(fixed)} cannot change while the job runs on this machine")
+        self.wanted = replace(self.wanted, handover=d.policy_of(wanted, self.wanted.handover))
+        return " ".join(f"{name}={value}" for name, value in given.items())
