@@ -17,6 +17,9 @@ from ferry.contract import bearer
 from ferry.contract.certificates import client_context
 from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
+from ferry.contract.names import InstanceId
+from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
+from ferry_operator.job.models_parts import Handover
 from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.timeline.show import job_table
 
@@ -87,6 +90,49 @@ class Local:
             raise Fault(f"{self.entry.name}: its driver does not answer: who leads what is not known")
         return [v for v, (in_sync, _) in enumerate(status["groups"]) if in_sync[0] == instance]
 
+    def present(self) -> tuple[Present, Handover]:
+        """The job as a plan begins with it, and how its plans are cut. Raises Fault while its driver does not answer."""
+        found = self.describe()
+        if not (status := found["status"]) or not status["groups"]:
+            raise Fault(f"{self.entry.name}: its driver does not answer: where its state is is not known")
+        one = found["spec"]
+        size = PlannedSize(workers=one["workers"], instances_per_worker=one["instancesPerWorker"])
+        return Present(
+            found["job"],
+            size,
+            one["replicas"],
+            [in_sync for in_sync, _ in status["groups"]],
+            [(rate, size) for rate, size in status["loads"]],
+            found["drains"],
+            {int(v): InstanceId(i) for v, i in found["pins"].items()},
+            {worker["index"]: worker["node"] for worker in found["workers"]},
+        ), Handover.model_validate(one["handover"], by_alias=True)
+
+    def submit(self, one: PlanFile) -> str:
+        """Hand in a plan."""
+        ask(self.entry, "POST", "/plan", {"plan": one.dump()})
+        return f"{one.words()}; follow it with `ferry plans {self.entry.name}`"
+
+    def plans(self) -> list[Record]:
+        """Those that there are: {plan, state, steps, what} each."""
+        found = self.describe()
+        rows, wire = list[Record](), found["status"]
+        if wire and (status := Status.from_wire(wire)).desired:
+            begun, of = status.plan_steps
+            state = "over" if status.settled and begun >= of else "under way"
+            rows.append(plan_row(status.desired, state, (begun, of), f"{len(status.groups)} virtual nodes"))
+            if status.prepared:
+                rows.append(plan_row("next", "prepared", None, status.prepared))
+        return [
+            *rows,
+            *([plan_row(found["plan"]["name"], "handed in", None, found["plan"]["words"])] if found["plan"] else []),
+        ]
+
+    def cancel(self) -> str:
+        """Take back the plan that was handed in."""
+        ask(self.entry, "DELETE", "/plan")
+        return "the plan is taken back: what has moved goes back, and the job has its size of before"
+
     def drain(self, worker: int) -> str:
         """Empty a worker."""
         ask(self.entry, "POST", "/drain", {"worker": worker})
@@ -118,6 +164,11 @@ class Local:
         """End the run after a last durable checkpoint."""
         ask(self.entry, "POST", "/suspend", {})
         return "it ends after a last checkpoint"
+
+
+def plan_row(plan: int | str, state: str, steps: tuple[int, int] | None, what: str) -> Record:
+    """What `plans` shows of one."""
+    return {"plan": plan, "state": state, "steps": f"{steps[0]}/{steps[1]}" if steps and steps[1] else "", "what": what}
 
 
 def named(vnodes: Sequence[int]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +14,7 @@ import typer
 
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import targets
-from ferry_operator.cli.terminal import done, say, show, show_json
-from ferry_operator.job import spec
+from ferry_operator.cli.terminal import done, say, show_json
 from ferry_operator.local.run import FAILED, OK, REFUSED
 
 app = typer.Typer()
@@ -48,53 +46,6 @@ def watch(
             print(f"{time.strftime('%H:%M:%S')}  {line.text}", flush=True)
         if line.kind == "end":
             raise typer.Exit(ends.get(look.state, FAILED))
-
-
-@app.command(epilog=WHERE)
-def plan(
-    ctx: typer.Context,
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Name of the StreamJob; with -f: that of it.")
-    ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="The changed job file.")] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, below spec.")
-    ] = None,
-    patch: Annotated[str | None, typer.Option("--patch", "-p", help="A merge patch, JSON or YAML.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say what a change would do, without making it: by field, workers, restarts, and how much would move.
-
-    The API server checks the change (a dry run, with the rules of the resource). Ends with 2 when it, or the operator,
-    would refuse it.
-    """
-    if (patch is None) == (file is None and not sets):
-        raise Refusal("say what is to be changed: -f FILE, --set PATH=VALUE or --patch PATCH")
-    text = spec.apply_sets(spec.read(file), sets or ()) if file is not None else None
-    metadata = (text or {}).get("metadata") or {}
-    name, where = job or metadata.get("name"), ctx.obj
-    if not name or (text is not None and name != metadata.get("name")):
-        raise Refusal("name the job" if not name else f"{file} is of the job {metadata.get('name')!r}")
-    if metadata.get("namespace") and not where.namespace:
-        where = replace(where, namespace=metadata["namespace"])
-
-    from ferry_operator.cli.remote import proposal, tables
-
-    remote = targets.on_cluster(where, name)
-    present = remote.object()
-    if text is not None:
-        wanted = proposal.of_file(text, present)
-    elif patch is not None:
-        wanted = spec.read(patch.strip() + "\n")
-    else:
-        wanted = spec.apply_sets({"spec": {}}, sets or ())
-    found = proposal.proposal(present, remote.tried(wanted), remote.nodes())
-    if as_json:
-        show_json(found.to_wire())
-    else:
-        show(tables.proposal_table(found))
-    if found.refusals:
-        raise typer.Exit(REFUSED)
 
 
 @app.command(epilog=WHERE)

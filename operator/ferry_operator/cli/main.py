@@ -2,7 +2,8 @@
 4 no such job.
 
 It reads arguments, calls what does the work, and prints; progress and errors go to standard error, results to standard
-output. Commands that only jobs on a cluster know are in `cli.commands`, those about checkpoints in `cli.checkpoints`.
+output. Commands that only jobs on a cluster know are in `cli.commands`, those about checkpoints in `cli.checkpoints`, those
+about plans in `cli.plans`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.live import Live
 from rich.table import Table
 
 from ferry.contract.errors import FerryError, Refusal
-from ferry_operator.cli import checkpoints, client, commands, targets
+from ferry_operator.cli import checkpoints, client, commands, plans, targets
 from ferry_operator.cli.client import Local, Shown
 from ferry_operator.cli.targets import Target, hoist
 from ferry_operator.cli.terminal import done, say, show, show_json
@@ -38,6 +39,7 @@ from ferry_operator.local.run import run as run_job
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(commands.app)
 app.add_typer(checkpoints.app)
+app.add_typer(plans.app)
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The StreamJob document.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")]

@@ -14,7 +14,7 @@ action. It never reads a clock and never talks to anybody; `planner` says where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from ferry.contract.backoff import back_off
@@ -74,6 +74,19 @@ class Basis:
     usable: tuple[InstanceId, ...]
     replicas: int
     pins: tuple[tuple[int, InstanceId], ...]
+    given: str = ""
+    """name of the placements that somebody has handed in for these instances; empty: the planner's"""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Placements that somebody has worked out beforehand. They count while the instances are those that they are for."""
+
+    name: str
+    usable: tuple[InstanceId, ...]
+    replicas: int
+    placements: Placements
+    handover: HandoverPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,13 @@ class Observed:
     """(vnode, instance that is to lead it)"""
     missing: Mapping[InstanceId, float] = field(default_factory=dict)
     """seconds since an instance that should be usable was last alive, or since it is wanted"""
+    given: Given | None = None
+
+    def given_for(self, usable: tuple[InstanceId, ...]) -> Given | None:
+        """The placements that were handed in, if they are for these instances and this job as it is."""
+        one, groups = self.given, self.status.groups if self.status is not None else ()
+        fits = one is not None and (one.usable, one.replicas) == (usable, self.wanted.replicas)
+        return one if one is not None and fits and len(one.placements) == len(groups) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +291,11 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     if not usable or any(i not in alive and _may_come(observed, i) for i in expected(observed)):
         return None
     pins = tuple((v, i) for v, i in observed.pins if i in usable)
-    basis = Basis(usable, observed.wanted.replicas, pins)
+    given = observed.given_for(usable)
+    basis = Basis(usable, observed.wanted.replicas, pins, given.name if given is not None else "")
     number = 1 + max(status.desired, last.number if last is not None else 0)
-    policy, due = observed.wanted.handover, _due(observed, status)
+    policy = given.handover if given is not None else observed.wanted.handover
+    due = _due(observed, status, policy)
     # What is in force was carried on by this driver if it was given to another one.
     same = last is not None and last.basis == basis and status.generation == last.generation
     same |= last is not None and last.basis == basis and status.desired == last.number
@@ -281,7 +303,11 @@ def _submit(observed: Observed) -> SubmitDesired | None:
         return None  # It is not known what waits (the driver has not said it), or it waits for the right thing.
     if same and not status.prepared and not _under_strength(status, basis):
         return None
-    placements = place(status, basis, {worker.index: worker.node for worker in observed.workers})
+    nodes = {worker.index: worker.node for worker in observed.workers}
+    if given is not None:
+        placements = _with_pins(given.placements, pins)
+    else:
+        placements = place([in_sync for in_sync, _ in status.groups], status.loads, basis, nodes)
     if same and not status.prepared and last is not None and last.placements == placements:
         return None
     current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
@@ -292,9 +318,8 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     return SubmitDesired(plan, status.generation, basis)
 
 
-def _due(observed: Observed, status: Status) -> Due:
+def _due(observed: Observed, status: Status, policy: HandoverPolicy) -> Due:
     """When a plan may begin. The first one, what repairs, and what empties a worker is due at once."""
-    policy = observed.wanted.handover
     waits = observed.submitted is not None and not status.members_gone and not observed.drains
     return (policy.at_epoch or 0, policy.at_time) if waits else (0, None)
 
@@ -316,16 +341,25 @@ def _under_strength(status: Status, basis: Basis) -> bool:
     return any(len(in_sync) < wanted for in_sync, _ in status.groups)
 
 
-def place(status: Status, basis: Basis, nodes: Mapping[int, str]) -> Placements:
-    """The placement of all virtual nodes over the usable instances, near to the groups of `status`, with the pins."""
+def place(
+    groups: Sequence[Sequence[str]], loads: Sequence[tuple[float, float]], basis: Basis, nodes: Mapping[int, str]
+) -> Placements:
+    """The placement of all virtual nodes over the usable instances, near to where they are now, with the pins.
+
+    groups: in-sync members of each virtual node, the leader first. loads: of each (records per second, bytes), or none.
+    """
     slots = [planner.Slot(i, worker_of(i), nodes.get(worker_of(i), f"node of {worker_of(i)}")) for i in basis.usable]
-    loads = [planner.Load(*load) for load in status.loads] or [planner.Load(0.0, 0.0)] * len(status.groups)
-    current = [planner.Placement(in_sync[0], tuple(in_sync[1:])) if in_sync else None for in_sync, _ in status.groups]
-    planned = planner.plan(slots, loads, current, basis.replicas)
-    placements = [(InstanceId(p.leader), *(InstanceId(r) for r in p.replicas)) for p in planned]
-    for vnode, instance in basis.pins:
-        placements[vnode] = _pinned(placements[vnode], instance)
-    return tuple(placements)
+    weights = [planner.Load(*load) for load in loads] or [planner.Load(0.0, 0.0)] * len(groups)
+    current = [planner.Placement(in_sync[0], tuple(in_sync[1:])) if in_sync else None for in_sync in groups]
+    planned = planner.plan(slots, weights, current, basis.replicas)
+    return _with_pins([(InstanceId(p.leader), *map(InstanceId, p.replicas)) for p in planned], basis.pins)
+
+
+def _with_pins(placements: Sequence[tuple[InstanceId, ...]], pins: Iterable[tuple[int, InstanceId]]) -> Placements:
+    pinned = list(placements)
+    for vnode, instance in pins:
+        pinned[vnode] = _pinned(pinned[vnode], instance)
+    return tuple(pinned)
 
 
 def _pinned(placement: tuple[InstanceId, ...], instance: InstanceId) -> tuple[InstanceId, ...]:

@@ -124,6 +124,7 @@ def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
         "usable": list(action.basis.usable),
         "replicas": action.basis.replicas,
         "pins": [[vnode, instance] for vnode, instance in action.basis.pins],
+        "given": action.basis.given,
     }
     return replace(action.plan, token=token, basis=basis).to_wire()
 
@@ -137,5 +138,6 @@ def from_wire(document: Any, generation: int) -> d.Submitted | None:
         usable=tuple(InstanceId(i) for i in one.basis["usable"]),
         replicas=int(one.basis["replicas"]),
         pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in one.basis["pins"]),
+        given=str(one.basis.get("given", "")),
     )
     return d.Submitted(one.number, generation, basis, one.placements, (one.at_epoch, one.at_time))

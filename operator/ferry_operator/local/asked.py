@@ -10,7 +10,9 @@ from dataclasses import replace
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
+from ferry_operator.control import plan_file
 from ferry_operator.control.commands import Command, check_command
+from ferry_operator.control.plan_file import PlanFile, PlannedSize
 from ferry_operator.job.models_parts import Handover
 
 
@@ -22,6 +24,8 @@ class Asked:
         self.virtual_nodes = virtual_nodes
         self.drains: list[int] = []
         self.pins: dict[int, InstanceId] = {}
+        self.plan: PlanFile | None = None
+        """the one that was handed in last"""
 
     def check(self, command: Command) -> None:
         """Raise Refusal when it names what is not there, or what cannot be."""
@@ -58,3 +62,26 @@ class Asked:
             raise Refusal(f"handover.{min(fixed)} cannot change while the job runs on this machine")
         self.wanted = replace(self.wanted, handover=d.policy_of(wanted, self.wanted.handover))
         return " ".join(f"{name}={value}" for name, value in given.items())
+
+    def submit(self, one: PlanFile, job: str) -> None:
+        """The job gets the size of the plan, and its placements. Raises Refusal."""
+        plan_file.check_for(one, job, self.virtual_nodes, self.wanted.replicas)
+        if self.plan is not None:
+            raise Refusal(f"{self.plan.words()}, was handed in before: `cancel` it first")
+        if one.before != (now := PlannedSize(workers=self.wanted.workers, instances_per_worker=self.wanted.instances)):
+            raise Refusal(f"the plan begins with {one.before.words()}, and there are {now.words()}: make another one")
+        self._resize(one.size)
+        self.plan = one
+
+    def cancel(self) -> PlanFile:
+        """The plan that was handed in, and is not any more. The size is as before, unless it has been changed since."""
+        if (one := self.plan) is None:
+            raise Refusal("no plan was handed in; `scale`, `move` and `drain` are taken back by themselves")
+        if (self.wanted.workers, self.wanted.instances) == (one.size.workers, one.size.instances_per_worker):
+            self._resize(one.before)
+        self.plan = None
+        return one
+
+    def _resize(self, size: PlannedSize) -> None:
+        self.wanted = replace(self.wanted, workers=size.workers, instances=size.instances_per_worker)
+        self.drains = [k for k in self.drains if k < size.workers]

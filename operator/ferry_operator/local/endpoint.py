@@ -8,6 +8,7 @@ derived from the run's secret.
 | GET /job | the job as `SupervisorPort.job` describes it |
 | PATCH /spec {workers?, instancesPerWorker?, handover?} | scales; says how plans are cut from now on |
 | POST /move {vnodes, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
+| POST /plan {plan} · DELETE /plan | takes a plan; takes the last one back |
 | POST /checkpoint {name} | {"number"} of a durable checkpoint that is under way |
 | POST /suspend | the run ends after a last one |
 | POST /stage {epoch, stage} | from the driver: runs what is due there, then answers |
@@ -26,7 +27,9 @@ from pydantic import BaseModel, ConfigDict
 
 from ferry.contract.errors import FerryError, Refusal
 from ferry.system.api_server import Application, guarded
+from ferry_operator.control import plan_file
 from ferry_operator.control.commands import Command, parse_command
+from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.models_parts import Handover
 
 
@@ -41,6 +44,12 @@ class SupervisorPort(Protocol):
 
     def handover(self, wanted: Handover) -> None:
         """How plans are cut from now on; what is not set stays."""
+
+    def submit(self, one: PlanFile) -> None:
+        """The job gets the size of this plan, and its placements."""
+
+    def cancel(self) -> None:
+        """Take the plan back that was handed in."""
 
     def stage(self, epoch: int, stage: str) -> None:
         """Do what is due at this stage of this epoch."""
@@ -84,6 +93,12 @@ class Kill(_Body):
     """End without warning: 'driver', a worker 'K' or an instance 'K.I'."""
 
     what: str
+
+
+class PlanHandedIn(_Body):
+    """A plan as its file has it."""
+
+    plan: str
 
 
 class CheckpointAsked(_Body):
@@ -149,6 +164,16 @@ def application(control: SupervisorPort, token: str) -> Application:
     @app.post("/stop")
     def stop() -> JSONResponse:
         control.stop()
+        return JSONResponse({})
+
+    @app.post("/plan")
+    def submit(body: PlanHandedIn) -> JSONResponse:
+        control.submit(plan_file.read(body.plan))
+        return JSONResponse({})
+
+    @app.delete("/plan")
+    def cancel() -> JSONResponse:
+        control.cancel()
         return JSONResponse({})
 
     @app.post("/checkpoint")

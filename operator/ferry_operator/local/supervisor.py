@@ -24,6 +24,7 @@ from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule
 from ferry_operator.control.driver_client import DriverRefuses
+from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.control.restarts import Outcome, RestartPolicy, how
 from ferry_operator.job.models_parts import Handover
 from ferry_operator.job.settings import with_addresses
@@ -188,6 +189,7 @@ class Supervisor:
             submitted=self._submitted,
             drains=tuple(self.asked.drains),
             pins=tuple(sorted(self.asked.pins.items())),
+            given=self.asked.plan.given() if self.asked.plan is not None else None,
         )
         alive = dict.fromkeys(status.alive) if status is not None else {}
         absent = [i for i in d.expected(observed) if i not in alive] if status is not None else []
@@ -292,6 +294,14 @@ class Supervisor:
         """See `endpoint.SupervisorPort`."""
         self._mailbox.ask(lambda: self._handover(wanted))
 
+    def submit(self, one: PlanFile) -> None:
+        """See `endpoint.SupervisorPort`."""
+        self._mailbox.ask(lambda: self._submit(one))
+
+    def cancel(self) -> None:
+        """See `endpoint.SupervisorPort`."""
+        self._mailbox.ask(lambda: self._note(f"cancel {self.asked.cancel().words()}"))
+
     def stage(self, epoch: int, stage: str) -> None:
         """See `endpoint.SupervisorPort`."""
         self._mailbox.ask(lambda: self._stage(epoch, stage))
@@ -312,7 +322,7 @@ class Supervisor:
         status = self._watch.latest(self._cluster.driver_pid())
         view = RunView(self.settings, status, self._cluster.workers(), self.asked.wanted, [])
         phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
-        return describe(view, phase, self.asked.drains, self.asked.pins)
+        return describe(view, phase, self.asked)
 
     def _checkpoint(self, name: str | None) -> int:
         self._may_take_checkpoints()
@@ -341,6 +351,12 @@ class Supervisor:
 
     def _handover(self, wanted: Handover) -> None:
         self._note(f"handover {self.asked.handover(wanted)}")
+
+    def _submit(self, one: PlanFile) -> None:
+        if self.stopping is not None:
+            raise Refusal("the job is ending")
+        self.asked.submit(one, self.settings.job)
+        self._note(f"submit {one.words()}")
 
     def _perform_all(self, commands: Sequence[Command]) -> None:
         """Do all or, when one of them names what is not there, none."""

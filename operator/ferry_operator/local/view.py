@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ferry.contract.documents import RunSettings, Status
-from ferry.contract.names import InstanceId
 from ferry_operator.control.decide import Wanted, Worker
+from ferry_operator.local.asked import Asked
 
 Record = dict[str, Any]
 
@@ -27,8 +26,9 @@ class RunView:
     """new ones"""
 
 
-def describe(view: RunView, phase: str, drains: Sequence[int], pins: Mapping[int, InstanceId]) -> Record:
+def describe(view: RunView, phase: str, asked: Asked) -> Record:
     """The job as `GET /job` answers it."""
+    how = view.wanted.handover
     return {
         "job": view.settings.job,
         "run": view.settings.run,
@@ -39,11 +39,21 @@ def describe(view: RunView, phase: str, drains: Sequence[int], pins: Mapping[int
             "instancesPerWorker": view.wanted.instances,
             "replicas": view.wanted.replicas,
             "virtualNodes": view.settings.virtual_nodes,
+            "handover": {
+                "strategy": how.strategy,
+                "batch": how.batch,
+                "switchovers": how.switchovers,
+                "gap": how.gap,
+                "warm": how.warm,
+                "atEpoch": how.at_epoch,
+                "atEventTime": how.at_time,
+            },
         },
         "events": view.settings.events,
         "checkpoints": view.settings.checkpoint.location if view.settings.checkpoint is not None else None,
-        "drains": list(drains),
-        "pins": {str(vnode): instance for vnode, instance in sorted(pins.items())},
+        "drains": list(asked.drains),
+        "pins": {str(vnode): instance for vnode, instance in sorted(asked.pins.items())},
+        "plan": {"name": asked.plan.name, "words": asked.plan.words()} if asked.plan is not None else None,
         "workers": [asdict(worker) for worker in view.workers],
         "status": view.status.to_wire() if view.status is not None else None,
     }

@@ -12,8 +12,6 @@ import logging
 import secrets
 import ssl
 import time
-import zlib
-from base64 import b64decode, b64encode
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +20,8 @@ from typing import Any
 import httpx
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Refusal, SpecRefused, StateUnavailable, Superseded, Unreachable
-from ferry.contract.journals import PATH, PLURAL
+from ferry.contract.errors import SpecRefused, StateUnavailable, Superseded, Unreachable
+from ferry.contract.journals import PATH, PLURAL, packed, unpacked
 from ferry.contract.routing import Table, Version
 from ferry.registry import operators
 from ferry.registry.journal import GONE, RedisJournal, taken_over
@@ -210,19 +208,6 @@ class ApiJournal:
 
 class _Forbidden(Unreachable):
     """This pod has no right to its journal."""
-
-
-def packed(table: Table) -> str:
-    """A table as the object holds it: 32,768 virtual nodes have to fit, and as text they do not."""
-    return b64encode(zlib.compress(json.dumps(table.to_journal(), separators=(",", ":")).encode(), 6)).decode()
-
-
-def unpacked(text: str) -> Table:
-    """Inverse of packed. Raises Refusal for what is no table."""
-    try:
-        return Table.from_wire(json.loads(zlib.decompress(b64decode(text))))
-    except (ValueError, zlib.error) as error:
-        raise Refusal(f"the journal holds no routing table: {error}") from error
 
 
 def _message(answer: httpx.Response) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.control import plan_file
 from ferry_operator.control.commands import check_command, parse_command
+from ferry_operator.control.plan_file import PlanFile, PlannedSize
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint
@@ -85,6 +87,44 @@ def unpin(job: Doc, vnode: int) -> Doc:
     if vnode not in held:
         raise Refusal(f"virtual node {vnode} is not kept anywhere; kept: {_listed(held)}")
     return _pinned({v: i for v, i in held.items() if v != vnode})
+
+
+def handed_in(job: Doc) -> PlanFile | None:
+    """The plan that was handed in last."""
+    text = _annotations(job).get(names.PLAN)
+    return plan_file.unpacked(text) if text else None
+
+
+def size_of(job: Doc) -> PlannedSize:
+    """How many places it has. Raises Refusal for a job that rests: nothing can be moved there."""
+    workers, instances, _ = spec_of(job)
+    if asked(job) or workers == 0:
+        raise Refusal("the job is suspended: nothing of it can be moved")
+    return PlannedSize(workers=workers, instances_per_worker=instances)
+
+
+def submit(job: Doc, one: PlanFile) -> Doc:
+    """Have a plan followed: its size, and its placements."""
+    _, _, virtual_nodes = spec_of(job)
+    replicas = int(((job.get("spec") or {}).get("state") or {}).get("replicas", 1))
+    plan_file.check_for(one, str(job["metadata"]["name"]), virtual_nodes, replicas)
+    if (before := handed_in(job)) is not None:
+        raise Refusal(f"{before.words()}, was handed in before: `cancel` it first")
+    if one.before != (now := size_of(job)):
+        raise Refusal(f"the plan begins with {one.before.words()}, and there are {now.words()}: make another one")
+    return {"spec": _sized(one.size), **annotate(names.PLAN, plan_file.packed(one))}
+
+
+def cancel(job: Doc) -> Doc:
+    """Take back the plan that was handed in. The size is as before, unless it has been changed since."""
+    if (one := handed_in(job)) is None:
+        raise Refusal("no plan was handed in; `scale`, `move` and `drain` are taken back by themselves")
+    back = {"spec": _sized(one.before)} if one.size == size_of(job) else {}
+    return {**back, **annotate(names.PLAN, None)}
+
+
+def _sized(size: PlannedSize) -> Doc:
+    return {"workers": size.workers, "instancesPerWorker": size.instances_per_worker}
 
 
 def pause(on: bool) -> Doc:

@@ -10,20 +10,26 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from rich.table import Table
 
+from ferry.contract import journals
 from ferry.contract.errors import Fault, Refusal
-from ferry_operator.cli.client import named, taken
-from ferry_operator.cli.remote import intents, logs, tables
+from ferry.contract.plans import Plan
+from ferry.contract.routing import Table as RoutingTable
+from ferry_operator.cli.client import named, plan_row, taken
+from ferry_operator.cli.remote import intents, logs, proposal, tables
 from ferry_operator.cli.remote.logs import WantedLogs
 from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_of
+from ferry_operator.control.plan_file import PlanFile, Present
+from ferry_operator.job.models_parts import Handover
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.notes import AskedCheckpoint, CheckpointAnswer, answer
-from ferry_operator.kube.api.port import CONFLICT, FORBIDDEN, JOBS, PODS, ApiError
+from ferry_operator.kube.api.notes import AskedCheckpoint, CheckpointAnswer, RunNote, answer
+from ferry_operator.kube.api.port import CONFLICT, FORBIDDEN, JOBS, JOURNALS, PODS, ApiError
 from ferry_operator.kube.observe import facts
 from ferry_operator.kube.observe.suspension import asked
 from ferry_operator.local.registry import NoSuchJob
@@ -104,7 +110,51 @@ class RemoteJob:
         except ApiError as error:
             raise as_refusal(error) from None
 
+    def routing(self) -> RoutingTable:
+        """The routing table, with its plans, as the driver has journaled it."""
+        job = self.object()
+        number = RunNote.read(job["metadata"].get("annotations") or {}).number
+        name = journals.name(self.name, str(job["metadata"]["uid"]), number)
+        packed = (_refusing(lambda: self.api.get(JOURNALS, name)).get("spec") or {}).get("table")
+        if not packed:
+            raise Fault(f"{self.name}: its driver has written no journal yet: where its state is is not known")
+        return journals.unpacked(packed)
+
+    def present(self) -> tuple[Present, Handover]:
+        """See `client.Local`. What virtual nodes weigh is not known here."""
+        job = self.object()
+        one = proposal.in_force(job)
+        if one is None:
+            raise Refusal("its spec is refused: see `status`")
+        groups = [group.in_sync for group in self.routing().groups]
+        drained, size = intents.drains(job), intents.size_of(job)
+        here = Present(self.name, size, one.spec.state.replicas, groups, (), drained, intents.pins(job), self.nodes())
+        return here, one.spec.handover
+
+    def plans(self) -> list[Record]:
+        """See `client.Local`."""
+        rows, job, table = list[Record](), self.object(), self.routing()
+        if (plan := table.plan) is not None:
+            of, moving = len(plan.steps), JobStatus.read(job.get("status")).moving
+            state = "over" if plan.reached >= of and not moving else "under way"
+            rows.append(plan_row(plan.number, state, (plan.reached, of), f"{len(plan.placements)} virtual nodes"))
+        if (plan := table.prepared) is not None:
+            rows.append(plan_row(plan.number, "prepared", (0, len(plan.steps)), _due(plan)))
+        if (one := intents.handed_in(job)) is not None:
+            rows.append(plan_row(one.name, "handed in", None, one.words()))
+        return rows
+
     # ---- changes
+    def submit(self, one: PlanFile) -> str:
+        """See `client.Local`."""
+        self._edit(lambda job: intents.submit(job, one))
+        return self._in_words(f"{one.words()}; follow it with `plans {self.name}`")
+
+    def cancel(self) -> str:
+        """See `client.Local`."""
+        self._edit(intents.cancel)
+        return self._in_words("the plan is taken back: what has moved goes back, and the job has its size of before")
+
     def scale(self, workers: int | None, instances: int | None) -> str:
         """See `client.Local`. Workers alone are a change of the scale subresource, to which a user may have the right."""
         if instances is not None:
@@ -129,7 +179,7 @@ class RemoteJob:
 
     def led_by(self, instance: str) -> list[int]:
         """See `client.Local`."""
-        raise Refusal("who leads what is not in the status of a job on a cluster: name the virtual nodes")
+        return [v for v, group in enumerate(self.routing().groups) if group.leader == instance]
 
     def unpin(self, vnode: int) -> str:
         """Undo `move`."""
@@ -241,6 +291,12 @@ class Namespace:
     def there(self) -> bool:
         """See `client.Shown`."""
         return True
+
+
+def _due(plan: Plan) -> str:
+    due = [f"epoch {plan.at_epoch}"] if plan.at_epoch else []
+    due += [datetime.fromtimestamp(plan.at_time / 1000, UTC).isoformat()] if plan.at_time is not None else []
+    return f"begins with {' and '.join(due) or 'the next epoch'}"
 
 
 def mine(events: list[Doc] | None, job: Doc) -> list[Doc]:

@@ -52,6 +52,8 @@ DRAIN = "ferry.dev/drain"
 """Workers that are to be emptied and stay: '1,3'."""
 PINS = "ferry.dev/pins"
 """Instances that are to lead a virtual node: '3=1.0,7=0.0'."""
+PLAN = "ferry.dev/plan"
+"""A plan that was handed in (`control.plan_file`): JSON, compressed by zlib, in base64."""
 
 CHECKPOINT = "ferry.dev/checkpoint"
 """A checkpoint that is to be taken now: {"id": ..., "name": ...}; every id is asked for once."""

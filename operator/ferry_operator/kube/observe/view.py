@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
+from ferry_operator.control import plan_file
 from ferry_operator.job.quantities import Duration
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
@@ -224,6 +225,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         submitted=seen.submitted,
         drains=rolling.drains,
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
+        given=_given(seen.annotations.get(names.PLAN)),
     )
     observed = replace(observed, missing=timers.missing(observed, seen.now))
     stalled, resting = timers.stalled(seen.status, seen.now), timers.resting(seen)
@@ -243,6 +245,12 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         standing=standing,
         stage=at,
     )
+
+
+def _given(text: str | None) -> d.Given | None:
+    """The placements that somebody has handed in."""
+    found = plan_file.unpacked(text) if text else None
+    return found.given() if found is not None else None
 
 
 def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from ferry.contract import journals
+from ferry.contract.names import InstanceId, Term
+from ferry.contract.plans import Plan
+from ferry.contract.routing import Group, Table, Version
 from ferry_operator.kube.api.names import Doc
-from ferry_operator.kube.api.port import EVENTS, JOBS, ApiError, Kind
+from ferry_operator.kube.api.port import EVENTS, JOBS, JOURNALS, ApiError, Kind
 from tests.unit.kube.fakes.fake_api import merged
 from tests.unit.kube.fakes.fake_world import World, job, settled
 
@@ -35,7 +40,16 @@ class FakeUser:
     def get(self, kind: Kind, name: str) -> Doc:
         assert kind.kind != "Secret", "nobody reads Secrets"
         self._allowed(kind)
-        return self.api.get(kind, name)
+        return self.journal() if kind is JOURNALS else self.api.get(kind, name)
+
+    def journal(self) -> Doc:
+        """As the driver would have written it."""
+        driver = self.world.driver
+        assert driver is not None
+        groups = tuple(Group(Term(1, 1), tuple(map(InstanceId, group))) for group in driver.groups)
+        plan = Plan.from_wire(driver.desired) if driver.desired is not None else None
+        plan = replace(plan, reached=len(plan.steps)) if plan is not None else None
+        return {"spec": {"table": journals.packed(Table(Version(1, 1), groups, plan=plan))}}
 
     def patch(self, kind: Kind, name: str, document: Doc, subresource: str = "") -> Doc:
         if self.refuses is not None:

@@ -1,0 +1,214 @@
+"""Plans that people make beforehand, look at, hand in and take back: a file with another size of the job and the placements
+that were worked out for it.
+
+Pure. The steps in it are as they would be cut at that moment; they are cut anew when it begins, from where all is then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from ferry.contract.errors import Refusal
+from ferry.contract.limits import VIRTUAL_NODES_MAX
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.control import decide as d
+from ferry_operator.control.commands import INSTANCES_MAX, WORKERS_MAX
+from ferry_operator.job.models_base import SpecPart
+from ferry_operator.job.models_parts import Handover
+from ferry_operator.placement import planner
+from ferry_operator.placement.strategies import steps
+
+TEXT_MAX = 128 * 1024
+"""Characters of a plan in an annotation: all annotations of an object have 256 KiB."""
+
+Instance = Annotated[str, Field(pattern=r"^[0-9]{1,6}\.[0-9]{1,6}$")]
+Vnode = Annotated[int, Field(ge=0, lt=VIRTUAL_NODES_MAX)]
+
+
+class _Part(SpecPart):
+    model_config = ConfigDict(validate_by_name=True)
+
+
+class PlannedSize(_Part):
+    """How many places a job has."""
+
+    workers: int = Field(ge=1, le=WORKERS_MAX)
+    instances_per_worker: int = Field(ge=1, le=INSTANCES_MAX)
+
+    def words(self) -> str:
+        """For people."""
+        return f"{self.workers} workers with {self.instances_per_worker} instances each"
+
+
+class PlanForecast(_Part):
+    """What it takes, as far as it was known when the plan was made."""
+
+    switchovers: int = Field(default=0, ge=0)
+    copies: int = Field(default=0, ge=0)
+    bytes: int = Field(default=0, ge=0)
+    seconds: float | None = Field(default=None, ge=0)
+    """None: nothing was moved yet, so nobody has measured it"""
+    pause: float | None = Field(default=None, ge=0)
+    """longest distance of two ends of epochs to be expected, in seconds; None as above"""
+
+
+class PlanFile(_Part):
+    """What `ferry plan -o` writes and `ferry submit` hands in."""
+
+    job: str = Field(min_length=1, max_length=253)
+    size: PlannedSize
+    """what the job is to be when it is over"""
+    before: PlannedSize
+    """and what it goes back to when it is taken back"""
+    replicas: int = Field(ge=0)
+    handover: Handover = Handover()
+    usable: list[Instance] = Field(min_length=1)
+    """instances that are to hold state"""
+    placements: list[list[Instance]] = Field(min_length=1, max_length=VIRTUAL_NODES_MAX)
+    """by virtual node: the leader, then its replicas"""
+    steps: list[tuple[list[Vnode], list[Vnode]]] = Field(default_factory=list)
+    """(copies, switchovers) of each: to look at"""
+    forecast: PlanForecast = PlanForecast()
+
+    @property
+    def name(self) -> str:
+        """What it is called: the same for the same plan."""
+        return hashlib.sha256(self.dump().encode()).hexdigest()[:10]
+
+    def dump(self) -> str:
+        """As JSON, in one line."""
+        return self.model_dump_json(by_alias=True, exclude_unset=True)
+
+    def given(self) -> d.Given:
+        """As `decide` takes it."""
+        placements = tuple(tuple(map(InstanceId, one)) for one in self.placements)
+        return d.Given(
+            self.name, tuple(map(InstanceId, self.usable)), self.replicas, placements, d.policy_of(self.handover)
+        )
+
+    def words(self) -> str:
+        """What it is, in one line."""
+        one, many = self.forecast, max(1, len(self.steps))
+        moves = f"{one.switchovers} new leaders and {one.copies} copies in {many} step{'s' if many > 1 else ''}"
+        return f"plan {self.name}: {self.size.words()}, {moves}"
+
+
+def read(text: str) -> PlanFile:
+    """From JSON. Raises Refusal that says what is wrong, and where."""
+    try:
+        found = PlanFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise Refusal(f"this is no plan: {where}: {first['msg']}") from None
+    _check(found)
+    return found
+
+
+def _check(one: PlanFile) -> None:
+    usable = set(one.usable)
+    if len(usable) != len(one.usable):
+        raise Refusal("this is no plan: usable names an instance twice")
+    for instance in one.usable:
+        worker, index = map(int, instance.split("."))
+        if worker >= one.size.workers or index >= one.size.instances_per_worker:
+            raise Refusal(f"this is no plan: usable: a job of this size has no instance {instance}")
+    for vnode, placement in enumerate(one.placements):
+        if not placement or not usable.issuperset(placement):
+            raise Refusal(f"this is no plan: placements.{vnode}: has to name instances that are usable")
+        if len({worker_of(InstanceId(i)) for i in placement}) < len(placement):
+            raise Refusal(f"this is no plan: placements.{vnode}: its copies have to be on different workers")
+
+
+def check_for(one: PlanFile, job: str, virtual_nodes: int, replicas: int) -> None:
+    """Raise Refusal when a plan is of another job, or of another shape of this one."""
+    if one.job != job:
+        raise Refusal(f"the plan is of the job {one.job!r}")
+    if len(one.placements) != virtual_nodes:
+        raise Refusal(f"the plan has {len(one.placements)} virtual nodes, {job} has {virtual_nodes}")
+    if one.replicas != replicas:
+        raise Refusal(f"the plan is for {one.replicas} replicas, {job} has {replicas}")
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A job as it is, as far as a plan depends on it."""
+
+    job: str
+    size: PlannedSize
+    replicas: int
+    groups: Sequence[Sequence[str]]
+    """by virtual node: in-sync members, the leader first"""
+    loads: Sequence[tuple[float, float]] = ()
+    """by virtual node: (records per second, bytes); none where they are not known"""
+    drains: Sequence[int] = ()
+    pins: Mapping[int, InstanceId] | None = None
+    nodes: Mapping[int, str] | None = None
+    """by worker"""
+
+
+def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
+    """The plan that leads a job to this size. Raises Refusal when no worker would be left."""
+    workers = [k for k in range(size.workers) if k not in present.drains]
+    usable = tuple(InstanceId(f"{k}.{i}") for k in workers for i in range(size.instances_per_worker))
+    if not usable:
+        raise Refusal("no worker is left: all are drained")
+    pins = tuple((v, i) for v, i in sorted((present.pins or {}).items()) if i in usable)
+    basis = d.Basis(usable, present.replicas, pins)
+    placements = d.place(present.groups, present.loads, basis, present.nodes or {})
+    current = [tuple(map(InstanceId, group)) for group in present.groups]
+    policy = d.policy_of(handover)
+    loads = [planner.Load(*load) for load in present.loads] or [planner.Load(0.0, 0.0)] * len(current)
+    was, is_to_be = _planned(current), _planned(placements)
+    moved = planner.movement(was, is_to_be, loads)
+    return PlanFile(
+        job=present.job,
+        size=size,
+        before=present.size,
+        replicas=present.replicas,
+        handover=handover,
+        usable=list(usable),
+        placements=[list(one) for one in placements],
+        steps=[(list(copies), list(switched)) for copies, switched in steps(current, placements, policy)],
+        forecast=PlanForecast(switchovers=moved.switchovers, copies=moved.copies, bytes=round(moved.bytes)),
+    )
+
+
+def _planned(placements: Sequence[Sequence[InstanceId]]) -> list[planner.Placement]:
+    return [planner.Placement(leader, tuple(replicas)) for leader, *replicas in placements]
+
+
+def packed(one: PlanFile) -> str:
+    """As an annotation holds it. Raises Refusal when it is too large for one."""
+    text = b64encode(zlib.compress(one.dump().encode(), 9)).decode()
+    if len(text) > TEXT_MAX:
+        raise Refusal(f"the plan has {len(text)} characters, and an annotation holds {TEXT_MAX}: plan in fewer steps")
+    return text
+
+
+@lru_cache(64)
+def unpacked(text: str) -> PlanFile | None:
+    """Inverse of packed; None for what is none: somebody has written something else there."""
+    try:
+        return read(zlib.decompress(b64decode(text)).decode())
+    except (ValueError, zlib.error, Refusal):
+        return None
+
+
+def dump(one: PlanFile) -> str:
+    """As a file, for people."""
+    document = json.loads(one.dump())
+    placements, cut = document.pop("placements"), document.pop("steps", [])
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()]
+    for name, many in (("placements", placements), ("steps", cut)):
+        lines.append(f' "{name}": [\n  ' + ",\n  ".join(json.dumps(one) for one in many) + "\n ]")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -1,0 +1,146 @@
+"""Plans as files: what is made, what is refused, and that `decide` follows one while the job is as the plan has it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferry.contract.errors import Refusal
+from ferry.contract.names import InstanceId
+from ferry_operator.control import decide as d
+from ferry_operator.control import plan_file
+from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
+from ferry_operator.job.models_parts import Handover
+from ferry_operator.placement.strategies import steps
+from tests.unit.control.test_decide import REST, status, worker
+
+TWO, FOUR = (PlannedSize(workers=n, instances_per_worker=1) for n in (2, 4))
+GROUPS = [("0.0", "1.0"), ("1.0", "0.0")] * 8
+
+
+def present(**changes: Any) -> Present:
+    return replace(Present("counts", TWO, 1, GROUPS, [(1.0, 100.0)] * 16), **changes)
+
+
+def plan(strategy: Any = "fluid") -> PlanFile:
+    return plan_file.made(present(), FOUR, Handover(strategy=strategy))
+
+
+def test_a_plan_has_what_would_move_and_in_which_steps() -> None:
+    one = plan()
+    assert one.usable == ["0.0", "1.0", "2.0", "3.0"] and one.before == TWO
+    moved = [v for v, (old, new) in enumerate(zip(GROUPS, one.placements)) if old[0] != new[0]]
+    assert len(moved) == one.forecast.switchovers == 8, "half of it, for twice as many workers"
+    assert one.forecast.copies >= 8 and one.forecast.bytes == 100 * one.forecast.copies
+    assert all(len(switched) <= 1 for _, switched in one.steps)
+    assert len(plan("all-at-once").steps) == 1
+    assert "4 workers with 1 instances each, 8 new leaders" in one.words()
+
+
+@given(st.sampled_from(["all-at-once", "batched", "fluid", "optimized"]), st.integers(0, 3))
+def test_it_is_the_same_from_a_file_and_an_annotation(strategy: Any, gap: int) -> None:
+    one = plan_file.made(present(), FOUR, Handover(strategy=strategy, gap=gap))
+    for again in (plan_file.read(plan_file.dump(one)), plan_file.unpacked(plan_file.packed(one))):
+        assert again is not None and again.given() == one.given() and again.name == one.name
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"placements": [["7.0"]] * 16}, "placements.0: has to name instances that are usable"),
+        ({"placements": [[]] * 16}, "placements.0"),
+        ({"placements": [["0.0", "0.0"]] * 16}, "on different workers"),
+        ({"usable": ["0.0", "9.0"]}, "no instance 9.0"),
+        ({"usable": ["0.0", "0.0"]}, "twice"),
+        ({"size": {"workers": 0, "instancesPerWorker": 1}}, "size.workers"),
+        ({"handover": {"strategy": "clever"}}, "handover.strategy"),
+        ({"more": 1}, "more"),
+        ({"steps": [[[0], [-1]]]}, "steps"),
+    ],
+)
+def test_what_is_no_plan_is_refused(change: dict[str, Any], why: str) -> None:
+    document = json.loads(plan().dump()) | change
+    with pytest.raises(Refusal, match="this is no plan") as refused:
+        plan_file.read(json.dumps(document))
+    assert why in str(refused.value)
+
+
+def test_a_plan_of_another_job_or_shape_is_refused() -> None:
+    for job, virtual_nodes, replicas in (("other", 16, 1), ("counts", 8, 1), ("counts", 16, 2)):
+        with pytest.raises(Refusal):
+            plan_file.check_for(plan(), job, virtual_nodes, replicas)
+    plan_file.check_for(plan(), "counts", 16, 1)
+    with pytest.raises(Refusal, match="all are drained"):
+        plan_file.made(present(drains=(0, 1)), TWO, Handover())
+
+
+def test_what_is_no_plan_in_an_annotation_is_none() -> None:
+    assert plan_file.unpacked("x") is None and plan_file.unpacked("") is None
+
+
+def test_a_plan_that_is_too_large_for_an_annotation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_file, "TEXT_MAX", 100)
+    with pytest.raises(Refusal, match="an annotation holds 100"):
+        plan_file.packed(plan())
+
+
+# ---- followed
+
+WORKERS = tuple(worker(k) for k in range(4))
+ALIVE = [f"{k}.0" for k in range(4)]
+SCALED = replace(
+    REST,
+    wanted=d.Wanted(workers=4, instances=1, replicas=1),
+    workers=WORKERS,
+    status=status([(list(group), []) for group in GROUPS], ALIVE),
+    submitted=d.Submitted(1, 1, d.Basis((InstanceId("0.0"), InstanceId("1.0")), 1, ()), ()),
+)
+
+
+def submitted(observed: d.Observed) -> d.SubmitDesired:
+    (found,) = [action for action in d.decide(observed) if isinstance(action, d.SubmitDesired)]
+    return found
+
+
+def handed_in(**changes: Any) -> d.Given:
+    """Not what the planner would do: all on the last two."""
+    placements = [["2.0", "3.0"], ["3.0", "2.0"]] * 8
+    return plan().model_copy(update={"placements": placements, **changes}).given()
+
+
+def test_what_was_handed_in_is_submitted_as_it_is_and_cut_from_where_all_is() -> None:
+    given_plan = handed_in(handover=Handover.model_validate({"strategy": "fluid", "atEpoch": 40}))
+    one = submitted(replace(SCALED, given=given_plan))
+    assert one.plan.placements == given_plan.placements and one.plan.at_epoch == 40
+    assert one.basis.given == given_plan.name
+    assert one.plan.steps == steps(
+        [tuple(map(InstanceId, group)) for group in GROUPS], given_plan.placements, given_plan.handover
+    )
+    assert d.decide(replace(SCALED, given=given_plan, submitted=one.accepted())) == [], "once"
+
+
+def test_it_waits_for_its_workers_and_counts_for_no_others() -> None:
+    given_plan = handed_in()
+    short = replace(SCALED, given=given_plan, status=status([(list(group), []) for group in GROUPS], ALIVE[:3]))
+    assert not [a for a in d.decide(short) if isinstance(a, d.SubmitDesired)], "the last one may come"
+    gone = replace(short, missing={InstanceId("3.0"): 100.0})
+    assert submitted(gone).basis.given == "", "what can be done without it"
+    other = replace(SCALED, given=replace(given_plan, replicas=0))
+    assert submitted(other).basis.given == ""
+
+
+def test_taken_back_it_is_replaced() -> None:
+    given_plan = handed_in()
+    followed = submitted(replace(SCALED, given=given_plan)).accepted()
+    back = submitted(replace(SCALED, submitted=followed))
+    assert back.basis.given == "" and back.plan.number == followed.number + 1
+
+
+def test_pins_come_on_top() -> None:
+    one = submitted(replace(SCALED, given=handed_in(), pins=((0, InstanceId("0.0")),)))
+    assert one.plan.placements[0] == ("0.0", "2.0") and one.plan.placements[1] == ("3.0", "2.0")
