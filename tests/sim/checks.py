@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId, Step, Term
+from ferry.contract.plans import Plan
 from ferry.contract.routing import Table, Version
 from ferry.protocol import coordinator as dcore
 from ferry.protocol.coordinator.groups import GroupChange
@@ -183,13 +184,24 @@ class Checks:
         if plan is None or plan.number not in self.world.plans:
             self.fail(f"a plan that nobody has made: {plan}")
             return
-        if former is not None and (plan.number, plan.reached) < (former.number, former.reached):
+        if plan.undone:
+            self.undone(plan, former)
+        elif former is not None and (plan.number, plan.reached) < (former.number, former.reached):
             self.fail(f"plan {former.number}, step {former.reached} becomes plan {plan.number}, step {plan.reached}")
         for v, (old, new) in enumerate(zip(before.groups, table.groups, strict=True)):
             is_later = all(v not in vnodes for step in plan.steps[: plan.reached] for vnodes in step)
             is_named = any(v in vnodes for step in plan.steps for vnodes in step)
             if is_named and is_later and new.leader not in (old.leader, *old.in_sync, *plan.before[v]):
                 self.fail(f"{new.leader} leads virtual node {v}, and its step has not begun")
+
+    def undone(self, plan: Plan, former: Plan | None) -> None:
+        """A plan that is rolled back goes where all was before it, or on, and to no fewer copies than it would have had."""
+        if former is None or former.number != plan.number:
+            self.fail(f"plan {plan.number} is rolled back, and was not in force")
+        elif not former.undone:
+            for v, (old, new, now) in enumerate(zip(former.before, former.placements, plan.placements, strict=True)):
+                if now not in (old, new) or len(now) < len(new):
+                    self.fail(f"virtual node {v}, from {old} to {new}, is rolled back to {now}")
 
     def demoted(self, changes: list[GroupChange]) -> None:
         """Only a replica that was slow is."""

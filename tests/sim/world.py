@@ -50,8 +50,8 @@ class World(Restores):
         self.graph, self.operators, self.vnodes, self.epochs = s.graph, len(s.graph), s.vnodes, s.epochs
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.CoordinatorSettings(
-            operators=len(s.graph), attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300, warm_ms=3_000,
-            backoff_ms=100, backoff_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
+            operators=len(s.graph), attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300,
+            warm_ms=3_000, plan_ms=(300, 2_000, 1_800_000)[seed % 3], backoff_ms=100, backoff_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
             retry_max_ms=4_000, apart_ms=6_000,
         )  # fmt: skip
         self.clock = Clock()

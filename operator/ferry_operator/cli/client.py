@@ -119,8 +119,9 @@ class Local:
         rows, wire = list[Record](), found["status"]
         if wire and (status := Status.from_wire(wire)).desired:
             begun, of = status.plan_steps
-            state = "over" if status.settled and begun >= of else "under way"
-            rows.append(plan_row(status.desired, state, (begun, of), f"{len(status.groups)} virtual nodes"))
+            state = plan_state(status.rolled_back, status.settled and begun >= of)
+            what = status.rolled_back or f"{len(status.groups)} virtual nodes"
+            rows.append(plan_row(status.desired, state, (begun, of), what))
             if status.prepared:
                 rows.append(plan_row("next", "prepared", None, status.prepared))
         return [
@@ -164,6 +165,11 @@ class Local:
         """End the run after a last durable checkpoint."""
         ask(self.entry, "POST", "/suspend", {})
         return "it ends after a last checkpoint"
+
+
+def plan_state(undone: str, over: bool) -> str:
+    """In a word."""
+    return "rolled back" if undone else "over" if over else "under way"
 
 
 def plan_row(plan: int | str, state: str, steps: tuple[int, int] | None, what: str) -> Record:

@@ -224,7 +224,8 @@ class Handover(SpecPart):
     )
     deadline: Annotated[Duration, between("1s", "24h")] = Field(
         default=Duration(f"{limits.WARM_DEADLINE_MS // 1000}s"),
-        description="A move to which nothing comes for so long is given up, and begun again later.",
+        description="A copy to which nothing comes for so long is begun again later; a plan that does not come forward for "
+        "three times as long is rolled back.",
         json_schema_extra=PACE,
     )
 

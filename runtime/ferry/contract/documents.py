@@ -318,6 +318,8 @@ class Status:
     """Members that groups should have now, and that are not there: the plan in force cannot mend it."""
     prepared: str = ""
     """What plan is to come, and when; empty: none."""
+    rolled_back: str = ""
+    """Why the plan in force was rolled back; empty: it was not."""
     latency: LatencyQuantiles | None = None
     """Of the records of the last seconds, from when they were created to the sink; None: no source says when that was."""
 

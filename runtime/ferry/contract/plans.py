@@ -7,7 +7,7 @@ are. Steps are those of Megaphone (sections 3.3 and 4.4), with copies and switch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -52,6 +52,8 @@ class Plan:
     """By virtual node, where it is wanted until its step; the driver's to say."""
     reached: int = 0
     """Steps that have begun; the driver's to say."""
+    undone: str = ""
+    """Why it was rolled back: then the placements are those of before. The driver's to say."""
 
     def wanted(self) -> tuple[Placement, ...]:
         """By virtual node, where it should be now."""
@@ -82,6 +84,12 @@ class Plan:
     def with_next_step(self) -> Plan:
         """One more step has begun."""
         return replace(self, reached=self.reached + 1)
+
+    def rolled_back(self, there: Container[InstanceId], why: str) -> Plan:
+        """All back to where it was before, but for virtual nodes that would have fewer copies there, or lack members."""
+        pairs = zip(self.before, self.placements, strict=True)
+        back = tuple(old if len(old) >= len(new) and all(i in there for i in old) else new for old, new in pairs)
+        return replace(self, placements=back, steps=(), gap=0, warm=True, before=(), reached=0, undone=why)
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON; what is as always is left out, so that a driver of an older version reads what it can do."""
@@ -115,6 +123,7 @@ class Plan:
             basis=given["basis"],
             before=_placements(given["before"]),
             reached=_number(given, "reached", 0),
+            undone=_text(given, "undone"),
         )
 
 
@@ -123,7 +132,7 @@ TIME_MIN, TIME_MAX = -(10**13), 10**14
 
 ALWAYS: dict[str, Any] = {
     "steps": [], "gap": 0, "warm": True, "at_epoch": 0, "at_time": None, "token": 0, "basis": None, "before": [],
-    "reached": 0,
+    "reached": 0, "undone": "",
 }  # fmt: skip
 """What is so where nothing else is said, as JSON."""
 
@@ -139,6 +148,12 @@ def _number(document: dict[str, Any], name: str, least: int, most: int = 1 << 62
     found = document[name]
     if type(found) is not int or not least <= found <= most:
         raise ValueError(f"{name} is a whole number from {least}" + (f" to {most}" if most < 1 << 62 else ""))
+    return found
+
+
+def _text(document: dict[str, Any], name: str) -> str:
+    if not isinstance(found := document[name], str):
+        raise ValueError(f"{name} is text")
     return found
 
 

@@ -274,6 +274,7 @@ class DriverMetrics:
             epoch_mode=self.epoch_mode,
             members_gone=members_gone(machine),
             prepared=prepared(machine),
+            rolled_back=machine.journaling.plan.undone if machine.journaling.plan is not None else "",
             plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
             latency=self.latency.recent(time.time()),
         )

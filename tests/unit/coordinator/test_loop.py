@@ -99,7 +99,7 @@ def test_the_machine_gets_the_bounds_of_the_run() -> None:
     one = loop.Loop(settings, kept, kept, 2, lambda epoch, stage: None, ended=7)
     one._endpoint.close()
     assert one.machine.driver.settings == core.CoordinatorSettings(
-        operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, warm_ms=500_000, ended=7
+        operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, warm_ms=500_000, plan_ms=1_500_000, ended=7
     )
 
 

@@ -219,3 +219,14 @@ def test_what_a_kubelet_says_of_a_driver(ready: Any, unwell: Any, was: bool) -> 
     status = {"phase": "Running", "conditions": [{"type": "Ready", **ready}], "containerStatuses": [container]}
     pod = facts.pod({"metadata": {"name": "x-driver"}, "status": status})
     assert (pod.unwell_since, pod.was_well) == (facts.when(unwell), was)
+
+
+def test_a_plan_that_was_rolled_back_is_said_and_not_made_again() -> None:
+    world = running()
+    world.rolled_back = "it has not come forward for 1800 s"
+    world.until(lambda w: w.condition("Handover").get("reason") == "RolledBack", 30)
+    assert world.condition("Handover")["message"].endswith(world.rolled_back)
+    number = world.driver and world.driver.desired and world.driver.desired["number"]
+    for _ in range(20):
+        world.operate()
+    assert world.driver and world.driver.desired and world.driver.desired["number"] == number

@@ -279,3 +279,60 @@ def test_copies_may_be_made_ahead_of_their_switchovers() -> None:
         seen.append([group.in_sync for group in top.driver.table.groups])
     assert [(B, A), (A, B)] in seen, "both are copied, one is switched"
     assert seen[-1] == [(B,), (B,)]
+
+
+@pytest.mark.parametrize("strategy", ["at once", "steps"])
+def test_a_plan_that_does_not_come_forward_is_rolled_back(strategy: str) -> None:
+    top = Top([(A,), (A,)], (A, B), c.CoordinatorSettings(warm_ms=600, retry_ms=100, retry_max_ms=200, plan_ms=1500))
+    top.epoch(0)
+    steps = (PlanStep((), (0,)), PlanStep((), (1,))) if strategy == "steps" else ()
+    top.tell(Plan(1, ((B,), (B,)), steps))
+    if strategy == "steps":
+        top.epoch(1)
+        top.epoch(2)
+        assert top.driver.table.groups[0].leader == B, "the first step is done"
+    top.deaf = {(B, m.Chunk), (A, m.Chunk)}
+    for epoch in range(1 + len(steps), 12):
+        top.epoch(epoch)
+        top.wait(300)
+    plan = top.driver.table.plan
+    assert (
+        plan is not None and "has not come forward for 1.5 s" in plan.undone and "nothing has come from" in plan.undone
+    )
+    assert plan.placements == ((A,), (A,)) and plan.number == 1 and not plan.before
+    assert not top.driver.table.groups[1].learners
+    top.deaf = set()
+    for epoch in range(12, 16):
+        top.epoch(epoch)
+        top.wait(300)
+    assert [(group.leader, group.learners) for group in top.driver.table.groups] == [(A, ()), (A, ())]
+
+
+def test_what_repairs_is_not_rolled_back() -> None:
+    top = Top(
+        [(A,), (A, B)], (A, B, C), c.CoordinatorSettings(warm_ms=600, retry_ms=100, retry_max_ms=200, plan_ms=1500)
+    )
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk), (C, m.Chunk)}
+    top.tell(Plan(1, ((A, B), (A, C))))
+    for epoch in range(1, 8):
+        top.epoch(epoch)
+        top.wait(300)
+    plan = top.driver.table.plan
+    assert plan is not None and plan.undone and plan.placements == ((A, B), (A, B))
+    top.deaf = set()
+    for epoch in range(8, 12):
+        top.epoch(epoch)
+        top.wait(300)
+    assert [group.in_sync for group in top.driver.table.groups] == [(A, B), (A, B)], "another copy is still made"
+
+
+def test_a_plan_that_comes_forward_slowly_is_not_rolled_back() -> None:
+    top = Top([(A,)] * 4, (A, B), c.CoordinatorSettings(plan_ms=1000))
+    top.epoch(0)
+    top.tell(Plan(1, ((B,),) * 4, tuple(PlanStep((), (v,)) for v in range(4)), gap=3))
+    for epoch in range(1, 20):
+        top.epoch(epoch)
+        top.wait(400)
+    plan = top.driver.table.plan
+    assert plan is not None and not plan.undone and all(group.leader == B for group in top.driver.table.groups)

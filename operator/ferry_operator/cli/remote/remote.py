@@ -19,7 +19,7 @@ from ferry.contract import journals
 from ferry.contract.errors import Fault, Refusal
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Table as RoutingTable
-from ferry_operator.cli.client import named, plan_row, taken
+from ferry_operator.cli.client import named, plan_row, plan_state, taken
 from ferry_operator.cli.remote import intents, logs, proposal, tables
 from ferry_operator.cli.remote.logs import WantedLogs
 from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_of
@@ -136,8 +136,9 @@ class RemoteJob:
         rows, job, table = list[Record](), self.object(), self.routing()
         if (plan := table.plan) is not None:
             of, moving = len(plan.steps), JobStatus.read(job.get("status")).moving
-            state = "over" if plan.reached >= of and not moving else "under way"
-            rows.append(plan_row(plan.number, state, (plan.reached, of), f"{len(plan.placements)} virtual nodes"))
+            state = plan_state(plan.undone, plan.reached >= of and not moving)
+            what = plan.undone or f"{len(plan.placements)} virtual nodes"
+            rows.append(plan_row(plan.number, state, (plan.reached, of), what))
         if (plan := table.prepared) is not None:
             rows.append(plan_row(plan.number, "prepared", (0, len(plan.steps)), _due(plan)))
         if (one := intents.handed_in(job)) is not None:

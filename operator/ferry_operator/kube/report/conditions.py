@@ -154,6 +154,8 @@ def _handover(view: JobView) -> UntimedCondition:
         before = view.seen.before.condition("Handover")
         going = before is not None and before.status == "True" and view.lifecycle.end is None and not view.seen.deleting
         return UntimedCondition("Handover", "True" if going else "False", "NoDriver")
+    if count == 0 and (why := view.seen.status.rolled_back) and not view.seen.status.prepared:
+        return UntimedCondition("Handover", "False", "RolledBack", f"plan {view.seen.status.desired}: {why}")
     if count == 0:
         text = view.seen.status.prepared
         return UntimedCondition("Handover", "False", "Prepared" if text else "Settled", text)

@@ -67,6 +67,8 @@ class CoordinatorSettings:
     """Others find an instance that has just come within this time; a leader would wait that long for its fragments."""
     warm_ms: int = 600_000
     """A learner to which nothing came for this long is dropped, its move given up for a while."""
+    plan_ms: int = 1_800_000
+    """A plan that did not come forward for this long is rolled back."""
     ended: int = -1
     """The last epoch in Spark's commit log when this driver began: state as of an older one is of an older day."""
 

@@ -64,6 +64,8 @@ class Moves:
         """The present leader of a copy that is learned, and the table since which it is learned from that one."""
         self._joined: dict[Copy, int] = {}
         """When a copy was begun, or came along last."""
+        self._forward = driver.now
+        """When the plan in force came forward last: a step begun, a copy whole or on its way, another leader."""
 
     # ---- what is told
     def submitted(self, plan: Plan) -> None:
@@ -81,8 +83,11 @@ class Moves:
     def came_along(self, event: m.Learned) -> None:
         """A move that comes along has the time that it needs, and so have those that wait for it."""
         for v, leader in self._journaling.view.learned.get(event.instance, {}).items():
-            if leader == event.leader and (event.instance, v) in self._joined:
-                self._joined[(event.instance, v)] = self._driver.now
+            key = event.instance, v
+            if leader == event.leader and key in self._joined:
+                self._joined[key] = self._driver.now
+                if key not in self.refused:
+                    self._forward = self._driver.now
 
     def is_warm(self, event: m.Warm) -> None:
         """Copies are whole, if they are still learned from that leader."""
@@ -173,8 +178,11 @@ class Moves:
         Only when an epoch begins another step may begin: while epochs are held back the one under way is done alone.
         """
         if self._may_not_change() or self._members.away():
+            self._forward = self._driver.now
             return None
         self._refuse_stuck()
+        if epoch_begins:
+            self._roll_back()
         committed = self._commits.committed
         epoch = committed.step.epoch if committed else -1
         plan, groups, changes = self._next(epoch if epoch_begins else None)
@@ -184,10 +192,27 @@ class Moves:
         if any(c.kind == "switched" for c in changes):
             self.switched_at = epoch
         journaling = self._journaling
+        if plan is not journaling.plan or any(c.kind in ("in-sync", "switched") for c in changes):
+            self._forward = self._driver.now
         journaling.plan = plan
         if plan is not None and journaling.prepared is not None and plan.number == journaling.prepared.number:
             journaling.prepared = None
         return (groups, changes) if changes or not journaling.has_plans() else None
+
+    def _roll_back(self) -> None:
+        """Let go of a plan that has not come forward for long, where going back leaves no virtual node with fewer copies."""
+        plan, now, limit = self._journaling.plan, self._driver.now, self._driver.settings.plan_ms
+        if plan is None or not plan.before or now - self._forward <= limit:
+            return
+        self._forward, alive = now, self._members.alive
+        if g.settled(self._journaling.table, plan.placements, alive):
+            return
+        reasons = sorted({given_up.reason for given_up in self.refused.values()})
+        why = f"it has not come forward for {limit / 1000:g} s" + (f": {reasons[0]}" if reasons else "")
+        back = plan.rolled_back(alive, why)
+        if back.placements != plan.placements:
+            self._journaling.plan, self.refused = back, {}
+            self._driver.note("rolled-back", f"plan {plan.number} is rolled back: {why}")
 
     def holds_epochs(self) -> bool:
         """Whether no epoch may begin before virtual nodes are copied that get another leader. What keeps the copies from
@@ -226,6 +251,8 @@ class Moves:
         if plan is None or plan.reached >= len(plan.steps) or epoch is None or not self._can_begin(plan):
             return plan, groups, changes
         in_gap = self.switched_at is not None and epoch - self.switched_at < plan.gap
+        if in_gap:
+            self._forward = self._driver.now
         if in_gap or g.is_under_way(self._journaling.table, changes, plan.begun()):
             return plan, groups, changes
         plan = plan.with_next_step()

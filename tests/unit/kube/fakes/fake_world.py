@@ -111,6 +111,7 @@ class FakeDriver:
             loads=[(1.0, 1.0)] * len(self.groups), rows=rows, late=0, malformed=0, rows_per_second=1.0,
             epoch_seconds=0.1, journal_up=True, finished=False, transport=self.world.links,
             checkpoint=self.world.checkpoints[-1] if self.world.checkpoints else None,
+            rolled_back=self.world.rolled_back,
         )  # fmt: skip
 
 
@@ -195,6 +196,8 @@ class World:
         self.refuses_placements = False
         self.gives_up: tuple[ReportedProblem, ...] = ()
         """why nothing moves"""
+        self.rolled_back = ""
+        """why the plan in force was"""
         self.looks_back = 0
         """rounds until a driver has found out what the job has done"""
         self.no_records = False
