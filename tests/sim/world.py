@@ -42,11 +42,13 @@ class World(Restores):
         rules: Rules | None = None,
         verbose: bool = False,
         off: tuple[str, ...] = (),
+        scenario: faults.Scenario | None = None,
     ) -> None:
-        """`off`: guards of what is modelled here that are removed, like rules; their names are attributes."""
+        """`off`: guards of what is modelled here that are removed, like rules; their names are attributes. `scenario`: instead of the
+        one that the seed draws."""
         self.seed, self.rules, self.verbose = seed, rules or Rules(), verbose
         self.rnd = Dice(f"world/{seed}")
-        s = self.scenario = faults.draw(seed)
+        s = self.scenario = scenario or faults.draw(seed)
         self.graph, self.operators, self.vnodes, self.epochs = s.graph, len(s.graph), s.vnodes, s.epochs
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.CoordinatorSettings(
