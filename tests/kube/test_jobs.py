@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +19,8 @@ from tests.kube.kubectl import Document, wait_until
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1500)]
 
 Times = Callable[[str, float], None]
+
+ROOT = Path(__file__).resolve().parents[2]
 
 IN_MEMORY = {"stateVolume": {"medium": "memory", "size": "128Mi"}}
 
@@ -89,6 +94,19 @@ def said_by_driver(job: Job) -> str:
     return job.kubectl.run("logs", f"{job.name}-driver")
 
 
+def by_command(ferry: Installation, *words: object) -> str:
+    """By a command, as a user of the cluster."""
+    kubectl = ferry.kubectl
+    where = ["--kubeconfig", kubectl.kubeconfig, "--namespace", kubectl.namespace]
+    command = [sys.executable, "-m", "ferry_operator.cli", *map(str, [*words, *where])]
+    path = f"{ROOT / 'runtime'}:{ROOT / 'operator'}"
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": path}, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
 def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     ferry: Installation, start: Callable[..., Job], times: Times, tmp_path: Path
 ) -> None:
@@ -103,10 +121,12 @@ def test_a_job_is_applied_scaled_and_patched_while_it_runs(
     ferry.assert_clean()  # what the leader has said goes with it
     ferry.kubectl.run("delete", "pod", leader(ferry), "--grace-period=0", "--force")
     times("2 to 4 workers, with the operator's leader killed", job.until_workers(4))
-    begin = time.monotonic()
-    ferry.kubectl.patch(f"streamjob/{job.name}", {"spec": {"workers": 2}})
+    begin, plan = time.monotonic(), tmp_path / "plan.json"
+    assert "4 -> 2" in by_command(ferry, "plan", job.name, "--set", "workers=2", "--strategy", "optimized", "-o", plan)
+    by_command(ferry, "submit", job.name, plan, "--at-epoch", job.status()["epoch"] + 8)
     job.until_workers(2)
-    times("4 to 2 workers", time.monotonic() - begin)
+    times("4 to 2 workers, by a plan that was handed in", time.monotonic() - begin)
+    assert "handed in" in by_command(ferry, "plans", job.name)
     wait_until(lambda: len(job.pods("worker")) == 2, "end of the pods that hold nothing", 60.0)
     ferry.kubectl.run("delete", "pod", redis(ferry)["metadata"]["name"], "--grace-period=0", "--force")
     ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=3")

@@ -18,6 +18,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ferry.contract import journals
+from ferry.contract.names import InstanceId, Term
+from ferry.contract.plans import Plan
+from ferry.contract.routing import Group, Table, Version
 from tests.kube.kubectl import Kubectl, wait_until
 from tests.kube.operators import KEY, Operators, Running, job
 
@@ -33,6 +37,7 @@ exec {python} -c 'from ferry_operator.cli.main import kubectl_plugin; kubectl_pl
 RULES = [
     {"apiGroups": ["ferry.dev"], "resources": ["streamjobs"], "verbs": ["get", "list", "patch"]},
     {"apiGroups": ["ferry.dev"], "resources": ["streamjobs/scale"], "verbs": ["patch"]},
+    {"apiGroups": ["ferry.dev"], "resources": ["streamjobjournals"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
@@ -205,6 +210,33 @@ def test_plan_changes_nothing_and_the_rules_speak(plugin: Plugin, running: Runni
     assert running.kubectl.get("sj", "a")["metadata"]["generation"] == before
 
 
+def journaled(running: Running) -> None:
+    """What a real driver keeps there all the time."""
+    kubectl = running.kubectl
+    name = journals.name("a", kubectl.get("sj", "a")["metadata"]["uid"])
+    groups = tuple(Group(Term(1, 1), tuple(map(InstanceId, group))) for group in running.driver.groups)
+    plan = Plan.from_wire(running.driver.desired) if running.driver.desired else None
+    table = Table(Version(1, 1), groups, plan=plan)
+    kubectl.patch(f"streamjobjournal/{name}", {"spec": {"table": journals.packed(table)}})
+
+
+def test_a_plan_is_handed_in_and_taken_back(plugin: Plugin, running: Running, tmp_path: Path) -> None:
+    journaled(running)
+    file = tmp_path / "plan.json"
+    assert "3 -> 2" in plugin.run("plan", "a", "--set", "workers=2", "--strategy", "fluid", "-o", str(file))
+    document = json.loads(file.read_text())
+    document["placements"][0] = ["1.0", "0.0"]
+    file.write_text(json.dumps(document))
+    plugin.run("submit", "a", str(file), "--at-epoch", "1")
+    running.wait_settled(2)
+    assert running.driver.groups == document["placements"]
+    journaled(running)
+    assert "handed in" in plugin.run("plans", "a")
+    plugin.run("cancel", "a")
+    running.wait_settled(3)
+    plugin.run("cancel", "a", wanted=2)
+
+
 def test_a_change_that_is_refused_ends_a_watch(plugin: Plugin, running: Running) -> None:
     assert "more instances" in plugin.run("scale", "a", "--workers", "50", wanted=2)
     running.kubectl.patch("sj/a", {"spec": {"pipeline": {"args": {"depth": {"of": "maps"}}}}})
@@ -259,6 +291,7 @@ def test_who_may_only_scale_can_scale(plugin: Plugin, running: Running) -> None:
     rules = [
         {"apiGroups": ["ferry.dev"], "resources": ["streamjobs"], "verbs": ["get"]},
         {"apiGroups": ["ferry.dev"], "resources": ["streamjobs/scale"], "verbs": ["patch"]},
+        {"apiGroups": ["ferry.dev"], "resources": ["streamjobjournals"], "verbs": ["get"]},
     ]
     running.kubectl.patch("role/user", {"rules": rules})
     wait_until(lambda: "may not be read" in plugin.run("status", "a"), "fewer rights", 20)
