@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
+from ferry.contract.limits import WARM_DEADLINE_MS
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.plans import Plan
 from ferry_operator.job.models_parts import Handover
@@ -178,6 +179,9 @@ def policy_of(handover: Handover, before: HandoverPolicy | None = None) -> Hando
     given = handover.model_dump(exclude_unset=before is not None)
     if "at_event_time" in given:
         given["at_time"] = given.pop("at_event_time")
+    if "deadline" in given:
+        milliseconds = round(handover.deadline.seconds * 1000)
+        given["deadline_ms"] = 0 if milliseconds == WARM_DEADLINE_MS else milliseconds
     known = {one.name for one in fields(HandoverPolicy)}
     return replace(before or HandoverPolicy(), **{name: value for name, value in given.items() if name in known})
 
@@ -314,7 +318,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     cut = steps(current, placements, policy)
     # Nobody is held up by what repairs.
     warm = policy.warm or status.members_gone > 0
-    plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due)
+    plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms)
     return SubmitDesired(plan, status.generation, basis)
 
 

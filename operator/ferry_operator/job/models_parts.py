@@ -226,7 +226,7 @@ class Handover(SpecPart):
         default=Duration(f"{limits.WARM_DEADLINE_MS // 1000}s"),
         description="A copy to which nothing comes for so long is begun again later; a plan that does not come forward for "
         "three times as long is rolled back.",
-        json_schema_extra=PACE,
+        json_schema_extra=PLANS,
     )
 
 

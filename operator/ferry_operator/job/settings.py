@@ -72,7 +72,6 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         output=str(options.output.absolute()) if options.output is not None else None,
         dead_letter=_dead_letter(one.dead_letter.directory, options.output),
         spark=dict(one.spark),
-        handover_deadline_ms=round(one.handover.deadline.seconds * 1000),
         bandwidth_bytes=(one.handover.bandwidth.bytes or None) if one.handover.bandwidth is not None else None,
         heartbeat_ms=round(one.failure.heartbeat.seconds * 1000),
         timeout_ms=round(one.failure.timeout.seconds * 1000),

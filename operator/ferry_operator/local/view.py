@@ -47,6 +47,7 @@ def describe(view: RunView, phase: str, asked: Asked) -> Record:
                 "warm": how.warm,
                 "atEpoch": how.at_epoch,
                 "atEventTime": how.at_time,
+                **({"deadline": f"{how.deadline_ms}ms"} if how.deadline_ms else {}),
             },
         },
         "events": view.settings.events,

@@ -35,6 +35,8 @@ class HandoverPolicy:
     """epochs after a switchover in which no step begins"""
     warm: bool = True
     """False: epochs are held back while copies are made"""
+    deadline_ms: int = 0
+    """without a sign of a copy; 0: the default"""
     at_epoch: int | None = None
     """no plan begins before this epoch; but for what repairs"""
     at_time: int | None = None

@@ -141,7 +141,6 @@ class RunSettings:
     """Replaces the directory of parquet sinks."""
     dead_letter: str | None = None
     spark: dict[str, str] = field(default_factory=dict)
-    handover_deadline_ms: int = limits.WARM_DEADLINE_MS
     bandwidth_bytes: int | None = None
     """Bytes per second that one instance sends for snapshots; None = no limit."""
     heartbeat_ms: int = limits.HEARTBEAT_MS

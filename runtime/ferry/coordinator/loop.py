@@ -33,9 +33,6 @@ log = logging.getLogger("ferry.coordinator")
 
 TICK_SECONDS = 0.05
 
-PLAN_DEADLINES = 3
-"""A plan may stand still for as long as so many copies, one after the other, to which nothing comes."""
-
 FLUSH_SECONDS = 0.2
 """For the last that a driver says."""
 
@@ -76,8 +73,6 @@ class Loop:
             grace_ms=int(limits.GRACE_SECONDS * 1000),
             return_ms=settings.return_deadline_ms,
             silence_ms=limits.STANDSTILL_TIMEOUTS * settings.timeout_ms,
-            warm_ms=settings.handover_deadline_ms,
-            plan_ms=PLAN_DEADLINES * settings.handover_deadline_ms,
             ended=ended,
         )
         self.machine = core.Coordinator(patience, initial, journaled, restore=restore)

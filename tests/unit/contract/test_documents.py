@@ -24,7 +24,7 @@ STATUS = Status(
 )  # fmt: skip
 
 
-WITHDRAWN = {"sink_attempts", "handover_batch", "handover_gap"}
+WITHDRAWN = {"sink_attempts", "handover_batch", "handover_gap", "handover_deadline_ms"}
 """Settings that mean nothing any more: old readers take their default, the present reads past them."""
 
 

@@ -19,8 +19,8 @@ placements = st.lists(st.sampled_from([(A,), (B,), (A, B), (B, A)]), min_size=3,
 vnodes = st.lists(st.integers(0, 2), max_size=3).map(tuple)
 plans = st.builds(
     Plan, st.integers(1, 9), placements, st.lists(st.builds(PlanStep, vnodes, vnodes), max_size=3).map(tuple),
-    st.integers(0, 3), st.booleans(), st.integers(0, 9), st.none() | st.integers(-9, 9), st.integers(0, 5),
-    st.none() | st.just({"usable": ["0.0"]}), placements | st.just(()), st.integers(0, 3),
+    st.integers(0, 3), st.booleans(), st.integers(0, 9), st.none() | st.integers(-9, 9), st.integers(0, 7),
+    st.integers(0, 5), st.none() | st.just({"usable": ["0.0"]}), placements | st.just(()), st.integers(0, 3), st.text(),
 )  # fmt: skip
 SOME: dict[str, Any] = {"number": 1, "placements": [["0.0"], ["1.0", "0.0"]]}
 

@@ -92,14 +92,14 @@ def test_a_halt_is_logged_with_what_came_before(tmp_path: Any, caplog: pytest.Lo
 
 def test_the_machine_gets_the_bounds_of_the_run() -> None:
     settings: Any = SimpleNamespace(
-        timeout_ms=2000, return_deadline_ms=50_000, handover_deadline_ms=500_000,
+        timeout_ms=2000, return_deadline_ms=50_000,
         workers=2, instances_per_worker=1, replicas=1, virtual_nodes=4, run="r", secret="s",
     )  # fmt: skip
     kept: Any = SimpleNamespace(read=lambda: None)
     one = loop.Loop(settings, kept, kept, 2, lambda epoch, stage: None, ended=7)
     one._endpoint.close()
     assert one.machine.driver.settings == core.CoordinatorSettings(
-        operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, warm_ms=500_000, plan_ms=1_500_000, ended=7
+        operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, ended=7
     )
 
 

@@ -50,7 +50,7 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
     "spec.handover.atEpoch": (90, ChangeKind.LIVE),
     "spec.handover.atEventTime": (90_000, ChangeKind.LIVE),
     "spec.handover.bandwidth": ("64Mi", ChangeKind.ROLLING),
-    "spec.handover.deadline": ("1m", ChangeKind.RESTART),
+    "spec.handover.deadline": ("1m", ChangeKind.LIVE),
     "spec.transport.mode": ("tcp", ChangeKind.ROLLING),
     "spec.transport.rdma.mode": ("shared", ChangeKind.ROLLING),
     "spec.transport.rdma.resource": ("rdma/hca", ChangeKind.ROLLING),

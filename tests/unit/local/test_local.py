@@ -84,7 +84,7 @@ def test_settings_say_what_the_job_file_says(tmp_path: Path) -> None:
     assert settings.pipeline_file == str(tmp_path / "jobs" / "counts.py") and settings.pipeline_args == {"a": 1}
     assert (settings.workers, settings.epoch_interval_ms, settings.memory_bytes) == (3, 200, 64 << 20)
     assert settings.output == str(Path("out").absolute()) and settings.events == 5
-    assert (settings.heartbeat_ms, settings.timeout_ms, settings.handover_deadline_ms) == (500, 2500, 600_000)
+    assert (settings.heartbeat_ms, settings.timeout_ms) == (500, 2500)
 
 
 def test_settings_say_where_checkpoints_go(tmp_path: Path) -> None:

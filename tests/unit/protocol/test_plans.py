@@ -336,3 +336,15 @@ def test_a_plan_that_comes_forward_slowly_is_not_rolled_back() -> None:
         top.wait(400)
     plan = top.driver.table.plan
     assert plan is not None and not plan.undone and all(group.leader == B for group in top.driver.table.groups)
+
+
+def test_a_plan_has_its_own_deadline() -> None:
+    top = Top([(A,)], (A, B), c.CoordinatorSettings())
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk)}
+    top.tell(Plan(1, ((B,),), deadline=500))
+    for epoch in range(1, 12):
+        top.epoch(epoch)
+        top.wait(300)
+    plan = top.driver.table.plan
+    assert plan is not None and plan.undone.startswith("it has not come forward for 1.5 s")

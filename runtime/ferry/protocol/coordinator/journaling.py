@@ -49,9 +49,11 @@ class Journaling:
         self.view = seen(self.table)
 
     def has_plans(self) -> bool:
-        """Whether the journal knows which plan is in force, and which one is prepared."""
+        """Whether the journal knows which plan is in force, whether it was rolled back, and which one is prepared."""
         there, now = (self.table.plan, self.table.prepared), (self.plan, self.prepared)
-        return all((a and a.number) == (b and b.number) for a, b in zip(there, now, strict=True))
+        return all(
+            (a and (a.number, a.undone)) == (b and (b.number, b.undone)) for a, b in zip(there, now, strict=True)
+        )
 
     def claim(self) -> None:
         """Write the first table of this generation: no older driver can write any more."""

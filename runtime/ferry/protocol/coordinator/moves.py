@@ -26,6 +26,10 @@ Copy = tuple[InstanceId, int]
 """An instance, and the virtual node that it learns."""
 
 
+PLAN_DEADLINES = 3
+"""A plan may stand still for as long as so many copies, one after the other, to which nothing comes."""
+
+
 @dataclass(frozen=True, slots=True)
 class GivenUp:
     """A copy that was given up, and why."""
@@ -201,7 +205,7 @@ class Moves:
 
     def _roll_back(self) -> None:
         """Let go of a plan that has not come forward for long, where going back leaves no virtual node with fewer copies."""
-        plan, now, limit = self._journaling.plan, self._driver.now, self._driver.settings.plan_ms
+        plan, now, limit = self._journaling.plan, self._driver.now, self._deadlines()[1]
         if plan is None or not plan.before or now - self._forward <= limit:
             return
         self._forward, alive = now, self._members.alive
@@ -258,6 +262,13 @@ class Moves:
         plan = plan.with_next_step()
         return plan, *self._regrouped_by(plan)
 
+    def _deadlines(self) -> tuple[int, int]:
+        """Milliseconds without a sign: of a copy, and of a plan."""
+        settings, plan = self._driver.settings, self._journaling.plan
+        if plan is None or not plan.deadline:
+            return settings.warm_ms, settings.plan_ms
+        return plan.deadline, PLAN_DEADLINES * plan.deadline
+
     def _may_not_change(self) -> bool:
         journaling = self._journaling
         return journaling.writing is not None or not journaling.up or self._nothing_wanted()
@@ -273,7 +284,7 @@ class Moves:
         """Give up moves to which nothing has come for long."""
         learned, settings = self._journaling.view.learned, self._driver.settings
         held = self._driver.phase is Phase.HOLD
-        warm_ms = min(settings.warm_ms, settings.attempt_ms) if held else settings.warm_ms
+        warm_ms = min(self._deadlines()[0], settings.attempt_ms) if held else self._deadlines()[0]
         stuck: dict[InstanceId, list[int]] = {}
         for (i, v), since in list(self._joined.items()):
             if v not in learned.get(i, {}):
