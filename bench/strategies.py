@@ -9,25 +9,27 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.strategies.case import AROUND_SECONDS, Case, Moved
+from bench.parts.strategies.case import AROUND_SECONDS, COUNTS, STREAMS, Case, Moved
 from bench.shared.bigstate import SIZES
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.results import Panel, Results, draw, show
 
 METHOD = """\
-Count per text key of 224 bytes; a state of S bytes is S / 250 keys, and nothing fires. The state is filled, and then \
-record n is created n / {rate:,} seconds later whatever the system does: open loop, random keys. Latency of a record: from \
-its creation (whole milliseconds) to the moment when the sinks have what its epoch brought, in histograms with 1 % buckets, \
-one each 250 ms. Two workers, no replicas, {cores} cores, epochs of {interval} at least, continuous. A quarter of the \
-virtual nodes (bins) moves from one worker to the other, half of what that one leads, and comes back before the next \
-strategy has its turn. cold: epochs are held back while the copies of a step are made, as Megaphone migrates; warm: they \
-go on. batched: {batch} bins a step. before: the {around:g} s before the move was asked for; during: from then to 1 s after \
-the last switchover. Megaphone's figures have the median of 3 runs on 4 machines with 32 workers, 256 M keys of 8 bytes; \
-the laws are what can be compared."""
+hash_count: count per text key of 224 bytes, a state of S bytes is S / 250 keys; key_count: per number, S / 24 keys. \
+Nothing of them fires. nbq5, q4: queries of NEXMark, whose state is what {fill:g} s of records have made. The state is \
+there, and then record n is created n / {rate:,} seconds later whatever the system does: open loop, random keys. Latency \
+of a record: from its creation (whole milliseconds) to the moment when the sinks have what its epoch brought, in \
+histograms with 1 % buckets, one each 250 ms. Two workers, no replicas, {cores} cores, epochs of {interval} at least, \
+continuous. A quarter of the virtual nodes (bins) moves from one worker to the other, half of what that one leads, and \
+comes back before the next strategy has its turn. cold: epochs are held back while the copies of a step are made, as \
+Megaphone migrates; warm: they go on. batched: {batch} bins a step. before: the {around:g} s before the move was asked \
+for; during: from then to 1 s after the last switchover. Megaphone's figures have the median of 3 runs on 4 machines \
+with 32 workers, 256 M keys of 8 bytes; the laws are what can be compared."""
 
 STRATEGIES = ["all-at-once", "batched", "fluid", "optimized"]
 SHARES = [0.8**n for n in range(42)]
@@ -38,6 +40,8 @@ def main() -> int:
     """Parse arguments and measure."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("--json", type=Path, default=RESULTS / "strategies.json", help="records; pictures are put beside it")
+    p.add_argument("--queries", nargs="+", default=["hash_count"], choices=[*COUNTS, *STREAMS])
+    p.add_argument("--fill", type=float, default=20.0, help="seconds of records of nbq5 and q4 before the first move")
     p.add_argument("--sizes", nargs="+", default=["10MB", "100MB", "1GB"], choices=list(SIZES))
     p.add_argument("--bins", nargs="+", type=int, default=[64], help="virtual nodes")
     p.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
@@ -51,17 +55,18 @@ def main() -> int:
     if a.quick:
         a.sizes, a.bins, a.strategies, a.rate = ["2MB"], [16], ["batched"], 2_000
     console, found = Console(highlight=False), list[Moved]()
-    method = METHOD.format(rate=a.rate, cores=a.cores, interval=a.interval, batch=a.batch, around=AROUND_SECONDS)
+    about = {"rate": a.rate, "cores": a.cores, "interval": a.interval, "batch": a.batch, "fill": a.fill}
+    method = METHOD.format(around=AROUND_SECONDS, **about)
     results = Results("strategies", method)
     try:
         with work_directory("strategies") as work:
-            for size in a.sizes:
-                for bins in a.bins:
-                    try:
-                        found += Case(a, work, console, size, bins).measure()
-                    except RunFailed as failed:
-                        console.print(f"failed: {size}, {bins} bins: {failed}", style="red", markup=False)
-                        results.add("Ferry", size, "failed", str(failed)[:500], "text", bins=bins)
+            states = [(query, size) for query in a.queries for size in (a.sizes if query in COUNTS else [""])]
+            for (query, size), bins in product(states, a.bins):
+                try:
+                    found += Case(a, work, console, query, size, bins).measure()
+                except RunFailed as failed:
+                    console.print(f"failed: {query} {size}, {bins} bins: {failed}", style="red", markup=False)
+                    results.add("Ferry", query, "failed", str(failed)[:500], "text", bins=bins, size=size)
     except KeyboardInterrupt:
         console.print("interrupted")
     if not found:
@@ -79,6 +84,7 @@ def add(results: Results, found: list[Moved]) -> None:
     """The numbers of every move."""
     for one in found:
         about: dict[str, int | str] = {
+            "query": one.query,
             "size": one.size,
             "bins": one.bins,
             "strategy": one.strategy,
@@ -98,7 +104,7 @@ def table(console: Console, found: list[Moved]) -> None:
     """Milliseconds."""
     rows = [
         [
-            f"{one.size} {one.bins} {one.name}", one.seconds, one.before.quantile(0.99) * 1000,
+            f"{one.query} {one.size} {one.bins} {one.name}", one.seconds, one.before.quantile(0.99) * 1000,
             one.during.quantile(0.5) * 1000, one.during.quantile(0.99) * 1000, one.during.quantile(1.0) * 1000,
         ]
         for one in found
@@ -110,8 +116,8 @@ def table(console: Console, found: list[Moved]) -> None:
 def pictures(file: Path, found: list[Moved]) -> list[Path]:
     """By size and bins: latency and memory over time, and all records; and one of all: maximum against duration."""
     made = []
-    for size, bins in dict.fromkeys((one.size, one.bins) for one in found):
-        mine = [one for one in found if (one.size, one.bins) == (size, bins)]
+    for query, size, bins in dict.fromkeys((one.query, one.size, one.bins) for one in found):
+        mine = [one for one in found if (one.query, one.size, one.bins) == (query, size, bins)]
         last = max(one.seconds for one in mine) + AROUND_SECONDS
         ticks = [t / 4 for t in range(int(-AROUND_SECONDS * 4), int(last * 4))]
         longest = {
@@ -133,11 +139,11 @@ def pictures(file: Path, found: list[Moved]) -> list[Path]:
             Panel("records during the move: one of 10^x takes longer", "s", nines, exceeded, "times", True),
             Panel("memory of the sidecars without mapped files", "bytes", ticks, memory, "times"),
         ]
-        made.append(file.with_name(f"{file.stem}-{size}-{bins}.png"))
-        draw(made[-1], f"A quarter of {size} in {bins} bins moves", panels)
-    names, cases = list(dict.fromkeys(one.name for one in found)), [f"{one.size}\n{one.bins}" for one in found]
-    labels = list(dict.fromkeys(cases))
-    by = {(f"{one.size}\n{one.bins}", one.name): one for one in found}
+        made.append(file.with_name(f"{file.stem}-{query}-{size}-{bins}.png"))
+        draw(made[-1], f"A quarter of {size} of {query} in {bins} bins moves", panels)
+    names = list(dict.fromkeys(one.name for one in found))
+    by = {(f"{one.query}\n{one.size}\n{one.bins}", one.name): one for one in found}
+    labels = list(dict.fromkeys(label for label, _ in by))
 
     def series(value: str) -> dict[str, list[float | None]]:
         picked = {name: [by.get((label, name)) for label in labels] for name in names}
@@ -149,7 +155,12 @@ def pictures(file: Path, found: list[Moved]) -> list[Path]:
     panels = [
         Panel("longest latency during a move, by size and bins", "s", labels, series("max"), logarithmic=True),
         Panel("duration of a move", "s", labels, series("s"), logarithmic=True),
-    ]
+        Panel(
+            "longest latency (s) against duration (s), of every move", "s", [one.seconds for one in found],
+            {name: [one.during.quantile(1.0) if one.name == name else None for one in found] for name in names},
+            "points", True,
+        ),
+    ]  # fmt: skip
     made.append(file.with_suffix(".png"))
     draw(made[-1], "Maximum and duration, by strategy", panels)
     return made

@@ -1,4 +1,4 @@
-"""A job whose state has a given size: count per text key of 224 bytes, in one window that never ends.
+"""A job whose state has a given size: count per key, a text of 224 bytes or a number, in one window that never ends.
 
 The first `keys` records bring every key once, in large epochs; every later record names one of them, so the state keeps its
 size: any of them, or one of a range that drifts. Records are made inside the ingest tasks. Must never fire anything.
@@ -20,7 +20,17 @@ KEY_BYTES = 224
 STATE_BYTES = 250
 """What one key counts for when a size of state is named: its bytes, its count, and some overhead."""
 
-SIZES = {"2MB": 2_000_000, "10MB": 10_000_000, "100MB": 100_000_000, "1GB": 1_000_000_000, "4GB": 4_000_000_000}
+NUMBER_BYTES = 24
+"""The same of a key that is a number: eight bytes, its count, and its place in the table."""
+
+SIZES = {
+    "2MB": 2_000_000,
+    "10MB": 10_000_000,
+    "16MB": 16_000_000,
+    "100MB": 100_000_000,
+    "1GB": 1_000_000_000,
+    "4GB": 4_000_000_000,
+}
 """Of states, as they are named on a command line."""
 
 FILL_ROWS = 250_000
@@ -28,6 +38,7 @@ BATCH = 32_768
 BASE_MS = 1_436_918_400_000
 
 SCHEMA = pa.schema([("ts", pa.int64()), ("key", pa.string())])
+NUMBERED = pa.schema([("ts", pa.int64()), ("key", pa.int64())])
 
 
 def mix(x: Any) -> Any:
@@ -55,6 +66,8 @@ class Keys:
     """of the keys, what records name while the range drifts once; 1: there is no range"""
     drift: int = 1
     """Records during which the range moves by its own width, which is half of `share`."""
+    numbered: bool = False
+    """Keys are numbers."""
     own_clock: ClassVar[bool] = True
 
     def numbers(self, start: int, stop: int) -> Any:
@@ -69,7 +82,7 @@ class Keys:
 
     def schema(self) -> pa.Schema:
         """Event time and key."""
-        return SCHEMA
+        return NUMBERED if self.numbered else SCHEMA
 
     def start(self) -> int:
         """Before the first record."""
@@ -93,11 +106,12 @@ class Keys:
         for first in range(split["start"], split["stop"], BATCH):
             keys = self.numbers(first, min(first + BATCH, split["stop"]))
             names = list(columns) if columns is not None else SCHEMA.names
-            yield pa.RecordBatch.from_arrays([_column(name, keys) for name in names], names=names)
+            yield pa.RecordBatch.from_arrays([self._column(name, keys) for name in names], names=names)
 
-
-def _column(name: str, keys: Any) -> pa.Array:
-    return texts(keys) if name == "key" else pa.array(np.full(len(keys), BASE_MS))
+    def _column(self, name: str, keys: Any) -> pa.Array:
+        if name != "key":
+            return pa.array(np.full(len(keys), BASE_MS))
+        return pa.array(keys.astype(np.int64)) if self.numbered else texts(keys)
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel of a picture: groups of bars, lines with one point per x, or lines over seconds (kind `times`)."""
+    """One panel of a picture: groups of bars, lines with one point per x, lines over seconds (kind `times`), or `points`."""
 
     title: str
     unit: str
@@ -124,6 +124,9 @@ def _panel(axis: Any, panel: Panel) -> None:
         if panel.kind == "times":
             axis.plot(panel.labels, shown, color=color, label=name, linewidth=0.9)
             continue
+        if panel.kind == "points":
+            axis.plot(panel.labels, shown, "o", color=color, label=name, markersize=4)
+            continue
         if panel.kind == "lines":
             axis.plot(list(at), shown, marker="o", color=color, label=name, linewidth=1.4)
             continue
@@ -134,13 +137,15 @@ def _panel(axis: Any, panel: Panel) -> None:
                 axis.annotate(_short(value), (x, value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     if panel.logarithmic:
         axis.set_yscale("log")
+        if panel.kind == "points":
+            axis.set_xscale("log")
         there = [v for values in panel.series.values() for v in values if v] or [1.0]
         axis.set_ylim(min(there) / 2, max(there) * 8)  # with room for the legend
     else:
         axis.set_ylim(bottom=0)
     for begin, end in panel.spans:
         axis.axvspan(begin, end, color="#dfe4e8", linewidth=0)
-    if panel.kind != "times":
+    if panel.kind not in ("times", "points"):
         axis.set_xticks(list(at), panel.labels, fontsize=8)
     axis.set_title(panel.title, fontsize=9, loc="left")
     axis.set_ylabel(panel.unit, fontsize=8)

@@ -1,4 +1,7 @@
-"""One state of one size, cut into so many virtual nodes: a quarter of them moves and comes back, once for each strategy."""
+"""One state of one size, cut into so many virtual nodes: a quarter of them moves and comes back, once for each strategy.
+
+The state is that of counts per key, filled to its size before, or what a query of NEXMark has made of some time of records.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -24,10 +28,18 @@ AROUND_SECONDS = 4.0
 """What is looked at before a move, and after it."""
 
 
+COUNTS = {"hash_count": bigstate.STATE_BYTES, "key_count": bigstate.NUMBER_BYTES}
+"""Counts per text and per number, and what a key of them weighs."""
+
+STREAMS = {"nbq5": {"group": 1000, "delay_prob": 0.05}, "q4": {}}
+"""Queries whose state is what they have made of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moved:
     """One move."""
 
+    query: str
     size: str
     bins: int
     strategy: str
@@ -65,27 +77,41 @@ class Moved:
 class Case:
     """A job with one state."""
 
-    def __init__(self, a: argparse.Namespace, work: Path, console: Console, size: str, bins: int) -> None:
-        self.a, self.console, self.size, self.bins = a, console, size, bins
-        keys = bigstate.SIZES[size] // bigstate.STATE_BYTES
+    def __init__(self, a: argparse.Namespace, work: Path, console: Console, query: str, size: str, bins: int) -> None:
+        self.a, self.console, self.query, self.size, self.bins = a, console, query, size, bins
+        if query in COUNTS:
+            self.keys = bigstate.SIZES[size] // COUNTS[query]
+            args = {"keys": self.keys, "rate": a.rate, "numbered": query == "key_count"}
+            pipeline: dict[str, Any] = {"file": job.__file__, "args": args}
+        else:
+            pipeline = {"module": f"ferry.workloads.jobs.{query}", "args": {**STREAMS[query], "pace": a.rate}}
         document = job_document(
-            "strategies", {"file": job.__file__, "args": {"keys": keys, "rate": a.rate}}, workers=2, cores=a.cores,
-            state={"virtualNodes": bins, "replicas": 0},
+            "strategies", pipeline, workers=2, cores=a.cores, state={"virtualNodes": bins, "replicas": 0},
             epoch={"mode": "continuous", "interval": a.interval, "maxRows": bigstate.FILL_ROWS},
         )  # fmt: skip
-        self.keys, self.run = keys, FerryJob(document, work / "ferry")
+        self.run = FerryJob(document, work / "ferry")
 
     def measure(self) -> list[Moved]:
         """Fill, then move and move back for each strategy."""
         with self.run, Watch(self.run.process.pid, 0.25) as self.watch:
-            with self.console.status(f"{self.size}, {self.bins} virtual nodes: filling {self.keys:,} keys"):
-                self.run.wait_for(
-                    lambda: sum(e["rows"] for e in self.run.epochs()) > self.keys + self.a.rate, "all keys", 1800
-                )
-                self._pause(self.a.settle)
+            with self.console.status(f"{self.query}, {self.size}, {self.bins} virtual nodes: filling"):
+                self._fill()
             led = [v for v, (in_sync, _) in enumerate(self._groups()) if in_sync[0] == ORIGIN]
             moving = led[: max(1, self.bins // 4)]
             return [self._moved(strategy, warm, moving) for warm in (True, False) for strategy in self.a.strategies]
+
+    def _fill(self) -> None:
+        """With all keys; or for some time, after which the size is what is there."""
+        if self.query in COUNTS:
+            self.run.wait_for(
+                lambda: sum(e["rows"] for e in self.run.epochs()) > self.keys + self.a.rate, "all keys", 1800
+            )
+            self._pause(self.a.settle)
+            return
+        self.run.wait_for(lambda: any(r["kind"] == "latency" for r in self.run.records), "the first latencies")
+        self._pause(self.a.fill)
+        status = self.run.status()
+        self.size = f"{sum(used for _, used in status['loads']) / 1e6:.1f}MB" if status is not None else "?"
 
     def _moved(self, strategy: str, warm: bool, vnodes: list[int]) -> Moved:
         self.run.ask("PATCH", "/spec", {"handover": {"strategy": strategy, "warm": warm, "batch": self.a.batch}})
@@ -102,9 +128,9 @@ class Case:
             if r["kind"] == "latency" and asked - AROUND_SECONDS <= r["t"]
         ]
         memory = [(s.t - asked, float(s.anonymous_bytes)) for s in self.watch.samples if s.t >= asked - AROUND_SECONDS]
-        found = Moved(self.size, self.bins, strategy, warm, ended - asked, lines, memory)
+        found = Moved(self.query, self.size, self.bins, strategy, warm, ended - asked, lines, memory)
         self.console.print(
-            f"  {self.size:>6} {self.bins:>5} {found.name:20} {found.seconds:6.2f} s, longest latency "
+            f"  {self.query:10} {self.size:>6} {self.bins:>5} {found.name:20} {found.seconds:6.2f} s, longest latency "
             f"{found.during.quantile(1.0) * 1000:7.0f} ms, p99 {found.during.quantile(0.99) * 1000:6.0f} ms "
             f"(before: {found.before.quantile(0.99) * 1000:.0f})"
         )

@@ -22,8 +22,8 @@ class PacedKeys:
 
     own_clock, creation_time = True, CREATED
 
-    def __init__(self, keys: int, rate: float) -> None:
-        self.source, self.rate = bigstate.Keys(keys), rate
+    def __init__(self, keys: int, rate: float, numbered: bool = False) -> None:
+        self.source, self.rate = bigstate.Keys(keys, numbered=numbered), rate
 
     def schema(self) -> pa.Schema:
         """Event time, key, and creation."""
@@ -66,7 +66,7 @@ class PacedKeys:
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The keys."""
-    return {"keys": PacedKeys(int(args["keys"]), float(args["rate"]))}
+    return {"keys": PacedKeys(int(args["keys"]), float(args["rate"]), bool(args.get("numbered")))}
 
 
 pipeline = bigstate.pipeline
