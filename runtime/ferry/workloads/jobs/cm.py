@@ -14,7 +14,7 @@ from ferry.workloads.jobs import arguments
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The events of tasks."""
-    return {"cm": CmSplits(arguments.generator(CmGenerator, args))}
+    return {"cm": arguments.paced(CmSplits(arguments.generator(CmGenerator, args)), args)}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:

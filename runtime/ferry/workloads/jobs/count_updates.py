@@ -17,7 +17,7 @@ from ferry.workloads.keys import KeysGenerator, KeysSplits
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The keys."""
-    return {"keys": KeysSplits(arguments.generator(KeysGenerator, args))}
+    return {"keys": arguments.paced(KeysSplits(arguments.generator(KeysGenerator, args)), args)}
 
 
 def loaded_before(rows: pa.RecordBatch) -> pa.RecordBatch:

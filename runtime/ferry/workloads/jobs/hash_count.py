@@ -14,7 +14,7 @@ from ferry.workloads.keys import KeysGenerator, PreloadedKeysSplits
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The domain, and then the keys."""
-    return {"keys": PreloadedKeysSplits(arguments.generator(KeysGenerator, args))}
+    return {"keys": arguments.paced(PreloadedKeysSplits(arguments.generator(KeysGenerator, args)), args)}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:

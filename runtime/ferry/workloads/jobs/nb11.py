@@ -15,7 +15,10 @@ from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """People and bids of NEXMark."""
     made = arguments.generator(NexmarkGenerator, args)
-    return {"person": NexmarkSplits(made, "person"), "bid": NexmarkSplits(made, "bid")}
+    return {
+        "person": arguments.paced(NexmarkSplits(made, "person"), args),
+        "bid": arguments.paced(NexmarkSplits(made, "bid"), args),
+    }
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:

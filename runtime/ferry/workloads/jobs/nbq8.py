@@ -15,7 +15,10 @@ from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """People and auctions of NEXMark."""
     made = arguments.generator(NexmarkGenerator, args)
-    return {"person": NexmarkSplits(made, "person"), "auction": NexmarkSplits(made, "auction")}
+    return {
+        "person": arguments.paced(NexmarkSplits(made, "person"), args),
+        "auction": arguments.paced(NexmarkSplits(made, "auction"), args),
+    }
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:

@@ -20,7 +20,10 @@ LEFT, RIGHT = {"key": "id", "left_seq": "seq"}, {"right_seq": "seq"}
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """Auctions and bids of NEXMark."""
     made = arguments.generator(NexmarkGenerator, args)
-    return {"auction": NexmarkSplits(made, "auction"), "bid": NexmarkSplits(made, "bid")}
+    return {
+        "auction": arguments.paced(NexmarkSplits(made, "auction"), args),
+        "bid": arguments.paced(NexmarkSplits(made, "bid"), args),
+    }
 
 
 def sink(part: str, pairs: Any) -> Any:

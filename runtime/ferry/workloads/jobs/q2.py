@@ -17,7 +17,7 @@ from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The bids of NEXMark."""
-    return {"bid": NexmarkSplits(arguments.generator(NexmarkGenerator, args), "bid")}
+    return {"bid": arguments.paced(NexmarkSplits(arguments.generator(NexmarkGenerator, args), "bid"), args)}
 
 
 def chosen(bids: pa.RecordBatch) -> pa.RecordBatch:

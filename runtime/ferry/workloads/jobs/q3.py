@@ -18,7 +18,10 @@ from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """People and auctions of NEXMark."""
     made = arguments.generator(NexmarkGenerator, args)
-    return {"person": NexmarkSplits(made, "person"), "auction": NexmarkSplits(made, "auction")}
+    return {
+        "person": arguments.paced(NexmarkSplits(made, "person"), args),
+        "auction": arguments.paced(NexmarkSplits(made, "auction"), args),
+    }
 
 
 STATES = ferry.filter(pc.is_in(pc.field("state"), pa.array(["OR", "ID", "CA"])))

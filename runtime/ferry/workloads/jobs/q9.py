@@ -16,7 +16,10 @@ from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """Auctions and bids of NEXMark."""
     made = arguments.generator(NexmarkGenerator, args)
-    return {"auction": NexmarkSplits(made, "auction"), "bid": NexmarkSplits(made, "bid")}
+    return {
+        "auction": arguments.paced(NexmarkSplits(made, "auction"), args),
+        "bid": arguments.paced(NexmarkSplits(made, "bid"), args),
+    }
 
 
 def winners(name: str, streams: Any, args: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from ferry.workloads.keys import KeysGenerator, KeysSplits
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The keys."""
-    return {"keys": KeysSplits(arguments.generator(KeysGenerator, args))}
+    return {"keys": arguments.paced(KeysSplits(arguments.generator(KeysGenerator, args)), args)}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from ferry.workloads.smq import SmqGenerator, SmqSplits
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The numbers."""
-    return {"smq": SmqSplits(arguments.generator(SmqGenerator, args))}
+    return {"smq": arguments.paced(SmqSplits(arguments.generator(SmqGenerator, args)), args)}
 
 
 def counted(name: str, numbers: Any, args: dict[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from ferry.workloads.unimico import UnimicoGenerator, UnimicoSplits
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """Both streams of UniMiCo."""
     made = arguments.generator(UnimicoGenerator, args)
-    return {"s": UnimicoSplits(made, "s"), "t": UnimicoSplits(made, "t")}
+    return {"s": arguments.paced(UnimicoSplits(made, "s"), args), "t": arguments.paced(UnimicoSplits(made, "t"), args)}
 
 
 def matched(name: str, streams: Any, args: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from ferry.workloads.unimico import UnimicoGenerator, UnimicoSplits
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The first stream of UniMiCo."""
-    return {"s": UnimicoSplits(arguments.generator(UnimicoGenerator, args), "s")}
+    return {"s": arguments.paced(UnimicoSplits(arguments.generator(UnimicoGenerator, args), "s"), args)}
 
 
 def of_one_key(rows: pa.RecordBatch) -> pa.RecordBatch:
