@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import prometheus_client as prom
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -22,6 +23,9 @@ from ferry.contract.routing import Table
 from ferry.protocol.coordinator.groups import GroupChange
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+DISTANCES = 64
+"""Of ends of epochs, whose median is the usual one."""
 
 FRESH = 0.3
 """Weight of the newest report in a rate: a plan must not follow what one second brings."""
@@ -53,13 +57,15 @@ class MoveMetrics:
         self._in_sync: dict[int, float] = {}
         self._switched: dict[int, float] = {}
         self._under_way = False
-        self._pause = 0.0
+        self._pause = self._usual = 0.0
+        self._distances: deque[float] = deque(maxlen=DISTANCES)
         self._last_end: float | None = None
         self._lost: float | None = None
         self._heard: dict[InstanceId, Heard] = {}
         self._epochs = self._histogram("epoch_duration", "From the begin of an epoch to its end in the sink")
         self._pauses = self._histogram(
-            "handover_pause", "Longest distance between two ends of epochs while a handover was under way"
+            "handover_pause",
+            "Longest distance between two ends of epochs while a handover was under way, beyond the usual one before it",
         )
         self._warms = self._histogram("handover_warm", "From the begin of a copy to its being in sync")
         self._switchovers = self._histogram("handover_switchover", "From the copy being in sync to its leading")
@@ -106,7 +112,8 @@ class MoveMetrics:
         with self._lock:
             for change in changes:
                 self._change(change, now, epoch)
-            self._under_way |= any(c.kind in ("joined", "switched") for c in changes)
+            if not self._under_way and any(c.kind in ("joined", "switched") for c in changes):
+                self._under_way, self._usual = True, median(self._distances or (0.0,))
 
     def _change(self, change: GroupChange, now: float, epoch: int) -> None:
         vnode, key = change.vnode, (change.vnode, change.instance)
@@ -134,8 +141,11 @@ class MoveMetrics:
             if self._lost is not None:
                 self._recoveries.observe(now - self._lost)
                 self._lost = None
-            if self._under_way and self._last_end is not None:
-                self._pause = max(self._pause, now - self._last_end)
+            distance = now - self._last_end if self._last_end is not None else 0.0
+            if self._under_way:
+                self._pause = max(self._pause, distance - self._usual)
+            elif self._last_end is not None:
+                self._distances.append(distance)
             over = self._under_way and not self._joined
             self._last_end = now
         if over and settled():
