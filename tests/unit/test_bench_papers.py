@@ -1,0 +1,49 @@
+"""The papers' table: every row can be measured by its command, and is what its records say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import papers
+from bench.shared.ferry_job import ROOT
+
+COMMANDS = sorted({row.command[0] for row in papers.ROWS})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_rows_know_their_options(command: str) -> None:
+    line = [sys.executable, "-m", f"bench.{command}", "--help"]
+    text = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    for row in papers.ROWS:
+        if row.command[0] == command:
+            assert all(word in text for word in row.command if word.startswith("--")), row.key
+
+
+def test_keys_are_unique_and_all_are_on_the_page() -> None:
+    keys = [row.key for row in papers.ROWS]
+    assert len(set(keys)) == len(keys)
+    assert all(f"| `{key}` |" in papers.PAGE.read_text() for key in keys)
+    kept = json.loads(papers.KEPT.read_text())
+    assert papers.page(kept) == papers.PAGE.read_text(), "bench/papers.py writes it"
+
+
+def test_an_answer_is_kept_and_one_that_was_not_measured_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(papers, "KEPT", tmp_path / "kept.json")
+    monkeypatch.setattr(papers, "PAGE", tmp_path / "page.md")
+    one = {"benchmark": "handover", "case": "move to 4", "metric": "pause", "size": "1GB"}
+    records = [{**one, "system": "Ferry", "value": 0.2}, {**one, "system": "Flink", "value": 8.0}]
+    (tmp_path / "r.json").write_text(json.dumps(records[:1]))
+    monkeypatch.setattr(sys, "argv", ["x", "rhino-1", "--from", str(tmp_path / "r.json")])
+    assert papers.main() == 1 and not (tmp_path / "kept.json").exists()
+    (tmp_path / "r.json").write_text(json.dumps(records))
+    assert papers.main() == 0
+    kept = json.loads((tmp_path / "kept.json").read_text())["rhino-1"]
+    assert kept["ratio"] == pytest.approx(40) and "0.20 s; Flink 8.0 s" in kept["ours"]
+    assert "| 50 | 40 |" in (tmp_path / "page.md").read_text()
