@@ -25,6 +25,8 @@ from ferry_operator.local.timeline.show import job_table
 
 Record = dict[str, Any]
 
+CANCELLED = "the plan is taken back: the job gets its size of before, and is placed anew, near to where all is now"
+
 LOOK_SECONDS = 0.2
 """Between two looks at what is waited for."""
 
@@ -124,15 +126,15 @@ class Local:
             rows.append(plan_row(status.desired, state, (begun, of), what))
             if status.prepared:
                 rows.append(plan_row("next", "prepared", None, status.prepared))
-        return [
-            *rows,
-            *([plan_row(found["plan"]["name"], "handed in", None, found["plan"]["words"])] if found["plan"] else []),
-        ]
+        if (one := found["plan"]) is not None:
+            why = one["unfit"]
+            rows.append(plan_row(one["name"], "not followed" if why else "handed in", None, why or one["words"]))
+        return rows
 
     def cancel(self) -> str:
         """Take back the plan that was handed in."""
         ask(self.entry, "DELETE", "/plan")
-        return "the plan is taken back: what has moved goes back, and the job has its size of before"
+        return CANCELLED
 
     def drain(self, worker: int) -> str:
         """Empty a worker."""

@@ -84,30 +84,37 @@ def plan(
         if text is not None or patch is not None:
             raise Refusal(f"{name} runs on this machine: say what is to be changed by --set PATH=VALUE")
         wanted = spec.apply_sets({"spec": {}}, sets)
-        proposed, refused = _sized(*found.present(), wanted["spec"]), False
+        proposed, refused = _changed(*found.present(), wanted["spec"]), False
     else:
         wanted = {"spec": text} if text is not None else spec.apply_sets({"spec": {}}, sets)
         wanted = spec.read(patch.strip() + "\n") if patch is not None else wanted
         proposed, refused = _remote(found, text, wanted, output is not None, as_json)
     if proposed is not None:
         if output is not None:
-            output.write_text(plan_file.dump(proposed))
-        if isinstance(found, Local) or output is not None:
-            _show(proposed, output, as_json and isinstance(found, Local))
+            try:
+                output.write_text(plan_file.dump(proposed))
+            except OSError as error:
+                raise Refusal(f"--output {output}: {error.strerror}") from None
+        if isinstance(found, Local) or not as_json:
+            _show(proposed, output, as_json)
     if refused:
         raise typer.Exit(REFUSED)
 
 
-def _sized(present: Present, before: Handover, wanted: dict[str, Any]) -> PlanFile:
+def _changed(present: Present, before: Handover, wanted: dict[str, Any]) -> PlanFile:
     """The plan for a change of nothing but size and handover."""
     if other := [name for name in wanted if name not in SIZED]:
         raise Refusal(f"a plan is about {', '.join(SIZED)}, and not about {', '.join(other)}")
     old = {"workers": present.size.workers, "instancesPerWorker": present.size.instances_per_worker}
     handover = before.model_dump(by_alias=True, exclude_unset=True, mode="json") | (wanted.get("handover") or {})
     whole = {"pipeline": {"module": "some"}, **old, **wanted, "handover": handover}
-    one = spec.check(
-        {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "some"}, "spec": whole}
-    ).spec
+    about = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "some"}}
+    return _made(present, {**about, "spec": whole})
+
+
+def _made(present: Present, document: dict[str, Any]) -> PlanFile:
+    """The plan to what a document says."""
+    one = spec.check(document).spec
     size = PlannedSize(workers=one.workers, instances_per_worker=one.instances_per_worker)
     return plan_file.made(present, size, one.handover)
 
@@ -121,7 +128,8 @@ def _remote(
     present = job.object()
     if text is not None:
         wanted = proposal.of_file(text, present)
-    found = proposal.proposal(present, job.tried(wanted), job.nodes())
+    changed = job.tried(wanted)
+    found = proposal.proposal(present, changed, job.nodes())
     if as_json:
         show_json(found.to_wire())
     else:
@@ -130,10 +138,7 @@ def _remote(
         return None, bool(found.refusals)
     if other := [one.path for one in found.changes if one.path.split(".")[1] not in SIZED]:
         raise Refusal(f"a plan is about {', '.join(SIZED)}, and not about {', '.join(other)}")
-    here, before = job.present()
-    return _sized(
-        here, before, {k: v for k, v in (wanted.get("spec") or {}).items() if k in SIZED and v is not None}
-    ), False
+    return _made(job.present()[0], changed), False
 
 
 def _show(one: PlanFile, output: Path | None, as_json: bool) -> None:
@@ -224,5 +229,5 @@ def plans(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
 
 @app.command()
 def cancel(ctx: typer.Context, job: Job, as_json: AsJson = False) -> None:
-    """Take back the plan that was handed in: the job gets its size of before, and what has moved goes back."""
+    """Take back the plan that was handed in: the job gets its size of before, and is placed anew."""
     done(job, as_json, targets.find(ctx.obj, job).cancel())

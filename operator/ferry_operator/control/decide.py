@@ -296,6 +296,8 @@ def _submit(observed: Observed) -> SubmitDesired | None:
         return None
     pins = tuple((v, i) for v, i in observed.pins if i in usable)
     given = observed.given_for(usable)
+    if given is None and _waits_for_workers(observed, status):
+        return None
     basis = Basis(usable, observed.wanted.replicas, pins, given.name if given is not None else "")
     number = 1 + max(status.desired, last.number if last is not None else 0)
     policy = given.handover if given is not None else observed.wanted.handover
@@ -305,7 +307,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     same |= last is not None and last.basis == basis and status.desired == last.number
     if status.prepared and (last is None or (same and last.due == due)):
         return None  # It is not known what waits (the driver has not said it), or it waits for the right thing.
-    if same and not status.prepared and not _under_strength(status, basis):
+    if same and not status.prepared and (status.rolled_back or not _under_strength(status, basis)):
         return None
     nodes = {worker.index: worker.node for worker in observed.workers}
     if given is not None:
@@ -320,6 +322,14 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     warm = policy.warm or status.members_gone > 0
     plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms)
     return SubmitDesired(plan, status.generation, basis)
+
+
+def _waits_for_workers(observed: Observed, status: Status) -> bool:
+    """Whether what was handed in is for the instances that there should be, and has not begun for want of some of them."""
+    given, last = observed.given, observed.submitted
+    if given is None or status.members_gone or last is None or last.basis.given == given.name:
+        return False
+    return given.usable == tuple(expected(observed)) and given.replicas == observed.wanted.replicas
 
 
 def _due(observed: Observed, status: Status, policy: HandoverPolicy) -> Due:

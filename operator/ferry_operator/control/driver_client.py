@@ -26,6 +26,8 @@ RUNS_MAX = 4096
 
 TIMEOUT = httpx.Timeout(2.0, connect=1.0)
 
+UNFIT = 422
+
 ANSWER_MAX = 300
 """Characters of a refusal that are passed on."""
 
@@ -63,7 +65,12 @@ class DriverClient:
     def submit(self, url: str, secret: str, action: d.SubmitDesired, token: int) -> None:
         """Hand over a placement. Raises PlacementRefused when the driver says no, Unreachable when it says nothing."""
         try:
-            answer = self._ask("PUT", f"{url}/desired", secret, to_wire(action, token))
+            document = to_wire(action, token)
+            answer = self._ask("PUT", f"{url}/desired", secret, document)
+            if answer.status_code == UNFIT and "unknown: deadline" in answer.text:
+                # An older one, which has it in its settings.
+                del document["deadline"]
+                answer = self._ask("PUT", f"{url}/desired", secret, document)
         except httpx.HTTPError as error:
             raise Unreachable(f"the driver did not take plan {action.plan.number}: {error}") from None
         if not answer.is_success:

@@ -30,6 +30,9 @@ from ferry_operator.placement.strategies import steps
 TEXT_MAX = 128 * 1024
 """Characters of a plan in an annotation: all annotations of an object have 256 KiB."""
 
+JSON_MAX = 16 * 1024 * 1024
+"""Bytes of it once it is unpacked: 32,768 virtual nodes with four members each take 2 MB."""
+
 Instance = Annotated[str, Field(pattern=r"^[0-9]{1,6}\.[0-9]{1,6}$")]
 Vnode = Annotated[int, Field(ge=0, lt=VIRTUAL_NODES_MAX)]
 
@@ -122,21 +125,39 @@ def _check(one: PlanFile) -> None:
         worker, index = map(int, instance.split("."))
         if worker >= one.size.workers or index >= one.size.instances_per_worker:
             raise Refusal(f"this is no plan: usable: a job of this size has no instance {instance}")
+    copies = 1 + min(one.replicas, len({worker_of(InstanceId(i)) for i in usable}) - 1)
     for vnode, placement in enumerate(one.placements):
         if not placement or not usable.issuperset(placement):
             raise Refusal(f"this is no plan: placements.{vnode}: has to name instances that are usable")
         if len({worker_of(InstanceId(i)) for i in placement}) < len(placement):
             raise Refusal(f"this is no plan: placements.{vnode}: its copies have to be on different workers")
+        if len(placement) != copies:
+            raise Refusal(f"this is no plan: placements.{vnode}: has to name {copies} instances, as there are replicas")
 
 
-def check_for(one: PlanFile, job: str, virtual_nodes: int, replicas: int) -> None:
-    """Raise Refusal when a plan is of another job, or of another shape of this one."""
+def unfit(one: PlanFile, job: str, virtual_nodes: int, replicas: int, drains: Sequence[int]) -> str:
+    """Why a plan cannot be followed: it is of another job, or of another shape of this one; empty: it can."""
     if one.job != job:
-        raise Refusal(f"the plan is of the job {one.job!r}")
+        return f"the plan is of the job {one.job!r}"
     if len(one.placements) != virtual_nodes:
-        raise Refusal(f"the plan has {len(one.placements)} virtual nodes, {job} has {virtual_nodes}")
+        return f"the plan has {len(one.placements)} virtual nodes, {job} has {virtual_nodes}"
     if one.replicas != replicas:
-        raise Refusal(f"the plan is for {one.replicas} replicas, {job} has {replicas}")
+        return f"the plan is for {one.replicas} replicas, {job} has {replicas}"
+    if one.usable != (there := _instances(one.size, drains)):
+        return f"the plan is for the instances {', '.join(one.usable)}; as workers are drained these are {', '.join(there)}"
+    return ""
+
+
+def _instances(size: PlannedSize, drains: Sequence[int]) -> list[str]:
+    """Those that hold state."""
+    workers = [k for k in range(size.workers) if k not in drains]
+    return [f"{k}.{i}" for k in workers for i in range(size.instances_per_worker)]
+
+
+def check_begin(one: PlanFile, now: PlannedSize) -> None:
+    """Raise Refusal when the job has another size than the plan begins with."""
+    if one.before != now:
+        raise Refusal(f"the plan begins with {one.before.words()}, and there are {now.words()}: make another one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +179,7 @@ class Present:
 
 def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
     """The plan that leads a job to this size. Raises Refusal when no worker would be left."""
-    workers = [k for k in range(size.workers) if k not in present.drains]
-    usable = tuple(InstanceId(f"{k}.{i}") for k in workers for i in range(size.instances_per_worker))
+    usable = tuple(map(InstanceId, _instances(size, present.drains)))
     if not usable:
         raise Refusal("no worker is left: all are drained")
     pins = tuple((v, i) for v, i in sorted((present.pins or {}).items()) if i in usable)
@@ -195,13 +215,21 @@ def packed(one: PlanFile) -> str:
     return text
 
 
-@lru_cache(64)
 def unpacked(text: str) -> PlanFile | None:
     """Inverse of packed; None for what is none: somebody has written something else there."""
+    if len(text) > TEXT_MAX:
+        return None
     try:
-        return read(zlib.decompress(b64decode(text)).decode())
+        return read(zlib.decompressobj().decompress(b64decode(text), JSON_MAX).decode())
     except (ValueError, zlib.error, Refusal):
         return None
+
+
+@lru_cache(64)
+def given(text: str, job: str) -> d.Given | None:
+    """What an annotation of this job says, as `decide` takes it; None for what is no plan, or one of another job."""
+    found = unpacked(text)
+    return found.given() if found is not None and found.job == job else None
 
 
 def dump(one: PlanFile) -> str:

@@ -42,10 +42,9 @@ class Asked:
         """From now on; False when it is nothing that lasts, but has to be done."""
         match command.kind:
             case "workers":
-                self.wanted = replace(self.wanted, workers=command.number)
-                self.drains = [k for k in self.drains if k < command.number]
+                self._resize(PlannedSize(workers=command.number, instances_per_worker=self.wanted.instances))
             case "instances":
-                self.wanted = replace(self.wanted, instances=command.number)
+                self._resize(PlannedSize(workers=self.wanted.workers, instances_per_worker=command.number))
             case "drain":
                 self.drains = sorted({*self.drains, command.number})
             case "move":
@@ -65,23 +64,29 @@ class Asked:
 
     def submit(self, one: PlanFile, job: str) -> None:
         """The job gets the size of the plan, and its placements. Raises Refusal."""
-        plan_file.check_for(one, job, self.virtual_nodes, self.wanted.replicas)
-        if self.plan is not None:
-            raise Refusal(f"{self.plan.words()}, was handed in before: `cancel` it first")
-        if one.before != (now := PlannedSize(workers=self.wanted.workers, instances_per_worker=self.wanted.instances)):
-            raise Refusal(f"the plan begins with {one.before.words()}, and there are {now.words()}: make another one")
+        if why := plan_file.unfit(one, job, self.virtual_nodes, self.wanted.replicas, self.drains):
+            raise Refusal(why)
+        now = PlannedSize(workers=self.wanted.workers, instances_per_worker=self.wanted.instances)
+        plan_file.check_begin(one, now)
         self._resize(one.size)
         self.plan = one
 
     def cancel(self) -> PlanFile:
-        """The plan that was handed in, and is not any more. The size is as before, unless it has been changed since."""
+        """The plan that was handed in, and is not any more: the size is as before."""
         if (one := self.plan) is None:
             raise Refusal("no plan was handed in; `scale`, `move` and `drain` are taken back by themselves")
-        if (self.wanted.workers, self.wanted.instances) == (one.size.workers, one.size.instances_per_worker):
-            self._resize(one.before)
-        self.plan = None
+        self._resize(one.before)
         return one
 
     def _resize(self, size: PlannedSize) -> None:
+        """What was handed in is for one size alone."""
+        self.plan = None
         self.wanted = replace(self.wanted, workers=size.workers, instances=size.instances_per_worker)
         self.drains = [k for k in self.drains if k < size.workers]
+
+    def described(self, job: str) -> dict[str, str] | None:
+        """The plan that was handed in: its name, what it is, and why it is not followed, if it is not."""
+        if (one := self.plan) is None:
+            return None
+        unfit = plan_file.unfit(one, job, self.virtual_nodes, self.wanted.replicas, self.drains)
+        return {"name": one.name, "words": one.words(), "unfit": unfit}

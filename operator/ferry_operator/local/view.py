@@ -54,7 +54,7 @@ def describe(view: RunView, phase: str, asked: Asked) -> Record:
         "checkpoints": view.settings.checkpoint.location if view.settings.checkpoint is not None else None,
         "drains": list(asked.drains),
         "pins": {str(vnode): instance for vnode, instance in sorted(asked.pins.items())},
-        "plan": {"name": asked.plan.name, "words": asked.plan.words()} if asked.plan is not None else None,
+        "plan": asked.described(view.settings.job),
         "workers": [asdict(worker) for worker in view.workers],
         "status": view.status.to_wire() if view.status is not None else None,
     }

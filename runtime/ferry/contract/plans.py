@@ -52,7 +52,7 @@ class Plan:
     basis: dict[str, Any] | None = field(default=None, hash=False)
     """What it was planned for: kept for whoever plans next, and not looked at."""
     before: tuple[Placement, ...] = ()
-    """By virtual node, where it is wanted until its step; the driver's to say."""
+    """By virtual node, where it is wanted until its step; none once the plan is over. The driver's to say."""
     reached: int = 0
     """Steps that have begun; the driver's to say."""
     undone: str = ""
@@ -89,9 +89,14 @@ class Plan:
         return replace(self, reached=self.reached + 1)
 
     def rolled_back(self, there: Container[InstanceId], why: str) -> Plan:
-        """All back to where it was before, but for virtual nodes that would have fewer copies there, or lack members."""
+        """All back to where it was before, but for virtual nodes that would have fewer copies there, or lack members, or be
+        where nothing is to be when the plan is over: a worker that is emptied.
+        """
+        stays = frozenset(i for placement in self.placements for i in placement)
         pairs = zip(self.before, self.placements, strict=True)
-        back = tuple(old if len(old) >= len(new) and all(i in there for i in old) else new for old, new in pairs)
+        back = tuple(
+            old if len(old) >= len(new) and all(i in there and i in stays for i in old) else new for old, new in pairs
+        )
         return replace(self, placements=back, steps=(), gap=0, warm=True, before=(), reached=0, undone=why)
 
     def to_wire(self) -> dict[str, Any]:

@@ -70,8 +70,9 @@ def app(
     one_at_a_time = threading.Lock()
 
     def newest() -> Plan | None:
-        """Given to this driver, or to the one before and carried on."""
-        return taken[0] if taken else loop.machine.moves.plan
+        """Given to this driver, or to the one before and carried on; as it is in force, if it is."""
+        in_force = loop.machine.moves.plan
+        return taken[0] if taken and (in_force is None or in_force.number < taken[0].number) else in_force
 
     @served.get("/status")
     def status() -> dict[str, Any]:

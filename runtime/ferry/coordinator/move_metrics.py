@@ -6,6 +6,7 @@ Must never influence the protocol: nothing is decided here.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -57,7 +58,7 @@ class MoveMetrics:
         self._in_sync: dict[int, float] = {}
         self._switched: dict[int, float] = {}
         self._under_way = False
-        self._pause = self._usual = 0.0
+        self._pause, self._usual = 0.0, math.inf
         self._distances: deque[float] = deque(maxlen=DISTANCES)
         self._last_end: float | None = None
         self._lost: float | None = None
@@ -113,7 +114,7 @@ class MoveMetrics:
             for change in changes:
                 self._change(change, now, epoch)
             if not self._under_way and any(c.kind in ("joined", "switched") for c in changes):
-                self._under_way, self._usual = True, median(self._distances or (0.0,))
+                self._under_way, self._usual = True, median(self._distances or (math.inf,))
 
     def _change(self, change: GroupChange, now: float, epoch: int) -> None:
         vnode, key = change.vnode, (change.vnode, change.instance)
@@ -150,7 +151,8 @@ class MoveMetrics:
             self._last_end = now
         if over and settled():
             with self._lock:
-                self._pauses.observe(self._pause)
+                if self._usual < math.inf:  # else it is not known, since the driver has just begun
+                    self._pauses.observe(self._pause)
                 self._under_way, self._pause = False, 0.0
                 self._in_sync.clear()
                 self._switched.clear()

@@ -34,7 +34,7 @@ def note(patch: Doc | None) -> Any:
         (intents.drain(made(drain="1,7"), 1), {"ferry.dev/drain": "1"}),
         (intents.undrain(made(drain="0,2"), 0), {"ferry.dev/drain": "2"}),
         (intents.undrain(made(drain="2"), 2), {"ferry.dev/drain": None}),
-        (intents.fewer(made(drain="0,2"), 2), {"ferry.dev/drain": "0"}),
+        (intents.resized(made(2, drain="0,2")), {"ferry.dev/drain": "0"}),
         (intents.move(made(), [3], "1.1"), {"ferry.dev/pins": "3=1.1"}),
         (intents.move(made(pins="3=0.0,7=2.1"), [3], "1.0"), {"ferry.dev/pins": "3=1.0,7=2.1"}),
         (intents.unpin(made(pins="3=0.0,7=2.1"), 7), {"ferry.dev/pins": "3=0.0"}),
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_asked_for_by_an_id() -> None:
 
 
 def test_nothing_is_written_when_no_drained_worker_goes() -> None:
-    assert intents.fewer(made(drain="0,1"), 2) is None and intents.fewer(made(), 1) is None
+    assert intents.resized(made(2, drain="0,1")) is None and intents.resized(made(1)) is None
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_plan_is_made_handed_in_followed_and_taken_back(run: Run, api: FakeUse
     rows = json.loads(run("plans", "nbq5", "--json")[1])
     assert [row["state"] for row in rows] == ["over", "handed in"]
     code, _, err = run("submit", "nbq5", file)
-    assert code == 2 and "was handed in before" in err
+    assert code == 2 and "begins with 2 workers" in err
     assert run("cancel", "nbq5")[0] == 0
     api.world.until(workers(2))
     assert {*led(api)} <= {"0.0", "1.0"}
@@ -70,13 +70,40 @@ def test_a_plan_is_made_handed_in_followed_and_taken_back(run: Run, api: FakeUse
     assert code == 2 and "no plan was handed in" in err
 
 
-def test_a_plan_that_was_overtaken_leaves_the_size_alone_when_it_is_taken_back(
-    run: Run, api: FakeUser, tmp_path: Path
+def test_one_plan_follows_another(run: Run, api: FakeUser, tmp_path: Path) -> None:
+    for size in (3, 4):
+        run("plan", "nbq5", "--set", f"workers={size}", "-o", tmp_path / "plan.json")
+        assert run("submit", "nbq5", tmp_path / "plan.json")[0] == 0
+        api.world.until(workers(size))
+    run("cancel", "nbq5")
+    api.world.until(workers(3))
+
+
+def test_a_plan_of_drained_workers_is_refused_and_one_that_does_not_fit_any_more_is_said(
+    run: Run, tmp_path: Path
 ) -> None:
+    run("plan", "nbq5", "--set", "workers=3", "-o", tmp_path / "plan.json")
+    run("drain", "nbq5", 1)
+    code, _, err = run("submit", "nbq5", tmp_path / "plan.json")
+    assert code == 2 and "as workers are drained these are 0.0, 2.0" in err
+    run("undrain", "nbq5", 1)
+    assert run("submit", "nbq5", tmp_path / "plan.json")[0] == 0
+    run("drain", "nbq5", 1)
+    assert "not followed" in run("plans", "nbq5")[1]
+
+
+def test_json_is_json(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("plan", "nbq5", "--set", "workers=3", "-o", tmp_path / "plan.json", "--json")
+    assert code == 0 and json.loads(out)["job"] == "nbq5" and (tmp_path / "plan.json").exists()
+    code, _, err = run("plan", "nbq5", "--set", "workers=3", "-o", tmp_path / "no" / "plan.json")
+    assert code == 2 and "--output" in err
+
+
+def test_another_size_takes_the_place_of_a_plan(run: Run, api: FakeUser, tmp_path: Path) -> None:
     run("plan", "nbq5", "--set", "workers=3", "-o", tmp_path / "plan.json")
     run("submit", "nbq5", tmp_path / "plan.json")
     run("scale", "nbq5", "--workers", 4)
-    assert run("cancel", "nbq5")[0] == 0
+    assert run("cancel", "nbq5")[0] == 2
     found = api.get(JOBS, "nbq5")
     assert found["spec"]["workers"] == 4 and names.PLAN not in found["metadata"]["annotations"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zlib
+from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +57,7 @@ def test_it_is_the_same_from_a_file_and_an_annotation(strategy: Any, gap: int) -
         ({"placements": [["7.0"]] * 16}, "placements.0: has to name instances that are usable"),
         ({"placements": [[]] * 16}, "placements.0"),
         ({"placements": [["0.0", "0.0"]] * 16}, "on different workers"),
+        ({"placements": [["0.0"]] * 16}, "has to name 2 instances"),
         ({"usable": ["0.0", "9.0"]}, "no instance 9.0"),
         ({"usable": ["0.0", "0.0"]}, "twice"),
         ({"size": {"workers": 0, "instancesPerWorker": 1}}, "size.workers"),
@@ -71,16 +74,21 @@ def test_what_is_no_plan_is_refused(change: dict[str, Any], why: str) -> None:
 
 
 def test_a_plan_of_another_job_or_shape_is_refused() -> None:
-    for job, virtual_nodes, replicas in (("other", 16, 1), ("counts", 8, 1), ("counts", 16, 2)):
-        with pytest.raises(Refusal):
-            plan_file.check_for(plan(), job, virtual_nodes, replicas)
-    plan_file.check_for(plan(), "counts", 16, 1)
+    for about in (("other", 16, 1, ()), ("counts", 8, 1, ()), ("counts", 16, 2, ()), ("counts", 16, 1, (3,))):
+        assert plan_file.unfit(plan(), *about)
+    assert not plan_file.unfit(plan(), "counts", 16, 1, ()) and not plan_file.unfit(plan(), "counts", 16, 1, (7,))
+    with pytest.raises(Refusal, match="begins with 2 workers"):
+        plan_file.check_begin(plan(), FOUR)
     with pytest.raises(Refusal, match="all are drained"):
         plan_file.made(present(drains=(0, 1)), TWO, Handover())
 
 
 def test_what_is_no_plan_in_an_annotation_is_none() -> None:
     assert plan_file.unpacked("x") is None and plan_file.unpacked("") is None
+    bomb = b64encode(zlib.compress(b" " * 64_000_000 + plan().dump().encode())).decode()
+    assert len(bomb) < plan_file.TEXT_MAX and plan_file.unpacked(bomb) is None
+    text = plan_file.packed(plan())
+    assert plan_file.given(text, "counts") == plan().given() and plan_file.given(text, "other") is None
 
 
 def test_a_plan_that_is_too_large_for_an_annotation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +137,11 @@ def test_it_waits_for_its_workers_and_counts_for_no_others() -> None:
     short = replace(SCALED, given=given_plan, status=status([(list(group), []) for group in GROUPS], ALIVE[:3]))
     assert not [a for a in d.decide(short) if isinstance(a, d.SubmitDesired)], "the last one may come"
     gone = replace(short, missing={InstanceId("3.0"): 100.0})
-    assert submitted(gone).basis.given == "", "what can be done without it"
+    assert not [a for a in d.decide(gone) if isinstance(a, d.SubmitDesired)], "it has not begun, and waits for all"
+    repairs = status([(list(group), []) for group in GROUPS], ALIVE[:3], members_gone=1)
+    assert submitted(replace(gone, status=repairs)).basis.given == "", "what repairs waits for nobody"
+    begun = submitted(replace(SCALED, given=given_plan)).accepted()
+    assert submitted(replace(gone, submitted=begun)).basis.given == "", "what can be done without it"
     other = replace(SCALED, given=replace(given_plan, replicas=0))
     assert submitted(other).basis.given == ""
 
@@ -139,6 +151,14 @@ def test_taken_back_it_is_replaced() -> None:
     followed = submitted(replace(SCALED, given=given_plan)).accepted()
     back = submitted(replace(SCALED, submitted=followed))
     assert back.basis.given == "" and back.plan.number == followed.number + 1
+
+
+def test_a_plan_that_was_rolled_back_is_not_made_again_for_a_group_that_lacks_a_copy() -> None:
+    last = submitted(SCALED).accepted()
+    short = status([(["0.0"], []), *((list(group), []) for group in GROUPS[1:])], ALIVE, desired=last.number)
+    assert submitted(replace(SCALED, status=short, submitted=last)), "it would be"
+    undone = replace(short, rolled_back="it has not come forward for 1800 s")
+    assert not [a for a in d.decide(replace(SCALED, status=undone, submitted=last)) if isinstance(a, d.SubmitDesired)]
 
 
 def test_pins_come_on_top() -> None:

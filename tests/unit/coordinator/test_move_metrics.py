@@ -62,6 +62,11 @@ def test_a_move_is_timed_in_its_parts() -> None:
 
 def test_a_copy_that_is_given_up_holds_nothing_open() -> None:
     told = Told()
+    told.change((1, "joined", C))
+    told.epoch()
+    told.change((1, "aborted", C))
+    told.epoch(settled=True)
+    assert told.count("handover_pause") == 0, "nobody knows what is usual"
     told.epoch()
     told.change((0, "joined", C))
     told.change((0, "aborted", C))

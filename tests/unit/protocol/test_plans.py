@@ -283,10 +283,11 @@ def test_copies_may_be_made_ahead_of_their_switchovers() -> None:
 
 @pytest.mark.parametrize("strategy", ["at once", "steps"])
 def test_a_plan_that_does_not_come_forward_is_rolled_back(strategy: str) -> None:
-    top = Top([(A,), (A,)], (A, B), c.CoordinatorSettings(warm_ms=600, retry_ms=100, retry_max_ms=200, plan_ms=1500))
+    settings = c.CoordinatorSettings(warm_ms=600, retry_ms=100, retry_max_ms=200, plan_ms=1500)
+    top = Top([(A,), (A,), (A,)], (A, B), settings)
     top.epoch(0)
     steps = (PlanStep((), (0,)), PlanStep((), (1,))) if strategy == "steps" else ()
-    top.tell(Plan(1, ((B,), (B,)), steps))
+    top.tell(Plan(1, ((B,), (B,), (A,)), steps))
     if strategy == "steps":
         top.epoch(1)
         top.epoch(2)
@@ -299,13 +300,13 @@ def test_a_plan_that_does_not_come_forward_is_rolled_back(strategy: str) -> None
     assert (
         plan is not None and "has not come forward for 1.5 s" in plan.undone and "nothing has come from" in plan.undone
     )
-    assert plan.placements == ((A,), (A,)) and plan.number == 1 and not plan.before
+    assert plan.placements == ((A,), (A,), (A,)) and plan.number == 1 and not plan.before
     assert not top.driver.table.groups[1].learners
     top.deaf = set()
     for epoch in range(12, 16):
         top.epoch(epoch)
         top.wait(300)
-    assert [(group.leader, group.learners) for group in top.driver.table.groups] == [(A, ()), (A, ())]
+    assert [(group.leader, group.learners) for group in top.driver.table.groups] == [(A, ()), (A, ()), (A, ())]
 
 
 def test_what_repairs_is_not_rolled_back() -> None:
@@ -339,12 +340,58 @@ def test_a_plan_that_comes_forward_slowly_is_not_rolled_back() -> None:
 
 
 def test_a_plan_has_its_own_deadline() -> None:
-    top = Top([(A,)], (A, B), c.CoordinatorSettings())
+    top = Top([(A,), (A,)], (A, B), c.CoordinatorSettings())
     top.epoch(0)
     top.deaf = {(B, m.Chunk)}
-    top.tell(Plan(1, ((B,),), deadline=500))
+    top.tell(Plan(1, ((B,), (A,)), deadline=500))
     for epoch in range(1, 12):
         top.epoch(epoch)
         top.wait(300)
     plan = top.driver.table.plan
     assert plan is not None and plan.undone.startswith("it has not come forward for 1.5 s")
+
+
+def test_what_fails_when_a_plan_is_over_is_not_its_failure() -> None:
+    top = Top(
+        [(A, B), (B, A)], (A, B, C), c.CoordinatorSettings(warm_ms=600, retry_ms=100, retry_max_ms=200, plan_ms=1500)
+    )
+    top.epoch(0)
+    top.tell(Plan(1, ((A, B), (C, A))))
+    for epoch in range(1, 12):
+        top.epoch(epoch)
+        top.wait(300)
+    plan = top.driver.table.plan
+    assert top.driver.table.groups[1].leader == C and plan is not None and not plan.before, (
+        "it is over, and journaled so"
+    )
+    top.deaf = {(B, m.Chunk)}
+    top.tell(m.Failed(B, "its files are gone"))
+    for epoch in range(12, 24):
+        top.epoch(epoch)
+        top.wait(300)
+    plan = top.driver.table.plan
+    assert plan is not None and not plan.undone and top.driver.table.groups[1].leader == C
+
+
+def test_what_empties_a_worker_is_not_rolled_back() -> None:
+    plan = Plan(1, ((A,), (A, B)), before=((C,), (A, B)))
+    assert plan.rolled_back({A, B, C}, "why").placements == ((A,), (A, B))
+    stays = Plan(1, ((A,), (C, A)), before=((C,), (A, B)))
+    assert stays.rolled_back({A, B, C}, "why").placements[0] == (C,)
+
+
+def test_a_copy_that_comes_along_at_the_second_try_is_progress() -> None:
+    top = Top([(A,), (A,)], (A, B), c.CoordinatorSettings(warm_ms=600, retry_ms=100, retry_max_ms=200, plan_ms=1500))
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk)}
+    top.tell(Plan(1, ((B,), (A,))))
+    for epoch in range(1, 5):
+        top.epoch(epoch)
+        top.wait(300)
+    assert top.driver.moves.refused, "given up once"
+    for epoch in range(5, 20):
+        top.epoch(epoch)
+        top.wait(200)
+        top.tell(m.Learned(B, A, epoch))
+    plan = top.driver.table.plan
+    assert plan is not None and not plan.undone

@@ -8,6 +8,7 @@ of `ferry run`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
@@ -61,10 +62,17 @@ def undrain(job: Doc, worker: int) -> Doc:
     return _drained(k for k in drains(job) if k != worker)
 
 
-def fewer(job: Doc, workers: int) -> Doc | None:
-    """A worker that goes is not drained any more, should there be one of its number again; None: nothing to forget."""
-    asked = asked_drains(_annotations(job).get(names.DRAIN))
-    return _drained(k for k in asked if k < workers) if any(k >= workers for k in asked) else None
+def resized(job: Doc) -> Doc | None:
+    """What was asked of another size: a worker that is gone is not drained any more, should there be one of its number
+    again, and a plan is for one size alone. None: nothing to forget.
+    """
+    workers, instances, _ = spec_of(job)
+    drained, plan, forget = asked_drains(_annotations(job).get(names.DRAIN)), handed_in(job), dict[str, Any]()
+    if any(k >= workers for k in drained):
+        forget |= _drained(k for k in drained if k < workers)["metadata"]["annotations"]
+    if plan is not None and (plan.size.workers, plan.size.instances_per_worker) != (workers, instances):
+        forget[names.PLAN] = None
+    return {"metadata": {"annotations": forget}} if forget else None
 
 
 def move(job: Doc, vnodes: Sequence[int], instance: str) -> Doc:
@@ -103,23 +111,27 @@ def size_of(job: Doc) -> PlannedSize:
     return PlannedSize(workers=workers, instances_per_worker=instances)
 
 
-def submit(job: Doc, one: PlanFile) -> Doc:
-    """Have a plan followed: its size, and its placements."""
+def unfit(job: Doc, one: PlanFile) -> str:
+    """Why the job as it is cannot follow a plan; empty: it can."""
     _, _, virtual_nodes = spec_of(job)
     replicas = int(((job.get("spec") or {}).get("state") or {}).get("replicas", 1))
-    plan_file.check_for(one, str(job["metadata"]["name"]), virtual_nodes, replicas)
-    if (before := handed_in(job)) is not None:
-        raise Refusal(f"{before.words()}, was handed in before: `cancel` it first")
-    if one.before != (now := size_of(job)):
-        raise Refusal(f"the plan begins with {one.before.words()}, and there are {now.words()}: make another one")
+    return plan_file.unfit(one, str(job["metadata"]["name"]), virtual_nodes, replicas, drains(job))
+
+
+def submit(job: Doc, one: PlanFile) -> Doc:
+    """Have a plan followed: its size, and its placements."""
+    if why := unfit(job, one):
+        raise Refusal(why)
+    plan_file.check_begin(one, size_of(job))
     return {"spec": _sized(one.size), **annotate(names.PLAN, plan_file.packed(one))}
 
 
 def cancel(job: Doc) -> Doc:
-    """Take back the plan that was handed in. The size is as before, unless it has been changed since."""
+    """Take back the plan that was handed in: the size is as before, unless it has been changed since."""
     if (one := handed_in(job)) is None:
         raise Refusal("no plan was handed in; `scale`, `move` and `drain` are taken back by themselves")
-    back = {"spec": _sized(one.before)} if one.size == size_of(job) else {}
+    here = one.size.workers, one.size.instances_per_worker
+    back = {"spec": _sized(one.before)} if here == spec_of(job)[:2] else {}
     return {**back, **annotate(names.PLAN, None)}
 
 

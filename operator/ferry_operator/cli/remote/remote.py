@@ -19,7 +19,7 @@ from ferry.contract import journals
 from ferry.contract.errors import Fault, Refusal
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Table as RoutingTable
-from ferry_operator.cli.client import named, plan_row, plan_state, taken
+from ferry_operator.cli.client import CANCELLED, named, plan_row, plan_state, taken
 from ferry_operator.cli.remote import intents, logs, proposal, tables
 from ferry_operator.cli.remote.logs import WantedLogs
 from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_of
@@ -142,7 +142,9 @@ class RemoteJob:
         if (plan := table.prepared) is not None:
             rows.append(plan_row(plan.number, "prepared", (0, len(plan.steps)), _due(plan)))
         if (one := intents.handed_in(job)) is not None:
-            rows.append(plan_row(one.name, "handed in", None, one.words()))
+            same = (one.size.workers, one.size.instances_per_worker) == intents.spec_of(job)[:2]
+            why = intents.unfit(job, one) or ("" if same else "the job has another size")
+            rows.append(plan_row(one.name, "not followed" if why else "handed in", None, why or one.words()))
         return rows
 
     # ---- changes
@@ -154,7 +156,7 @@ class RemoteJob:
     def cancel(self) -> str:
         """See `client.Local`."""
         self._edit(intents.cancel)
-        return self._in_words("the plan is taken back: what has moved goes back, and the job has its size of before")
+        return self._in_words(CANCELLED)
 
     def scale(self, workers: int | None, instances: int | None) -> str:
         """See `client.Local`. Workers alone are a change of the scale subresource, to which a user may have the right."""
@@ -163,9 +165,7 @@ class RemoteJob:
             self._patch({"spec": {name: value for name, value in wanted.items() if value is not None}})
         else:
             self._patch({"spec": {"replicas": workers}}, "scale")
-        if workers is not None:
-            gone = workers
-            self._edit(lambda job: intents.fewer(job, gone))
+        self._edit(intents.resized)
         return self._in_words("scaling")
 
     def handover(self, wanted: dict[str, Any]) -> str:

@@ -225,7 +225,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         submitted=seen.submitted,
         drains=rolling.drains,
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
-        given=_given(seen.annotations.get(names.PLAN)),
+        given=plan_file.given(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
     )
     observed = replace(observed, missing=timers.missing(observed, seen.now))
     stalled, resting = timers.stalled(seen.status, seen.now), timers.resting(seen)
@@ -245,12 +245,6 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         standing=standing,
         stage=at,
     )
-
-
-def _given(text: str | None) -> d.Given | None:
-    """The placements that somebody has handed in."""
-    found = plan_file.unpacked(text) if text else None
-    return found.given() if found is not None else None
 
 
 def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:

@@ -49,11 +49,12 @@ class Journaling:
         self.view = seen(self.table)
 
     def has_plans(self) -> bool:
-        """Whether the journal knows which plan is in force, whether it was rolled back, and which one is prepared."""
-        there, now = (self.table.plan, self.table.prepared), (self.plan, self.prepared)
-        return all(
-            (a and (a.number, a.undone)) == (b and (b.number, b.undone)) for a, b in zip(there, now, strict=True)
-        )
+        """Whether the journal knows which plan is in force, how it ended if it has, and which one is prepared."""
+
+        def known(plan: Plan | None) -> tuple[int, str, bool] | None:
+            return None if plan is None else (plan.number, plan.undone, bool(plan.before))
+
+        return (known(self.table.plan), known(self.table.prepared)) == (known(self.plan), known(self.prepared))
 
     def claim(self) -> None:
         """Write the first table of this generation: no older driver can write any more."""

@@ -90,7 +90,7 @@ class Moves:
             key = event.instance, v
             if leader == event.leader and key in self._joined:
                 self._joined[key] = self._driver.now
-                if key not in self.refused:
+                if key not in self.given_up():
                     self._forward = self._driver.now
 
     def is_warm(self, event: m.Warm) -> None:
@@ -196,9 +196,12 @@ class Moves:
         if any(c.kind == "switched" for c in changes):
             self.switched_at = epoch
         journaling = self._journaling
-        if plan is not journaling.plan or any(c.kind in ("in-sync", "switched") for c in changes):
+        if plan is not journaling.plan or any(c.kind in ("in-sync", "switched", "promoted") for c in changes):
             self._forward = self._driver.now
         journaling.plan = plan
+        if not changes and self._is_over(plan):
+            assert plan is not None
+            journaling.plan = replace(plan, before=())
         if plan is not None and journaling.prepared is not None and plan.number == journaling.prepared.number:
             journaling.prepared = None
         return (groups, changes) if changes or not journaling.has_plans() else None
@@ -208,15 +211,19 @@ class Moves:
         plan, now, limit = self._journaling.plan, self._driver.now, self._deadlines()[1]
         if plan is None or not plan.before or now - self._forward <= limit:
             return
-        self._forward, alive = now, self._members.alive
-        if g.settled(self._journaling.table, plan.placements, alive):
-            return
+        self._forward = now
         reasons = sorted({given_up.reason for given_up in self.refused.values()})
         why = f"it has not come forward for {limit / 1000:g} s" + (f": {reasons[0]}" if reasons else "")
-        back = plan.rolled_back(alive, why)
+        back = plan.rolled_back(self._members.alive, why)
         if back.placements != plan.placements:
             self._journaling.plan, self.refused = back, {}
             self._driver.note("rolled-back", f"plan {plan.number} is rolled back: {why}")
+
+    def _is_over(self, plan: Plan | None) -> bool:
+        """Whether it has just come to its end: what fails later is none of its business."""
+        if plan is None or not plan.before or plan.reached < len(plan.steps) or self._journaling.view.learned:
+            return False
+        return g.settled(self._journaling.table, plan.placements, self._members.alive)
 
     def holds_epochs(self) -> bool:
         """Whether no epoch may begin before virtual nodes are copied that get another leader. What keeps the copies from
