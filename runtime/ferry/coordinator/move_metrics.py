@@ -58,7 +58,8 @@ class MoveMetrics:
         self._in_sync: dict[int, float] = {}
         self._switched: dict[int, float] = {}
         self._under_way = False
-        self._pause, self._usual = 0.0, math.inf
+        self._pause = 0.0
+        self._usual = math.inf
         self._distances: deque[float] = deque(maxlen=DISTANCES)
         self._last_end: float | None = None
         self._lost: float | None = None
