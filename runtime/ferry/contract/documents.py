@@ -265,6 +265,30 @@ class CheckpointStatus:
     """another one is being written"""
 
 
+WORK_SECONDS = 10.0
+"""What is measured of the work is measured for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReport:
+    """How many records come, and how long they keep the job busy, over the last seconds."""
+
+    seconds: float
+    """it was measured for; less than WORK_SECONDS after a change of groups"""
+    records_per_second: float
+    """read"""
+    arriving_per_second: float
+    """offered: read, and by how much the backlog grew; as many as were read where no source knows what waits"""
+    backlog: int | None
+    """records that wait to be read; None: no source knows"""
+    tasks: float
+    """seconds a second for which tasks were busy with records, all together"""
+    instances: float
+    """the same, of instances"""
+    epochs: float = 0.0
+    """the same, of both, before the first record of an epoch, as far as it is known"""
+
+
 @dataclass(slots=True)
 class Status:
     """What the driver says of itself. Plain values only: it travels as JSON."""
@@ -321,6 +345,8 @@ class Status:
     """Why the plan in force was rolled back; empty: it was not."""
     latency: LatencyQuantiles | None = None
     """Of the records of the last seconds, from when they were created to the sink; None: no source says when that was."""
+    work: WorkReport | None = None
+    """None: nothing was measured yet."""
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps. `degraded` is what version 0.1.0 reads of the problems."""
@@ -329,7 +355,7 @@ class Status:
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Status:
         """Inverse of to_wire; what another version says besides is left out."""
-        found, took = doc.get("checkpoint"), doc.get("latency")
+        found, took, work = doc.get("checkpoint"), doc.get("latency"), doc.get("work")
         older = [{"reason": "DriverDegraded", "text": doc["degraded"], "since": 0.0}] if doc.get("degraded") else []
         return Status(
             **{
@@ -342,6 +368,7 @@ class Status:
                 "checkpoint": None if found is None else CheckpointStatus(**known(CheckpointStatus, found)),
                 "plan_steps": tuple(doc.get("plan_steps", (0, 0))),
                 "latency": None if took is None else LatencyQuantiles(**known(LatencyQuantiles, took)),
+                "work": None if work is None else WorkReport(**known(WorkReport, work)),
             }
         )
 

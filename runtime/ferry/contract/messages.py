@@ -279,6 +279,8 @@ class Report:
     """Why some are not RDMA although a device was asked for."""
     timer: int | None = None
     """When its first timer of the clock is due, in milliseconds since 1970; None: it has none."""
+    busy_ms: int = 0
+    """For how long its loop has worked, and not waited for messages, since this life began."""
 
 
 @record

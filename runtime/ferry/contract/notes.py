@@ -44,6 +44,8 @@ class Receipt:
     """By input, in one receipt of all: the flows that its source lists, and whether each has records that wait."""
     ages: Counts = field(default_factory=dict)
     """How many records were how old when the epoch was planned (`contract/latency.py`); of sources that say so."""
+    busy: float = 0.0
+    """Seconds from when it was dealt its records to this receipt."""
 
     def dump(self) -> str:
         """As the task returns it."""

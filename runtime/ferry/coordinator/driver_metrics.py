@@ -106,6 +106,9 @@ class EpochRecord:
     malformed: int
     stages: dict[str, float] = field(default_factory=dict)
     planned: float = 0.0
+    tasks: int = 0
+    busy: float = 0.0
+    """Seconds, of all its tasks together."""
     ages: Counts = field(default_factory=dict)
     """How old its records were when it was planned, as far as their sources say when they were created."""
 
@@ -230,6 +233,10 @@ class DriverMetrics:
         seconds = max(recent[-1].end - recent[0].begin, 1e-9)
         return sum(r.rows for r in recent) / seconds, statistics.median(r.end - r.begin for r in recent)
 
+    def lag(self) -> int | None:
+        """Records that wait in all sources that know; None: none knows."""
+        return sum(self.lags.values()) if self.lags else None
+
     def stage_seconds(self, stage: str) -> float:
         """Median of the last epochs."""
         return statistics.median([r.stages.get(stage, 0.0) for r in list(self.recent)[-16:]] or [0.0])
@@ -277,4 +284,5 @@ class DriverMetrics:
             rolled_back=machine.journaling.plan.undone if machine.journaling.plan is not None else "",
             plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
             latency=self.latency.recent(time.time()),
+            work=move_metrics.work.recent(),
         )

@@ -21,6 +21,7 @@ from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
 from ferry.contract.routing import Table
+from ferry.coordinator.work_rates import WorkRates
 from ferry.protocol.coordinator.groups import GroupChange
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -64,6 +65,8 @@ class MoveMetrics:
         self._last_end: float | None = None
         self._lost: float | None = None
         self._heard: dict[InstanceId, Heard] = {}
+        self.work = WorkRates(clock)
+        self.registry.register(self.work)
         self._epochs = self._histogram("epoch_duration", "From the begin of an epoch to its end in the sink")
         self._pauses = self._histogram(
             "handover_pause",
@@ -82,7 +85,8 @@ class MoveMetrics:
 
     # ---- told by the loop
     def report(self, report: m.Report) -> None:
-        """An instance says what it holds."""
+        """An instance says what it holds, and how long it has worked."""
+        self.work.report(report)
         now = self._clock()
         with self._lock:
             before = self._heard.get(report.instance)
@@ -103,6 +107,7 @@ class MoveMetrics:
 
     def lost(self, instance: InstanceId, table: Table) -> None:
         """An instance is gone; what it led has to be recovered."""
+        self.work.lost(instance)
         with self._lock:
             self._heard.pop(instance, None)
             if self._lost is None and any(group.leader == instance for group in table.groups):
@@ -110,6 +115,7 @@ class MoveMetrics:
 
     def changed(self, changes: Sequence[GroupChange], epoch: int) -> None:
         """Groups changed after this epoch."""
+        self.work.begin_again()
         now = self._clock()
         with self._lock:
             for change in changes:

@@ -153,6 +153,7 @@ class Epochs:
         machine = self.loop.machine
         self.metrics.finish_epoch(record, machine.generation, watermark)
         self.loop.move_metrics.epoch(record.end - record.begin, lambda: is_at_rest(machine))
+        self.loop.move_metrics.work.epoch(record.rows, record.tasks, record.busy, self.metrics.lag())
         self.finished = flush
         self.idle.set()
 
@@ -177,6 +178,8 @@ class Epochs:
             self._ingest_failed(order, errors[0])
         else:
             self._patience.succeeded()
+            record.tasks += len(receipts)
+            record.busy += sum(r.busy for r in receipts)
             self._ingested(order, receipts)
 
     def _receipts(self, order: core.StartIngest, batch: Batch) -> list[Receipt]:

@@ -73,12 +73,18 @@ class LoadCounter:
         self._computed += np.diff(offsets)
 
     def report(
-        self, me: InstanceId, life: str, sizes: npt.NDArray[np.int64], links: Links, timer: int | None = None
+        self,
+        me: InstanceId,
+        life: str,
+        sizes: npt.NDArray[np.int64],
+        links: Links,
+        timer: int | None = None,
+        busy_ms: int = 0,
     ) -> m.Report:
         """`sizes`: bytes held, int64[V]. Virtual nodes of which there is nothing are left out. `timer`: the first one."""
         held = np.flatnonzero((sizes > 0) | (self._computed > 0))
         vnodes, held_sizes, computed = (tuple(column.tolist()) for column in (held, sizes[held], self._computed[held]))
-        return m.Report(me, life, vnodes, held_sizes, computed, links.rdma, links.tcp, links.reason, timer)
+        return m.Report(me, life, vnodes, held_sizes, computed, links.rdma, links.tcp, links.reason, timer, busy_ms)
 
 
 @dataclass(slots=True)

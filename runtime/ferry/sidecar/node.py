@@ -203,10 +203,12 @@ class Node:
 
     def _loop(self) -> None:
         tick_at = report_at = pumped_at = 0.0
-        idle = TICK_SECONDS
+        idle, began, waited = TICK_SECONDS, time.monotonic(), 0.0
         (self.dir / ALIVE).touch()
         while not self._may_end():
+            since = time.monotonic()
             item = self._inbox.take(idle)
+            waited += time.monotonic() - since
             if item is not None:
                 self._handle(item.event, item.body)
                 item.done()
@@ -219,7 +221,7 @@ class Node:
                 self._perform(self._machine.step(core.Tick(int(now * 1000))))
             if now >= report_at:
                 report_at = now + REPORT_SECONDS
-                self._report()
+                self._report(int((now - began - waited) * 1000))
             idle = TICK_SECONDS
             calm = self._inbox.calm
             if (calm or now - pumped_at > STARVED_SECONDS) and self._delay_control.may_send(now):
@@ -276,12 +278,12 @@ class Node:
         until, epoch = self._leaves
         return now >= until or self._begun >= epoch or not self._drivers.any
 
-    def _report(self) -> None:
+    def _report(self, busy_ms: int) -> None:
         """Say what is here: to the driver, and to this sidecar's parent, which answers for all its instances."""
         data, watch = self._data, self._link_watch
         watch.look()
         sizes = data.sizes()
-        report = data.tally.report(self.me, self._life, sizes, watch.links, data.next_timer())
+        report = data.tally.report(self.me, self._life, sizes, watch.links, data.next_timer(), busy_ms)
         sent, received = data.scans.sent_bytes, data.tally.received_bytes
         InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes).write(self.dir)
         self._send(core.Send(core.DRIVER, report), None)

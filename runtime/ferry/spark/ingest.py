@@ -151,7 +151,7 @@ class IngestTask:
 
     def run(self, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
         """The receipt."""
-        error = None
+        error, begun = None, clock.monotonic()
         try:
             for one in inputs:
                 self._take(one)
@@ -172,6 +172,7 @@ class IngestTask:
             error=error,
             flows=self.flows,
             ages={int(bucket): int(self._ages[bucket]) for bucket in np.flatnonzero(self._ages)},
+            busy=clock.monotonic() - begun,
         ).dump()
 
     def _take(self, one: pa.RecordBatch | Shares) -> None:

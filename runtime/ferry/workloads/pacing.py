@@ -145,6 +145,12 @@ class PacedSplits:
         due = self.pace.due(time.time() - start["since"] / 1e6)
         return {**start, "read": self.source.latest(start["read"], min(max_rows, max(due - start["read"], 0)))}
 
+    def lag(self, position: Position) -> int:
+        """Arrivals that are due and not read yet."""
+        due = self.pace.due(time.time() - position["since"] / 1e6)
+        read: int = position["read"]
+        return int(self.source.latest(read, max(due - read, 0))) - read
+
     def ended(self, position: Position) -> bool:
         """True at the end of a finite input."""
         return self.source.ended(position["read"])

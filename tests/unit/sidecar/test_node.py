@@ -68,7 +68,7 @@ def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
     scans = SimpleNamespace(pump=lambda chunks: False)
     one._data = SimpleNamespace(scans=scans, archive=None, work=lambda: worked.append(1) or True)  # type: ignore[assignment,func-returns-value]
     one._machine = SimpleNamespace(step=lambda event: [])  # type: ignore[assignment]
-    one._may_end, one._report = lambda: next(turns), lambda: None  # type: ignore[method-assign]
+    one._may_end, one._report = lambda: next(turns), lambda busy_ms: None  # type: ignore[method-assign]
     one._loop()
     assert len(worked) == 3 and (tmp_path / ALIVE).exists()
 
