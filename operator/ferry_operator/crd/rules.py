@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ferry.contract.rings import PAGE_BYTES as PAGE
+from ferry_operator.crd.autoscale_rules import AUTOSCALE
 from ferry_operator.crd.derived import bounds, immutables
 from ferry_operator.crd.rule import BASE, DATA, HOST_PATH, Document, Reason, Rule, in_kubernetes, in_spec, patched
 from ferry_operator.job.models import NAME_MAX, SPARK_OWNED, SPARK_UNUSED
@@ -362,5 +363,5 @@ WRITTEN: tuple[Rule, ...] = (
 )
 """The rules that are written by hand."""
 
-RULES: tuple[Rule, ...] = (*WRITTEN, *immutables(), *bounds())
+RULES: tuple[Rule, ...] = (*WRITTEN, *AUTOSCALE, *immutables(), *bounds())
 """All rules of the custom resource."""

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ferry_operator.job.models_autoscale import Autoscale, why_not_scaled
 from ferry_operator.job.models_base import (
     PATH_MAX,
     DnsLabel,
@@ -169,6 +170,7 @@ class Spec(SpecPart):
         json_schema_extra=live("It is read when a job begins from a checkpoint."),
     )
     state: StateSpec = Field(default_factory=StateSpec, description="Virtual nodes, copies, memory and checkpoints.")
+    autoscale: Autoscale = Field(default_factory=Autoscale, description="Workers by the load.")
     epoch: Epoch = Field(default_factory=Epoch, description="Pace of the epochs.")
     driver: DriverSpec = Field(default_factory=DriverSpec, description="The process that runs them.")
     handover: Handover = Field(default_factory=Handover, description="How state moves.")
@@ -196,6 +198,9 @@ class Spec(SpecPart):
                 f"{'suspend' if self.suspend else 'workers 0'} needs 'state.checkpoint.location': nothing else outlives the "
                 "pods"
             )
+        why = why_not_scaled(self.autoscale, self.state.replicas, self.instances_per_worker, self.state.virtual_nodes)
+        if why is not None:
+            raise ValueError(why)
         return self
 
     @property

@@ -12,12 +12,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from ferry_operator.job.models_autoscale import AutoscaleReport
+
 Phase = Literal[
     "Pending", "Starting", "Running", "Moving", "Degraded", "Suspending", "Suspended", "Finished", "Failed", "Deleting"
 ]
 
 CONDITIONS = ("Ready", "Progressing", "Handover", "Degraded", "ReplicasInSync")
 """Types of the conditions, in the order in which they are written."""
+
+AUTOSCALER_ACTIVE = "AutoscalerActive"
+"""The type of one more, of jobs that are scaled by their load."""
 
 MESSAGE_MAX = 4096
 """Characters of a text in status: it stays small whatever a driver reports."""
@@ -41,7 +46,9 @@ class Condition(_Report):
     """One thing that is so or not, as `kubectl wait --for=condition=TYPE` reads it."""
 
     type: str = Field(
-        min_length=1, max_length=64, description="Ready, Progressing, Handover, Degraded or ReplicasInSync."
+        min_length=1,
+        max_length=64,
+        description="Ready, Progressing, Handover, Degraded, ReplicasInSync or AutoscalerActive.",
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it is so.")
     reason: str = Field(
@@ -133,8 +140,11 @@ class JobStatus(_Report):
     checkpoint: CheckpointReport | None = Field(
         default=None, description="The last complete durable checkpoint; it is there also while nothing runs."
     )
+    autoscale: AutoscaleReport | None = Field(default=None, description="The last decision of the autoscaler.")
     conditions: tuple[Condition, ...] = Field(
-        default=(), max_length=16, description="Ready, Progressing, Handover, Degraded, ReplicasInSync."
+        default=(),
+        max_length=16,
+        description="Ready, Progressing, Handover, Degraded, ReplicasInSync; AutoscalerActive.",
     )
 
     @staticmethod

@@ -23,6 +23,8 @@ ACCEPTED: dict[str, str] = {
         "restore-from-while-suspended",
         "restore-from-no-password",
         "location-on-a-volume",
+        "autoscale-min-holds-copies",
+        "autoscale-max-within-virtual-nodes",
     )
 }
 """Rules that came after a release and refuse nothing that it allowed, each with the reason."""

@@ -1,0 +1,40 @@
+"""The rules of `spec.autoscale` in CEL, which `job.models_autoscale` checks for `ferry run`, too.
+
+Pure: a part of the table in `rules`.
+"""
+
+from __future__ import annotations
+
+from ferry_operator.crd.rule import Rule, in_spec
+
+AUTOSCALE: tuple[Rule, ...] = (
+    Rule(
+        "autoscale-min-max",
+        "spec.autoscale",
+        "!has(self.max) || self.min <= self.max",
+        "min must not be more than max",
+        broken=in_spec(autoscale={"min": 5}),
+        valid=in_spec(autoscale={"min": 4, "max": 4}),
+        field_path=".min",
+    ),
+    Rule(
+        "autoscale-min-holds-copies",
+        "spec",
+        "!has(self.autoscale.max) || self.state.replicas < self.autoscale.min || "
+        "(self.autoscale.min == 1 && self.state.replicas == 1)",
+        "autoscale.min must be more than state.replicas: every copy needs a worker of its own",
+        broken=in_spec(autoscale={"min": 2}),
+        valid=in_spec(workers=3, state={"replicas": 2}, autoscale={"min": 3, "max": 4}),
+        field_path=".autoscale.min",
+    ),
+    Rule(
+        "autoscale-max-within-virtual-nodes",
+        "spec",
+        "!has(self.autoscale.max) || self.autoscale.max * self.instancesPerWorker <= self.state.virtualNodes",
+        "autoscale.max workers have more instances than state.virtualNodes: some would lead nothing",
+        broken=in_spec(autoscale={"max": 5}),
+        valid=in_spec(instancesPerWorker=2, state={"virtualNodes": 8}, autoscale={"max": 4}),
+        field_path=".autoscale.max",
+    ),
+)
+"""What a decision may write is never refused by another rule."""
