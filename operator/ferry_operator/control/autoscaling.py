@@ -153,6 +153,8 @@ def held_up(observed: Observed) -> str:
         return "workers come or go"
     if status.prepared:
         return status.prepared
+    if status.rolled_back:
+        return f"a plan was rolled back: {status.rolled_back}"
     if not status.settled or status.members_gone or any(learners for _, learners in status.groups):
         return "state is on its way"
     return ""

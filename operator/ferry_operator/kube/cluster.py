@@ -50,6 +50,7 @@ from ferry_operator.kube.plan import (
     MakeBudget,
     NoteWithoutSurge,
     Refuse,
+    Rescale,
     Step,
     Suspend,
     TakeOwnership,
@@ -112,6 +113,8 @@ class KubeCluster:
                 self._annotate_job({names.LAST_GOOD: text, names.REFUSED: None})
             case Refuse(text, _):
                 self._annotate_job({names.REFUSED: text})
+            case Rescale(size, _):
+                self._rescale(size.workers, size.instances)
             case AskCheckpoint(request):
                 self._take_checkpoint(request)
             case Suspend(pod):
@@ -226,6 +229,21 @@ class KubeCluster:
     def _revisions(self) -> Revisions:
         assert self.view.revisions is not None
         return self.view.revisions
+
+    def _rescale(self, workers: int, instances: int) -> None:
+        """Only of the spec that was judged. Workers alone are what an autoscaler writes, so no other field becomes ours."""
+        seen = self.view.seen
+        now = self.store.job(seen.name)
+        if now is None or now["metadata"].get("generation") != seen.job["metadata"].get("generation"):
+            return
+        spec: Doc = {"workers": workers}
+        if instances != seen.job["spec"].get("instancesPerWorker", 1):
+            spec["instancesPerWorker"] = instances
+        metadata = {"uid": seen.uid, "resourceVersion": now["metadata"]["resourceVersion"]}
+        try:
+            self.store.put(JOBS, self.api.patch(JOBS, seen.name, {"metadata": metadata, "spec": spec}))
+        except ApiError as error:
+            tolerate(error, NOT_FOUND, CONFLICT)
 
     # ---- the API
     def _make(self, kind: Kind, document: Doc) -> None:

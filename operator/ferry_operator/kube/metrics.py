@@ -14,6 +14,7 @@ import prometheus_client as prom
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.job.status import JobStatus, Phase
 
 SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -83,6 +84,11 @@ class Jobs(Collector):
         for what, text, read in _NUMBERS:
             values: dict[tuple[str, ...], float] = {(name,): read(sample) for name, sample in samples.items()}
             yield _family(what, text, ("streamjob",), values)
+        for what, text, read_one in _DECIDED:
+            decided = {(n,): read_one(s.status.autoscale) for n, s in samples.items() if s.status.autoscale is not None}
+            yield _family(
+                what, text, ("streamjob",), {key: value for key, value in decided.items() if value is not None}
+            )
         text = "How long the last handover of the job took"
         seconds: dict[tuple[str, ...], float] = {(name,): value for name, value in handovers.items()}
         yield _family("ferry_streamjob_last_handover_seconds", text, ("streamjob",), seconds)
@@ -99,6 +105,23 @@ _NUMBERS: tuple[tuple[str, str, Callable[[JobSample], float]], ...] = (
         "ferry_streamjob_moves_given_up",
         "Moves of state that were given up, and are not done yet",
         lambda sample: sample.given_up,
+    ),
+)
+
+
+_DECIDED: tuple[tuple[str, str, Callable[[AutoscaleReport], float | None]], ...] = (
+    ("ferry_streamjob_autoscale_workers", "Workers that the autoscaler wants", lambda one: one.workers),
+    ("ferry_streamjob_autoscale_used", "Share of the workers' time that the load needs", lambda one: one.used),
+    ("ferry_streamjob_autoscale_target", "Share that it may need", lambda one: one.target),
+    (
+        "ferry_streamjob_autoscale_arriving_per_second",
+        "Records that are offered, as the autoscaler sees it",
+        lambda one: one.arriving_per_second,
+    ),
+    (
+        "ferry_streamjob_autoscale_true_rate",
+        "Records per second that a worker can work on at most",
+        lambda one: one.true_rate,
     ),
 )
 

@@ -14,6 +14,7 @@
 | Suspend | the job is to be suspended, and its driver does not know it yet: it takes a last checkpoint, and ends |
 | EndRun | it has: what pods hold is not needed any more, and they go |
 | BeginRun | the pods of such a run are gone: from then on the job is at its next run, which begins when it is resumed |
+| Rescale | the autoscaler wants another size: the spec gets it, as from a user |
 | NoteWithoutSurge | a worker is replaced without a surge worker, for lack of room |
 """
 
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never, get_args
 
 from ferry_operator.control import decide as d
+from ferry_operator.control.autoscaling import ClusterSize
 from ferry_operator.control.restarts import meaning
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.notes import AskedCheckpoint, RunNote, pending
@@ -134,9 +136,17 @@ class BeginRun:
     note: RunNote
 
 
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """Write the workers and their instances into the spec, unless somebody else has changed it meanwhile."""
+
+    size: ClusterSize
+    message: str
+
+
 Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
 
-Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod | EndRun
+Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod | EndRun | Rescale
 
 QUIET = get_args(Note)
 """Book-keeping: not worth a line in status or an event."""
@@ -170,6 +180,8 @@ def plan(view: JobView, token: int) -> list[Step]:
     steps += _books(view, actions)
     steps += actions
     steps += _replace_workers(view)
+    if view.advice is not None and view.advice.acts:
+        steps.append(Rescale(view.advice.target, view.advice.report.message))
     wanted = pending(seen.annotations)
     if wanted is not None and seen.status is not None:
         steps.append(AskCheckpoint(wanted))
@@ -335,6 +347,8 @@ def describe(step: Step) -> str:
             return f"refuse the new spec: {message}"
         case EndRun(_, message):
             return f"the pods go: {message}"
+        case Rescale(size, _):
+            return f"scale to {size} workers x instances"
         case Suspend(_):
             return "wait for the last checkpoint"
         case (

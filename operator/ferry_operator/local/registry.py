@@ -7,11 +7,14 @@ supervisor is gone are removed by whoever sees them.
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
+from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry.system import files
 
@@ -37,6 +40,14 @@ class RegisteredRun:
     """seconds since 1970"""
     authority: str | None = None
     """what the certificate of its endpoint is checked against; None: there is none"""
+
+    @staticmethod
+    def of_this_process(settings: RunSettings, url: str, token: str, authority: str | None) -> RegisteredRun:
+        """The run that this process is about to supervise."""
+        here = os.getpid()
+        return RegisteredRun(
+            settings.job, settings.run, url, token, here, born(here), settings.directory, time.time(), authority
+        )
 
 
 class Registry:

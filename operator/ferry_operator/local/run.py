@@ -16,12 +16,14 @@ from rich.text import Text
 
 from ferry.contract.documents import TIMELINE
 from ferry.contract.errors import SpecRefused
+from ferry_operator.control.autoscaling import policy_for
 from ferry_operator.control.commands import Schedule, parse_all
 from ferry_operator.control.decide import policy_of
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.local import environment
+from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.supervisor import Supervisor
@@ -70,7 +72,13 @@ def run(request: Request, programs: Programs | None = None) -> int:
     try:
         settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
         supervisor = Supervisor(
-            settings, policy_of(job.spec.handover), directory, schedule, environment.home(), programs or Programs()
+            settings,
+            policy_of(job.spec.handover),
+            directory,
+            schedule,
+            environment.home(),
+            programs or Programs(),
+            LocalAutoscaler(policy_for(job.spec, 0, 1)),
         )
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)

@@ -29,6 +29,7 @@ from ferry_operator.control.restarts import Outcome, RestartPolicy, how
 from ferry_operator.job.models_parts import Handover
 from ferry_operator.job.settings import with_addresses
 from ferry_operator.local.asked import Asked
+from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes, last_lines
@@ -36,7 +37,7 @@ from ferry_operator.local.driver import LocalDriver, StatusWatch
 from ferry_operator.local.endpoint import application
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.mailbox import Mailbox
-from ferry_operator.local.registry import RegisteredRun, Registry, born
+from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.timeline.timeline import TimelineTail
 from ferry_operator.local.view import Record, RunView, describe
@@ -61,6 +62,7 @@ class Supervisor:
         schedule: Schedule,
         home: Path,
         programs: Programs,
+        autoscaler: LocalAutoscaler,
     ) -> None:
         """`settings` lack the addresses, which are known once Redis and the endpoint are there."""
         self.settings = settings
@@ -75,6 +77,7 @@ class Supervisor:
         """the run ends as soon as the driver has taken a last checkpoint"""
         self._home = home
         self._programs = programs
+        self._autoscaler = autoscaler
         self._submitted: d.Submitted | None = None
         self._missing: dict[InstanceId, float] = {}
         self._restarts = RestartPolicy()
@@ -124,18 +127,8 @@ class Supervisor:
         stack.callback(self._watch.close)
         redis.start()
         redis.wait()
-        here = os.getpid()
-        entry = RegisteredRun(
-            self.settings.job,
-            self.settings.run,
-            endpoint.url,
-            token,
-            here,
-            born(here),
-            str(self.directory.path),
-            time.time(),
-            authority(secret).decode() if encrypted else None,
-        )
+        trusted = authority(secret).decode() if encrypted else None
+        entry = RegisteredRun.of_this_process(self.settings, endpoint.url, token, trusted)
         file = Registry(self._home).add(entry)
         stack.callback(file.unlink, missing_ok=True)
         self._note("resume" if self.directory.resumed else "start")
@@ -158,8 +151,11 @@ class Supervisor:
                 self._note("restart redis")
             if self.settings.driver_standby and self._worked and status is not None and self.stopping is None:
                 self._cluster.keep_standby()
-            for action in d.decide(self._observed(workers, status)):
+            observed = self._observed(workers, status)
+            for action in d.decide(observed):
                 self._act(action)
+            if self.stopping is None and not self.suspending:
+                self._perform_all(self._autoscaler.due(observed, time.monotonic(), self._note))
         return view
 
     def _view(self, status: Status | None, workers: tuple[d.Worker, ...]) -> RunView:
@@ -322,7 +318,7 @@ class Supervisor:
         status = self._watch.latest(self._cluster.driver_pid())
         view = RunView(self.settings, status, self._cluster.workers(), self.asked.wanted, [])
         phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
-        return describe(view, phase, self.asked)
+        return describe(view, phase, self.asked, self._autoscaler.report)
 
     def _checkpoint(self, name: str | None) -> int:
         self._may_take_checkpoints()

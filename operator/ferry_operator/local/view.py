@@ -7,6 +7,7 @@ from typing import Any
 
 from ferry.contract.documents import RunSettings, Status
 from ferry_operator.control.decide import Wanted, Worker
+from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.local.asked import Asked
 
 Record = dict[str, Any]
@@ -26,7 +27,7 @@ class RunView:
     """new ones"""
 
 
-def describe(view: RunView, phase: str, asked: Asked) -> Record:
+def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport | None) -> Record:
     """The job as `GET /job` answers it."""
     how = view.wanted.handover
     return {
@@ -55,6 +56,7 @@ def describe(view: RunView, phase: str, asked: Asked) -> Record:
         "drains": list(asked.drains),
         "pins": {str(vnode): instance for vnode, instance in sorted(asked.pins.items())},
         "plan": asked.described(view.settings.job),
+        "autoscale": autoscale.to_wire() if autoscale is not None else None,
         "workers": [asdict(worker) for worker in view.workers],
         "status": view.status.to_wire() if view.status is not None else None,
     }

@@ -156,6 +156,8 @@ def job_table(document: Record) -> Table:
     links = status.get("transport") or {}
     if links.get("reason"):
         _add(table, "links", Text(f"{links['kind']}: {links['reason']}", style="yellow"))
+    if (scaling := status.get("autoscale")) is not None:
+        _add(table, "autoscale", f"{scaling['mode']}, {scaling['reason']}: {scaling['message']}")
     if status.get("intended"):
         _add(table, "about to", status["intended"])
     _add_all(table, "conditions", [_condition_text(one) for one in status["conditions"]] or ["none were written yet"])

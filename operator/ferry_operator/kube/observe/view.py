@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.control import autoscaling, plan_file
 from ferry_operator.control import decide as d
-from ferry_operator.control import plan_file
 from ferry_operator.job.quantities import Duration
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
@@ -145,6 +145,8 @@ class JobView:
     standing: float = 0.0
     """seconds for which a spec that is not good yet has made no progress"""
     stage: Stage = Stage.RUNS
+    advice: autoscaling.ScalingAdvice | None = None
+    """of the autoscaler; None: there is none"""
 
     @property
     def suspending(self) -> bool:
@@ -164,6 +166,22 @@ class AbsenceTimers:
 
     progress: tuple[object, float] = ((), 0.0)
     """(how far a spec that is not good yet has come, when that was first seen)"""
+    scaling: autoscaling.History | None = None
+
+    def advice(self, seen: Seen, effective: EffectiveSpec, observed: d.Observed) -> autoscaling.ScalingAdvice | None:
+        """What the autoscaler says; on Kubernetes a worker brings its own slots, and the cores that its sidecar asks for."""
+        assert effective.job is not None
+        spec = effective.job.spec
+        policy = autoscaling.policy_for(spec, spec.cores, spec.kubernetes.sidecar.cpu.millis // 1000)
+        if policy is None or spec.suspended or seen.deleting:
+            self.scaling = None
+            return None
+        held = "the job is paused" if seen.paused else "" if effective.newest else "the newest spec is refused"
+        size = autoscaling.ClusterSize(spec.workers, spec.instances_per_worker)
+        work = observed.status.work if observed.status is not None else None
+        held = held or autoscaling.held_up(observed)
+        advice, self.scaling = autoscaling.advise(policy, size, work, held, self.scaling, seen.now)
+        return advice
 
     def missing(self, observed: d.Observed, now: float) -> dict[InstanceId, float]:
         """Seconds since each instance that should be usable was last alive."""
@@ -244,6 +262,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         resting=resting,
         standing=standing,
         stage=at,
+        advice=timers.advice(seen, effective, observed) if at is Stage.RUNS else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The five conditions of a job, from one look at it. Pure: times and transitions are added by `status`."""
+"""The conditions of a job, from one look at it. Pure: times and transitions are added by `status`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ferry_operator.control.autoscaling import ScalingAdvice
+from ferry_operator.job.status import AUTOSCALER_ACTIVE
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
 from ferry_operator.kube.observe.lifecycle import AGAIN
 from ferry_operator.kube.observe.suspension import Stage
@@ -34,8 +36,9 @@ class UntimedCondition:
 
 
 def conditions(view: JobView, steps: Sequence[Step], problems: Sequence[Problem]) -> list[UntimedCondition]:
-    """All five, in their order. `problems`: all of them."""
-    return [_ready(view, problems), _progressing(view, steps), _handover(view), _degraded(problems), _in_sync(view)]
+    """All of them, in their order. `problems`: all of them."""
+    found = [_ready(view, problems), _progressing(view, steps), _handover(view), _degraded(problems), _in_sync(view)]
+    return found if view.advice is None else [*found, _autoscaler(view.advice)]
 
 
 def all_problems(view: JobView) -> list[Problem]:
@@ -193,6 +196,15 @@ def _in_sync(view: JobView) -> UntimedCondition:
         text = f"{wanted} copies beside the leader need {wanted + 1} workers, there are {workers}"
         return UntimedCondition("ReplicasInSync", "False", "TooFewWorkers", text)
     return UntimedCondition("ReplicasInSync", "False", "Missing", f"{short} of {len(copies)} virtual nodes lack copies")
+
+
+def _autoscaler(advice: ScalingAdvice) -> UntimedCondition:
+    """Without numbers, which change all the time and are in `status.autoscale`."""
+    reason = advice.report.reason
+    if reason == "Waiting":
+        return UntimedCondition(AUTOSCALER_ACTIVE, "False", reason, advice.report.message)
+    known: Truth = "False" if reason == "NotMeasured" else "True"
+    return UntimedCondition(AUTOSCALER_ACTIVE, known, reason, f"{advice.target} workers x instances")
 
 
 def moving(view: JobView) -> int:

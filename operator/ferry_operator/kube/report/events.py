@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from ferry_operator.control import decide as d
+from ferry_operator.control.autoscaling import CHANGES
 from ferry_operator.job.models import API_VERSION, KIND
-from ferry_operator.job.status import TransportStatus
+from ferry_operator.job.status import AUTOSCALER_ACTIVE, TransportStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
@@ -27,6 +28,7 @@ from ferry_operator.kube.plan import (
     MakeBudget,
     NoteWithoutSurge,
     Refuse,
+    Rescale,
     Step,
     Suspend,
     TakeOwnership,
@@ -71,6 +73,11 @@ def changes(report: StatusReport) -> Iterator[Notice]:
                 yield Notice("Warning", "HandoverGivenUp", condition.message)
             case "ReplicasInSync", "False" if condition.reason == "TooFewWorkers":
                 yield Notice("Warning", condition.reason, condition.message)
+            case kind, _ if kind == AUTOSCALER_ACTIVE and now.autoscale is not None:
+                if condition.reason in CHANGES and now.autoscale.mode == "advise":
+                    yield Notice("Normal", "RescaleAdvised", now.autoscale.message)
+                elif condition.reason == "AtMaximum":
+                    yield Notice("Warning", "AtMaximum", now.autoscale.message)
             case "Progressing", "False" if condition.reason == "Paused":
                 yield Notice("Normal", "Paused", condition.message)
     yield from _transport_changes(now.transport, before.transport)
@@ -130,6 +137,8 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "PodDeleted", describe(step))
         case Refuse(_, message):
             return Notice("Warning", "SpecRefused", message)
+        case Rescale(_, message):
+            return Notice("Normal", "Rescaled", message)
         case EndRun(_, message):
             return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
         case TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():

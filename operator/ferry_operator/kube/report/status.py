@@ -27,7 +27,7 @@ from ferry_operator.kube.report.conditions import (
 )
 from ferry_operator.kube.report.transport import transport_status
 
-COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "checkpoint")
+COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "checkpoint", "autoscale")
 """Fields that change all the time."""
 
 COUNTERS_SECONDS = 5.0
@@ -90,6 +90,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         if status is not None and job is not None
         else before.transport,
         checkpoint=_checkpoint(status.checkpoint, before.checkpoint) if status is not None else before.checkpoint,
+        autoscale=view.advice.report if view.advice is not None else None,
         conditions=found,
     )
     return StatusReport(new, before, took, worth_telling(problems), _restored(view, new, before))

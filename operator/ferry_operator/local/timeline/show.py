@@ -215,6 +215,8 @@ def job_table(document: Record) -> Table:
     else:
         table.add_row("driver", "does not answer yet")
     table.add_row("workers", f"{spec['workers']} x {spec['instancesPerWorker']} instances, {spec['replicas']} replicas")
+    if (scaling := document.get("autoscale")) is not None:
+        table.add_row("autoscale", f"{scaling['mode']}, {scaling['reason']}: {scaling['message']}")
     for worker in document["workers"]:
         table.add_row(f"  worker {worker['index']}", _worker_text(worker, document["drains"], status))
     table.add_row("directory", document["directory"])

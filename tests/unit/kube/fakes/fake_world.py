@@ -10,7 +10,7 @@ import json
 from base64 import b64decode
 from typing import Any
 
-from ferry.contract.documents import CheckpointStatus, Links, ReportedProblem, Status
+from ferry.contract.documents import CheckpointStatus, Links, ReportedProblem, Status, WorkReport
 from ferry.contract.errors import NO_TRANSPORT, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import InstanceId, worker_of
@@ -111,7 +111,7 @@ class FakeDriver:
             loads=[(1.0, 1.0)] * len(self.groups), rows=rows, late=0, malformed=0, rows_per_second=1.0,
             epoch_seconds=0.1, journal_up=True, finished=False, transport=self.world.links,
             checkpoint=self.world.checkpoints[-1] if self.world.checkpoints else None,
-            rolled_back=self.world.rolled_back,
+            rolled_back=self.world.rolled_back, work=self.world.work,
         )  # fmt: skip
 
 
@@ -206,6 +206,8 @@ class World:
         """what the driver says of itself"""
         self.checkpoints: list[CheckpointStatus] = []
         """complete ones, of all runs"""
+        self.work: WorkReport | None = None
+        """what the driver has measured"""
         self.no_checkpoint = False
         """none can be written"""
         self.runs: dict[str, str | None] = {}

@@ -1,0 +1,72 @@
+"""`ferry explain`: why a job has the size that it has, by the last decision of its autoscaler; see `main`.
+
+It reads arguments, calls what does the work, and prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ferry.contract.errors import Refusal
+from ferry_operator.cli import targets
+from ferry_operator.cli.terminal import show, show_json
+
+Record = dict[str, Any]
+
+app = typer.Typer()
+
+STYLES = {"ScaleOut": "cyan", "ScaleIn": "cyan", "Bounds": "cyan", "Cooldown": "yellow", "AtMaximum": "red"}
+
+
+@app.command()
+def explain(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run (ferry ps).")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the last decision about the number of workers, with all it was made from."""
+    document = targets.find(ctx.obj, job).describe()
+    found = (document["status"] or {}).get("autoscale") or document.get("autoscale")
+    if not found:
+        raise Refusal(f"{job}: nobody decides about its size but its users: spec.autoscale.max is not set")
+    if as_json:
+        show_json({"job": document["job"], **found})
+    else:
+        show(decision_table(document, found))
+
+
+def decision_table(document: Record, found: Record) -> Table:
+    """The decision, and its inputs."""
+    table = Table.grid(padding=(0, 2))
+    reason = Text(found["reason"], style=STYLES.get(found["reason"], "green"))
+    table.add_row(Text(document["job"], style="bold"), reason.append(f" ({found['mode']})", style="dim"))
+    for title, line in _lines(document["spec"], found):
+        table.add_row(title, Text(line))
+    return table
+
+
+def _lines(spec: Record, found: Record) -> Iterator[tuple[str, str]]:
+    yield "decision", found.get("message", "")
+    asked = f"{spec['workers']} x {spec['instancesPerWorker']}"
+    wanted = f"{found['workers']} x {found['instancesPerWorker']}"
+    yield "workers", f"asked for {asked}, wanted {wanted} instances; from {found['min']} to {found['max']} workers"
+    if found.get("arrivingPerSecond") is not None:
+        backlog = f", {found['backlog']:,} wait" if found.get("backlog") is not None else ", nobody knows how many wait"
+        speeds = f"{found['arrivingPerSecond']:,.0f}/s arrive, {found['recordsPerSecond']:,.0f}/s are read"
+        yield "records", f"{speeds}{backlog}; over {found['measuredSeconds']:,.1f} s"
+        busy = f"{found['busyTasks']:.2f} tasks and {found['busyInstances']:.2f} instances with records, on average"
+        yield "busy", f"{busy}; {found['busyEpochs']:.2f} with epochs as such"
+    if found.get("trueRate") is not None:
+        yield "true rate", f"{found['trueRate']:,.0f} records/s, if a worker did nothing else"
+    if found.get("used") is not None:
+        yield "needed", f"{found['used']:.0%} of the workers' time; it may be {found['target']:.0%}"
+    cooldown = f"{found['cooldownSeconds']:,.0f} s"
+    yield (
+        "since",
+        f"this size for {found['sizeSeconds']:,.0f} s, low for {found['lowSeconds']:,.0f} s; cooldown {cooldown}",
+    )

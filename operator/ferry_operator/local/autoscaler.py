@@ -1,0 +1,39 @@
+"""The autoscaler of a run of this machine: it asks `control.autoscaling`, and remembers what that has to be told again.
+
+Workers here are processes that share the machine: tasks have the cores of the job, however many workers there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ferry_operator.control import autoscaling
+from ferry_operator.control.commands import Command
+from ferry_operator.control.decide import Observed
+from ferry_operator.job.models_autoscale import AutoscaleReport
+
+
+class LocalAutoscaler:
+    """Of one run; `policy` None: there is none."""
+
+    def __init__(self, policy: autoscaling.ScalingPolicy | None) -> None:
+        self._policy = policy
+        self._history: autoscaling.History | None = None
+        self.report: AutoscaleReport | None = None
+        """The last decision."""
+
+    def due(self, observed: Observed, now: float, note: Callable[[str], None]) -> list[Command]:
+        """What is to be done, as if somebody had asked for it; `now`: seconds of a clock that never goes back.
+
+        `note`: takes what is worth a line in the timeline.
+        """
+        if self._policy is None:
+            return []
+        size = autoscaling.ClusterSize(observed.wanted.workers, observed.wanted.instances)
+        work = observed.status.work if observed.status is not None else None
+        held = autoscaling.held_up(observed)
+        advice, self._history = autoscaling.advise(self._policy, size, work, held, self._history, now)
+        self.report = advice.report
+        if advice.report.reason in autoscaling.CHANGES:
+            note(f"{'autoscale' if advice.acts else 'advice'}: {advice.report.message}")
+        return [Command("workers", advice.target.workers)] if advice.acts else []
