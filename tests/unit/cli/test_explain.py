@@ -1,0 +1,76 @@
+"""What `ferry explain` prints of a decision."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ferry.contract.documents import WORK_SECONDS, Status, WorkReport
+from ferry.contract.errors import Refusal
+from ferry_operator.cli import explain
+from ferry_operator.control.autoscaling import ScalingPolicy
+from ferry_operator.control.decide import Observed
+from ferry_operator.local.autoscaler import LocalAutoscaler
+from tests.unit.control.test_decide import ALIVE, GROUPS, REST
+from tests.unit.control.test_decide import status as status_of
+
+POLICY = ScalingPolicy(min=1, max=8, utilisation=0.7, cooldown=60.0)
+BUSY = WorkReport(WORK_SECONDS, 1000.0, 1200.0, 5000, 0.25, 2.0, 0.5)
+
+
+def observed(work: WorkReport | None) -> Observed:
+    known: Status = status_of(GROUPS, ALIVE, work=work)
+    return Observed(
+        **{name: getattr(REST, name) for name in ("wanted", "workers", "driver", "submitted")}, status=known
+    )
+
+
+def text(scaler: LocalAutoscaler) -> str:
+    assert scaler.report is not None
+    document: dict[str, Any] = {"job": "nbq5", "spec": {"workers": 2, "instancesPerWorker": 1}}
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(explain.decision_table(document, scaler.report.to_wire()))
+    return console.export_text()
+
+
+def test_a_decision_is_printed_with_its_inputs() -> None:
+    scaler = LocalAutoscaler(POLICY)
+    found = [scaler.look(observed(BUSY), float(now)) for now in range(0, 70, 10)]
+    assert [None if one is None else str(one) for one in found] == [None] * 6 + ["workers=4"]
+    news = scaler.news()
+    assert news is not None and news.startswith("autoscale: 2 x 1 -> 4 x 1: 1,200 records/s arrive")
+    shown = text(scaler)
+    for words in (
+        "nbq5", "ScaleOut (auto)", "2 x 1 -> 4 x 1", "asked for 2 x 1, wanted 4 x 1 instances; from 1 to 8 workers",
+        "1,200/s arrive, 1,000/s are read, 5,000 wait; over 10.0 s",
+        "0.25 tasks and 2.00 instances with records, on average; 0.50 with epochs as such", "500 records/s",
+        "120% of the workers' time; it may be 70%", "this size for 60 s, low for 0 s; cooldown 60 s",
+    ):  # fmt: skip
+        assert words in shown
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    scaler = LocalAutoscaler(POLICY)
+    assert scaler.look(observed(None), 0.0) is None and scaler.news() is None
+    assert "not known yet" in text(scaler) and "records" not in text(scaler)
+
+
+def test_nothing_is_decided_without_a_policy() -> None:
+    scaler = LocalAutoscaler(None)
+    assert scaler.look(observed(BUSY), 0.0) is None and scaler.report is None and scaler.news() is None
+
+
+def test_a_job_that_nobody_scales_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Job:
+        def describe(self) -> dict[str, Any]:
+            return {"job": "nbq5", "status": None, "autoscale": None}
+
+    class Context:
+        obj = None
+
+    monkeypatch.setattr(explain.targets, "find", lambda where, name: Job())
+    with pytest.raises(Refusal, match=r"spec\.autoscale\.max is not set"):
+        explain.explain(Context(), "nbq5")  # type: ignore[arg-type]
