@@ -26,6 +26,7 @@ NOTHING: dict[str, str] = {
     "jobs / Behind the clock / A": "the times of generated input are not today's",
     "jobs / Records too late, or set aside / A": "the input is in order",
     "jobs / Records too late, or set aside / B": "every record is well-formed",
+    "jobs / Busy tasks and instances / B": "what a load needs is told after some seconds without a move",
     "state / Instances / B": "no instance dies without its pod",
     "state / Durable checkpoint: late / A": "none is late",
     "operator / Jobs that wait / A": "one job seldom waits",
@@ -78,8 +79,11 @@ def story(ferry: Installation, lab: Lab) -> Iterator[Story]:
     slowly = {"bandwidth": "64Ki"}
     kept = {"checkpoint": {"location": f"{MOUNT}/checkpoints", "every": "2s"}}
     # By the clock, so that there are latencies; slower than epochs could be, so that no backlog stays.
+    advised = {"max": 4}
     paced = {"module": "ferry.workloads.jobs.nbq5", "args": {"seed": 7, "rate": 1000.0, "pace": 15_000}}
-    job = ferry.start(ferry.job("seen", events=50_000_000, epoch=PACE, handover=slowly, state=kept, pipeline=paced))
+    job = ferry.start(
+        ferry.job("seen", events=50_000_000, epoch=PACE, handover=slowly, state=kept, pipeline=paced, autoscale=advised)
+    )
     try:
         with Prometheus(lab, ferry.kubectl, monitors(ferry), CHART / "alerts.yaml", directory) as prometheus:
             job.until_workers(2, 240.0)

@@ -86,7 +86,8 @@ class WorkRates(Collector):
         self._samples: deque[_Sample] = deque()
         self._heard: dict[InstanceId, tuple[str, int]] = {}
         """life and busy milliseconds, as last reported"""
-        self._of_tasks, self._of_instances = EpochCost(), EpochCost()
+        self._of_tasks = EpochCost()
+        self._of_instances = EpochCost()
 
     def epoch(self, rows: int, receipts: int, busy: float, lag: int | None) -> None:
         """An epoch has ended: its records, its tasks, how long they were busy; `lag`: what waits in sources, if known."""

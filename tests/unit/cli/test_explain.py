@@ -38,10 +38,10 @@ def text(scaler: LocalAutoscaler) -> str:
 
 def test_a_decision_is_printed_with_its_inputs() -> None:
     scaler = LocalAutoscaler(POLICY)
-    found = [scaler.look(observed(BUSY), float(now)) for now in range(0, 70, 10)]
-    assert [None if one is None else str(one) for one in found] == [None] * 6 + ["workers=4"]
-    news = scaler.news()
-    assert news is not None and news.startswith("autoscale: 2 x 1 -> 4 x 1: 1,200 records/s arrive")
+    notes: list[str] = []
+    found = [scaler.due(observed(BUSY), float(now), notes.append) for now in range(0, 70, 10)]
+    assert [[str(one) for one in commands] for commands in found] == [[]] * 6 + [["workers=4"]]
+    assert len(notes) == 1 and notes[0].startswith("autoscale: 2 x 1 -> 4 x 1: 1,200 records/s arrive")
     shown = text(scaler)
     for words in (
         "nbq5", "ScaleOut (auto)", "2 x 1 -> 4 x 1", "asked for 2 x 1, wanted 4 x 1 instances; from 1 to 8 workers",
@@ -54,13 +54,13 @@ def test_a_decision_is_printed_with_its_inputs() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     scaler = LocalAutoscaler(POLICY)
-    assert scaler.look(observed(None), 0.0) is None and scaler.news() is None
+    assert scaler.due(observed(None), 0.0, print) == []
     assert "not known yet" in text(scaler) and "records" not in text(scaler)
 
 
 def test_nothing_is_decided_without_a_policy() -> None:
     scaler = LocalAutoscaler(None)
-    assert scaler.look(observed(BUSY), 0.0) is None and scaler.report is None and scaler.news() is None
+    assert scaler.due(observed(BUSY), 0.0, print) == [] and scaler.report is None
 
 
 def test_a_job_that_nobody_scales_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

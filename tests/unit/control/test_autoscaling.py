@@ -177,6 +177,10 @@ def test_advice_is_given_once_and_holds_as_if_it_had_been_followed() -> None:
         ({"status": status_of(GROUPS, ALIVE, settled=False)}, "state is on its way"),
         ({"status": status_of(GROUPS, ALIVE, members_gone=1)}, "state is on its way"),
         ({"status": status_of(GROUPS, ALIVE, prepared="plan 3 begins with epoch 90")}, "plan 3 begins with epoch 90"),
+        (
+            {"status": status_of(GROUPS, ALIVE, rolled_back="nobody is there")},
+            "a plan was rolled back: nobody is there",
+        ),
         ({"status": status_of(GROUPS, ALIVE, finished=True)}, "all input was read"),
         ({"drains": (1,)}, "workers 1 are emptied"),
         ({"missing": {"1.0": 0.1}}, "workers come or go"),
