@@ -129,3 +129,13 @@ def test_arguments_of_a_job_make_it_follow_the_clock() -> None:
     assert isinstance(made, PacedSplits) and made.pace.due(2.0) == 4000 and made.source.generator.rate == 2000
     assert source(pace=2000, rate=500.0).source.generator.rate == 500
     assert source(profile=[[1, 10], [1, 30]]).pace.due(2.0) == 40
+
+
+def test_what_is_due_and_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, 50.0)
+    source = paced(KeysSplits(KeysGenerator(events=30)), 10.0)
+    begin = source.start()
+    clock.now += 2
+    assert source.lag(begin) == 20 and source.lag(source.latest(begin, 5)) == 15
+    clock.now += 10
+    assert source.lag(begin) == 30, "no more than there are"
