@@ -79,7 +79,9 @@ def cut(bins: int, metric: str, unit: str, scale: float) -> Callable[[Results], 
             results, {**one, "strategy": "all-at-once"}, {**one, "strategy": "fluid"},
             {**one, "strategy": "fluid", "warm": 1},
         )  # fmt: skip
-        ours = f"all at once {whole * scale:.3g}, fluid {fluid * scale:.3g} {unit}; warm, Ferry's way: {best * scale:.3g}"
+        ours = (
+            f"all at once {whole * scale:.3g}, fluid {fluid * scale:.3g} {unit}; warm, Ferry's way: {best * scale:.3g}"
+        )
         return ours, whole / fluid if fluid else None
 
     return answer

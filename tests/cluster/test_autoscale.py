@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster import runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(400)]
 
 PIPELINE = Path(__file__).parent / "pipelines" / "rising.py"
 BUSY, CALM, SECONDS = 8000, 500, 24

@@ -16,7 +16,7 @@ from tests.kube.clusters import Cluster
 from tests.kube.installation import DISORDER, PACE, Installation, Job, installed_ferry
 from tests.kube.kubectl import Document, wait_until
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.kube, pytest.mark.turns, pytest.mark.timeout(1200)]
 
 GROUP = "external.metrics.k8s.io"
 API = f"v1beta1.{GROUP}"
