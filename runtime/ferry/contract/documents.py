@@ -310,7 +310,7 @@ class Status:
     alive: list[str]
     """Instances that obey this driver."""
     loads: list[tuple[float, float]]
-    """Per virtual node: (records per second, bytes)."""
+    """Per virtual node: (records per second that come for it, of all operators; bytes)."""
     rows: int
     late: int
     malformed: int
@@ -343,6 +343,10 @@ class Status:
     """What plan is to come, and when; empty: none."""
     rolled_back: str = ""
     """Why the plan in force was rolled back; empty: it was not."""
+    quiet_seconds: float = 0.0
+    """Since a group changed last, or since the driver began."""
+    move_costs: tuple[float | None, float | None] = (None, None)
+    """Seconds per byte that is copied, and seconds of pause per new leader, of the last plans; None: not measured yet."""
     latency: LatencyQuantiles | None = None
     """Of the records of the last seconds, from when they were created to the sink; None: no source says when that was."""
     work: WorkReport | None = None
@@ -367,6 +371,7 @@ class Status:
                 "transport": Links(**known(Links, doc.get("transport", {}))),
                 "checkpoint": None if found is None else CheckpointStatus(**known(CheckpointStatus, found)),
                 "plan_steps": tuple(doc.get("plan_steps", (0, 0))),
+                "move_costs": tuple(doc.get("move_costs", (None, None))),
                 "latency": None if took is None else LatencyQuantiles(**known(LatencyQuantiles, took)),
                 "work": None if work is None else WorkReport(**known(WorkReport, work)),
             }

@@ -281,6 +281,8 @@ class Report:
     """When its first timer of the clock is due, in milliseconds since 1970; None: it has none."""
     busy_ms: int = 0
     """For how long its loop has worked, and not waited for messages, since this life began."""
+    received: tuple[int, ...] = ()
+    """Records that came for each of `vnodes` as their leader, since this life began; empty: an older peer."""
 
 
 @record

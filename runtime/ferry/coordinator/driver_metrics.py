@@ -285,4 +285,6 @@ class DriverMetrics:
             plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
             latency=self.latency.recent(time.time()),
             work=move_metrics.work.recent(),
+            quiet_seconds=move_metrics.quiet_seconds(),
+            move_costs=move_metrics.costs(),
         )

@@ -29,8 +29,11 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 1
 DISTANCES = 64
 """Of ends of epochs, whose median is the usual one."""
 
-FRESH = 0.3
-"""Weight of the newest report in a rate: a plan must not follow what one second brings."""
+SMOOTH_SECONDS = 20.0
+"""A rate follows what is reported as if it had this inertia: a plan must not follow what some seconds bring."""
+
+COPIED_MIN = 4 * 1024 * 1024
+"""Copies of fewer bytes say nothing about the time that a byte takes."""
 
 Load = tuple[float, float]
 """Of a virtual node: (records per second, bytes)."""
@@ -42,8 +45,6 @@ class Heard:
 
     report: m.Report
     at: float
-    rates: dict[int, float]
-    """Rows computed per second, by virtual node; smoothed."""
     sizes: dict[int, int]
     """Bytes by virtual node."""
 
@@ -64,9 +65,19 @@ class MoveMetrics:
         self._distances: deque[float] = deque(maxlen=DISTANCES)
         self._last_end: float | None = None
         self._lost: float | None = None
+        self._changed = clock()
+        self._copying: float | None = None
+        self._copied = 0
+        self._seconds_per_byte: float | None = None
+        self._seconds_per_switchover: float | None = None
         self._heard: dict[InstanceId, Heard] = {}
         self.work = WorkRates(clock)
         self.registry.register(self.work)
+        self._since: float | None = None
+        self._counts: dict[int, InstanceId] = {}
+        """By virtual node: who counted records of it last."""
+        self._rates: dict[int, float] = {}
+        """Records per second, by virtual node; smoothed."""
         self._epochs = self._histogram("epoch_duration", "From the begin of an epoch to its end in the sink")
         self._pauses = self._histogram(
             "handover_pause",
@@ -90,14 +101,25 @@ class MoveMetrics:
         now = self._clock()
         with self._lock:
             before = self._heard.get(report.instance)
-            rates: dict[int, float] = {}
             if before is not None and now > before.at and report.life == before.report.life:
-                was = dict(zip(before.report.vnodes, before.report.computed, strict=True))
-                for vnode, computed in zip(report.vnodes, report.computed, strict=True):
-                    fresh = max(0, computed - was.get(vnode, 0)) / (now - before.at)
-                    rates[vnode] = FRESH * fresh + (1 - FRESH) * before.rates.get(vnode, fresh)
+                self._measure_rates(before, report, now)
             sizes = dict(zip(report.vnodes, report.state_bytes, strict=True))
-            self._heard[report.instance] = Heard(report, now, rates, sizes)
+            self._heard[report.instance] = Heard(report, now, sizes)
+
+    def _measure_rates(self, before: Heard, report: m.Report, now: float) -> None:
+        """Rates belong to virtual nodes, whoever leads them: one that has just taken over goes on with what is known."""
+        seconds = now - before.at
+        if self._since is None:
+            self._since = before.at
+        # All that was heard counts alike until that is long enough: what came first is often not what comes later.
+        weight = max(-math.expm1(-seconds / SMOOTH_SECONDS), seconds / (now - self._since))
+        was = dict(zip(before.report.vnodes, _counted(before.report), strict=True))
+        for vnode, count in zip(report.vnodes, _counted(report), strict=True):
+            more = count - was.get(vnode, 0)
+            if more > 0 or self._counts.get(vnode) == report.instance:
+                self._counts[vnode] = report.instance
+                rate = self._rates.get(vnode, 0.0)
+                self._rates[vnode] = rate + weight * (more / seconds - rate)
 
     def next_timer(self) -> int | None:
         """When the first timer of the clock is due, as instances that are there have said."""
@@ -119,7 +141,10 @@ class MoveMetrics:
         now = self._clock()
         with self._lock:
             for change in changes:
+                self._changed = now
                 self._change(change, now, epoch)
+            if self._copying is not None and not self._joined:
+                self._measure_copies(now - self._copying)
             if not self._under_way and any(c.kind in ("joined", "switched") for c in changes):
                 self._under_way, self._usual = True, median(self._distances or (math.inf,))
 
@@ -128,7 +153,10 @@ class MoveMetrics:
         match change.kind:
             case "joined":
                 self._joined[key] = now, epoch
+                if self._copying is None:
+                    self._copying, self._copied = now, 0
             case "in-sync":
+                self._copied += max((heard.sizes.get(vnode, 0) for heard in self._heard.values()), default=0)
                 self._warms.observe(now - self._joined.pop(key, (now, 0))[0])
                 self._in_sync[vnode] = now
             case "switched":
@@ -139,6 +167,12 @@ class MoveMetrics:
                 self._cleans.observe(now - self._switched.pop(vnode))
             case "aborted" | "removed":
                 self._joined.pop(key, None)
+
+    def _measure_copies(self, seconds: float) -> None:
+        """The last copy under way is in sync, or given up."""
+        if self._copied >= COPIED_MIN:
+            self._seconds_per_byte = seconds / self._copied
+        self._copying = None
 
     # ---- told by the epoch function
     def epoch(self, seconds: float, settled: Callable[[], bool]) -> None:
@@ -160,6 +194,8 @@ class MoveMetrics:
             with self._lock:
                 if self._usual < math.inf:  # else it is not known, since the driver has just begun
                     self._pauses.observe(self._pause)
+                    if self._switched:
+                        self._seconds_per_switchover = self._pause / len(self._switched)
                 self._under_way, self._pause = False, 0.0
                 self._in_sync.clear()
                 self._switched.clear()
@@ -169,6 +205,16 @@ class MoveMetrics:
         """Epochs since the oldest copy that is not in sync yet was begun; 0 when all are."""
         with self._lock:
             return max((epoch - since for _, since in self._joined.values()), default=0)
+
+    def quiet_seconds(self) -> float:
+        """Since a group changed last, or since this driver began."""
+        with self._lock:
+            return self._clock() - self._changed
+
+    def costs(self) -> tuple[float | None, float | None]:
+        """(seconds per byte that is copied, seconds of pause per new leader) of the last plans; None: not measured yet."""
+        with self._lock:
+            return self._seconds_per_byte, self._seconds_per_switchover
 
     def links(self) -> Links:
         """What carries the links between the instances, as they report it; the reason is the commonest."""
@@ -182,15 +228,21 @@ class MoveMetrics:
         )
 
     def loads(self, table: Table, rows_per_second: float) -> list[Load]:
-        """Of every virtual node, as its leader reports it; what nobody has reported counts as an equal share."""
-        count = table.virtual_nodes
+        """Of every virtual node: records that came for its leaders, of all operators; bytes as its leader reports them.
+
+        As long as no records are reported, each has an equal share of `rows_per_second`, the input.
+        """
         with self._lock:
             heard = [self._heard.get(group.leader) for group in table.groups]
-        put = [h.rates.get(v, 0.0) if h is not None else 0.0 for v, h in enumerate(heard)]
-        whole = sum(put)
-        shares = [p / whole for p in put] if whole > 0 else [1.0 / max(count, 1)] * count
+            rates = [self._rates.get(v, 0.0) for v in range(table.virtual_nodes)]
+        if not any(rates):
+            rates = [rows_per_second / max(table.virtual_nodes, 1)] * table.virtual_nodes
         sizes = [float(h.sizes.get(v, 0)) if h is not None else 0.0 for v, h in enumerate(heard)]
-        return [(rows_per_second * share, size) for share, size in zip(shares, sizes, strict=True)]
+        return list(zip(rates, sizes, strict=True))
+
+
+def _counted(report: m.Report) -> tuple[int, ...]:
+    return report.received or report.computed
 
 
 class StateCollector:
@@ -205,7 +257,7 @@ class StateCollector:
         size = GaugeMetricFamily("ferry_state_bytes", "State of a virtual node", labels=["vnode", "instance"])
         rate = GaugeMetricFamily(
             "ferry_state_rows_per_second",
-            "Share of the records per second that a virtual node is charged with, by its rows",
+            "Records per second that come for a virtual node, of all operators",
             labels=["vnode"],
         )
         table = self._table()

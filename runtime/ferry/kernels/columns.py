@@ -240,6 +240,19 @@ def split_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
     return offsets
 
 
+def records_by_vnode(batch: pa.RecordBatch, virtual_nodes: int) -> Ints:
+    """Records that these rows of fragments stand for, int64[V]: a row of partials says of how many it is.
+
+    The batch must be sorted by hash, or at least by virtual node.
+    """
+    offsets = split_by_vnode(batch, virtual_nodes)
+    if "n" not in batch.schema.names:
+        return np.diff(offsets)
+    before = np.zeros(batch.num_rows + 1, np.int64)
+    np.cumsum(batch.column("n").to_numpy(zero_copy_only=True), out=before[1:])
+    return np.diff(before[offsets])
+
+
 def range_indices(offsets: Ints, vnodes: Ints) -> Ints:
     """Row numbers of these vnodes' ranges, one range after the other."""
     return indices(offsets[vnodes], offsets[vnodes + 1])

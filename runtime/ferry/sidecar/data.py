@@ -27,7 +27,7 @@ from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
 from ferry.durable.location import Location
-from ferry.kernels.columns import narrowed, split_by_vnode, take_vnodes
+from ferry.kernels.columns import narrowed, records_by_vnode, split_by_vnode, take_vnodes
 from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
 from ferry.protocol.instance import machine as core
@@ -238,6 +238,8 @@ class Data:
         heard = self._partials.pop((prepare.step, prepare.attempt), {})
         parts = [_batch(heard[helper], schema) for helper in effect.helpers]
         self._partials = {k: v for k, v in self._partials.items() if k > (prepare.step, prepare.attempt)}
+        for part in parts:
+            self.tally.received(records_by_vnode(part, self.virtual_nodes))
         times = EpochTimes(prepare.low, prepare.high, prepare.step.epoch, int(time.time() * 1000))
         led = [vnode for _, vnodes in effect.chains for vnode in vnodes]
         delta, late = state.delta(parts, times, np.array(led, dtype=np.int64))

@@ -66,11 +66,16 @@ class LoadCounter:
 
     def __init__(self, virtual_nodes: int) -> None:
         self._computed = np.zeros(virtual_nodes, np.int64)
+        self._received = np.zeros(virtual_nodes, np.int64)
         self.received_bytes = 0
 
     def computed(self, offsets: npt.NDArray[np.int64]) -> None:
         """A delta of a step: the rows of virtual node v are `offsets[v]:offsets[v + 1]`."""
         self._computed += np.diff(offsets)
+
+    def received(self, records: npt.NDArray[np.int64]) -> None:
+        """Records that came for virtual nodes that are led here: int64[V]."""
+        self._received += records
 
     def report(
         self,
@@ -82,9 +87,12 @@ class LoadCounter:
         busy_ms: int = 0,
     ) -> m.Report:
         """`sizes`: bytes held, int64[V]. Virtual nodes of which there is nothing are left out. `timer`: the first one."""
-        held = np.flatnonzero((sizes > 0) | (self._computed > 0))
-        vnodes, held_sizes, computed = (tuple(column.tolist()) for column in (held, sizes[held], self._computed[held]))
-        return m.Report(me, life, vnodes, held_sizes, computed, links.rdma, links.tcp, links.reason, timer, busy_ms)
+        held = np.flatnonzero((sizes > 0) | (self._computed > 0) | (self._received > 0))
+        vnodes, held_sizes, computed, received = (
+            tuple(column.tolist()) for column in (held, sizes[held], self._computed[held], self._received[held])
+        )
+        link = links.rdma, links.tcp, links.reason
+        return m.Report(me, life, vnodes, held_sizes, computed, *link, timer, busy_ms, received)
 
 
 @dataclass(slots=True)

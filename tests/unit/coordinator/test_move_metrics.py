@@ -88,16 +88,81 @@ def test_a_recovery_is_the_time_to_the_next_epoch(lost: InstanceId, recoveries: 
 def test_loads_are_what_the_leaders_report() -> None:
     told = Told()
     assert told.move_metrics.loads(TABLE, 1000.0) == [(500.0, 0.0), (500.0, 0.0)], "nobody has said anything"
-    for seconds, computed in ((0.0, 0), (1.0, 30)):
+    for seconds, records in ((0.0, 0), (1.0, 30)):
         told.now += seconds
-        told.move_metrics.report(m.Report(A, "1", (0, 1), (100, 999), (computed, 0)))
-        told.move_metrics.report(m.Report(B, "1", (0, 1), (999, 200), (0, computed // 3)))
-    assert told.move_metrics.loads(TABLE, 1000.0) == [(750.0, 100.0), (250.0, 200.0)]
+        told.move_metrics.report(m.Report(A, "1", (0, 1), (100, 999), (1, 0), received=(records, 0)))
+        told.move_metrics.report(m.Report(B, "1", (0, 1), (999, 200), (7, 7), received=(0, records // 3)))
+    assert told.move_metrics.loads(TABLE, 1000.0) == [(30.0, 100.0), (10.0, 200.0)], "records, not rows"
     told.now += 1
-    told.move_metrics.report(m.Report(A, "2", (0,), (50,), (5,)))
-    assert told.move_metrics.loads(TABLE, 1000.0) == [(0.0, 50.0), (1000.0, 200.0)], "another life counts anew"
+    told.move_metrics.report(m.Report(A, "2", (0,), (50,), (5,), received=(5,)))
+    assert told.move_metrics.loads(TABLE, 1000.0) == [(30.0, 50.0), (10.0, 200.0)], "another life counts anew"
     told.move_metrics.lost(B, TABLE)
-    assert told.move_metrics.loads(TABLE, 1000.0)[1] == (500.0, 0.0)
+    assert told.move_metrics.loads(TABLE, 1000.0)[1] == (10.0, 0.0)
+
+
+def test_a_rate_goes_on_with_another_leader() -> None:
+    told = Told()
+    for second in range(10):
+        told.now += 1
+        told.move_metrics.report(m.Report(A, "1", (0,), (0,), (0,), received=(100 * second,)))
+        told.move_metrics.report(m.Report(B, "1", (0,), (0,), (0,), received=(0,)))
+        assert second == 0 or told.move_metrics.loads(TABLE, 0.0)[0][0] == pytest.approx(100.0), "a copy says nothing"
+    for second in range(1, 10):
+        told.now += 1
+        told.move_metrics.report(m.Report(B, "1", (0,), (0,), (0,), received=(100 * second,)))
+        told.move_metrics.report(m.Report(A, "1", (0,), (0,), (0,), received=(900,)))
+        assert told.move_metrics.loads(TABLE, 0.0)[0][0] == pytest.approx(100.0)
+
+
+def test_a_rate_follows_slowly_and_one_of_an_older_release_by_its_rows() -> None:
+    told = Told()
+    for second, rows in enumerate([0, 700, *range(710, 1700, 10), *range(1800, 12_000, 100)]):
+        told.now += 1
+        told.move_metrics.report(m.Report(A, "1", (0,), (0,), (rows,)))
+        if second == 10:
+            assert told.move_metrics.loads(TABLE, 0.0)[0] == (pytest.approx((700 + 9 * 10) / 10), 0.0), "a plain mean"
+    assert told.move_metrics.loads(TABLE, 0.0)[0] == (pytest.approx(100.0, rel=0.01), 0.0)
+    told.now += 1
+    told.move_metrics.report(m.Report(A, "1", (0,), (0,), (rows + 1100,)))
+    (rate, _), _ = told.move_metrics.loads(TABLE, 0.0)
+    assert 140 < rate < 160, "one second in which ten times as much came moves a rate by a twentieth of that"
+    for _ in range(60):
+        told.now += 1
+        before = told.move_metrics.loads(TABLE, 0.0)[0][0]
+        told.move_metrics.report(m.Report(A, "1", (0,), (0,), (rows + 1100,)))
+        assert told.move_metrics.loads(TABLE, 0.0)[0][0] < before
+    assert told.move_metrics.loads(TABLE, 0.0)[0][0] < 10
+
+
+def test_what_moves_cost_is_measured() -> None:
+    told = Told()
+    assert told.move_metrics.costs() == (None, None)
+    told.move_metrics.report(m.Report(A, "1", (0, 1), (10_000_000, 30_000_000), (0, 0)))
+    for _ in range(2):
+        told.epoch(settled=True)
+    told.change((0, "joined", C), (1, "joined", C))
+    assert told.move_metrics.quiet_seconds() == 0
+    told.epoch(seconds=1.0)
+    told.change((0, "in-sync", C))
+    told.epoch(seconds=1.0)
+    told.change((1, "in-sync", C), (0, "switched", C))
+    told.epoch(seconds=0.7)
+    told.change((1, "switched", C))
+    told.epoch(seconds=0.5)
+    told.change((0, "cleaned", A), (1, "cleaned", B))
+    assert told.move_metrics.costs() == (pytest.approx(2.0 / 40_000_000), None), "both were under way for 2 s"
+
+
+def test_pauses_are_counted_by_new_leader_and_beyond_what_is_usual() -> None:
+    told = Told()
+    told.epoch(settled=True)
+    told.epoch(settled=True)
+    told.change((0, "switched", C), (1, "switched", C))
+    told.epoch(seconds=0.9)
+    told.epoch(settled=True)
+    assert told.move_metrics.costs() == (None, pytest.approx((0.9 - 0.5) / 2))
+    told.now += 3
+    assert told.move_metrics.quiet_seconds() == pytest.approx(4.4)
 
 
 def test_every_virtual_node_has_its_state() -> None:

@@ -69,6 +69,19 @@ def test_split_and_take(hashes: list, virtual_nodes: int, chosen: list) -> None:
     assert taken == [h for v in vnodes for h in hashes if h * virtual_nodes >> 64 == v]
 
 
+@pytest.mark.parametrize("virtual_nodes", [1, 2, 64])
+def test_records_are_counted_by_virtual_node(virtual_nodes: int) -> None:
+    draw = np.random.default_rng(5)
+    hashes, many = np.sort(draw.integers(0, 2**64, 1000, np.uint64)), draw.integers(1, 2**40, 1000)
+    vnode = [int(h) * virtual_nodes >> 64 for h in hashes]
+    rows = pa.record_batch({"hash": pa.array(hashes), "l_n": pa.array(many)})
+    assert columns.records_by_vnode(rows, virtual_nodes).tolist() == [vnode.count(v) for v in range(virtual_nodes)]
+    partials = pa.record_batch({"hash": pa.array(hashes), "n": pa.array(many)})
+    counted = [sum(int(n) for v, n in zip(vnode, many) if v == one) for one in range(virtual_nodes)]
+    assert columns.records_by_vnode(partials, virtual_nodes).tolist() == counted
+    assert columns.records_by_vnode(partials.slice(0, 0), virtual_nodes).tolist() == [0] * virtual_nodes
+
+
 def test_order_by_hash_large_equals_small() -> None:
     hashes = np.random.default_rng(3).integers(0, 2**64, 1 << 15, np.uint64)
     hashes[::7] = hashes[0]

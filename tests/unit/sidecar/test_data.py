@@ -16,7 +16,7 @@ import pytest
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
-from ferry.contract.documents import RunSettings
+from ferry.contract.documents import Links, RunSettings
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
@@ -98,6 +98,19 @@ def test_a_loop_says_that_it_lives_between_the_parts_of_long_work(tmp_path: Path
     before = len(said)
     one.data.perform(core.Apply(CommitId(STEP, ATTEMPT)))
     assert before >= 4 and len(said) - before >= 3
+
+
+def test_records_are_counted_as_they_come_not_as_rows_that_tasks_made_of_them(tmp_path: Path) -> None:
+    """The key 7 has half of all records, and one row of a thousand."""
+    one, f, keys = One(tmp_path, ME, 0), Fragmenter(DESCRIPTOR), [*range(1000), *[7] * 1000]
+    f.add(pa.record_batch({"k": keys, "t": [1] * len(keys)}), ["k"], "t")
+    one.data.receive(m.Partials(STEP, ATTEMPT, ME), one.data.states[0].combine(f.drain()))
+    prepare = m.Prepare(STEP, ATTEMPT, Version(1, 1), ((ME, ()),), limits.WATERMARK_NONE, 0)
+    one.data.perform(core.Compute(prepare, (ME,), (((ME, NEXT), tuple(range(VNODES))),)))
+    told = one.data.tally.report(ME, "life", np.zeros(VNODES), Links())
+    assert (sum(told.received), sum(told.computed)) == (2000, 1000)
+    (hot,) = [v for v, rows, records in zip(told.vnodes, told.computed, told.received) if records != rows]
+    assert told.received[told.vnodes.index(hot)] == told.computed[told.vnodes.index(hot)] + 1000
 
 
 def test_states_of_processes_are_told_what_is_held_whole_and_of_which_timers_the_clock_is(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ def test_what_is_held_or_was_computed_is_reported() -> None:
     tally = LoadCounter(4)
     tally.computed(np.array([0, 2, 2, 5, 5]))
     tally.computed(np.array([0, 1, 1, 1, 1]))
+    tally.received(np.array([3, 0, 0, 0]))
+    tally.received(np.array([1, 0, 0, 0]))
     report = tally.report(InstanceId("3.0"), "life", np.array([100, 0, 0, 7]), Links(1, 2, "why"))
     assert (report.vnodes, report.state_bytes, report.computed) == ((0, 2, 3), (100, 0, 7), (3, 3, 0))
+    assert report.received == (4, 0, 0)
     assert (report.rdma, report.tcp, report.reason) == (1, 2, "why")
     assert m.decode(m.CODES[m.Report], m.encode(report)) == report
