@@ -81,6 +81,11 @@ class Local:
         ask(self.entry, "PATCH", "/spec", {"handover": wanted})
         return "the next plan follows it"
 
+    def balance(self, wanted: Record) -> str:
+        """Whether load moves by itself from now on; keys as in `spec.balance`."""
+        ask(self.entry, "PATCH", "/spec", {"balance": wanted})
+        return "the next look at the load follows it"
+
     def move(self, vnodes: Sequence[int], instance: str) -> str:
         """Have virtual nodes led by an instance, and keep them there: one plan for all."""
         ask(self.entry, "POST", "/move", {"vnodes": list(vnodes), "instance": instance})

@@ -214,10 +214,25 @@ def handover(
     as_json: AsJson = False,
 ) -> None:
     """Say how plans are cut and when they begin, from the next one on: fields of `spec.handover`."""
-    document = spec.apply_sets(SOME_JOB, [f"handover.{one}" for one in sets])
+    done(job, as_json, targets.find(ctx.obj, job).handover(_section("handover", sets)))
+
+
+@app.command()
+def balance(
+    ctx: typer.Context,
+    job: Job,
+    sets: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Such as mode=auto or horizon=5m.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say whether load moves by itself when it is uneven, from now on: fields of `spec.balance`."""
+    done(job, as_json, targets.find(ctx.obj, job).balance(_section("balance", sets)))
+
+
+def _section(name: str, sets: list[str]) -> dict[str, Any]:
+    """These fields of a section of the spec. Raises JobRefused."""
+    document = spec.apply_sets(SOME_JOB, [f"{name}.{one}" for one in sets])
     spec.check(document)
-    wanted = document["spec"]["handover"]
-    done(job, as_json, targets.find(ctx.obj, job).handover(wanted))
+    return dict(document["spec"][name])
 
 
 @app.command()

@@ -8,13 +8,14 @@ action. It never reads a clock and never talks to anybody; `planner` says where 
 | StartWorker | a worker that should be there, or that holds the last copy of something, is not running |
 | SetInstances | a worker should have more instances, or has ones that hold nothing and should not be there |
 | StartDriver | there is none, and it may start |
-| SubmitDesired | the usable instances, the copies, the pins or the driver's generation changed, or copies are missing |
+| SubmitDesired | the usable instances, the copies, the pins or the driver's generation changed, or copies are missing; |
+| | or all is at rest, and another placement is worth a move (`balancing`) |
 | StopWorker | nobody wants it and nothing is on it: neither in a group nor in the placement in force |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from ferry.contract.backoff import back_off
@@ -22,8 +23,11 @@ from ferry.contract.documents import Status
 from ferry.contract.limits import WARM_DEADLINE_MS
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.plans import Plan
+from ferry_operator.control import balancing, placing
+from ferry_operator.control.balancing import Advice, BalancePolicy
+from ferry_operator.control.placing import Placements
 from ferry_operator.job.models_parts import Handover
-from ferry_operator.placement import planner
+from ferry_operator.placement.planner import Slot
 from ferry_operator.placement.strategies import HandoverPolicy, steps
 
 GRACE_SECONDS = 10.0
@@ -38,9 +42,6 @@ RESTART_SECONDS, RESTART_SECONDS_MAX = 0.2, 5.0
 Due = tuple[int, int | None]
 """The epoch, and the event time in milliseconds, before which a plan does not begin."""
 
-Placements = tuple[tuple[InstanceId, ...], ...]
-"""By virtual node: the leader, then the replicas in the order of the chain."""
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -51,6 +52,7 @@ class Wanted:
     """per worker"""
     replicas: int
     handover: HandoverPolicy = field(default_factory=HandoverPolicy)
+    balance: BalancePolicy = field(default_factory=BalancePolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Worker:
     seconds: float = 0.0
     """since it started (running) or ended (not running)"""
     node: str = "local"
+    capacity: float = 1.0
+    """what its instances can do, beside those of other workers; > 0"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,15 @@ class Observed:
     missing: Mapping[InstanceId, float] = field(default_factory=dict)
     """seconds since an instance that should be usable was last alive, or since it is wanted"""
     given: Given | None = None
+    advice: Advice | None = None
+    """what `advice` said of this look, or of one a moment ago"""
+    uneven: float = 0.0
+    """seconds for which every advice was worth a move"""
+
+    @property
+    def ripe(self) -> Advice | None:
+        """An advice that was worth a move for long enough to be told, or followed."""
+        return self.advice if self.uneven >= self.wanted.balance.ripe else None
 
     def given_for(self, usable: tuple[InstanceId, ...]) -> Given | None:
         """The placements that were handed in, if they are for these instances and this job as it is."""
@@ -164,6 +177,8 @@ class SubmitDesired:
     plan: Plan
     generation: int
     basis: Basis
+    why: str = ""
+    """of what moves for balance"""
 
     def accepted(self) -> Submitted:
         """What is in force as soon as the driver has it."""
@@ -237,7 +252,7 @@ def _last_copies(observed: Observed) -> dict[int, int]:
     for in_sync, _ in status.groups:
         for instance in in_sync if not any(i in alive for i in in_sync) else ():
             k = worker_of(InstanceId(instance))
-            needed[k] = max(needed.get(k, 0), _index_of(instance) + 1)
+            needed[k] = max(needed.get(k, 0), placing.index_of(instance) + 1)
     return needed
 
 
@@ -267,22 +282,9 @@ def _held(observed: Observed) -> dict[int, int] | None:
     status, submitted = observed.status, observed.submitted
     if not status or not submitted or submitted.number != status.desired:
         return None
-    held = _highest(i for in_sync, learners in status.groups for i in (*in_sync, *learners))
-    planned = _highest(i for placement in submitted.placements for i in placement)
+    held = placing.highest(i for in_sync, learners in status.groups for i in (*in_sync, *learners))
+    planned = placing.highest(i for placement in submitted.placements for i in placement)
     return {k: max(held.get(k, -1), planned.get(k, -1)) + 1 for k in (*held, *planned)}
-
-
-def _highest(instances: Iterable[str]) -> dict[int, int]:
-    """Highest instance index by worker."""
-    out: dict[int, int] = {}
-    for instance in dict.fromkeys(instances):
-        k = worker_of(InstanceId(instance))
-        out[k] = max(out.get(k, -1), _index_of(instance))
-    return out
-
-
-def _index_of(instance: str) -> int:
-    return int(instance.split(".", 1)[1])
 
 
 def _submit(observed: Observed) -> SubmitDesired | None:
@@ -290,15 +292,12 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     status, last = observed.status, observed.submitted
     if status is None or status.finished or not status.groups:
         return None
-    alive = dict.fromkeys(status.alive)
-    usable = tuple(i for i in expected(observed) if i in alive)
-    if not usable or any(i not in alive and _may_come(observed, i) for i in expected(observed)):
+    alive, basis = dict.fromkeys(status.alive), _basis(observed, status)
+    if not basis.usable or any(i not in alive and _may_come(observed, i) for i in expected(observed)):
         return None
-    pins = tuple((v, i) for v, i in observed.pins if i in usable)
-    given = observed.given_for(usable)
+    given = observed.given_for(basis.usable)
     if given is None and _waits_for_workers(observed, status):
         return None
-    basis = Basis(usable, observed.wanted.replicas, pins, given.name if given is not None else "")
     number = 1 + max(status.desired, last.number if last is not None else 0)
     policy = given.handover if given is not None else observed.wanted.handover
     due = _due(observed, status, policy)
@@ -307,21 +306,67 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     same |= last is not None and last.basis == basis and status.desired == last.number
     if status.prepared and (last is None or (same and last.due == due)):
         return None  # It is not known what waits (the driver has not said it), or it waits for the right thing.
-    if same and not status.prepared and (status.rolled_back or not _under_strength(status, basis)):
+    holds, balance = same and not status.prepared, _balance(observed)
+    weak = not status.rolled_back and placing.is_under_strength(status, basis.usable, basis.replicas)
+    if holds and balance is None and not weak:
         return None
-    nodes = {worker.index: worker.node for worker in observed.workers}
     if given is not None:
-        placements = _with_pins(given.placements, pins)
+        placements = placing.with_pins(given.placements, basis.pins)
+    elif balance is not None:
+        placements = balance.placements
     else:
-        placements = place([in_sync for in_sync, _ in status.groups], status.loads, basis, nodes)
-    if same and not status.prepared and last is not None and last.placements == placements:
+        groups = [in_sync for in_sync, _ in status.groups]
+        placements = placing.place(groups, status.loads, _slots(observed, basis), basis.replicas, basis.pins)
+    if holds and last is not None and last.placements == placements:
         return None
     current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
     cut = steps(current, placements, policy)
     # Nobody is held up by what repairs.
     warm = policy.warm or status.members_gone > 0
     plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms)
-    return SubmitDesired(plan, status.generation, basis)
+    return SubmitDesired(plan, status.generation, basis, balance.reason if balance is not None else "")
+
+
+def advice(observed: Observed, kept: Placements | None = None) -> Advice | None:
+    """What would be more even; None: nobody wants to know, or something is open, and it is not known how things will be.
+
+    `kept`: what was advised for the same groups at an earlier look.
+    """
+    status, policy = observed.status, observed.wanted.balance
+    if policy.mode == "off" or status is None or not _at_rest(observed, status):
+        return None
+    basis = _basis(observed, status)
+    return balancing.advise(status, _slots(observed, basis), basis.replicas, basis.pins, policy, kept)
+
+
+def _balance(observed: Observed) -> Advice | None:
+    """The advice to follow now, if any."""
+    status, policy, found = observed.status, observed.wanted.balance, observed.ripe
+    if policy.mode != "auto" or status is None or found is None or status.quiet_seconds < policy.horizon:
+        return None
+    return found if _at_rest(observed, status) else None
+
+
+def _at_rest(observed: Observed, status: Status) -> bool:
+    """All instances that should hold state are there, and the planner's plan for them is in force and carried out."""
+    last = observed.submitted
+    if last is None or last.number != status.desired or observed.drains or observed.missing:
+        return False
+    basis = _basis(observed, status)
+    return last.basis == basis and not basis.given and placing.is_carried_out(status, last.placements)
+
+
+def _basis(observed: Observed, status: Status) -> Basis:
+    """What a placement would be planned for now."""
+    alive = dict.fromkeys(status.alive)
+    usable = tuple(i for i in expected(observed) if i in alive)
+    pins, given = tuple((v, i) for v, i in observed.pins if i in usable), observed.given_for(usable)
+    return Basis(usable, observed.wanted.replicas, pins, given.name if given is not None else "")
+
+
+def _slots(observed: Observed, basis: Basis) -> list[Slot]:
+    workers = observed.workers
+    return placing.slots(basis.usable, {w.index: w.node for w in workers}, {w.index: w.capacity for w in workers})
 
 
 def _waits_for_workers(observed: Observed, status: Status) -> bool:
@@ -344,42 +389,3 @@ def _may_come(observed: Observed, instance: InstanceId) -> bool:
         return True
     k = worker_of(instance)
     return any(w.index == k and w.running and w.seconds < START_SECONDS for w in observed.workers)
-
-
-def _under_strength(status: Status, basis: Basis) -> bool:
-    """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up."""
-    if not status.settled and not (status.moves_given_up and not any(learners for _, learners in status.groups)):
-        return False
-    workers = len(dict.fromkeys(worker_of(i) for i in basis.usable))
-    wanted = 1 + min(basis.replicas, workers - 1)
-    return any(len(in_sync) < wanted for in_sync, _ in status.groups)
-
-
-def place(
-    groups: Sequence[Sequence[str]], loads: Sequence[tuple[float, float]], basis: Basis, nodes: Mapping[int, str]
-) -> Placements:
-    """The placement of all virtual nodes over the usable instances, near to where they are now, with the pins.
-
-    groups: in-sync members of each virtual node, the leader first. loads: of each (records per second, bytes), or none.
-    """
-    slots = [planner.Slot(i, worker_of(i), nodes.get(worker_of(i), f"node of {worker_of(i)}")) for i in basis.usable]
-    weights = [planner.Load(*load) for load in loads] or [planner.Load(0.0, 0.0)] * len(groups)
-    current = [planner.Placement(in_sync[0], tuple(in_sync[1:])) if in_sync else None for in_sync in groups]
-    planned = planner.plan(slots, weights, current, basis.replicas)
-    return _with_pins([(InstanceId(p.leader), *map(InstanceId, p.replicas)) for p in planned], basis.pins)
-
-
-def _with_pins(placements: Sequence[tuple[InstanceId, ...]], pins: Iterable[tuple[int, InstanceId]]) -> Placements:
-    pinned = list(placements)
-    for vnode, instance in pins:
-        pinned[vnode] = _pinned(pinned[vnode], instance)
-    return tuple(pinned)
-
-
-def _pinned(placement: tuple[InstanceId, ...], instance: InstanceId) -> tuple[InstanceId, ...]:
-    """`instance` leads; the others follow on other workers, as many as before.
-
-    The former leader stays as a replica, in the place of the one that `instance` was or of the last one.
-    """
-    others = [i for i in placement if worker_of(i) != worker_of(instance)]
-    return (instance, *others[: len(placement) - 1])

@@ -21,6 +21,7 @@ from ferry.contract.errors import Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
+from ferry_operator.control import placing
 from ferry_operator.control.commands import INSTANCES_MAX, WORKERS_MAX
 from ferry_operator.job.models_base import SpecPart
 from ferry_operator.job.models_parts import Handover
@@ -184,11 +185,12 @@ def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
         raise Refusal("no worker is left: all are drained")
     pins = tuple((v, i) for v, i in sorted((present.pins or {}).items()) if i in usable)
     basis = d.Basis(usable, present.replicas, pins)
-    placements = d.place(present.groups, present.loads, basis, present.nodes or {})
+    over = placing.slots(basis.usable, present.nodes or {})
+    placements = placing.place(present.groups, present.loads, over, basis.replicas, basis.pins)
     current = [tuple(map(InstanceId, group)) for group in present.groups]
     policy = d.policy_of(handover)
-    loads = [planner.Load(*load) for load in present.loads] or [planner.Load(0.0, 0.0)] * len(current)
-    was, is_to_be = _planned(current), _planned(placements)
+    loads = placing.weights(present.loads, len(current))
+    was, is_to_be = ([placing.as_planned(one) for one in every] for every in (current, placements))
     moved = planner.movement(was, is_to_be, loads)
     return PlanFile(
         job=present.job,
@@ -201,10 +203,6 @@ def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
         steps=[(list(copies), list(switched)) for copies, switched in steps(current, placements, policy)],
         forecast=PlanForecast(switchovers=moved.switchovers, copies=moved.copies, bytes=round(moved.bytes)),
     )
-
-
-def _planned(placements: Sequence[Sequence[InstanceId]]) -> list[planner.Placement]:
-    return [planner.Placement(leader, tuple(replicas)) for leader, *replicas in placements]
 
 
 def packed(one: PlanFile) -> str:

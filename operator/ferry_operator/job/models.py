@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from ferry_operator.job.models_autoscale import Autoscale, why_not_scaled
+from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_base import (
     PATH_MAX,
     DnsLabel,
@@ -174,6 +175,9 @@ class Spec(SpecPart):
     epoch: Epoch = Field(default_factory=Epoch, description="Pace of the epochs.")
     driver: DriverSpec = Field(default_factory=DriverSpec, description="The process that runs them.")
     handover: Handover = Field(default_factory=Handover, description="How state moves.")
+    balance: BalanceSpec = Field(
+        default_factory=BalanceSpec, description="Whether it moves by itself to even out the load."
+    )
     transport: Transport = Field(default_factory=Transport, description="Channels between sidecars.")
     security: Security = Field(default_factory=Security, description="What may be read on the way.")
     failure: FailureSpec = Field(default_factory=FailureSpec, description="Failure detection.")

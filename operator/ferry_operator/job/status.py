@@ -97,6 +97,20 @@ class CheckpointReport(_Report):
     total_bytes: int = Field(default=0, ge=0, description="Bytes that a restore reads.")
 
 
+class BalanceReport(_Report):
+    """How uneven the load is, and what would be better."""
+
+    imbalance: str = Field(
+        max_length=16, description="Records per second of the busiest instance, as a multiple of the average: '1.84'."
+    )
+    possible: str | None = Field(
+        default=None, max_length=16, description="The same after a move that is worth it; left out when none is."
+    )
+    advice: str | None = Field(
+        default=None, max_length=MESSAGE_MAX, description="That move: virtual nodes, bytes, about how long it takes."
+    )
+
+
 class JobStatus(_Report):
     """What the operator saw and is about to do."""
 
@@ -141,6 +155,10 @@ class JobStatus(_Report):
         default=None, description="The last complete durable checkpoint; it is there also while nothing runs."
     )
     autoscale: AutoscaleReport | None = Field(default=None, description="The last decision of the autoscaler.")
+    balance: BalanceReport | None = Field(
+        default=None,
+        description="How uneven the load is; left out while it is not known, or `spec.balance.mode` is off.",
+    )
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,

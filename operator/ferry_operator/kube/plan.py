@@ -337,10 +337,11 @@ def describe(step: Step) -> str:
             return f"worker {index}: {instances} instances"
         case d.StartDriver():
             return "start the driver"
-        case d.SubmitDesired(plan, _, basis):
+        case d.SubmitDesired(plan, _, basis, why):
             used = dict.fromkeys(i for placement in plan.placements for i in placement)
             over = f"{len(plan.placements)} virtual nodes over {len(used)} of {len(basis.usable)} instances"
-            return f"plan {plan.number}: {over}{f', in {len(plan.steps)} steps' if plan.steps else ''}"
+            cut = f", in {len(plan.steps)} steps" if plan.steps else ""
+            return f"plan {plan.number}: {over}{cut}{f', {why}' if why else ''}"
         case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
         case Refuse(_, message):

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.control import balancing, plan_file
 from ferry_operator.control import decide as d
-from ferry_operator.control import plan_file
 from ferry_operator.control.commands import Command, check_command
 from ferry_operator.control.plan_file import PlanFile, PlannedSize
+from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_parts import Handover
 
 
@@ -61,6 +62,11 @@ class Asked:
             raise Refusal("handover.bandwidth cannot change while the job runs on this machine")
         self.wanted = replace(self.wanted, handover=d.policy_of(wanted, self.wanted.handover))
         return " ".join(f"{name}={value}" for name, value in given.items())
+
+    def balance(self, wanted: BalanceSpec) -> str:
+        """Whether load moves by itself from now on; what was said, in words."""
+        self.wanted = replace(self.wanted, balance=balancing.policy_of(wanted, self.wanted.balance))
+        return " ".join(f"{name}={value}" for name, value in wanted.model_dump(exclude_unset=True).items())
 
     def submit(self, one: PlanFile, job: str) -> None:
         """The job gets the size of the plan, and its placements. Raises Refusal."""

@@ -6,7 +6,7 @@ derived from the run's secret.
 | request | answer |
 |---|---|
 | GET /job | the job as `SupervisorPort.job` describes it |
-| PATCH /spec {workers?, instancesPerWorker?, handover?} | scales; says how plans are cut from now on |
+| PATCH /spec {workers?, instancesPerWorker?, handover?, balance?} | scales; how plans are cut, and whether load moves |
 | POST /move {vnodes, instance} · POST /drain {worker} · POST /kill {what} · POST /stop | does it |
 | POST /plan {plan} · DELETE /plan | takes a plan; takes the last one back |
 | POST /checkpoint {name} | {"number"} of a durable checkpoint that is under way |
@@ -30,6 +30,7 @@ from ferry.system.api_server import Application, guarded
 from ferry_operator.control import plan_file
 from ferry_operator.control.commands import Command, parse_command
 from ferry_operator.control.plan_file import PlanFile
+from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_parts import Handover
 
 
@@ -44,6 +45,9 @@ class SupervisorPort(Protocol):
 
     def handover(self, wanted: Handover) -> None:
         """How plans are cut from now on; what is not set stays."""
+
+    def balance(self, wanted: BalanceSpec) -> None:
+        """Whether load moves by itself from now on; what is not set stays."""
 
     def submit(self, one: PlanFile) -> None:
         """The job gets the size of this plan, and its placements."""
@@ -74,6 +78,7 @@ class SpecPatch(_Body):
     workers: int | None = None
     instancesPerWorker: int | None = None
     handover: Handover | None = None
+    balance: BalanceSpec | None = None
 
 
 class MoveRequest(_Body):
@@ -143,6 +148,8 @@ def application(control: SupervisorPort, token: str) -> Application:
             commands.append(parse_command(f"instances={patch.instancesPerWorker}"))
         if patch.handover is not None:
             control.handover(patch.handover)
+        if patch.balance is not None:
+            control.balance(patch.balance)
         control.perform(commands)
         return JSONResponse({})
 

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from ferry.contract.documents import TIMELINE
 from ferry.contract.errors import SpecRefused
+from ferry_operator.control import balancing, decide
 from ferry_operator.control.autoscaling import policy_for
 from ferry_operator.control.commands import Schedule, parse_all
-from ferry_operator.control.decide import policy_of
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
@@ -71,15 +71,15 @@ def run(request: Request, programs: Programs | None = None) -> int:
     remove = False
     try:
         settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
-        supervisor = Supervisor(
-            settings,
-            policy_of(job.spec.handover),
-            directory,
-            schedule,
-            environment.home(),
-            programs or Programs(),
-            LocalAutoscaler(policy_for(job.spec, 0, 1)),
+        wanted = decide.Wanted(
+            one.workers,
+            one.instances_per_worker,
+            one.state.replicas,
+            decide.policy_of(one.handover),
+            balancing.policy_of(one.balance),
         )
+        scaler, made = LocalAutoscaler(policy_for(job.spec, 0, 1)), programs or Programs()
+        supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), made, scaler)
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
         records = tail.read()

@@ -18,7 +18,6 @@ from ferry.contract.certificates import authority, issue, server_context
 from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
 from ferry.contract.errors import Refusal, Unreachable
 from ferry.contract.exit_codes import ExitCode
-from ferry.contract.names import InstanceId
 from ferry.contract.tickets import derived
 from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
@@ -26,6 +25,8 @@ from ferry_operator.control.commands import Command, Schedule
 from ferry_operator.control.driver_client import DriverRefuses
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.control.restarts import Outcome, RestartPolicy, how
+from ferry_operator.control.timers import LookTimers
+from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_parts import Handover
 from ferry_operator.job.settings import with_addresses
 from ferry_operator.local.asked import Asked
@@ -41,7 +42,6 @@ from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.timeline.timeline import TimelineTail
 from ferry_operator.local.view import Record, RunView, describe
-from ferry_operator.placement.strategies import HandoverPolicy
 
 PAUSE_SECONDS = 0.1
 STOP_SECONDS = 10.0
@@ -57,7 +57,7 @@ class Supervisor:
     def __init__(
         self,
         settings: RunSettings,
-        handover: HandoverPolicy,
+        wanted: d.Wanted,
         directory: RunDirectory,
         schedule: Schedule,
         home: Path,
@@ -68,8 +68,7 @@ class Supervisor:
         self.settings = settings
         self.directory = directory
         self.schedule = schedule
-        size = d.Wanted(settings.workers, settings.instances_per_worker, settings.replicas, handover)
-        self.asked = Asked(size, settings.virtual_nodes)
+        self.asked = Asked(wanted, settings.virtual_nodes)
         self.outcome: Outcome | None = None
         self.stopping: float | None = None
         """since when the job is ending"""
@@ -79,7 +78,7 @@ class Supervisor:
         self._programs = programs
         self._autoscaler = autoscaler
         self._submitted: d.Submitted | None = None
-        self._missing: dict[InstanceId, float] = {}
+        self._timers = LookTimers()
         self._restarts = RestartPolicy()
         self._driver_ends = 0
         self._stop_requested = False
@@ -187,10 +186,7 @@ class Supervisor:
             pins=tuple(sorted(self.asked.pins.items())),
             given=self.asked.plan.given() if self.asked.plan is not None else None,
         )
-        alive = dict.fromkeys(status.alive) if status is not None else {}
-        absent = [i for i in d.expected(observed) if i not in alive] if status is not None else []
-        self._missing = {i: self._missing.get(i, now) for i in absent}
-        return replace(observed, missing={i: now - since for i, since in self._missing.items()})
+        return self._timers.timed(observed, now)
 
     def _driver_ended(self) -> None:
         """Notice the end of a driver, once, and what it means."""
@@ -242,6 +238,8 @@ class Supervisor:
                 pid = self._cluster.driver_pid()
                 if pid is not None and self._client.submit(pid, action):
                     self._submitted = action.accepted()
+                    if action.why:
+                        self._note(f"balance {action.why}")
                     self._watch.forget()
             case _:
                 assert_never(action)
@@ -288,7 +286,11 @@ class Supervisor:
 
     def handover(self, wanted: Handover) -> None:
         """See `endpoint.SupervisorPort`."""
-        self._mailbox.ask(lambda: self._handover(wanted))
+        self._mailbox.ask(lambda: self._note(f"handover {self.asked.handover(wanted)}"))
+
+    def balance(self, wanted: BalanceSpec) -> None:
+        """See `endpoint.SupervisorPort`."""
+        self._mailbox.ask(lambda: self._note(f"balance {self.asked.balance(wanted)}"))
 
     def submit(self, one: PlanFile) -> None:
         """See `endpoint.SupervisorPort`."""
@@ -316,7 +318,9 @@ class Supervisor:
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
-        view = RunView(self.settings, status, self._cluster.workers(), self.asked.wanted, [])
+        view = RunView(
+            self.settings, status, self._cluster.workers(), self.asked.wanted, [], advice=self._timers.balance
+        )
         phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
         return describe(view, phase, self.asked, self._autoscaler.report)
 
@@ -336,6 +340,7 @@ class Supervisor:
         if not self.suspending:
             self._note("suspend")
             self.suspending = True
+            self.asked.balance(BalanceSpec(mode="off"))
 
     def _may_take_checkpoints(self) -> None:
         if self.settings.checkpoint is None:
@@ -344,9 +349,6 @@ class Supervisor:
             )
         if self.stopping is not None:
             raise Refusal("the job is ending")
-
-    def _handover(self, wanted: Handover) -> None:
-        self._note(f"handover {self.asked.handover(wanted)}")
 
     def _submit(self, one: PlanFile) -> None:
         if self.stopping is not None:
@@ -375,11 +377,10 @@ class Supervisor:
             case "kill-instance":
                 assert command.instance is not None
                 self._cluster.kill_instance(*map(int, command.instance.split(".")))
-            case "kill-driver":
+            case _:
+                assert command.kind == "kill-driver", command
                 self._cluster.kill_driver()
                 self._watch.forget()
-            case _:
-                raise AssertionError(command)
 
     def _stage(self, epoch: int, stage: str) -> None:
         for command in self.schedule.due(epoch, stage):

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ferry.contract.documents import RunSettings, Status
+from ferry_operator.control.balancing import Advice
 from ferry_operator.control.decide import Wanted, Worker
 from ferry_operator.job.models_autoscale import AutoscaleReport
 from ferry_operator.local.asked import Asked
@@ -25,6 +26,8 @@ class RunView:
     """new ones of the timeline"""
     warnings: list[str] = field(default_factory=list)
     """new ones"""
+    advice: Advice | None = None
+    """what would be more even"""
 
 
 def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport | None) -> Record:
@@ -57,6 +60,14 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
         "pins": {str(vnode): instance for vnode, instance in sorted(asked.pins.items())},
         "plan": asked.described(view.settings.job),
         "autoscale": autoscale.to_wire() if autoscale is not None else None,
+        "balance": _balance(view),
         "workers": [asdict(worker) for worker in view.workers],
         "status": view.status.to_wire() if view.status is not None else None,
     }
+
+
+def _balance(view: RunView) -> Record:
+    """How uneven the load is, and what is thought of that."""
+    advice = view.advice
+    known = {} if advice is None else {name: getattr(advice, name) for name in ("before", "after", "worth", "reason")}
+    return {"mode": view.wanted.balance.mode, **known}

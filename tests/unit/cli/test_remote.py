@@ -140,7 +140,15 @@ def test_status_shows_conditions_pods_and_events() -> None:
     document, text = job.describe(), printed(job)
     assert [one["index"] for one in document["workers"]] == [0, 1, 2] and document["driver"]["phase"] == "Running"
     assert document["status"]["phase"] == "Running" and document["spec"]["virtualNodes"] == 8
-    for words in ("3 of 3 own state", "ReplicasInSync", "HandoverFinished: after", "nbq5", "on n0", "last handover"):
+    for words in (
+        "3 of 3 own state",
+        "ReplicasInSync",
+        "HandoverFinished: after",
+        "nbq5",
+        "on n0",
+        "last handover",
+        "1.12 times the average",
+    ):
         assert words in text, text
     assert not job.ended(document) and job.there()
     api.api.remove(JOBS, "nbq5")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferry.contract.errors import Refusal
@@ -44,6 +44,7 @@ def test_a_plan_has_what_would_move_and_in_which_steps() -> None:
     assert "4 workers with 1 instances each, 8 new leaders" in one.words()
 
 
+@settings(deadline=None)  # the first one that is optimized loads networkx
 @given(st.sampled_from(["all-at-once", "batched", "fluid", "optimized"]), st.integers(0, 3))
 def test_it_is_the_same_from_a_file_and_an_annotation(strategy: Any, gap: int) -> None:
     one = plan_file.made(present(), FOUR, Handover(strategy=strategy, gap=gap))

@@ -49,6 +49,18 @@ def test_a_pod() -> None:
     assert one.created == facts.when(T0) and one.number(names.INSTANCES) == 4 and one.number(names.TOKEN) == 0
 
 
+@pytest.mark.parametrize(
+    ("where", "cpu", "cpus"),
+    [("containers", "500m", 0.5), ("initContainers", 2, 2.0), ("containers", "1e3", 1.0), ("volumes", "3", 1.0)],
+)
+def test_what_a_sidecar_is_given(where: str, cpu: Any, cpus: float) -> None:
+    made = pod({"phase": "Running"})
+    made["spec"][where] = [{"name": "executor"}, {"name": "sidecar", "resources": {"requests": {"cpu": cpu}}}]
+    assert facts.pod(made).cpus == cpus
+    made["spec"][where] = [{"name": "sidecar"}]
+    assert facts.pod(made).cpus == 1.0
+
+
 def test_a_pod_without_anything() -> None:
     one = facts.pod({"metadata": {"name": "x"}})
     assert (one.phase, one.ready, one.ended, one.problems, one.worker) == ("Pending", False, None, (), None)

@@ -144,6 +144,12 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     ferry("handover", "counts", "strategy=fluid", "gap=1", "warm=false")
     assert "must be" in ferry("handover", "counts", "strategy=some", code=2)[1]
     assert "cannot change while the job runs" in ferry("handover", "counts", "bandwidth=1M", code=2)[1]
+    assert "must be" in ferry("balance", "counts", "mode=some", code=2)[1]
+    ferry("balance", "counts", "mode=off")
+    assert ferry.job()["balance"] == {"mode": "off"}
+    ferry("balance", "counts", "mode=auto", "horizon=1h")
+    assert ferry.wait_for(lambda j: "before" in j["balance"])["balance"]["mode"] == "auto"
+    assert "balance auto: no move gains 10%" in " ".join(ferry("status", "counts")[0].split())
     led = [v for v, (g, _) in enumerate(ferry.job()["status"]["groups"]) if g[0] == "0.0"]
     ferry("move", "counts", "--from", "0.0", "--to", "2.0")
     ferry.wait_for(lambda j: settles(j) and all(j["status"]["groups"][v][0][0] == "2.0" for v in led))

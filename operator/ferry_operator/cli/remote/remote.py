@@ -173,6 +173,11 @@ class RemoteJob:
         self._patch({"spec": {"handover": wanted}})
         return self._in_words("the next plan follows it")
 
+    def balance(self, wanted: dict[str, Any]) -> str:
+        """See `client.Local`."""
+        self._patch({"spec": {"balance": wanted}})
+        return self._in_words("the next look at the load follows it")
+
     def move(self, vnodes: Sequence[int], instance: str) -> str:
         """See `client.Local`."""
         self._edit(lambda job: intents.move(job, vnodes, instance))

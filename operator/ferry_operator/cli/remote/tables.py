@@ -153,6 +153,12 @@ def job_table(document: Record) -> Table:
     if (last := status.get("checkpoint")) is not None:
         name = f" ({last['name']})" if last.get("name") else ""
         _add(table, "checkpoint", f"{last['number']}{name}, as of epoch {last['epoch']}, {_ago(last.get('at'))} ago")
+    if (balance := status.get("balance")) is not None:
+        _add(
+            table,
+            "balance",
+            balance.get("advice") or f"the busiest instance has {balance['imbalance']} times the average",
+        )
     links = status.get("transport") or {}
     if links.get("reason"):
         _add(table, "links", Text(f"{links['kind']}: {links['reason']}", style="yellow"))

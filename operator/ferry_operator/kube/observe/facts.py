@@ -5,6 +5,7 @@ Times are seconds since 1970, by the clocks of whoever wrote them: durations mad
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import Any
 
 from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
+from ferry_operator.job.quantities import Cpus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 
@@ -104,6 +106,8 @@ class Pod:
     """it has been ready since it was started"""
     scheme: str = "http"
     """what its main container speaks, by its probe: the spec may be another one by now"""
+    cpus: float = 1.0
+    """that its sidecar is given; of a pod that says nothing, 1"""
 
     @property
     def unschedulable(self) -> bool:
@@ -186,6 +190,7 @@ def pod(document: Doc) -> Pod:
         annotations=metadata.get("annotations") or {},
         owner=owner(metadata),
         scheme=_scheme(document),
+        cpus=_cpus(document),
         unwell_since=unwell,
         was_well=unwell is not None and unwell > began,
         placed=when(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
@@ -237,6 +242,16 @@ def _scheme(document: Doc) -> str:
     """What the main container is probed with."""
     (main, *_) = (document.get("spec") or {}).get("containers") or [{}]
     return str(((main.get("readinessProbe") or {}).get("httpGet") or {}).get("scheme") or "http").lower()
+
+
+def _cpus(document: Doc) -> float:
+    """What the sidecar requests: another number than the spec's while that changes, or when somebody has resized the pod."""
+    spec = document.get("spec") or {}
+    for one in (*(spec.get("initContainers") or []), *(spec.get("containers") or [])):
+        if one.get("name") == "sidecar":
+            with contextlib.suppress(KeyError, ValueError):
+                return max(Cpus(one["resources"]["requests"]["cpu"]).millis, 1) / 1000
+    return 1.0
 
 
 def _unwell(ready: Doc, main: list[_Container]) -> tuple[float | None, float]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import autoscaling, plan_file
+from ferry_operator.control import autoscaling, balancing, plan_file
 from ferry_operator.control import decide as d
+from ferry_operator.control.balancing import BalancePolicy
+from ferry_operator.control.timers import LookTimers
 from ferry_operator.job.quantities import Duration
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
@@ -155,10 +157,9 @@ class JobView:
 
 
 @dataclass(slots=True)
-class AbsenceTimers:
-    """Since when instances are missing, and an epoch lasts. Clocks only: a new operator waits a little longer."""
+class AbsenceTimers(LookTimers):
+    """Also since when an epoch lasts, and a node is closed. Clocks only: a new operator waits a little longer."""
 
-    since: dict[InstanceId, float] = field(default_factory=dict)
     epoch: tuple[int, int, float] = (0, 0, 0.0)
     """(generation, last finished epoch, when it was first seen or the query last was idle)"""
     closed: dict[int, float] = field(default_factory=dict)
@@ -182,13 +183,6 @@ class AbsenceTimers:
         held = held or autoscaling.held_up(observed)
         advice, self.scaling = autoscaling.advise(policy, size, work, held, self.scaling, seen.now)
         return advice
-
-    def missing(self, observed: d.Observed, now: float) -> dict[InstanceId, float]:
-        """Seconds since each instance that should be usable was last alive."""
-        status = observed.status
-        absent = [i for i in d.expected(observed) if i not in status.alive] if status is not None else []
-        self.since = {i: self.since.get(i, now) for i in absent}
-        return {i: now - since for i, since in self.since.items()}
 
     def resting(self, seen: Seen) -> frozenset[int]:
         """Workers that had to leave a node a moment ago."""
@@ -235,7 +229,13 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     workers = worker_pods(one.workers, running, revisions.worker, status)
     rolling = plan_replacement(workers, seen.nodes, asked_drains(seen.annotations.get(names.DRAIN)))
     observed = d.Observed(
-        wanted=d.Wanted(rolling.workers, one.instances_per_worker, one.state.replicas, d.policy_of(one.handover)),
+        wanted=d.Wanted(
+            rolling.workers,
+            one.instances_per_worker,
+            one.state.replicas,
+            d.policy_of(one.handover),
+            balancing.policy_of(one.balance) if at is Stage.RUNS else BalancePolicy("off"),
+        ),
         workers=tuple(_worker(pod, lost, seen, one.state.replicas) for pod in seen.workers),
         driver=lifecycle.running,
         driver_may_start=lifecycle.may_start and not seen.deleting,
@@ -245,7 +245,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
         given=plan_file.given(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
     )
-    observed = replace(observed, missing=timers.missing(observed, seen.now))
+    observed = timers.timed(observed, seen.now)
     stalled, resting = timers.stalled(seen.status, seen.now), timers.resting(seen)
     standing = timers.standing(seen, effective, revisions)
     why = _hangs(seen, lifecycle, stalled, one.failure.stall_deadline)
@@ -319,6 +319,7 @@ def _worker(pod: Pod, lost: Mapping[str, str], seen: Seen, replicas: int) -> d.W
         failures=0 if running or pod.ended is None else pod.number(names.FAILURES) + 1,
         seconds=NEVER_SECONDS if running and pod.problems else seconds,
         node=failure_domain(pod, seen, replicas),
+        capacity=pod.cpus,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Literal, assert_never
 from ferry_operator.control import decide as d
 from ferry_operator.control.autoscaling import CHANGES
 from ferry_operator.job.models import API_VERSION, KIND
-from ferry_operator.job.status import AUTOSCALER_ACTIVE, TransportStatus
+from ferry_operator.job.status import AUTOSCALER_ACTIVE, BalanceReport, TransportStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.observe.facts import Problem, stamp
@@ -82,6 +82,7 @@ def changes(report: StatusReport) -> Iterator[Notice]:
                 yield Notice("Normal", "Paused", condition.message)
     yield from _transport_changes(now.transport, before.transport)
     yield from _checkpoint_changes(report)
+    yield from _balance_changes(now.balance, before.balance)
     if now.phase != before.phase and now.phase == "Finished":
         yield Notice("Normal", "Finished", f"{now.rows if now.rows is not None else 'all'} rows were read")
 
@@ -101,6 +102,12 @@ def _checkpoint_changes(report: StatusReport) -> Iterator[Notice]:
         yield Notice("Normal", "CheckpointComplete", f"{called}, as of epoch {now.epoch}, {now.total_bytes} bytes")
     if report.restored is not None:
         yield Notice("Normal", "Restored", f"from {report.restored}; epoch {report.status.epoch} is done")
+
+
+def _balance_changes(now: BalanceReport | None, before: BalanceReport | None) -> Iterator[Notice]:
+    """A move that would be worth it is told of once; its numbers are in the status."""
+    if now is not None and now.advice is not None and (before is None or before.advice is None):
+        yield Notice("Normal", "Unbalanced", now.advice)
 
 
 def _transport_changes(now: TransportStatus | None, before: TransportStatus | None) -> Iterator[Notice]:

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from ferry.contract.documents import CheckpointStatus
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.job.status import MESSAGE_MAX, NAME_MAX, REASON_MAX, CheckpointReport, Condition, JobStatus, Phase
+from ferry_operator.job.status import (
+    MESSAGE_MAX,
+    NAME_MAX,
+    REASON_MAX,
+    BalanceReport,
+    CheckpointReport,
+    Condition,
+    JobStatus,
+    Phase,
+)
 from ferry_operator.kube.api import names
 from ferry_operator.kube.observe.effective_spec import version_of
 from ferry_operator.kube.observe.facts import Problem, stamp, when
@@ -27,7 +36,7 @@ from ferry_operator.kube.report.conditions import (
 )
 from ferry_operator.kube.report.transport import transport_status
 
-COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "checkpoint", "autoscale")
+COUNTERS = ("lag", "state", "epoch", "rows", "replica_lag", "checkpoint", "autoscale", "balance")
 """Fields that change all the time."""
 
 COUNTERS_SECONDS = 5.0
@@ -91,6 +100,7 @@ def report(view: JobView, steps: Sequence[Step], token: int, image: str) -> Stat
         else before.transport,
         checkpoint=_checkpoint(status.checkpoint, before.checkpoint) if status is not None else before.checkpoint,
         autoscale=view.advice.report if view.advice is not None else None,
+        balance=_balance(view),
         conditions=found,
     )
     return StatusReport(new, before, took, worth_telling(problems), _restored(view, new, before))
@@ -149,6 +159,17 @@ def _checkpoint(now: CheckpointStatus | None, before: CheckpointReport | None) -
         bytes=now.bytes,
         total_bytes=now.total_bytes,
     )
+
+
+def _balance(view: JobView) -> BalanceReport | None:
+    """What was found a moment ago is not told: a move has to be worth it for a while."""
+    observed = view.observed
+    if observed is None or observed.advice is None:
+        return None
+    imbalance, ripe = f"{observed.advice.before:.2f}", observed.ripe
+    if ripe is None:
+        return BalanceReport(imbalance=imbalance)
+    return BalanceReport(imbalance=imbalance, possible=f"{ripe.after:.2f}", advice=ripe.reason)
 
 
 def _workers(view: JobView) -> int:

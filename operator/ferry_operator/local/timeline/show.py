@@ -210,6 +210,8 @@ def job_table(document: Record) -> Table:
         table.add_row("watermark", watermark_text(status.watermark))
         table.add_row("rows", f"{status.rows:,}, late {status.late:,}, malformed {status.malformed:,}")
         table.add_row("state", _state_text(status))
+        if (why := document.get("balance", {}).get("reason")) is not None:
+            table.add_row("balance", f"{document['balance']['mode']}: {why}")
         if status.checkpoint is not None:
             table.add_row("checkpoint", _checkpoint_text(status.checkpoint, time.time()))
     else:

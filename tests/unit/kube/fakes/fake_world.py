@@ -108,7 +108,7 @@ class FakeDriver:
             moves_given_up=len(self.world.gives_up), notices=self.world.gives_up,
             groups=[(list(g), []) for g in self.groups], settled=self.settled(),
             desired=self.desired["number"] if self.desired else 0, alive=self.alive(),
-            loads=[(1.0, 1.0)] * len(self.groups), rows=rows, late=0, malformed=0, rows_per_second=1.0,
+            loads=[(self.world.rates.get(v, 1.0), 1.0) for v in range(len(self.groups))], quiet_seconds=self.world.quiet, rows=rows, late=0, malformed=0, rows_per_second=1.0,
             epoch_seconds=0.1, journal_up=True, finished=False, transport=self.world.links,
             checkpoint=self.world.checkpoints[-1] if self.world.checkpoints else None,
             rolled_back=self.world.rolled_back, work=self.world.work,
@@ -187,6 +187,10 @@ class World:
         self.lacks_device = ""
         """a resource that is given out, and nothing is behind it"""
         self.links = Links()
+        self.rates: dict[int, float] = {}
+        """records per second, of virtual nodes that have not one"""
+        self.quiet = 0.0
+        """seconds for which no group has changed, as the driver tells"""
         self.fails_epochs = False
         """every epoch ends the driver"""
         self.stands = False

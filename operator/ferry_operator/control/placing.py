@@ -1,0 +1,103 @@
+"""Where the virtual nodes of a job should be: the planner, told of groups, loads and instances as drivers have them; pins;
+and how far the groups are from what is planned. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ferry.contract.documents import Status
+from ferry.contract.names import InstanceId, worker_of
+from ferry_operator.placement import planner
+from ferry_operator.placement.planner import Load, Slot
+
+Placements = tuple[tuple[InstanceId, ...], ...]
+"""By virtual node: the leader, then the replicas in the order of the chain."""
+
+Groups = Sequence[Sequence[str]]
+"""By virtual node: in-sync members, the leader first."""
+
+Pins = Iterable[tuple[int, InstanceId]]
+"""(virtual node, instance that is to lead it)"""
+
+
+def slots(
+    usable: Iterable[InstanceId], nodes: Mapping[int, str], capacities: Mapping[int, float] | None = None
+) -> list[Slot]:
+    """The instances to place things on. nodes, capacities: of workers, as far as they are known."""
+    known = capacities or {}
+    return [
+        Slot(i, k, nodes.get(k, f"node of {k}"), known.get(k, 1.0))
+        for i, k in ((one, worker_of(one)) for one in usable)
+    ]
+
+
+def weights(loads: Iterable[tuple[float, float]], virtual_nodes: int) -> list[Load]:
+    """Of (records per second, bytes) of each virtual node, or of none: nothing is known then."""
+    return [Load(*load) for load in loads] or [Load(0.0, 0.0)] * virtual_nodes
+
+
+def place(
+    groups: Groups, loads: Iterable[tuple[float, float]], over: Sequence[Slot], replicas: int, pins: Pins
+) -> Placements:
+    """The placement of all virtual nodes over these instances, near to where they are now, with the pins."""
+    current = [as_planned(in_sync) if in_sync else None for in_sync in groups]
+    planned = planner.plan(over, weights(loads, len(groups)), current, replicas)
+    return with_pins([(InstanceId(p.leader), *map(InstanceId, p.replicas)) for p in planned], pins)
+
+
+def as_planned(members: Sequence[str]) -> planner.Placement:
+    """Members of a group in the planner's words."""
+    return planner.Placement(members[0], tuple(members[1:]))
+
+
+def with_pins(placements: Sequence[tuple[InstanceId, ...]], pins: Pins) -> Placements:
+    """The same placements, but for what is pinned."""
+    pinned = list(placements)
+    for vnode, instance in pins:
+        pinned[vnode] = _pinned(pinned[vnode], instance)
+    return tuple(pinned)
+
+
+def _pinned(placement: tuple[InstanceId, ...], instance: InstanceId) -> tuple[InstanceId, ...]:
+    """`instance` leads; the others follow on other workers, as many as before.
+
+    The former leader stays as a replica, in the place of the one that `instance` was or of the last one.
+    """
+    others = [i for i in placement if worker_of(i) != worker_of(instance)]
+    return (instance, *others[: len(placement) - 1])
+
+
+def is_carried_out(status: Status, placements: Placements) -> bool:
+    """Whether the groups are this placement, and nothing is on its way, prepared, given up or rolled back."""
+    if not status.settled or status.finished or status.prepared or status.rolled_back:
+        return False
+    if status.members_gone or status.moves_given_up:
+        return False
+    return len(status.groups) == len(placements) and all(
+        in_sync[:1] == list(placement[:1]) and sorted(in_sync) == sorted(placement)
+        for (in_sync, _), placement in zip(status.groups, placements)
+    )
+
+
+def is_under_strength(status: Status, usable: Iterable[InstanceId], replicas: int) -> bool:
+    """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up."""
+    if not status.settled and not (status.moves_given_up and not any(learners for _, learners in status.groups)):
+        return False
+    workers = len(dict.fromkeys(worker_of(i) for i in usable))
+    wanted = 1 + min(replicas, workers - 1)
+    return any(len(in_sync) < wanted for in_sync, _ in status.groups)
+
+
+def highest(instances: Iterable[str]) -> dict[int, int]:
+    """Highest instance index by worker."""
+    out: dict[int, int] = {}
+    for instance in dict.fromkeys(instances):
+        k = worker_of(InstanceId(instance))
+        out[k] = max(out.get(k, -1), index_of(instance))
+    return out
+
+
+def index_of(instance: str) -> int:
+    """Of an instance within its worker."""
+    return int(instance.split(".", 1)[1])
