@@ -75,8 +75,14 @@ def test_a_plan_is_made_edited_handed_in_and_taken_back(tmp_path: Path) -> None:
 
     def job(running: runner.Running) -> Any:
         """With an answer of the driver."""
-        running.await_that(lambda: runner.ask(running, "GET", "/job")["status"] is not None, "an answer", 60)
-        return runner.ask(running, "GET", "/job")
+        answers: list[Any] = []
+
+        def answered() -> bool:
+            answers.append(runner.ask(running, "GET", "/job"))
+            return answers[-1]["status"] is not None
+
+        running.await_that(answered, "an answer", 60)
+        return answers[-1]
 
     def groups(running: runner.Running) -> list[list[str]]:
         return [in_sync for in_sync, _ in (runner.ask(running, "GET", "/job")["status"] or {"groups": []})["groups"]]

@@ -113,6 +113,7 @@ class Local:
             found["drains"],
             {int(v): InstanceId(i) for v, i in found["pins"].items()},
             {worker["index"]: worker["node"] for worker in found["workers"]},
+            Status.from_wire(status).move_costs,
         ), Handover.model_validate(one["handover"], by_alias=True)
 
     def submit(self, one: PlanFile) -> str:

@@ -157,7 +157,7 @@ def _show(one: PlanFile, output: Path | None, as_json: bool) -> None:
         "moves", f"{forecast.switchovers} new leaders, {forecast.copies} copies, {forecast.bytes / 1e6:,.1f} MB"
     )
     if forecast.seconds is not None:
-        pause = f", epochs at most {forecast.pause:.3g} s apart" if forecast.pause is not None else ""
+        pause = f", a pause of {forecast.pause:.2g} s at most beyond the usual" if forecast.pause is not None else ""
         table.add_row("forecast", f"{forecast.seconds:,.1f} s{pause}, as moves went so far")
     table.add_row("steps", str(len(one.steps)))
     for number, (copies, switched) in enumerate(one.steps[:STEPS_SHOWN], 1):

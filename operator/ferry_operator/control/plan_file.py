@@ -62,7 +62,7 @@ class PlanForecast(_Part):
     seconds: float | None = Field(default=None, ge=0)
     """None: nothing was moved yet, so nobody has measured it"""
     pause: float | None = Field(default=None, ge=0)
-    """longest distance of two ends of epochs to be expected, in seconds; None as above"""
+    """by how much the distance of two ends of epochs will grow at most, in seconds; None as above"""
 
 
 class PlanFile(_Part):
@@ -176,6 +176,8 @@ class Present:
     pins: Mapping[int, InstanceId] | None = None
     nodes: Mapping[int, str] | None = None
     """by worker"""
+    costs: tuple[float | None, float | None] = (None, None)
+    """seconds per byte that is copied, and of pause per new leader, as moves went so far"""
 
 
 def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
@@ -188,7 +190,7 @@ def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
     over = placing.slots(basis.usable, present.nodes or {})
     placements = placing.place(present.groups, present.loads, over, basis.replicas, basis.pins)
     current = [tuple(map(InstanceId, group)) for group in present.groups]
-    policy = d.policy_of(handover)
+    cut = steps(current, placements, d.policy_of(handover))
     loads = placing.weights(present.loads, len(current))
     was, is_to_be = ([placing.as_planned(one) for one in every] for every in (current, placements))
     moved = planner.movement(was, is_to_be, loads)
@@ -200,8 +202,21 @@ def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
         handover=handover,
         usable=list(usable),
         placements=[list(one) for one in placements],
-        steps=[(list(copies), list(switched)) for copies, switched in steps(current, placements, policy)],
-        forecast=PlanForecast(switchovers=moved.switchovers, copies=moved.copies, bytes=round(moved.bytes)),
+        steps=[(list(copies), list(switched)) for copies, switched in cut],
+        forecast=_forecast(present.costs, moved, max((len(switched) for _, switched in cut), default=0)),
+    )
+
+
+def _forecast(costs: tuple[float | None, float | None], moved: planner.Movement, at_once: int) -> PlanForecast:
+    """As moves went so far. `at_once`: new leaders of the largest step."""
+    per_byte, per_leader = costs
+    known = per_byte is not None and per_leader is not None
+    return PlanForecast(
+        switchovers=moved.switchovers,
+        copies=moved.copies,
+        bytes=round(moved.bytes),
+        seconds=moved.bytes * (per_byte or 0.0) + moved.switchovers * (per_leader or 0.0) if known else None,
+        pause=None if per_leader is None else per_leader * at_once,
     )
 
 

@@ -42,6 +42,14 @@ def test_a_plan_has_what_would_move_and_in_which_steps() -> None:
     assert all(len(switched) <= 1 for _, switched in one.steps)
     assert len(plan("all-at-once").steps) == 1
     assert "4 workers with 1 instances each, 8 new leaders" in one.words()
+    assert (one.forecast.seconds, one.forecast.pause) == (None, None), "nobody has measured it"
+
+
+def test_what_a_plan_takes_follows_from_what_moves_took() -> None:
+    for strategy, pause in (("fluid", 0.01), ("all-at-once", 0.08)):
+        made = plan_file.made(present(costs=(1e-6, 0.01)), FOUR, Handover(strategy=strategy)).forecast  # type: ignore[arg-type]
+        assert made.pause == pytest.approx(pause)
+        assert made.seconds == pytest.approx(made.bytes * 1e-6 + 0.08)
 
 
 @settings(deadline=None)  # the first one that is optimized loads networkx
