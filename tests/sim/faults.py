@@ -163,7 +163,7 @@ def draw(seed: int) -> Scenario:
         spare=spare,
         per_worker=2 if rnd.random() < 0.1 else 1,
         replicas=min(workers - 1, rnd.choice((0, 1, 1, 2))),
-        epochs=rnd.choice((2, 2, 2, 3, 3, 5)) + (store.choice((3, 6, 12)) if disasters else 0),
+        epochs=rnd.choice((2, 2, 2, 3, 3, 5)) + (store.choice((3, 6, 12)) if disasters else 0) + 8 * boundaries(seed),
         keys=rnd.choice((3, 3, 8, 12)),
         splits=rnd.choice((1, 1, 2, 3)),
         varied=rnd.random() < (0.75 if kind in (5, 6) else 0.4),
@@ -184,9 +184,12 @@ def draw(seed: int) -> Scenario:
 
 def plan(seed: int, number: int, placements: tuple[Placement, ...], batch: int) -> Plan:
     """Some plan to these placements: its steps, what is copied ahead of its switchover, what no step names."""
-    rnd = Dice(f"plan/{seed}/{number}")
+    rnd, windows = Dice(f"plan/{seed}/{number}"), Dice(f"windows/{seed}/{number}")
+    at_window: tuple[int, ...] = ()
+    if boundaries(seed):
+        at_window = tuple(v for v in range(len(placements)) if windows.random() < 0.7)
     if rnd.random() < 0.5:
-        return Plan(number, placements, warm=rnd.random() < 0.8)
+        return Plan(number, placements, warm=rnd.random() < 0.8, at_window=at_window)
     vnodes = list(range(len(placements)))
     rnd.shuffle(vnodes)
     named = vnodes[: rnd.randint(1, len(vnodes))]
@@ -198,7 +201,12 @@ def plan(seed: int, number: int, placements: tuple[Placement, ...], batch: int) 
     gap, warm = rnd.choice((0, 0, 0, 1)), rnd.random() < 0.7
     at_epoch = rnd.choice((1, 2)) if rnd.random() < 0.15 else 0
     at_time = rnd.choice((5, 20)) if rnd.random() < 0.1 else None
-    return Plan(number, placements, tuple(steps), gap, warm, at_epoch, at_time)
+    return Plan(number, placements, tuple(steps), gap, warm, at_epoch, at_time, at_window=at_window)
+
+
+def boundaries(seed: int) -> bool:
+    """Whether virtual nodes of this seed move at boundaries of windows: its windows end while there is something to read."""
+    return Dice(f"boundaries/{seed}").random() < 0.2
 
 
 def graph(seed: int, operators: int) -> Graph:

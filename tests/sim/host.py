@@ -83,6 +83,8 @@ class Host:
         """By commit id, leader and chain: what was computed here, or came with a delta."""
         self.chunks: dict[m.Chunk, list[tuple[int, data.Row, int]]] = {}
         self.scans: dict[tuple[str, int], list[Any]] = {}
+        self.left: dict[tuple[str, int], set[tuple[int, data.Row]]] = {}
+        """Of learners that take no snapshot: rows that were there when they began, and that no delta has brought since."""
         saved, files = self.files.saved, self.files
         for v in [v for v in files.state if v not in saved.holds and v not in saved.learned]:
             self.forget(v)
@@ -269,7 +271,7 @@ class Host:
             self.forget(v)
         self.files.log = {}  # Bodies of what waits for its table stay.
         self.floors, self.released = [WATERMARK_NONE] * self.world.operators, -1
-        self.archive, self.loading, self.scans = Archive(self), None, {}
+        self.archive, self.loading, self.scans, self.left = Archive(self), None, {}, {}
 
     def forget(self, vnode: int) -> None:
         self.files.state.pop(vnode, None)
@@ -292,10 +294,14 @@ class Host:
         first = m.Chunk(InstanceId(self.name), effect.session, 0, effect.base, False, 0, WATERMARK_NONE)
         self.send(effect.learner, world.rnd.choice(("bulk", "delta")), first, [])
         self.scans[(effect.learner, effect.session)] = [1, (-1, (0, 0, 0)), effect.vnodes, effect.base]
+        if effect.at_window:
+            rows = {(v, r) for v in effect.vnodes for r in self.files.state.get(v, {})}
+            self.left[(effect.learner, effect.session)] = rows
         world.after(world.rnd.randint(0, 10), self.scan, self.life, effect.learner, effect.session)
 
     def stop_scan(self, effect: core.StopScan) -> None:
         self.scans.pop((effect.learner, effect.session), None)
+        self.left.pop((effect.learner, effect.session), None)
 
     def contribute(self, effect: core.Contribute) -> None:
         prepare = effect.prepare
@@ -351,6 +357,8 @@ class Host:
             files.appended.setdefault(v, set()).add(commit_id.step)
             live = {r: x for r, x in part.items() if self.lives(r)}
             files.state[v] = data.apply(files.state.get(v, {}), live)
+            for left in self.left.values():
+                left.difference_update((v, r) for r in part)
             if self.archive.kept:
                 self.archive.changed(v, live)
             if self.world.keeps_tombs:
@@ -365,12 +373,23 @@ class Host:
             self.world.after(self.stands_until - self.world.clock.now, self.scan, life, learner, session)
             return
         number, cursor, vnodes, base = scan
+        left = self.left.get((learner, session))
+        if left and self.world.waits_out and any(r in self.files.state.get(v, {}) for v, r in left):
+            self.send(
+                learner, "bulk", m.Chunk(InstanceId(self.name), session, number, base, False, 0, WATERMARK_NONE), []
+            )
+            scan[0] = number + 1
+            self.world.after(self.world.rnd.choice((5, 20, 100)), self.scan, life, learner, session)
+            return
         rows = sorted((v, r) for v in vnodes for r in self.files.state.get(v, {}) if (v, r) > cursor)
+        if left is not None:
+            rows = []
         part, last = rows[:CHUNK_ROWS], len(rows) <= CHUNK_ROWS
         chunk = m.Chunk(InstanceId(self.name), session, number, base, last, 0, WATERMARK_NONE)
         self.send(learner, "bulk", chunk, [(v, r, self.files.state[v][r]) for v, r in part])
         if last:
             del self.scans[(learner, session)]
+            self.left.pop((learner, session), None)
             return
         scan[0], scan[1] = number + 1, part[-1]
         self.world.after(self.world.rnd.choice((1, 2, 5, 20)), self.scan, life, learner, session)

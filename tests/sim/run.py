@@ -34,7 +34,7 @@ TOGETHER: dict[tuple[str, ...], str] = {
 
 MODELLED = (
     "compares_offsets", "keeps_tombs", "scans_whole", "collects_pinned_last", "looks_after_pinning", "rewinds",
-    "takes_owed",
+    "takes_owed", "waits_out",
 )  # fmt: skip
 """Guards of the driver's process, and of the store, which are modelled here: no part of the protocol, removed in the same way."""
 

@@ -86,6 +86,8 @@ class World(Restores):
         """Whether a reader looks for the manifest once it has said that it reads."""
         self.rewinds = "rewinds" not in off
         """Whether a restore takes back what Spark and the sinks have beyond the checkpoint."""
+        self.waits_out = "waits_out" not in off
+        """Whether a copy that takes no snapshot waits until what its leader had is over."""
         self.plans: dict[int, Plan] = {}
         self.desired: Plan | None = None
         self.drivers: dict[str, Driver] = {}

@@ -47,6 +47,7 @@ from typing import Any
 from ferry.contract import limits, rings
 from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.lenient import known
+from ferry.contract.plans import Boundary
 
 TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 """The part that is written, and the one before it."""
@@ -347,6 +348,10 @@ class Status:
     """Since a group changed last, or since the driver began."""
     move_costs: tuple[float | None, float | None] = (None, None)
     """Seconds per byte that is copied, and seconds of pause per new leader, of the last plans; None: not measured yet."""
+    boundaries: tuple[Boundary, ...] = ()
+    """Virtual nodes that wait for the end of windows."""
+    unbounded: str = ""
+    """Why no virtual node can be handed over at the boundary of a window; empty: all can."""
     latency: LatencyQuantiles | None = None
     """Of the records of the last seconds, from when they were created to the sink; None: no source says when that was."""
     work: WorkReport | None = None
@@ -372,6 +377,7 @@ class Status:
                 "checkpoint": None if found is None else CheckpointStatus(**known(CheckpointStatus, found)),
                 "plan_steps": tuple(doc.get("plan_steps", (0, 0))),
                 "move_costs": tuple(doc.get("move_costs", (None, None))),
+                "boundaries": tuple(Boundary(**known(Boundary, one)) for one in doc.get("boundaries", ())),
                 "latency": None if took is None else LatencyQuantiles(**known(LatencyQuantiles, took)),
                 "work": None if work is None else WorkReport(**known(WorkReport, work)),
             }

@@ -283,6 +283,9 @@ class Report:
     """For how long its loop has worked, and not waited for messages, since this life began."""
     received: tuple[int, ...] = ()
     """Records that came for each of `vnodes` as their leader, since this life began; empty: an older peer."""
+    boundaries: tuple[tuple[int, InstanceId, int | None], ...] = ()
+    """Virtual nodes that it hands over at the boundary of a window, to whom, and from which event time on windows start
+    there, in milliseconds; None: that depends on what comes."""
 
 
 @record

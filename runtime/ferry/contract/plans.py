@@ -7,7 +7,7 @@ are. Steps are those of Megaphone (sections 3.3 and 4.4), with copies and switch
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -57,6 +57,9 @@ class Plan:
     """Steps that have begun; the driver's to say."""
     undone: str = ""
     """Why it was rolled back: then the placements are those of before. The driver's to say."""
+    at_window: tuple[int, ...] = ()
+    """Virtual nodes that go to another leader at the boundary of a window (UniMiCo): that one takes no snapshot, but hears
+    of all that changes, and leads when what was there when it began is over. No step waits for it."""
 
     def wanted(self) -> tuple[Placement, ...]:
         """By virtual node, where it should be now."""
@@ -97,13 +100,24 @@ class Plan:
         back = tuple(
             old if len(old) >= len(new) and all(i in there and i in stays for i in old) else new for old, new in pairs
         )
-        return replace(self, placements=back, steps=(), gap=0, warm=True, before=(), reached=0, undone=why)
+        now = replace(self, placements=back, steps=(), gap=0, warm=True, before=(), reached=0, undone=why)
+        return replace(now, at_window=())
+
+    def without_snapshots(self) -> tuple[tuple[int, InstanceId], ...]:
+        """Copies that are made at the boundary of a window: virtual node, and who is to lead it."""
+        return tuple((v, self.placements[v][0]) for v in self.at_window)
+
+    def copied(self, copies: Collection[tuple[int, InstanceId]]) -> Plan:
+        """These are in sync: should they have to be made again, then at once."""
+        left = tuple(v for v in self.at_window if (v, self.placements[v][0]) not in copies)
+        return self if left == self.at_window else replace(self, at_window=left)
 
     def to_wire(self) -> dict[str, Any]:
         """As JSON; what is as always is left out, so that a driver of an older version reads what it can do."""
         document = {one.name: getattr(self, one.name) for one in fields(self)}
         document["placements"], document["before"] = _lists(self.placements), _lists(self.before)
         document["steps"] = [[list(vnodes) for vnodes in step] for step in self.steps]
+        document["at_window"] = list(self.at_window)
         return {key: value for key, value in document.items() if key in NEEDED or value != ALWAYS[key]}
 
     @classmethod
@@ -133,7 +147,19 @@ class Plan:
             before=_placements(given["before"]),
             reached=_number(given, "reached", 0),
             undone=_text(given, "undone"),
+            at_window=_vnodes(given["at_window"], len(placements)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A virtual node that goes to another leader when windows have ended: no state is moved."""
+
+    vnode: int
+    origin: str
+    target: str
+    begins: int | None
+    """Windows that start here or later are the target's, in milliseconds of event time; None: that depends on what comes."""
 
 
 TIME_MIN, TIME_MAX = -(10**13), 10**14
@@ -141,7 +167,7 @@ TIME_MIN, TIME_MAX = -(10**13), 10**14
 
 ALWAYS: dict[str, Any] = {
     "steps": [], "gap": 0, "warm": True, "at_epoch": 0, "at_time": None, "deadline": 0, "token": 0, "basis": None,
-    "before": [], "reached": 0, "undone": "",
+    "before": [], "reached": 0, "undone": "", "at_window": [],
 }  # fmt: skip
 """What is so where nothing else is said, as JSON."""
 
@@ -174,6 +200,12 @@ def _placements(lists: Any) -> tuple[Placement, ...]:
     if any(not one or len(set(one)) != len(one) for one in lists):
         raise ValueError("every placement names a leader and then distinct replicas")
     return tuple(tuple(InstanceId(instance) for instance in one) for one in lists)
+
+
+def _vnodes(found: Any, virtual_nodes: int) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(type(v) is int and 0 <= v < virtual_nodes for v in found):
+        raise ValueError(f"at_window is a list of virtual nodes: whole numbers from 0, below {virtual_nodes}")
+    return tuple(found)
 
 
 def _steps(lists: Any, virtual_nodes: int) -> tuple[PlanStep, ...]:

@@ -80,6 +80,9 @@ class Table:
     """Where the groups are to go; the journal's only: no member is told."""
     prepared: Plan | None = None
     """What takes its place when it is due; the journal's only, too."""
+    at_window: tuple[tuple[int, InstanceId], ...] = ()
+    """Copies that take no snapshot, by virtual node and learner: they are whole once what was there when they began is over
+    (`Plan.at_window`). Who does not know of it sends a snapshot, which is as good."""
 
     def __post_init__(self) -> None:
         if min(self.version) < 0:
@@ -128,7 +131,7 @@ class Table:
                 if not 0 <= vnode < len(groups):
                     raise Bug(f"virtual node {vnode} of {len(groups)}")
                 groups[vnode] = Group(term, in_sync, learners)
-            return Table(version, tuple(groups), initial, self.origin)
+            return Table(version, tuple(groups), initial, self.origin, at_window=self.at_window)
 
     def to_journal(self) -> dict[str, Any]:
         """Plain lists and maps, with the plans."""
@@ -137,12 +140,13 @@ class Table:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps (Install)."""
-        return {
+        document = {
             "version": list(self.version),
             "initial": self.initial,
             "origin": self.origin,
             "groups": [[list(g.term), list(g.in_sync), list(g.learners)] for g in self.groups],
         }
+        return document | ({"at_window": [list(one) for one in self.at_window]} if self.at_window else {})
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Table:
@@ -158,6 +162,7 @@ class Table:
                 ),
                 plan=_plan(doc.get("plan")),
                 prepared=_plan(doc.get("prepared")),
+                at_window=tuple((int(vnode), InstanceId(i)) for vnode, i in doc.get("at_window", ())),
             )
 
 

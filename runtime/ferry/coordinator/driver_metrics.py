@@ -132,6 +132,8 @@ class DriverMetrics:
         """The last durable one."""
         self.epoch_mode = ""
         """How epochs are run; empty: not known yet."""
+        self.unbounded = ""
+        """Why no virtual node can be handed over at the boundary of a window; empty: all can."""
         self.latency = RecordLatency(directory)
         self.lags: dict[str, int] = {}
         """Records that wait to be read, by source; of those that know."""
@@ -283,6 +285,8 @@ class DriverMetrics:
             prepared=prepared(machine),
             rolled_back=machine.journaling.plan.undone if machine.journaling.plan is not None else "",
             plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
+            boundaries=tuple(move_metrics.boundaries()),
+            unbounded=self.unbounded,
             latency=self.latency.recent(time.time()),
             work=move_metrics.work.recent(),
             quiet_seconds=move_metrics.quiet_seconds(),

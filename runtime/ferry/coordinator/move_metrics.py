@@ -20,6 +20,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
+from ferry.contract.plans import Boundary
 from ferry.contract.routing import Table
 from ferry.coordinator.work_rates import WorkRates
 from ferry.protocol.coordinator.groups import GroupChange
@@ -126,6 +127,12 @@ class MoveMetrics:
         with self._lock:
             timers = [heard.report.timer for heard in self._heard.values()]
         return min((timer for timer in timers if timer is not None), default=None)
+
+    def boundaries(self) -> list[Boundary]:
+        """Virtual nodes that are handed over at the boundary of a window, as their leaders have said."""
+        with self._lock:
+            reports = [heard.report for _, heard in sorted(self._heard.items())]
+        return [Boundary(v, one.instance, to, begins) for one in reports for v, to, begins in one.boundaries]
 
     def lost(self, instance: InstanceId, table: Table) -> None:
         """An instance is gone; what it led has to be recovered."""

@@ -37,6 +37,7 @@ from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
 from ferry.driver.stages import StageHook
 from ferry.protocol import coordinator as core
+from ferry.protocol.boundaries import lasts_for_ever
 from ferry.registry import JobRegistry, JournalStore, RedisJournal
 from ferry.spark import compile, sinks
 from ferry.spark.source import SLOTS, TICKS, Batch, QueryBatch, SplitsReader, splits_source
@@ -103,6 +104,7 @@ class Job:
         keeper = None if where is None else Keeper(self.settings, where, descriptors)
         restoring = Restoring(self.settings, descriptors, keeper, lambda manifest: self._rewind(manifest, plan))
         operators = len(descriptors)
+        metrics.unbounded = "; ".join(why for one in descriptors if (why := lasts_for_ever(one)))
         loop = Loop(
             self.settings,
             job_registry,

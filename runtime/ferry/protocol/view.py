@@ -47,6 +47,8 @@ class TableView:
         """Learners: virtual node -> the leader it is learned from."""
         self.taught = taught
         """Leaders: learner -> virtual nodes that it learns from this leader."""
+        self.at_window = frozenset(table.at_window)
+        """Virtual node and learner, where the copy takes no snapshot."""
         self.tails = Counter(chain[-1] for chain in self.order)
         """Ends of chains, and how many end there."""
         self.members = sorted({**held, **learned})

@@ -35,7 +35,7 @@ from ferry.sidecar.archive import Archiver
 from ferry.sidecar.loading import Loader
 from ferry.sidecar.metrics import LoadCounter
 from ferry.sidecar.saved import SavedRecord
-from ferry.sidecar.scans import Scans, SnapshotScan, begun
+from ferry.sidecar.scans import Scans, scan_of
 from ferry.sidecar.shadows import bytes_by_vnode
 from ferry.sidecar.staging import Staging
 from ferry.store.log import DeltaLog
@@ -199,8 +199,7 @@ class Data:
             case core.LoadChunk():
                 self._load(effect.chunk)
             case core.BeginSnapshot():
-                chunks = begun(self.states, np.array(effect.vnodes, dtype=np.int64))
-                self.scans.begin(SnapshotScan(effect.learner, effect.session, effect.base, chunks))
+                self.scans.begin(scan_of(effect, self.states))
             case core.StopScan():
                 self.scans.stop(effect.learner, effect.session)
             case core.Archive():

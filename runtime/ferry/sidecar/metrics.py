@@ -85,6 +85,7 @@ class LoadCounter:
         links: Links,
         timer: int | None = None,
         busy_ms: int = 0,
+        boundaries: tuple[tuple[int, InstanceId, int | None], ...] = (),
     ) -> m.Report:
         """`sizes`: bytes held, int64[V]. Virtual nodes of which there is nothing are left out. `timer`: the first one."""
         held = np.flatnonzero((sizes > 0) | (self._computed > 0) | (self._received > 0))
@@ -92,7 +93,7 @@ class LoadCounter:
             tuple(column.tolist()) for column in (held, sizes[held], self._computed[held], self._received[held])
         )
         link = links.rdma, links.tcp, links.reason
-        return m.Report(me, life, vnodes, held_sizes, computed, *link, timer, busy_ms, received)
+        return m.Report(me, life, vnodes, held_sizes, computed, *link, timer, busy_ms, received, boundaries)
 
 
 @dataclass(slots=True)

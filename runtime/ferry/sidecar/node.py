@@ -283,7 +283,8 @@ class Node:
         data, watch = self._data, self._link_watch
         watch.look()
         sizes = data.sizes()
-        report = data.tally.report(self.me, self._life, sizes, watch.links, data.next_timer(), busy_ms)
+        timer, boundaries = data.next_timer(), data.scans.boundaries()
+        report = data.tally.report(self.me, self._life, sizes, watch.links, timer, busy_ms, boundaries)
         sent, received = data.scans.sent_bytes, data.tally.received_bytes
         InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes).write(self.dir)
         self._send(core.Send(core.DRIVER, report), None)

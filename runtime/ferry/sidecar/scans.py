@@ -5,9 +5,10 @@ Moving S bytes needs chunks under credit, not S. Must never read state outside t
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,15 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.names import CommitId, InstanceId
+from ferry.protocol.boundaries import begins_at_target
+from ferry.protocol.instance.io import BeginSnapshot
+from ferry.store.expiry import Remainder
 from ferry.store.state import State
+
+log = logging.getLogger("ferry.sidecar")
+
+SAY_SECONDS = 1.0
+"""So often a learner that waits for the end of a window is told that it still has to: less than it takes for a stall."""
 
 Chunks = Iterator[tuple[int, int, pa.RecordBatch | None]]
 """(operator, floor, rows); the last one has no rows."""
@@ -28,7 +37,7 @@ def begun(states: Sequence[State], vnodes: np.ndarray) -> Chunks:
 
 
 def _scanned(states: Sequence[State], snapshots: list[Iterator[pa.RecordBatch]]) -> Chunks:
-    for operator, (state, snapshot) in enumerate(zip(states, snapshots, strict=True)):
+    for operator, (state, snapshot) in enumerate(zip(states, snapshots)):
         for batch in snapshot:
             yield operator, state.expired, batch
     yield len(states) - 1, states[-1].expired, None
@@ -42,8 +51,32 @@ class SnapshotScan:
     session: int
     base: CommitId | None
     chunks: Chunks
+    vnodes: tuple[int, ...] = ()
+    left: list[Remainder] = field(default_factory=list)
+    """What it waits for: its learner takes no rows, and is to hear of the end alone."""
+    pulsed_at: float = 0.0
+    """When the learner was told last that it is not forgotten."""
     number: int = 0
     waiting: tuple[int, int, pa.RecordBatch | None] | None = None
+
+
+def scan_of(order: BeginSnapshot, states: Sequence[State]) -> SnapshotScan:
+    """A snapshot that begins now. Without rows at the boundary of a window, unless nobody could say when that is reached."""
+    vnodes = np.array(order.vnodes, dtype=np.int64)
+    found = [state.remainder(vnodes) for state in states] if order.at_window else [None]
+    left = [one for one in found if one is not None]
+    if len(left) == len(found):
+        chunks = _scanned(states, [])
+        return SnapshotScan(order.learner, order.session, order.base, chunks, order.vnodes, left)
+    if order.at_window:
+        log.warning("%s have too many entries to watch all of them: they are copied", order.vnodes)
+    return SnapshotScan(order.learner, order.session, order.base, begun(states, vnodes), order.vnodes)
+
+
+def boundary_of(left: Sequence[Remainder]) -> int | None:
+    """The start of the first window that is wholly the learner's, of all operators."""
+    starts = [begins_at_target(one.window, one.until) for one in left if one.window and one.until is not None]
+    return max(starts) if len(starts) == len(left) else None
 
 
 class Allowance:
@@ -88,7 +121,14 @@ class Scans:
         self._scans: dict[tuple[InstanceId, int], SnapshotScan] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._scans)
+        """Whether something could be sent."""
+        return any(not scan.left for scan in self._scans.values())
+
+    def boundaries(self) -> tuple[tuple[int, InstanceId, int | None], ...]:
+        """Virtual nodes that wait for the end of windows, for whom, and where windows start that are that one's; None: that
+        depends on what comes."""
+        waiting = [(scan, boundary_of(scan.left)) for scan in self._scans.values() if scan.left]
+        return tuple((v, scan.learner, begins) for scan, begins in waiting for v in scan.vnodes)
 
     def begin(self, scan: SnapshotScan) -> None:
         """Add a snapshot. The learner hears of its base at once: what comes an epoch late begins again.
@@ -108,6 +148,8 @@ class Scans:
         """Send up to `chunks` chunks of every snapshot; False when nothing could be sent (no credit, no bandwidth)."""
         progress = False
         for key, scan in list(self._scans.items()):
+            if scan.left and self._waits(scan):
+                continue
             for _ in range(chunks):
                 if not self._budget.allows():
                     return progress
@@ -127,3 +169,13 @@ class Scans:
                     del self._scans[key]
                     break
         return progress
+
+    def _waits(self, scan: SnapshotScan) -> bool:
+        """Whether not all is over. Chunks without rows tell the learner, and the driver, that it goes on."""
+        scan.left = [one for one in scan.left if not one.over()]
+        now = time.monotonic()
+        if scan.left and now - scan.pulsed_at >= SAY_SECONDS:
+            scan.pulsed_at = now
+            chunk = m.Chunk(self._me, scan.session, scan.number, scan.base, False, 0, limits.WATERMARK_NONE)
+            scan.number += self._send(scan.learner, chunk, None)
+        return bool(scan.left)

@@ -22,11 +22,12 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import OVERFLOW, RowsGone, SpecRefused
+from ferry.contract.errors import OVERFLOW, SpecRefused
 from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
 from ferry.store import garbage, mapped
 from ferry.store.drops import Drops
+from ferry.store.expiry import Remainder, SliceRemainder, require_not_expired
 from ferry.store.slice_table import BEGIN, CUT_BYTES, Place, RowArrays, SliceTable
 
 FIRED_ROWS_MAX = 65536
@@ -288,13 +289,13 @@ class AggregateState:
         Raises RowsGone when slices of these windows were expired, before or between two batches.
         """
         vnodes = np.unique(np.asarray(vnodes, np.int64))
-        self._require_not_expired(times.low)
+        require_not_expired(self.descriptor.name, times.low, self.expired)
         slices = np.array(self._slices, np.int64)
         for start, members in panes.windows_between(self.descriptor.window, slices, times.low, times.high):
             pane_starts = slices[members].tolist()
             begin = 0
             while begin < vnodes.size:
-                self._require_not_expired(times.low)
+                require_not_expired(self.descriptor.name, times.low, self.expired)
                 totals = np.sum([self._table(s).totals() for s in pane_starts], axis=0)[:, vnodes[begin:]]
                 counts, size = np.cumsum(totals, axis=1)
                 end = int(
@@ -306,13 +307,6 @@ class AggregateState:
                 begin += end
                 # Copied before the first is handed out, so nothing that happens between two batches can change them.
                 yield from [self._results(rows[a : a + step], heap, start) for a in range(0, rows.shape[0], step)]
-
-    def _require_not_expired(self, low: int) -> None:
-        if low < self.expired:
-            raise RowsGone(
-                f"operator {self.descriptor.name}: windows after {low} are wanted, but slices up to {self.expired} are "
-                "expired"
-            )
 
     def _window_rows(self, pane_starts: list[int], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:
         groups = Groups(self._codes, self._by_bytes)
@@ -393,6 +387,12 @@ class AggregateState:
                     pending, room = [], chunk_bytes
         if pending:
             yield pa.concat_batches(pending)
+
+    def remainder(self, vnodes: Ints) -> Remainder:
+        """What these virtual nodes hold now: all windows up to the last one of the last slice that they have."""
+        held = reversed(self._slices if self._entries[vnodes].any() else ())
+        newest = next((s for s in held if self._table(s).counts[vnodes].any()), None)
+        return SliceRemainder(self.descriptor.window, newest, lambda: self.expired)
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `slices`."""

@@ -33,6 +33,7 @@ from ferry.kernels.grouping import Hashes, Ints
 from ferry.kernels.places import ints_of, ordered_int, parsed, texts
 from ferry.store import mapped
 from ferry.store.entry_scan import EntryScan, keys_from
+from ferry.store.expiry import EntryRemainder, Untouched
 
 MAP_BYTES = 1 << 38
 """Addresses, not bytes: the file is as large as what is in it. `require_room` looks at the disk."""
@@ -80,6 +81,7 @@ class EntryStore:
         """has anything in its life"""
         self._learning = np.zeros(virtual_nodes, np.bool_)
         """dropped since it was held whole: chunks of a snapshot may come"""
+        self._untouched = Untouched()
         self.released = -1
         """Rows of epochs up to this one are gone."""
         with self._env.begin() as txn:
@@ -184,6 +186,7 @@ class EntryStore:
     def apply(self, changes: pa.RecordBatch) -> None:
         """Make these changes; once, however often it is done. Raises Exhausted when there is no room: nothing is changed."""
         self._apply(changes, absent=False)
+        self._untouched.changed(changes.column("place").to_pylist)
 
     def apply_absent(self, chunk: pa.RecordBatch) -> None:
         """Set those entries that are not there, and were not removed by a delta since the virtual node was dropped.
@@ -308,6 +311,13 @@ class EntryStore:
         """The same, and what was removed of virtual nodes that were dropped first: what deltas since then have done."""
         yield from self._scan().removed(vnodes, chunk_bytes)
         yield from self.snapshot(vnodes, chunk_bytes)
+
+    def remainder(self, vnodes: Ints) -> EntryRemainder | None:
+        """Those of these virtual nodes that are there now, until they are changed; None: they are too many."""
+        scan = self._scan()
+        places = (piece.column("place").to_pylist() for piece in scan.entries(vnodes, limits.CHUNK_BYTES))
+        last = max(scan.epochs(), default=-1)
+        return self._untouched.watch(places, lambda: self.released >= last)
 
     def _scan(self) -> EntryScan:
         return EntryScan(self._env, (self._state, self._emitted, self._removed), self._life, self._virtual_nodes)

@@ -78,7 +78,7 @@ class EntryScan:
     def emitted(self, vnodes: Ints) -> Iterator[pa.RecordBatch]:
         """Rows that are held until their epoch is released."""
         shift = names.vnode_shift(self._virtual_nodes)
-        for epoch in self._epochs():
+        for epoch in self.epochs():
             for vnode in vnodes.tolist():
                 at = begin = epoch.to_bytes(8) + self._life(vnode)
                 while (item := self._next(at, begin)) is not None:
@@ -93,7 +93,7 @@ class EntryScan:
                 return cursor.item()
         return None
 
-    def _epochs(self) -> list[int]:
+    def epochs(self) -> list[int]:
         """Those that have rows."""
         found: list[int] = []
         with self._env.begin(db=self._emitted) as txn, txn.cursor() as cursor:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import RowsGone
 from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, Hashes, Ints, order_by_hash
 from ferry.kernels.pairs import count_pairs, join_pairs
 from ferry.store import segments
+from ferry.store.expiry import require_not_expired
 from ferry.store.segments import Segment, hashes_of
 
 READ_BYTES_MAX = 8 * 1024 * 1024
@@ -81,7 +81,7 @@ class Join:
     def fired(self, low: int, high: int, vnodes: Ints, max_rows: int) -> Iterator[pa.RecordBatch]:
         """See RowState.fired."""
         for piece in self._pieces(low, high, vnodes):
-            self._require_not_expired(low)
+            require_not_expired(self._descriptor.name, low, self._expired())
             found = False
             for batch in self._joined(self._rows(piece), piece.start, max_rows):
                 found = True
@@ -113,15 +113,8 @@ class Join:
         left, _, right, _ = _sides(self._rows(piece, ["hash", "side"]))
         return int(count_pairs(left, right))
 
-    def _require_not_expired(self, low: int) -> None:
-        if low < self._expired():
-            raise RowsGone(
-                f"operator {self._descriptor.name}: windows after {low} are wanted, "
-                f"but slices up to {self._expired()} are expired"
-            )
-
     def _starts(self, low: int, high: int, vnodes: Ints) -> list[int]:
-        self._require_not_expired(low)
+        require_not_expired(self._descriptor.name, low, self._expired())
         slices = np.unique(np.concatenate([s.slices for s, _ in self._held(vnodes)] or [NO_INTS]))
         return [start for start, _ in panes.windows_between(self._descriptor.window, slices, low, high)]
 

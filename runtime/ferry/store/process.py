@@ -26,6 +26,7 @@ from ferry.process.rounds import ProcessChanges, Touched, run
 from ferry.process.tables import Entries
 from ferry.process.timers import Timers
 from ferry.store.entries import Due, EntryStore
+from ferry.store.expiry import Remainder
 from ferry.store.process_tables import TouchedKeys, changed, decoded
 
 EMITTED_BYTES = 1024 * 1024
@@ -192,6 +193,10 @@ class ProcessState:
     def changes(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
         """A snapshot, and what was removed: all that deltas have done to virtual nodes that were dropped before them."""
         return self._entries.changes(np.unique(np.asarray(vnodes, np.int64)), chunk_bytes)
+
+    def remainder(self, vnodes: Ints) -> Remainder | None:
+        """The entries and timers of these virtual nodes; None: there are too many."""
+        return self._entries.remainder(np.unique(np.asarray(vnodes, np.int64)))
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all); timers count as entries."""

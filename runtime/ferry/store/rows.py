@@ -23,6 +23,7 @@ from ferry.kernels import columns, panes, schemas
 from ferry.kernels.grouping import Ints
 from ferry.store import mapped, removals, segments
 from ferry.store.drops import Drops
+from ferry.store.expiry import Remainder, SliceRemainder
 from ferry.store.joining import FIRED_ROWS_MAX, Join
 from ferry.store.merging import Merge
 from ferry.store.removals import Removals
@@ -309,6 +310,11 @@ class RowState:
                     in_vain = 0 if chunk.num_rows else in_vain + 1
                     if chunk.num_rows or in_vain % IN_VAIN_MAX == 0:
                         yield chunk
+
+    def remainder(self, vnodes: Ints) -> Remainder:
+        """What these virtual nodes hold now: all windows up to the last one of the segments that have any of it."""
+        held = (s.about.last_slice for s in self._segments if self._alive(s)[vnodes].any())
+        return SliceRemainder(self.descriptor.window, max(held, default=None), lambda: self.expired)
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries` int64 per virtual node (of `vnodes`, or all), `segments`.

@@ -17,6 +17,7 @@ from ferry.contract.epoch_times import EpochTimes
 from ferry.kernels.grouping import Ints
 from ferry.process.shapes import process_of
 from ferry.store.aggregate import AggregateState
+from ferry.store.expiry import Remainder
 from ferry.store.process import ProcessState
 from ferry.store.rows import RowState
 from ferry.store.unbounded import UnboundedAggregateState
@@ -66,6 +67,9 @@ class State(Protocol):
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:
         """All of these virtual nodes, in chunks, in any order, while deltas are applied."""
+
+    def remainder(self, vnodes: Ints) -> Remainder | None:
+        """What they hold now, and a copy that hears of all deltas from now on will lack. None: it cannot be watched."""
 
     def statistics(self, vnodes: Ints | None = None) -> dict[str, Any]:
         """`bytes` and `entries`, int64 by virtual node (of `vnodes`, or of all), and `slices`."""

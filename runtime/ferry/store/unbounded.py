@@ -30,6 +30,7 @@ from ferry.kernels import columns
 from ferry.kernels.aggregates import value_columns, words_of
 from ferry.kernels.grouping import CELLS, NO_BYTES, NO_INTS, Bytes, Ints
 from ferry.store.aggregate import FIRED_BYTES_MAX, FIRED_ROWS_MAX, AggregateState
+from ferry.store.expiry import require_not_expired
 from ferry.store.slice_table import BEGIN, SliceTable
 
 SLICE_START = 0
@@ -189,7 +190,7 @@ class UnboundedAggregateState(AggregateState):
         return times.low < limits.WATERMARK_END <= times.high
 
     def _require_held(self, times: EpochTimes) -> None:
-        self._require_not_expired(times.low)
+        require_not_expired(self.descriptor.name, times.low, self.expired)
         if self._emits_changes and (times.epoch <= self._released or times.epoch < self._applied):
             held = max(self._released + 1, self._applied)
             raise RowsGone(

@@ -20,7 +20,7 @@ vnodes = st.lists(st.integers(0, 2), max_size=3).map(tuple)
 plans = st.builds(
     Plan, st.integers(1, 9), placements, st.lists(st.builds(PlanStep, vnodes, vnodes), max_size=3).map(tuple),
     st.integers(0, 3), st.booleans(), st.integers(0, 9), st.none() | st.integers(-9, 9), st.integers(0, 7),
-    st.integers(0, 5), st.none() | st.just({"usable": ["0.0"]}), placements | st.just(()), st.integers(0, 3), st.text(),
+    st.integers(0, 5), st.none() | st.just({"usable": ["0.0"]}), placements | st.just(()), st.integers(0, 3), st.text(), vnodes,
 )  # fmt: skip
 SOME: dict[str, Any] = {"number": 1, "placements": [["0.0"], ["1.0", "0.0"]]}
 
@@ -52,6 +52,8 @@ def test_a_driver_of_the_first_version_reads_a_plan_without_steps() -> None:
         ({"at_epoch": "soon"}, "at_epoch is a whole number from 0"),
         ({"at_time": 1_760_000_000_000_000}, "at_time is a whole number from -10000000000000 to"),
         ({"basis": []}, "basis is an object"),
+        ({"at_window": [2]}, "at_window is a list of virtual nodes: whole numbers from 0, below 2"),
+        ({"at_window": 0}, "at_window is a list of virtual nodes"),
         ({"speed": 9}, "unknown: speed"),
     ],
 )
@@ -65,3 +67,19 @@ def test_a_plan_of_a_later_version_in_the_journal_keeps_nobody_from_starting() -
     document = table.to_journal()
     document["plan"]["novelty"] = 1
     assert Table.from_wire(document) == replace(table, plan=None)
+
+
+def test_a_copy_at_a_window_that_is_made_is_not_made_so_again() -> None:
+    plan = Plan(1, ((B, A), (A,), (B,)), at_window=(0, 2))
+    assert plan.without_snapshots() == ((0, B), (2, B))
+    assert plan.copied([(0, A), (1, B)]) is plan
+    assert plan.copied([(0, B)]).at_window == (2,)
+    assert replace(plan, before=((A, B), (A,), (A,))).rolled_back([A, B], "late").at_window == ()
+
+
+def test_members_are_told_which_copies_take_no_snapshot() -> None:
+    table = Table(Version(1, 2), (Group(Term(0, 0), (A,), (B,)),) * 3, at_window=((0, B),))
+    assert Table.from_wire(json.loads(json.dumps(table.to_wire()))) == table
+    assert "at_window" not in replace(table, at_window=()).to_wire(), "what an older member does not know"
+    amended = table.amended(Version(1, 3), False, [(2, Term(1, 1), (B,), ())])
+    assert amended.at_window == ((0, B),)

@@ -43,6 +43,8 @@ class Top:
         self.stop: tuple[type, ...] = ()
         self.deaf: set[tuple[InstanceId, type]] = set()
         self.apart: set[frozenset[InstanceId]] = set()
+        self.waiting: list[tuple[InstanceId, m.Chunk]] = []
+        """What learners are told when windows have ended."""
         self._queue: deque[Callable[[], None]] = deque()
         self.driver = self.new_driver()
 
@@ -95,8 +97,10 @@ class Top:
                             self.give(leader, m.Partials(prepare.step, prepare.attempt, me))
                 case i.Compute(prepare, _, chains):
                     self.give(me, i.Computed(prepare.step, prepare.attempt, tuple((x, v, 0, 1) for x, v in chains)))
-                case i.BeginSnapshot(learner, session, _, base):
-                    self.give(learner, m.Chunk(me, session, 0, base, True, 0, 0))
+                case i.BeginSnapshot(learner, session, _, base, at_window):
+                    self.give(learner, m.Chunk(me, session, 0, base, not at_window, 0, 0))
+                    if at_window:
+                        self.waiting.append((learner, m.Chunk(me, session, 1, base, True, 0, 0)))
                 case i.Restore(commit):
                     self.done.append((me, effect))
                     self.give(me, i.Restored(commit))
@@ -137,8 +141,17 @@ class Top:
         self.tell(c.Ingested(run.step, run.run, ((helper, (fragment,)),), 10 * run.step.epoch, b"notes"))
 
     def epoch(self, epoch: int) -> None:
-        self.ingest(epoch)
+        self.epoch_by(epoch, A)
+
+    def epoch_by(self, epoch: int, helper: InstanceId) -> None:
+        self.ingest(epoch, helper)
         self.tell(c.EpochEnded(epoch))
+
+    def end_windows(self) -> None:
+        """All that leaders had when learners began is over."""
+        waiting, self.waiting = self.waiting, []
+        for learner, chunk in waiting:
+            self.give(learner, chunk)
 
     def last(self, kind: type) -> Any:
         return next(x for x in reversed(self.done) if isinstance(x, kind))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ferry.contract import messages as m
-from ferry.contract.names import Attempt, CommitId, InstanceId, Step
-from ferry.contract.routing import Version
-from ferry.protocol.instance.io import Effect, Save, Saved
-from ferry.protocol.instance.learning import Learning
+from ferry.contract.names import Attempt, CommitId, InstanceId, Step, Term
+from ferry.contract.routing import Group, Table, Version
+from ferry.protocol.instance.io import BeginSnapshot, Effect, Save, Saved
+from ferry.protocol.instance.learning import Learning, Teaching
 from ferry.protocol.instance.state import InstanceState
 from ferry.protocol.io import Send
 from ferry.protocol.rules import Rules
+from ferry.protocol.view import TableView
 
 A, B = InstanceId("0.0"), InstanceId("1.0")
 
@@ -202,3 +203,59 @@ def test_a_large_snapshot_that_is_over_does_not_hide_that_a_small_one_comes_alon
     assert told(2, 0, False) == [10]
     learner.learning.keep({2: A}, Version(1, 2))  # virtual node 1 is in sync
     assert told(2, 1, False) == [2], "else its move would be given up"
+
+
+def at_window(*vnodes: int) -> TableView:
+    table = Table(Version(1, 1), (Group(Term(1, 1), (A,), (B,)),) * 6, at_window=tuple((v, B) for v in vnodes))
+    return TableView(table)
+
+
+def test_what_waits_for_windows_is_asked_for_by_itself_and_holds_up_no_snapshot() -> None:
+    learner = Learner(())
+    learner.state.view = at_window(1, 2, 3)
+    learner.learning.keep(dict.fromkeys(range(6), A), Version(1, 1))
+    learner.learning.begin(A, tuple(range(6)))
+    assert sorted(learner.asked()) == [(0, 4, 5), (1, 2, 3)]
+    learner = Learner((), session_vnodes=1)
+    learner.state.view = at_window(1, 2, 3)
+    learner.learning.keep(dict.fromkeys(range(6), A), Version(1, 1))
+    learner.learning.begin(A, tuple(range(6)))
+    assert sorted(learner.asked()) == [(0,), (1,), (2,), (3,), (4,)], "two snapshots at a time, beside these"
+    learner.chunk(base=5, committed=5)
+    assert learner.asked() == [(5,)]
+
+
+def test_who_waits_for_windows_and_misses_a_change_begins_again_at_once() -> None:
+    learner = Learner(())
+    learner.state.view = at_window(1)
+    learner.learning.keep({1: A}, Version(1, 1))
+    learner.learning.begin(A, (1,))
+    learner.said()
+    learner.chunk(base=5, committed=5, last=False)
+    learner.applied(6, 1)
+    learner.applied(7)
+    assert learner.said() == ["LoadChunk"], "it may come late"
+    learner.applied(8, 1)
+    assert learner.said() == ["Drop", "Fetch"], "else it would wait in vain for the end of the window"
+
+
+def test_who_waits_for_windows_begins_again_when_it_need_not_wait_any_more() -> None:
+    learner = Learner(())
+    learner.state.view = at_window(1)
+    learner.learning.keep({1: A}, Version(1, 1))
+    learner.learning.begin(A, (1,))
+    assert learner.learning.keep({1: A}, Version(1, 2)) == []
+    learner.state.view = at_window()
+    assert learner.learning.keep({1: A}, Version(1, 3)) == [1]
+
+
+def test_a_leader_sends_nothing_only_to_whom_the_table_says() -> None:
+    def begun(view: TableView | None) -> list[bool]:
+        state = InstanceState(A, 1, Saved(), Rules())
+        state.view = view
+        Teaching(state).begin(m.Fetch(B, Version(1, 1), 1, (1, 2)))
+        return [effect.at_window for effect in state.take_effects() if isinstance(effect, BeginSnapshot)]
+
+    assert begun(at_window(1, 2)) == [True]
+    assert begun(at_window(1)) == [False], "a snapshot is as good"
+    assert begun(None) == [False]

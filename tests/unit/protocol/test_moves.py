@@ -151,3 +151,73 @@ def test_groups_that_somebody_has_placed_stay_as_they_are_while_nobody_says_more
     for epoch in range(5, 8):
         top.epoch(epoch)
     assert [g.in_sync for g in top.driver.table.groups] == placed
+
+
+def test_at_the_boundary_of_a_window_the_target_waits_without_a_snapshot_and_holds_up_nobody() -> None:
+    top = Top([(A, C), (A, C)], (A, B, C), c.CoordinatorSettings(warm_ms=1000))
+    top.epoch(0)
+    steps = (PlanStep((), (0,)), PlanStep((), (1,)))
+    top.tell(Plan(1, ((B, A), (B, A)), steps, warm=False, at_window=(0,)))
+    changes(top)
+    top.epoch(1)
+    assert changes(top) == [(0, "joined")]
+    assert top.driver.table.at_window == ((0, B),) and not top.driver.moves.holds_epochs()
+    made: list[tuple[int, str]] = []
+    for epoch in (2, 3, 4, 5):
+        top.epoch(epoch)
+        made += changes(top)
+    assert made == [(1, kind) for kind in ("joined", "in-sync", "switched", "cleaned")]
+    assert not top.driver.moves.pending(), "no epoch without data: it would end no window"
+    for epoch in range(6, 12):
+        top.wait(900)
+        top.tell(m.Learned(B, A, epoch))  # chunks without rows come all the time
+        top.epoch(epoch)
+    assert changes(top) == [] and top.driver.table.groups[0].members == (A, C, B)
+    top.end_windows()
+    assert top.driver.moves.pending()
+    top.epoch(12)
+    assert changes(top) == [(0, "in-sync"), (0, "switched")]
+    assert top.driver.table.at_window == (), "to make it again would be a repair"
+    top.epoch(13)
+    assert top.driver.table.groups[0].in_sync == (B, A)
+
+
+def test_who_dies_before_the_boundary_begins_again_and_the_next_driver_knows_of_it() -> None:
+    top = Top([(A, C)], (A, B, C))
+    top.epoch(0)
+    top.tell(Plan(1, ((B, A),), at_window=(0,)))
+    top.epoch(1)
+    former = top.waiting.pop()
+    files = top.crash(B)
+    top.epoch(2)
+    assert top.driver.table.groups[0].members == (A, C)
+    top.back(B, files)
+    top.epoch(3)
+    assert top.driver.table.groups[0].learners == (B,) and len(top.waiting) == 1
+    top.give(*former)
+    top.epoch(4)
+    assert top.driver.table.groups[0].learners == (B,), "what the session before was told counts for nothing"
+    top.crash(A)
+    top.epoch_by(5, C)
+    assert top.driver.table.groups[0].leader == C and len(top.waiting) == 2, "of its new leader"
+    top.waiting.pop(0)
+    top.new_driver()
+    top.waiting.clear()
+    top.epoch_by(6, C)
+    assert top.driver.table.at_window == ((0, B),) and top.driver.table.groups[0].in_sync == (C,)
+    top.end_windows()
+    top.epoch_by(7, C)
+    assert top.driver.table.groups[0].leader == B
+
+
+def test_a_copy_at_a_window_is_made_at_once_when_another_plan_wants_it() -> None:
+    top = Top([(A,)], (A, B))
+    top.epoch(0)
+    top.tell(Plan(1, ((B,),), at_window=(0,)))
+    top.epoch(1)
+    top.epoch(2)
+    assert top.driver.table.groups[0].in_sync == (A,)
+    top.tell(Plan(2, ((B,),)))
+    for epoch in (3, 4, 5, 6):
+        top.epoch(epoch)
+    assert top.driver.table.groups[0].in_sync == (B,)

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from ferry.contract import messages as m
+from ferry.contract.descriptors import Window
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
+from ferry.protocol.instance.io import BeginSnapshot
 from ferry.sidecar import scans
 from ferry.sidecar.scans import Scans, SnapshotScan, begun
 
@@ -161,3 +163,67 @@ def test_a_snapshot_is_of_all_operators_at_one_time_and_says_what_has_expired_si
     assert next(scan) == (0, 0, batch(1))
     first.expired, second.expired = 50, 60
     assert list(scan) == [(0, 50, batch(2)), (1, 60, batch(3)), (1, 60, None)]
+
+
+class Left:
+    """What a state held once."""
+
+    def __init__(self, until: int | None = None) -> None:
+        self.until = until
+        self.window = None if until is None else Window(60, 20)
+        self.is_over = False
+
+    def over(self) -> bool:
+        return self.is_over
+
+
+def test_at_the_boundary_of_a_window_the_end_is_sent_and_nothing_else(clock: list[float]) -> None:
+    sender, ends = Sender(), [Left(100), Left(140)]
+    sender.scans.begin(SnapshotScan(B, 1, BASE, chunks(0), (3, 5), list(ends)))
+    assert sender.scans.boundaries() == ((3, B, 100), (5, B, 100)), "the first window that starts after what is there"
+    assert not sender.scans, "nobody has to come round for it"
+    for number in (1, 2):
+        clock[0] += scans.SAY_SECONDS
+        assert not sender.scans.pump(9) and not sender.scans.pump(9)
+        assert sender.numbers(B) == list(range(number + 1)), "it is told that it is not forgotten"
+    ends[1].is_over = True
+    assert not sender.scans.pump(1) and sender.scans.boundaries() == ((3, B, 60), (5, B, 60))
+    sender.full.add(B)
+    clock[0] += scans.SAY_SECONDS
+    assert not sender.scans.pump(1)
+    sender.full.clear()
+    ends[0].is_over = True
+    assert sender.scans.pump(1) and sender.scans.boundaries() == ()
+    assert sender.numbers(B) == [0, 1, 2, 3] and [c.last for _, c, _ in sender.sent] == [False] * 3 + [True]
+    assert [body for _, _, body in sender.sent] == [None] * 4 and sender.scans.sent_bytes == 0
+
+
+def test_nobody_knows_when_a_window_of_rows_ends() -> None:
+    sender = Sender()
+    sender.scans.begin(SnapshotScan(B, 1, BASE, chunks(0), (3,), [Left(100), Left()]))
+    assert sender.scans.boundaries() == ((3, B, None),)
+
+
+def test_what_cannot_be_watched_is_copied(caplog: pytest.LogCaptureFixture) -> None:
+    class Held:
+        expired = 0
+
+        def __init__(self, left: Left | None) -> None:
+            self.left = left
+
+        def remainder(self, vnodes: Any) -> Left | None:
+            return self.left
+
+        def snapshot(self, vnodes: Any, size: int) -> Iterator[pa.RecordBatch]:
+            yield batch(0)
+
+    def rows(at_window: bool, *left: Left | None) -> int:
+        order = BeginSnapshot(B, 1, (0,), BASE, at_window)
+        scan = scans.scan_of(order, [Held(one) for one in left])  # type: ignore[misc]
+        return sum(found is not None for _, _, found in scan.chunks)
+
+    assert rows(False, Left(), Left()) == 2
+    assert rows(True, Left(), Left()) == 0
+    assert not caplog.records
+    assert rows(True, Left(), None) == 2
+    assert "too many entries" in caplog.text

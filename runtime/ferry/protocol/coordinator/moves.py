@@ -193,6 +193,8 @@ class Moves:
         for c in changes:
             if c.kind == "in-sync":
                 self.refused.pop((c.instance, c.vnode), None)
+        if plan is not None:
+            plan = plan.copied([(c.vnode, c.instance) for c in changes if c.kind == "in-sync"])
         if any(c.kind == "switched" for c in changes):
             self.switched_at = epoch
         journaling = self._journaling
@@ -237,13 +239,16 @@ class Moves:
             return False
         groups, to = (journaling.writing or journaling.table).groups, plan.placements
         moving = [(i, v) for v, group in enumerate(groups) if group.leader != to[v][0] for i in group.learners]
-        return any(key not in self.refused for key in moving)
+        return any(key not in self.refused and key[1] not in plan.at_window for key in moving)
 
     def pending(self) -> bool:
         """Whether group changes wait for an epoch, be it for the gap to pass: without data, a tick has to make one."""
         if self._driver.phase is not Phase.IDLE or self._may_not_change():
             return False
-        return bool(self._journaling.view.learned) or bool(self._next(None)[2]) or self._goes_on()
+        view = self._journaling.view
+        # An epoch without data brings no window to its end.
+        copied = any((v, i) not in view.at_window for i, learned in view.learned.items() for v in learned)
+        return copied or bool(self._next(None)[2]) or self._goes_on()
 
     def _goes_on(self) -> bool:
         """Whether the next step of the plan can begin, or it is not written yet what was submitted."""
@@ -264,7 +269,7 @@ class Moves:
         in_gap = self.switched_at is not None and epoch - self.switched_at < plan.gap
         if in_gap:
             self._forward = self._driver.now
-        if in_gap or g.is_under_way(self._journaling.table, changes, plan.begun()):
+        if in_gap or g.is_under_way(self._journaling.table, changes, plan.begun().difference(plan.at_window)):
             return plan, groups, changes
         plan = plan.with_next_step()
         return plan, *self._regrouped_by(plan)

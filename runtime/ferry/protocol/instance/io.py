@@ -161,6 +161,8 @@ class BeginSnapshot:
     session: int
     vnodes: tuple[int, ...]
     base: CommitId | None
+    at_window: bool = False
+    """Send nothing; say that it is whole once all that is there now is over, or was written again and so came as a delta."""
 
 
 @record

@@ -60,6 +60,12 @@ class Session:
     """The last step of which something was applied here before the first chunk."""
     ahead: Step | None = None
     """The leader had committed this step, and this instance had not: begin again once it has."""
+    at_window: bool = False
+    """No rows come with it: it ends when what the leader had at `base` is over."""
+
+    def anew(self, version: Version, now: int) -> Session:
+        """The same, from nothing."""
+        return Session(0, self.leader, self.vnodes, version, now, at_window=self.at_window)
 
 
 class Learning:
@@ -91,7 +97,7 @@ class Learning:
         self._version = version
         kept = []
         for s in self._sessions:
-            still = tuple(v for v in s.vnodes if wanted.get(v) == s.leader)
+            still = tuple(v for v in s.vnodes if wanted.get(v) == s.leader and self._at_window(v) == s.at_window)
             # A snapshot under way still brings all its virtual nodes: with fewer wanted it has to begin again.
             if still == s.vnodes or (still and (s.complete or not s.number)):
                 s.vnodes = still
@@ -105,19 +111,26 @@ class Learning:
         return [v for v in wanted if v not in covered]
 
     def begin(self, leader: InstanceId, vnodes: tuple[int, ...]) -> None:
-        """Ask the leader for snapshots, one after the other."""
-        for at in range(0, len(vnodes), self._session_vnodes):
-            piece = vnodes[at : at + self._session_vnodes]
-            self._sessions.append(Session(0, leader, piece, self._version, self._state.now))
+        """Ask the leader for snapshots, one after the other; what comes at the boundary of a window holds none up."""
+        for kind in (False, True):
+            mine = tuple(v for v in vnodes if self._at_window(v) == kind)
+            for at in range(0, len(mine), self._session_vnodes):
+                piece = mine[at : at + self._session_vnodes]
+                self._sessions.append(Session(0, leader, piece, self._version, self._state.now, at_window=kind))
         self._ask_next()
+
+    def _at_window(self, vnode: int) -> bool:
+        view = self._state.view
+        return view is not None and (vnode, self._state.me) in view.at_window
 
     def _ask_next(self) -> None:
         under_way: dict[InstanceId, int] = {}
         for s in self._sessions:
-            under_way[s.leader] = under_way.get(s.leader, 0) + (s.number > 0 and not s.complete)
+            busy = s.number > 0 and not s.complete and not s.at_window
+            under_way[s.leader] = under_way.get(s.leader, 0) + busy
         for s in [x for x in self._sessions if not x.number]:
-            if under_way[s.leader] < SESSIONS_AT_ONCE:
-                under_way[s.leader] += 1
+            if s.at_window or under_way[s.leader] < SESSIONS_AT_ONCE:
+                under_way[s.leader] += not s.at_window
                 self._count += 1
                 s.number, s.version, s.progress = self._count, self._version, self._state.now
                 self._state.do(Send(s.leader, m.Fetch(self._state.me, self._version, self._count, s.vnodes)))
@@ -127,7 +140,7 @@ class Learning:
         if self._state.rules.drop_stale:
             self._state.do(Drop(s.vnodes))
         # Before those that were not asked for yet.
-        self._sessions.insert(0, Session(0, s.leader, s.vnodes, self._version, self._state.now))
+        self._sessions.insert(0, s.anew(self._version, self._state.now))
         self._ask_next()
 
     def on_chunk(self, chunk: m.Chunk) -> None:
@@ -196,7 +209,7 @@ class Learning:
         now = step_of(self._state.saved.committed, self._state.operators)
         for s in [x for x in self._sessions if x.ahead is not None and x.ahead <= now]:
             self._again(s)
-        for s in [x for x in self._sessions if x.complete]:
+        for s in [x for x in self._sessions if x.complete or (x.at_window and x.next_chunk)]:
             base = step_of(s.base, self._state.operators)
             if now < base:
                 continue  # Only without the rule `once`: whole as soon as this instance commits that step, too.
@@ -206,6 +219,8 @@ class Learning:
                 if successor(reached, self._state.operators) != now:
                     self._again(s)
                 continue  # Else the delta of the committed step is on its way.
+            if not s.complete:
+                continue  # Looked at all the same: what is missing now would have to be waited for once more.
             s.warm = True
             self._save_learned()
             self._state.tell(m.Warm(self._state.me, self._state.saved.committed, s.vnodes, s.version))
@@ -250,10 +265,12 @@ class Teaching:
         if fetch.session <= self._heard.get(fetch.learner, 0):
             return
         self._heard[fetch.learner] = fetch.session
-        wanted = dict.fromkeys(fetch.vnodes, True)
+        wanted, view = dict.fromkeys(fetch.vnodes, True), self._state.view
+        at_window = view is not None and all((v, fetch.learner) in view.at_window for v in fetch.vnodes)
         self._stop(lambda learner, vnodes: learner == fetch.learner and any(v in wanted for v in vnodes))
         self._scans[(fetch.learner, fetch.session)] = fetch.vnodes
-        self._state.do(BeginSnapshot(fetch.learner, fetch.session, fetch.vnodes, self._state.saved.committed))
+        committed = self._state.saved.committed
+        self._state.do(BeginSnapshot(fetch.learner, fetch.session, fetch.vnodes, committed, at_window))
 
     def keep(self, taught: Mapping[InstanceId, Sequence[int]]) -> None:
         """A new table: end the scans that nobody needs any more."""
