@@ -86,10 +86,10 @@ class Local:
         ask(self.entry, "PATCH", "/spec", {"balance": wanted})
         return "the next look at the load follows it"
 
-    def move(self, vnodes: Sequence[int], instance: str) -> str:
-        """Have virtual nodes led by an instance, and keep them there: one plan for all."""
-        ask(self.entry, "POST", "/move", {"vnodes": list(vnodes), "instance": instance})
-        return f"{named(vnodes)} to {instance}"
+    def move(self, vnodes: Sequence[int], instance: str, at_window: bool = False) -> str:
+        """Have virtual nodes led by an instance, and keep them there: one plan for all. `at_window`: without state."""
+        ask(self.entry, "POST", "/move", {"vnodes": list(vnodes), "instance": instance, "at_window": at_window})
+        return f"{named(vnodes)} to {instance}" + (" when their windows have ended" if at_window else "")
 
     def led_by(self, instance: str) -> list[int]:
         """Virtual nodes that an instance leads. Raises Fault where nobody knows it."""

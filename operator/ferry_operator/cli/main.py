@@ -175,6 +175,7 @@ def move(
     ] = None,
     share: Annotated[str, typer.Option(metavar="N/M", help="Which share: 1/2, 0.25.")] = "1",
     to: Annotated[str | None, typer.Option(metavar="WORKER.INSTANCE", help="Where to.")] = None,
+    at_window: Annotated[bool, typer.Option("--at-window", help="At the boundary of a window, without state.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Move virtual nodes, and keep them there: `move JOB 7 9 1.0`, or `move JOB --from 0.0 --share 1/2 --to 1.0`."""
@@ -185,7 +186,7 @@ def move(
     if not all(word.isdecimal() for word in words):
         raise Refusal(f"virtual nodes are numbers: {' '.join(words)}")
     what = list(map(int, words)) if origin is None else first_share(found.led_by(origin), share, origin)
-    done(job, as_json, found.move(what, to))
+    done(job, as_json, found.move(what, to, at_window))
 
 
 def first_share(led: list[int], share: str, instance: str) -> list[int]:

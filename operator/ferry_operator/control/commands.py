@@ -14,7 +14,10 @@ from ferry.contract.documents import STAGES
 from ferry.contract.errors import SpecRefused
 from ferry.contract.names import InstanceId, worker_of
 
-FORMS = "workers=N, instances=N, kill-worker=K, kill-instance=K.I, kill-driver, move=VNODE:WORKER.INSTANCE, drain=K"
+FORMS = "workers=N, instances=N, kill-worker=K, kill-instance=K.I, kill-driver, move=VNODE:WORKER.INSTANCE[@window], drain=K"
+
+AT_WINDOW = "@window"
+"""What the place of a move ends with that is done at the boundary of a window."""
 
 _NUMBER = re.compile(r"^[0-9]{1,6}$")
 _INSTANCE = re.compile(r"^[0-9]{1,6}\.[0-9]{1,6}$")
@@ -36,6 +39,8 @@ class Command:
     """workers, instances; the worker of kill-worker and drain; the vnode of move"""
     instance: InstanceId | None = None
     """of kill-instance and move"""
+    at_window: bool = False
+    """of move: at the boundary of a window, without state"""
 
     def __str__(self) -> str:
         """As it is written."""
@@ -45,7 +50,7 @@ class Command:
             case "kill-instance":
                 return f"{self.kind}={self.instance}"
             case "move":
-                return f"{self.kind}={self.number}:{self.instance}"
+                return f"{self.kind}={self.number}:{self.instance}{AT_WINDOW if self.at_window else ''}"
             case "workers" | "instances" | "kill-worker" | "drain":
                 return f"{self.kind}={self.number}"
             case _:
@@ -76,9 +81,10 @@ def parse_command(text: str) -> Command:
         case "kill-instance" if _INSTANCE.match(value):
             return Command(kind, instance=InstanceId(value))
         case "move":
-            vnode, _, instance = value.partition(":")
+            vnode, _, place = value.partition(":")
+            instance = place.removesuffix(AT_WINDOW)
             if _NUMBER.match(vnode) and _INSTANCE.match(instance):
-                return Command(kind, int(vnode), InstanceId(instance))
+                return Command(kind, int(vnode), InstanceId(instance), instance != place)
     raise SpecRefused(f"{text.strip()!r} is no action; actions are {FORMS}")
 
 

@@ -79,6 +79,8 @@ class Basis:
     usable: tuple[InstanceId, ...]
     replicas: int
     pins: tuple[tuple[int, InstanceId], ...]
+    at_window: tuple[int, ...] = ()
+    """those of the pins that are brought about at the boundary of a window"""
     given: str = ""
     """name of the placements that somebody has handed in for these instances; empty: the planner's"""
 
@@ -122,6 +124,8 @@ class Observed:
     """workers that are to be emptied and stay"""
     pins: tuple[tuple[int, InstanceId], ...] = ()
     """(vnode, instance that is to lead it)"""
+    at_window: tuple[int, ...] = ()
+    """of these, virtual nodes that get there at the boundary of a window"""
     missing: Mapping[InstanceId, float] = field(default_factory=dict)
     """seconds since an instance that should be usable was last alive, or since it is wanted"""
     given: Given | None = None
@@ -324,6 +328,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     # Nobody is held up by what repairs.
     warm = policy.warm or status.members_gone > 0
     plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms)
+    plan = replace(plan, at_window=placing.at_window(basis.at_window, current, placements))
     return SubmitDesired(plan, status.generation, basis, balance.reason if balance is not None else "")
 
 
@@ -361,7 +366,8 @@ def _basis(observed: Observed, status: Status) -> Basis:
     alive = dict.fromkeys(status.alive)
     usable = tuple(i for i in expected(observed) if i in alive)
     pins, given = tuple((v, i) for v, i in observed.pins if i in usable), observed.given_for(usable)
-    return Basis(usable, observed.wanted.replicas, pins, given.name if given is not None else "")
+    waiting = tuple(v for v, _ in pins if v in observed.at_window and not status.unbounded)
+    return Basis(usable, observed.wanted.replicas, pins, waiting, given.name if given is not None else "")
 
 
 def _slots(observed: Observed, basis: Basis) -> list[Slot]:

@@ -132,6 +132,7 @@ def to_wire(action: d.SubmitDesired, token: int) -> dict[str, Any]:
         "replicas": action.basis.replicas,
         "pins": [[vnode, instance] for vnode, instance in action.basis.pins],
         "given": action.basis.given,
+        "at_window": list(action.basis.at_window),
     }
     return replace(action.plan, token=token, basis=basis).to_wire()
 
@@ -146,5 +147,6 @@ def from_wire(document: Any, generation: int) -> d.Submitted | None:
         replicas=int(one.basis["replicas"]),
         pins=tuple((int(vnode), InstanceId(instance)) for vnode, instance in one.basis["pins"]),
         given=str(one.basis.get("given", "")),
+        at_window=tuple(map(int, one.basis.get("at_window", ()))),
     )
     return d.Submitted(one.number, generation, basis, one.placements, (one.at_epoch, one.at_time))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import balancing, plan_file
@@ -25,11 +26,13 @@ class Asked:
         self.virtual_nodes = virtual_nodes
         self.drains: list[int] = []
         self.pins: dict[int, InstanceId] = {}
+        self.at_window: dict[int, bool] = {}
+        """pinned virtual nodes that get there at the boundary of a window"""
         self.plan: PlanFile | None = None
         """the one that was handed in last"""
 
-    def check(self, command: Command) -> None:
-        """Raise Refusal when it names what is not there, or what cannot be."""
+    def check(self, command: Command, status: Status | None = None) -> None:
+        """Raise Refusal when it names what is not there, or what cannot be. `status`: what the driver says."""
         check_command(command, self.wanted.workers, self.wanted.instances, self.virtual_nodes)
         if command.kind == "drain":
             if not [k for k in range(self.wanted.workers) if k not in (*self.drains, command.number)]:
@@ -38,6 +41,10 @@ class Asked:
             assert command.instance is not None
             if worker_of(command.instance) in self.drains:
                 raise Refusal(f"{command}: worker {worker_of(command.instance)} is drained")
+            if command.at_window and status is None:
+                raise Refusal(f"{command}: the driver does not answer, and whether windows end is not known: try again")
+            if command.at_window and status is not None and status.unbounded:
+                raise Refusal(f"{command}: {status.unbounded}")
 
     def take(self, command: Command) -> bool:
         """From now on; False when it is nothing that lasts, but has to be done."""
@@ -51,6 +58,7 @@ class Asked:
             case "move":
                 assert command.instance is not None
                 self.pins[command.number] = command.instance
+                self.at_window[command.number] = command.at_window
             case _:
                 return False
         return True

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict
 from ferry.contract.errors import FerryError, Refusal
 from ferry.system.api_server import Application, guarded
 from ferry_operator.control import plan_file
-from ferry_operator.control.commands import Command, parse_command
+from ferry_operator.control.commands import AT_WINDOW, Command, parse_command
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_parts import Handover
@@ -86,6 +86,7 @@ class MoveRequest(_Body):
 
     vnodes: list[int]
     instance: str
+    at_window: bool = False
 
 
 class Drain(_Body):
@@ -155,7 +156,8 @@ def application(control: SupervisorPort, token: str) -> Application:
 
     @app.post("/move")
     def move(body: MoveRequest) -> JSONResponse:
-        control.perform([parse_command(f"move={vnode}:{body.instance}") for vnode in body.vnodes])
+        place = body.instance + (AT_WINDOW if body.at_window else "")
+        control.perform([parse_command(f"move={vnode}:{place}") for vnode in body.vnodes])
         return JSONResponse({})
 
     @app.post("/drain")

@@ -184,6 +184,7 @@ class Supervisor:
             submitted=self._submitted,
             drains=tuple(self.asked.drains),
             pins=tuple(sorted(self.asked.pins.items())),
+            at_window=tuple(v for v, waits in sorted(self.asked.at_window.items()) if waits),
             given=self.asked.plan.given() if self.asked.plan is not None else None,
         )
         return self._timers.timed(observed, now)
@@ -359,7 +360,7 @@ class Supervisor:
     def _perform_all(self, commands: Sequence[Command]) -> None:
         """Do all or, when one of them names what is not there, none."""
         for command in commands:
-            self.asked.check(command)
+            self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
         for command in commands:
             self._perform(command)
 
@@ -367,7 +368,7 @@ class Supervisor:
         """Do one action now; raises Refusal."""
         if self.stopping is not None:
             raise Refusal("the job is ending")
-        self.asked.check(command)
+        self.asked.check(command, self._watch.latest(self._cluster.driver_pid()))
         self._note(str(command))  # before it is done: a recovery is timed from here
         if self.asked.take(command):
             return

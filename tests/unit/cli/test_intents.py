@@ -37,6 +37,8 @@ def note(patch: Doc | None) -> Any:
         (intents.resized(made(2, drain="0,2")), {"ferry.dev/drain": "0"}),
         (intents.move(made(), [3], "1.1"), {"ferry.dev/pins": "3=1.1"}),
         (intents.move(made(pins="3=0.0,7=2.1"), [3], "1.0"), {"ferry.dev/pins": "3=1.0,7=2.1"}),
+        (intents.move(made(pins="3=0.0,7=2.1"), [3], "1.0", True), {"ferry.dev/pins": "3=1.0@window,7=2.1"}),
+        (intents.move(made(pins="3=0.0@window,7=2.1@window"), [3], "1.0"), {"ferry.dev/pins": "3=1.0,7=2.1@window"}),
         (intents.unpin(made(pins="3=0.0,7=2.1"), 7), {"ferry.dev/pins": "3=0.0"}),
         (intents.unpin(made(pins="3=0.0"), 3), {"ferry.dev/pins": None}),
         (intents.pause(True), {"ferry.dev/paused": "true"}),

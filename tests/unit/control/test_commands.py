@@ -9,7 +9,17 @@ from ferry_operator.control.commands import Schedule, join_at, parse_all, parse_
 
 
 @pytest.mark.parametrize(
-    "text", ["workers=4", "instances=2", "kill-worker=1", "kill-instance=1.0", "kill-driver", "move=3:2.1", "drain=0"]
+    "text",
+    [
+        "workers=4",
+        "instances=2",
+        "kill-worker=1",
+        "kill-instance=1.0",
+        "kill-driver",
+        "move=3:2.1",
+        "move=3:2.1@window",
+        "drain=0",
+    ],
 )
 def test_an_action_is_read_and_written(text: str) -> None:
     assert str(parse_command(text)) == text
@@ -28,6 +38,7 @@ def test_an_action_is_read_and_written(text: str) -> None:
         ("epoch=1 workers=many", "no action"),
         ("epoch=1 kill-driver=1", "no action"),
         ("epoch=1 move=3", "no action"),
+        ("epoch=1 move=3:2.1@end", "no action"),
         ("epoch=1 move=3:2", "no action"),
         ("epoch=1 kill-instance=1", "no action"),
         ("epoch=1 dance=1", "no action; |actions are workers=N"),

@@ -10,6 +10,7 @@ import pytest
 
 from ferry.contract.documents import Status
 from ferry_operator.control import decide as d
+from ferry_operator.control import driver_client
 from ferry_operator.placement.strategies import HandoverPolicy
 
 Groups = list[tuple[list[str], list[str]]]
@@ -197,6 +198,25 @@ def submitted(observed: d.Observed) -> d.SubmitDesired:
 def test_a_pinned_vnode_is_led_where_it_is_pinned_and_keeps_its_former_leader() -> None:
     found = submitted(replace(REST, pins=((0, "1.0"),)))  # type: ignore[arg-type]
     assert found.plan.placements[0] == ("1.0", "0.0")
+
+
+def test_a_virtual_node_waits_for_a_window_only_where_that_holds_up_no_repair() -> None:
+    three: Any = (*ALIVE, "2.0")
+    one = replace(
+        REST, wanted=d.Wanted(3, 1, 1), workers=(*REST.workers, worker(2)), status=status(GROUPS, list(three)),
+        submitted=d.Submitted(1, 1, replace(BASIS, usable=three), PLACEMENTS), pins=((0, "2.0"), (1, "1.0")),  # type: ignore[arg-type]
+        at_window=(0, 1),
+    )  # fmt: skip
+    found = submitted(one)
+    assert found.plan.at_window == (0,), "the other one is there already"
+    assert found.plan.placements[0] == ("2.0", "0.0") and found.basis.at_window == (0, 1)
+    assert driver_client.from_wire(driver_client.to_wire(found, 1), 1) == found.accepted(), "by the next one, too"
+    assert submitted(replace(one, at_window=())).plan.at_window == ()
+    weak: Groups = [(["0.0"], []), GROUPS[1]]
+    assert submitted(replace(one, status=status(weak, list(three)))).plan.at_window == (), "a copy is missing"
+    kept = replace(one, status=status(GROUPS, list(three), unbounded="operator n has no window"))
+    assert submitted(kept).plan.at_window == ()
+    assert d.decide(replace(one, submitted=found.accepted(), status=status(GROUPS, list(three), desired=2))) == []
 
 
 def test_a_new_number_is_above_what_the_driver_and_the_last_placement_have() -> None:

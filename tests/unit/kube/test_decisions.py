@@ -23,6 +23,7 @@ from ferry_operator.kube.observe.rolling import (
     RollingReplacement,
     asked_drains,
     asked_pins,
+    asked_windows,
     plan_replacement,
     worker_pods,
 )
@@ -332,6 +333,8 @@ def test_the_only_worker_cannot_leave_without_another_one() -> None:
 def test_annotations_of_users() -> None:
     assert asked_drains("1, 3;x2 3") == (1, 3) and asked_drains(None) == ()
     assert asked_pins("3=1.0,9=0.0 4=2.1", 8) == ((3, "1.0"), (4, "2.1")) and asked_pins("nonsense", 8) == ()
+    waits = "3=1.0@window,9=0.0 4=2.1@windows"
+    assert asked_windows(waits) == (3,) and asked_windows(None) == () and asked_pins(waits, 8)[0] == (3, "1.0")
 
 
 # --- lost pods

@@ -141,6 +141,8 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     assert {i for g, _ in found["status"]["groups"] for i in g} == {f"{k}.{i}" for k in range(3) for i in range(2)}
     ferry("move", "counts", "5", "2.1")
     ferry.wait_for(lambda j: settles(j) and j["status"]["groups"][5][0][0] == "2.1")
+    assert "when their windows have ended" in ferry("move", "counts", "5", "1.1", "--at-window")[0]
+    ferry.wait_for(lambda j: settles(j) and j["status"]["groups"][5][0][0] == "1.1")
     ferry("handover", "counts", "strategy=fluid", "gap=1", "warm=false")
     assert "must be" in ferry("handover", "counts", "strategy=some", code=2)[1]
     assert "cannot change while the job runs" in ferry("handover", "counts", "bandwidth=1M", code=2)[1]

@@ -13,12 +13,12 @@ from typing import Any
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import plan_file
-from ferry_operator.control.commands import check_command, parse_command
+from ferry_operator.control.commands import AT_WINDOW, check_command, parse_command
 from ferry_operator.control.plan_file import PlanFile, PlannedSize
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint
-from ferry_operator.kube.observe.rolling import asked_drains, asked_pins
+from ferry_operator.kube.observe.rolling import asked_drains, asked_pins, asked_windows
 from ferry_operator.kube.observe.suspension import asked
 
 
@@ -75,18 +75,19 @@ def resized(job: Doc) -> Doc | None:
     return {"metadata": {"annotations": forget}} if forget else None
 
 
-def move(job: Doc, vnodes: Sequence[int], instance: str) -> Doc:
-    """Have virtual nodes led by an instance, and kept there."""
-    pinned = dict(pins(job))
+def move(job: Doc, vnodes: Sequence[int], instance: str, at_window: bool = False) -> Doc:
+    """Have virtual nodes led by an instance, and kept there; `at_window`: at the boundary of a window, without state."""
+    pinned, waiting = dict(pins(job)), _waiting(job)
     for vnode in vnodes:
-        command = parse_command(f"move={vnode}:{instance}")
+        command = parse_command(f"move={vnode}:{instance}{AT_WINDOW if at_window else ''}")
         assert command.instance is not None
         check_command(command, *spec_of(job))
         worker = worker_of(command.instance)
         if worker in drains(job):
             raise Refusal(f"{command}: worker {worker} is drained")
         pinned[vnode] = command.instance
-    return _pinned(pinned)
+        waiting[vnode] = at_window
+    return _pinned(pinned, waiting)
 
 
 def unpin(job: Doc, vnode: int) -> Doc:
@@ -94,7 +95,7 @@ def unpin(job: Doc, vnode: int) -> Doc:
     held = pins(job)
     if vnode not in held:
         raise Refusal(f"virtual node {vnode} is not kept anywhere; kept: {_listed(held)}")
-    return _pinned({v: i for v, i in held.items() if v != vnode})
+    return _pinned({v: i for v, i in held.items() if v != vnode}, _waiting(job))
 
 
 def handed_in(job: Doc) -> PlanFile | None:
@@ -208,8 +209,14 @@ def _drained(workers: Iterable[int]) -> Doc:
     return annotate(names.DRAIN, ",".join(str(k) for k in workers))
 
 
-def _pinned(wanted: Mapping[int, InstanceId]) -> Doc:
-    return annotate(names.PINS, ",".join(f"{vnode}={instance}" for vnode, instance in sorted(wanted.items())))
+def _waiting(job: Doc) -> dict[int, bool]:
+    """Virtual nodes that get to their place at the boundary of a window."""
+    return dict.fromkeys(asked_windows(_annotations(job).get(names.PINS)), True)
+
+
+def _pinned(wanted: Mapping[int, InstanceId], waiting: Mapping[int, bool]) -> Doc:
+    ends = {v: AT_WINDOW for v, waits in waiting.items() if waits}
+    return annotate(names.PINS, ",".join(f"{v}={instance}{ends.get(v, '')}" for v, instance in sorted(wanted.items())))
 
 
 def _listed(numbers: Iterable[int]) -> str:

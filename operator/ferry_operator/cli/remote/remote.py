@@ -178,9 +178,9 @@ class RemoteJob:
         self._patch({"spec": {"balance": wanted}})
         return self._in_words("the next look at the load follows it")
 
-    def move(self, vnodes: Sequence[int], instance: str) -> str:
+    def move(self, vnodes: Sequence[int], instance: str, at_window: bool = False) -> str:
         """See `client.Local`."""
-        self._edit(lambda job: intents.move(job, vnodes, instance))
+        self._edit(lambda job: intents.move(job, vnodes, instance, at_window))
         return self._in_words(f"{named(vnodes)} to {instance}, and stays there")
 
     def led_by(self, instance: str) -> list[int]:

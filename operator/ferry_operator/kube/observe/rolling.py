@@ -133,3 +133,10 @@ def asked_pins(text: str | None, virtual_nodes: int) -> tuple[tuple[int, Instanc
     pairs = re.findall(r"(?<![\w.])(\d{1,5})=(\d{1,3}\.\d{1,3})(?![\w.])", text or "")
     pins = {int(v): InstanceId(i) for v, i in pairs if int(v) < virtual_nodes}
     return tuple(sorted(pins.items()))
+
+
+def asked_windows(text: str | None) -> tuple[int, ...]:
+    """Virtual nodes of the annotation `PINS` that get there at the boundary of a window: those with `@window`."""
+    return tuple(
+        sorted({int(v) for v in re.findall(r"(?<![\w.])(\d{1,5})=\d{1,3}\.\d{1,3}@window(?![\w.])", text or "")})
+    )

@@ -23,6 +23,7 @@ from ferry_operator.kube.observe.rolling import (
     RollingReplacement,
     asked_drains,
     asked_pins,
+    asked_windows,
     plan_replacement,
     worker_pods,
 )
@@ -243,6 +244,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
         submitted=seen.submitted,
         drains=rolling.drains,
         pins=asked_pins(seen.annotations.get(names.PINS), one.state.virtual_nodes),
+        at_window=asked_windows(seen.annotations.get(names.PINS)),
         given=plan_file.given(text, seen.name) if (text := seen.annotations.get(names.PLAN)) else None,
     )
     observed = timers.timed(observed, seen.now)

@@ -100,10 +100,23 @@ def progress_line(view: RunView) -> str:
         parts.append(status.prepared)
     elif not status.settled and status.desired:
         parts.append(f"moving{at}")
+    parts += boundary_texts(status)[:1]
     if not status.journal_up:
         parts.append("journal down")
     parts += [f"degraded: {one.text}" for one in status.problems]
     return "  ".join(part for part in parts if part)
+
+
+def boundary_texts(status: Status) -> list[str]:
+    """Which virtual nodes wait for the end of windows: '5: 0.0 until 12:01:00, 2.1 from then'."""
+    alike: dict[tuple[str, str, int | None], list[str]] = {}
+    for one in status.boundaries:
+        alike.setdefault((one.origin, one.target, one.begins), []).append(str(one.vnode))
+    until = {at: watermark_text(at) if at is not None else "what it has is over" for _, _, at in alike}
+    return [
+        f"{' '.join(vnodes)}: {origin} until {until[at]}, {target} from then"
+        for (origin, target, at), vnodes in alike.items()
+    ]
 
 
 def lag_text(status: Status, events: int | None, now: float) -> str:
@@ -212,6 +225,8 @@ def job_table(document: Record) -> Table:
         table.add_row("state", _state_text(status))
         if (why := document.get("balance", {}).get("reason")) is not None:
             table.add_row("balance", f"{document['balance']['mode']}: {why}")
+        for number, text in enumerate(boundary_texts(status)):
+            table.add_row("" if number else "at windows", text)
         if status.checkpoint is not None:
             table.add_row("checkpoint", _checkpoint_text(status.checkpoint, time.time()))
     else:

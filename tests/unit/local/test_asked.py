@@ -1,0 +1,28 @@
+"""What is asked of a run: what cannot be is refused before anything is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ferry.contract.errors import Refusal
+from ferry_operator.control.commands import parse_command
+from ferry_operator.control.decide import Wanted
+from ferry_operator.local.asked import Asked
+from tests.unit.control.test_decide import ALIVE, GROUPS, status
+
+
+def test_a_move_at_a_window_needs_windows_that_end() -> None:
+    asked, move = Asked(Wanted(2, 1, 1), 8), parse_command("move=3:1.0@window")
+    with pytest.raises(Refusal, match="the driver does not answer"):
+        asked.check(move)
+    there = status(GROUPS, ALIVE)
+    with pytest.raises(Refusal, match=r"move=3:1\.0@window: operator n has no window"):
+        asked.check(move, replace(there, unbounded="operator n has no window"))
+    asked.check(move, there)
+    asked.take(move)
+    assert asked.pins == {3: "1.0"} and asked.at_window == {3: True}
+    asked.check(parse_command("move=3:0.0"))
+    asked.take(parse_command("move=3:0.0"))
+    assert asked.at_window == {3: False}, "the last word counts"
