@@ -113,6 +113,22 @@ def late(results: Results) -> Answer:
     return f"p99 {ours * 1000:.0f} ms; Flink, exactly once {theirs * 1000:.0f} ms", theirs / ours
 
 
+def handed(results: Results) -> Answer:
+    """UniMiCo's queries, response time with a handover at a window's boundary beside none."""
+    bytes_, words, worst = 0.0, list[str](), 0.0
+    for query in ("uq1", "uq2", "uq3"):
+        one = {"system": "Ferry", "case": query}
+        without, moved, sent = medians(
+            results,
+            {**one, "metric": "mean response without"},
+            {**one, "metric": "mean response with"},
+            {**one, "metric": "bytes of state"},
+        )
+        bytes_, worst = bytes_ + sent, max(worst, moved / without)
+        words.append(f"{without:.0f} -> {moved:.0f} ms")
+    return f"{', '.join(words)}; {bytes_:.0f} bytes of state", worst
+
+
 def thrown_with(*queries: str) -> tuple[str, ...]:
     """Arguments of `throughput.py` for nothing but these queries."""
     return ("throughput", "--queries", *queries, "--cases", "--larger", "1", "--repeats", "1")
@@ -191,6 +207,15 @@ ROWS = (
         "",
         ("latency", "--queries", "nbq5", "--rates", "100000", "--systems", "continuous", "flink", "--minutes", "0.5"),
         late,
+    ),
+    Row(
+        "unimico-4",
+        "UniMiCo, figures 4 to 6",
+        "How long does a response take around a handover without state, beside none?",
+        "3.751 -> 3.750, 3.155 -> 3.101, 6.568 -> 6.658 ms; no state moves",
+        "1",
+        ("unimico",),
+        handed,
     ),
     Row(
         "slash-9a",

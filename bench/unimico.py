@@ -113,7 +113,9 @@ def main() -> int:
     p.add_argument("--around", type=float, default=2.0, help="seconds before and after the handover that are looked at")
     p.add_argument("--interval", default="10ms", help="of epochs, at least")
     p.add_argument("--cores", type=int, default=2)
+    p.add_argument("--quick", action="store_true", help="one query: to see that it works, not to measure")
     a = p.parse_args()
+    a.queries = ["uq2"] if a.quick else a.queries
     about = {"rate": a.rate, "interval": a.interval, "after": a.after, "around": a.around}
     console, results = Console(highlight=False), Results("unimico", METHOD.format(**about))
     table, panels = list[list[str | float | None]](), list[Panel]()
