@@ -328,7 +328,7 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     # Nobody is held up by what repairs.
     warm = policy.warm or status.members_gone > 0
     plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms)
-    plan = replace(plan, at_window=placing.at_window(basis.at_window, current, placements))
+    plan = replace(plan, at_window=placing.at_window(basis.at_window, current, placements, usable=basis.usable))
     return SubmitDesired(plan, status.generation, basis, balance.reason if balance is not None else "")
 
 

@@ -28,6 +28,9 @@ TIMEOUT = httpx.Timeout(2.0, connect=1.0)
 
 UNFIT = 422
 
+NEWER = ("deadline", "at_window")
+"""Of a plan, what an older driver can do without."""
+
 ANSWER_MAX = 300
 """Characters of a refusal that are passed on."""
 
@@ -67,9 +70,9 @@ class DriverClient:
         try:
             document = to_wire(action, token)
             answer = self._ask("PUT", f"{url}/desired", secret, document)
-            if answer.status_code == UNFIT and "unknown: deadline" in answer.text:
-                # An older one, which has it in its settings.
-                del document["deadline"]
+            if answer.status_code == UNFIT and "unknown: " in answer.text:
+                # An older one: it has its deadline in its settings, and sends a snapshot, which is as good.
+                document = {name: value for name, value in document.items() if name not in NEWER}
                 answer = self._ask("PUT", f"{url}/desired", secret, document)
         except httpx.HTTPError as error:
             raise Unreachable(f"the driver did not take plan {action.plan.number}: {error}") from None

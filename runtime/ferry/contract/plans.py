@@ -7,7 +7,7 @@ are. Steps are those of Megaphone (sections 3.3 and 4.4), with copies and switch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -107,9 +107,16 @@ class Plan:
         """Copies that are made at the boundary of a window: virtual node, and who is to lead it."""
         return tuple((v, self.placements[v][0]) for v in self.at_window)
 
-    def copied(self, copies: Collection[tuple[int, InstanceId]]) -> Plan:
-        """These are in sync: should they have to be made again, then at once."""
-        left = tuple(v for v in self.at_window if (v, self.placements[v][0]) not in copies)
+    def hurried(self, in_sync: Callable[[int], Placement]) -> Plan:
+        """Without waiting for the copies that are in sync by now, nor where a copy is missing: these are made at once.
+
+        `in_sync`: members of a virtual node.
+        """
+        left = tuple(
+            v
+            for v in self.at_window
+            if self.placements[v][0] not in in_sync(v) and len(in_sync(v)) >= len(self.placements[v])
+        )
         return self if left == self.at_window else replace(self, at_window=left)
 
     def to_wire(self) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from ferry.contract.descriptors import Window
 from ferry.contract.errors import RowsGone
 from ferry.contract.limits import WATERMARK_NONE
 
-ENTRIES_MAX = 1_000_000
-"""Entries of a process of which it is remembered whether they have changed, some 100 bytes each."""
+ENTRIES_MAX = 100_000
+"""Entries of the processes of an instance of which it is remembered whether they have changed, some 100 bytes each; they are
+read at one time, in about half a second."""
 
 
 def require_not_expired(operator: str, low: int, expired: int) -> None:
@@ -57,6 +58,11 @@ class EntryRemainder:
         self._places = set(places)
         self._released = released
 
+    @property
+    def waiting(self) -> int:
+        """Entries that have not changed."""
+        return len(self._places)
+
     def changed(self, places: Iterable[bytes]) -> None:
         """These were put or removed."""
         self._places.difference_update(places)
@@ -76,9 +82,10 @@ class Untouched:
         """All of these entries, in pieces. None: they are too many to be remembered. `released`: whether rows that were
         emitted until now are over."""
         found: list[bytes] = []
+        others = sum(one.waiting for one in self._watched)
         for piece in places:
             found += piece
-            if len(found) > ENTRIES_MAX:
+            if others + len(found) > ENTRIES_MAX:
                 return None
         self._watched.add(one := EntryRemainder(found, released))
         return one

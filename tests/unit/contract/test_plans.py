@@ -14,7 +14,7 @@ from ferry.contract.names import InstanceId, Term
 from ferry.contract.plans import Plan, PlanStep
 from ferry.contract.routing import Group, Table, Version
 
-A, B = InstanceId("0.0"), InstanceId("1.0")
+A, B, C = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
 placements = st.lists(st.sampled_from([(A,), (B,), (A, B), (B, A)]), min_size=3, max_size=3).map(tuple)
 vnodes = st.lists(st.integers(0, 2), max_size=3).map(tuple)
 plans = st.builds(
@@ -72,8 +72,10 @@ def test_a_plan_of_a_later_version_in_the_journal_keeps_nobody_from_starting() -
 def test_a_copy_at_a_window_that_is_made_is_not_made_so_again() -> None:
     plan = Plan(1, ((B, A), (A,), (B,)), at_window=(0, 2))
     assert plan.without_snapshots() == ((0, B), (2, B))
-    assert plan.copied([(0, A), (1, B)]) is plan
-    assert plan.copied([(0, B)]).at_window == (2,)
+    groups = {0: (A, C), 2: (A,)}
+    assert plan.hurried(lambda v: groups[v]) is plan
+    assert plan.hurried(lambda v: {**groups, 0: (A, B)}[v]).at_window == (2,), "it is in sync"
+    assert plan.hurried(lambda v: {**groups, 0: (A,)}[v]).at_window == (2,), "a copy is missing"
     assert replace(plan, before=((A, B), (A,), (A,))).rolled_back([A, B], "late").at_window == ()
 
 

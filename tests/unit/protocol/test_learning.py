@@ -259,3 +259,16 @@ def test_a_leader_sends_nothing_only_to_whom_the_table_says() -> None:
     assert begun(at_window(1, 2)) == [True]
     assert begun(at_window(1)) == [False], "a snapshot is as good"
     assert begun(None) == [False]
+
+
+def test_what_waits_for_windows_is_heard_of_soon_after_it_has_begun_again() -> None:
+    learner = Learner((), session_vnodes=4)
+    learner.state.view = at_window(1, 2)
+    learner.learning.keep({1: A, 2: A}, Version(1, 1))
+    learner.learning.begin(A, (1, 2))
+    for number in range(50):
+        learner.chunk(base=5, committed=5, number=number, last=False)
+        assert learner.told()
+    learner.chunk(base=5, committed=5, number=99, last=False)  # a gap: it begins again
+    learner.chunk(base=5, committed=5, number=0, last=False, session=2)
+    assert learner.told(), "else its move would be given up while it waits"

@@ -189,25 +189,38 @@ def test_who_dies_before_the_boundary_begins_again_and_the_next_driver_knows_of_
     top.epoch(1)
     former = top.waiting.pop()
     files = top.crash(B)
+    top.give(A, i.PeerLost(B))
+    top.waiting.clear()
     top.epoch(2)
     assert top.driver.table.groups[0].members == (A, C)
     top.back(B, files)
     top.epoch(3)
-    assert top.driver.table.groups[0].learners == (B,) and len(top.waiting) == 1
+    assert top.driver.table.groups[0].learners == (B,) and top.waiting
     top.give(*former)
     top.epoch(4)
     assert top.driver.table.groups[0].learners == (B,), "what the session before was told counts for nothing"
-    top.crash(A)
-    top.epoch_by(5, C)
-    assert top.driver.table.groups[0].leader == C and len(top.waiting) == 2, "of its new leader"
-    top.waiting.pop(0)
     top.new_driver()
-    top.waiting.clear()
-    top.epoch_by(6, C)
-    assert top.driver.table.at_window == ((0, B),) and top.driver.table.groups[0].in_sync == (C,)
+    top.epoch(5)
+    assert top.driver.table.at_window == ((0, B),) and top.driver.table.groups[0].in_sync == (A, C)
+    top.epoch(6)
+    assert top.waiting, "begun once more, or gone on with"
     top.end_windows()
-    top.epoch_by(7, C)
+    top.epoch(7)
+    top.epoch(8)
     assert top.driver.table.groups[0].leader == B
+
+
+def test_a_group_that_loses_a_copy_waits_for_no_window() -> None:
+    top = Top([(A, C)], (A, B, C))
+    top.epoch(0)
+    top.tell(Plan(1, ((B, A),), at_window=(0,)))
+    top.epoch(1)
+    assert top.driver.table.at_window == ((0, B),)
+    top.crash(C)
+    for epoch in (2, 3, 4, 5):
+        top.epoch(epoch)
+    assert top.driver.table.at_window == () and top.driver.table.groups[0].in_sync[:1] == (B,)
+    assert top.waiting, "and the windows have not ended"
 
 
 def test_a_copy_at_a_window_is_made_at_once_when_another_plan_wants_it() -> None:

@@ -51,8 +51,8 @@ class Journaling:
     def has_plans(self) -> bool:
         """Whether the journal knows which plan is in force, how it ended if it has, and which one is prepared."""
 
-        def known(plan: Plan | None) -> tuple[int, str, bool] | None:
-            return None if plan is None else (plan.number, plan.undone, bool(plan.before))
+        def known(plan: Plan | None) -> tuple[int, str, bool, tuple[int, ...]] | None:
+            return None if plan is None else (plan.number, plan.undone, bool(plan.before), plan.at_window)
 
         return (known(self.table.plan), known(self.table.prepared)) == (known(self.plan), known(self.prepared))
 

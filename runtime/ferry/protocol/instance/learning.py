@@ -102,9 +102,8 @@ class Learning:
             if still == s.vnodes or (still and (s.complete or not s.number)):
                 s.vnodes = still
                 kept.append(s)
-            elif s.leader in self._announced:
-                # What goes is no measure of what still comes.
-                self._announced[s.leader] = max(0, self._announced[s.leader] - s.next_chunk)
+            else:
+                self._goes(s)
         self._sessions = kept
         self._ask_next()
         covered = self.vnodes()
@@ -137,11 +136,18 @@ class Learning:
 
     def _again(self, s: Session) -> None:
         self._sessions.remove(s)
+        if s.at_window:  # Its chunks are signs of life, and no part of anything.
+            self._goes(s)
         if self._state.rules.drop_stale:
             self._state.do(Drop(s.vnodes))
         # Before those that were not asked for yet.
         self._sessions.insert(0, s.anew(self._version, self._state.now))
         self._ask_next()
+
+    def _goes(self, s: Session) -> None:
+        """What goes is no measure of what still comes."""
+        if s.leader in self._announced:
+            self._announced[s.leader] = max(0, self._announced[s.leader] - s.next_chunk)
 
     def on_chunk(self, chunk: m.Chunk) -> None:
         """Load the next chunk; a gap begins the snapshot again."""
