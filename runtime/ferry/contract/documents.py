@@ -288,6 +288,8 @@ class WorkReport:
     """the same, of instances"""
     epochs: float = 0.0
     """the same, of both, before the first record of an epoch, as far as it is known"""
+    instance_epochs: float = 0.0
+    """what of it was of instances"""
 
 
 @dataclass(slots=True)

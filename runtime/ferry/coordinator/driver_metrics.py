@@ -288,7 +288,7 @@ class DriverMetrics:
             boundaries=tuple(move_metrics.boundaries()),
             unbounded=self.unbounded,
             latency=self.latency.recent(time.time()),
-            work=move_metrics.work.recent(),
+            work=move_metrics.work.recent(self.lag()),
             quiet_seconds=move_metrics.quiet_seconds(),
             move_costs=move_metrics.costs(),
         )

@@ -8,6 +8,7 @@ greater part of a short one, and says nothing of the load. Thread-safe. Must nev
 from __future__ import annotations
 
 import math
+import statistics
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,6 +33,15 @@ FRESH = 0.1
 APART = 2
 """Epochs whose numbers of records differ by less than this power of two do not tell what the records cost."""
 
+FORGET_SECONDS = 180.0
+"""What epochs of a size cost is not known any more when there were none for so long: nodes and pipelines warm up."""
+
+FIXED_MAX = 0.5
+"""Of what the largest epochs cost, the most that may be theirs and not the records': an error hides no load that is great."""
+
+STANDS_SECONDS, STANDS_TIMES = 10.0, 4
+"""An epoch under way that is older, and than so many usual ones, stands still: nothing is said of the load meanwhile."""
+
 
 class _Sample(NamedTuple):
     """Totals, as of the end of an epoch."""
@@ -50,30 +60,32 @@ class _Sample(NamedTuple):
 class EpochCost:
     """What an epoch costs one that takes part in it: so much before its first record, and so much for each.
 
-    A line through the averages of the smallest and the largest epochs, by powers of two. As long as all have been alike, it
-    is not known, and all counts as the records'.
+    A line through the averages of the smallest and the largest epochs of late, by powers of two. As long as all have been
+    alike, or the line does not rise, it is not known, and all counts as the records'.
     """
 
     def __init__(self) -> None:
-        self._by_size: dict[int, tuple[float, float]] = {}
-        """(records, seconds) of one that takes part"""
+        self._by_size: dict[int, tuple[float, float, float]] = {}
+        """(records, seconds) of one that takes part, and when there was such an epoch last"""
 
-    def add(self, parts: int, rows: int, busy: float) -> None:
+    def add(self, parts: int, rows: int, busy: float, now: float = 0.0) -> None:
         """What so many have taken part in took, all together."""
         if parts <= 0:
             return
-        mine = rows / parts, busy / parts
-        size = int(math.log2(1 + mine[0]))
-        old = self._by_size.get(size, mine)
-        self._by_size[size] = FRESH * mine[0] + (1 - FRESH) * old[0], FRESH * mine[1] + (1 - FRESH) * old[1]
+        records, seconds = rows / parts, busy / parts
+        size = int(math.log2(1 + records))
+        many, long, _ = self._by_size.get(size, (records, seconds, now))
+        self._by_size[size] = FRESH * records + (1 - FRESH) * many, FRESH * seconds + (1 - FRESH) * long, now
+        self._by_size = {one: cost for one, cost in self._by_size.items() if now - cost[2] < FORGET_SECONDS}
 
     def fixed(self) -> float:
         """Seconds before the first record; 0.0 as long as it is not known."""
         if not self._by_size or max(self._by_size) - min(self._by_size) < APART:
             return 0.0
-        (few, short), (many, long) = self._by_size[min(self._by_size)], self._by_size[max(self._by_size)]
-        each = max(long - short, 0.0) / (many - few)
-        return max(min(short - each * few, long), 0.0)
+        (few, short, _), (many, long, _) = self._by_size[min(self._by_size)], self._by_size[max(self._by_size)]
+        if long <= short:
+            return 0.0
+        return min(max(short - (long - short) / (many - few) * few, 0.0), long * FIXED_MAX)
 
 
 class WorkRates(Collector):
@@ -82,12 +94,20 @@ class WorkRates(Collector):
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._now = _Sample(clock())
+        self._now = self._ended = _Sample(clock())
         self._samples: deque[_Sample] = deque()
+        self._began: float | None = None
+        """when the epoch that is under way has begun"""
+        self._lasted: deque[float] = deque(maxlen=EPOCHS_MIN)
         self._heard: dict[InstanceId, tuple[str, int]] = {}
         """life and busy milliseconds, as last reported"""
         self._of_tasks = EpochCost()
         self._of_instances = EpochCost()
+
+    def begins(self) -> None:
+        """An epoch is under way from now on."""
+        with self._lock:
+            self._began = self._clock()
 
     def epoch(self, rows: int, receipts: int, busy: float, lag: int | None) -> None:
         """An epoch has ended: its records, its tasks, how long they were busy; `lag`: what waits in sources, if known."""
@@ -101,6 +121,10 @@ class WorkRates(Collector):
                 tasks=before.tasks + busy,
                 lag=lag,
             )
+            self._ended = self._now
+            if self._began is not None:
+                self._lasted.append(now - self._began)
+                self._began = None
             if self._samples and now - self._samples[-1].at < SAMPLE_SECONDS:
                 return
             self._samples.append(self._now)
@@ -109,8 +133,8 @@ class WorkRates(Collector):
             first = self._samples[0]
             if now - first.at >= WORK_SECONDS:
                 rows = self._now.rows - first.rows
-                self._of_tasks.add(self._now.receipts - first.receipts, rows, self._now.tasks - first.tasks)
-                self._of_instances.add(self._now.parts - first.parts, rows, self._now.instances - first.instances)
+                self._of_tasks.add(self._now.receipts - first.receipts, rows, self._now.tasks - first.tasks, now)
+                self._of_instances.add(self._now.parts - first.parts, rows, self._now.instances - first.instances, now)
 
     def report(self, report: m.Report) -> None:
         """An instance says how long it was busy in this life."""
@@ -132,26 +156,41 @@ class WorkRates(Collector):
         with self._lock:
             self._samples.clear()
 
-    def recent(self) -> WorkReport | None:
-        """Over the last WORK_SECONDS, or the last epochs where these are long; None: nothing was measured yet."""
+    def recent(self, lag: int | None = None) -> WorkReport | None:
+        """Over the last WORK_SECONDS, or the last epochs where these are long; None: nothing can be said.
+
+        `lag`: what waits in sources now. It counts while no epoch is under way, as the time does; an epoch's own time counts
+        with its records, at its end: one that stands still is no quiet source.
+        """
         with self._lock:
-            if not self._samples or (now := self._clock()) <= self._samples[0].at:
+            now, began = self._clock(), self._began
+            until, last = (now, self._now) if began is None else (began, self._ended)
+            if not self._samples or until <= (first := self._samples[0]).at:
                 return None
-            first, last, seconds = self._samples[0], self._now, now - self._samples[0].at
+            if began is None:
+                last = last._replace(lag=last.lag if lag is None else lag)
+            elif last.at <= first.at or now - began > max(STANDS_SECONDS, STANDS_TIMES * self._usual()):
+                return None
+            seconds = until - first.at
             for_tasks = self._of_tasks.fixed() * (last.receipts - first.receipts)
             for_instances = self._of_instances.fixed() * (last.parts - first.parts)
         done, tasks, instances = (getattr(last, n) - getattr(first, n) for n in ("rows", "tasks", "instances"))
-        known = first.lag is not None and last.lag is not None and last.at > first.at
-        grown = ((last.lag or 0) - (first.lag or 0)) / (last.at - first.at) if known else 0.0
+        grown = 0 if first.lag is None or last.lag is None else last.lag - first.lag
+        for_tasks, for_instances = min(for_tasks, tasks), min(for_instances, instances)
         return WorkReport(
             seconds=seconds,
             records_per_second=done / seconds,
-            arriving_per_second=max(done / seconds + grown, 0.0),
+            arriving_per_second=max(done + grown, 0.0) / seconds,
             backlog=last.lag,
-            tasks=max(tasks - for_tasks, 0.0) / seconds,
-            instances=max(instances - for_instances, 0.0) / seconds,
-            epochs=(min(for_tasks, tasks) + min(for_instances, instances)) / seconds,
+            tasks=(tasks - for_tasks) / seconds,
+            instances=(instances - for_instances) / seconds,
+            epochs=(for_tasks + for_instances) / seconds,
+            instance_epochs=for_instances / seconds,
         )
+
+    def _usual(self) -> float:
+        """Seconds of an epoch of late."""
+        return statistics.median(self._lasted) if self._lasted else 0.0
 
     def collect(self) -> Iterator[Metric]:
         """Busy seconds, by who was busy."""

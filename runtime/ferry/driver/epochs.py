@@ -130,6 +130,7 @@ class Epochs:
         self.loop.stages.clear()
         record = EpochRecord(epoch, begin, begin, 0, 0, 0, 0, stages)
         self.loop.begins(epoch)
+        self.loop.move_metrics.work.begins()
         self.loop.post(core.EpochBegun(epoch))
         flush, watermark = False, limits.WATERMARK_NONE
         while True:

@@ -109,9 +109,11 @@ class OwnQuery:
         while True:
             time.sleep(max(due - time.monotonic(), 0.0))
             later = self._asked(partial(self._latest, offset))
-            self._tell_lags(self._reader.lags(offset))
             if later != offset:
-                return json.loads(json.dumps(later))  # as whoever goes on with it will find it
+                later = json.loads(json.dumps(later))  # as whoever goes on with it will find it
+            self._tell_lags(self._reader.lags(later))  # what is about to be read does not wait
+            if later != offset:
+                return later
             time.sleep(wait)
             wait = min(wait * 2, max(LOOK_SECONDS_MAX, self._interval))
 

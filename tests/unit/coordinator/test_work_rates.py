@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from ferry.contract import messages as m
 from ferry.contract.documents import WORK_SECONDS, WorkReport
 from ferry.contract.names import InstanceId
-from ferry.coordinator.work_rates import EpochCost, WorkRates
+from ferry.coordinator.work_rates import FORGET_SECONDS, STANDS_SECONDS, EpochCost, WorkRates
 
 
 class Driver:
@@ -118,10 +118,80 @@ def test_busy_seconds_are_a_metric() -> None:
         assert registry.get_sample_value("ferry_busy_seconds_total", {"part": part}) == pytest.approx(5.4, abs=0.7)
 
 
-def test_a_line_that_falls_costs_nothing_by_the_record() -> None:
+def test_a_line_that_does_not_rise_is_not_known() -> None:
     cost = EpochCost()
     cost.add(0, 5, 1.0)
     cost.add(10, 10, 0.02)
     assert cost.fixed() == 0.0
     cost.add(10, 10_000, 0.01)
-    assert cost.fixed() == 0.001, "never more than any has cost"
+    assert cost.fixed() == 0.0, "all of it may be the records'"
+    cost.add(10, 100_000, 0.03)
+    assert cost.fixed() == pytest.approx(0.0015), "half of what the largest cost at most"
+
+
+def test_what_epochs_of_a_size_cost_is_forgotten() -> None:
+    cost = EpochCost()
+    cost.add(1, 10, 0.1, now=0.0)
+    cost.add(1, 10_000, 1.0, now=10.0)
+    assert cost.fixed() > 0
+    cost.add(1, 10_000, 1.0, now=FORGET_SECONDS)
+    assert cost.fixed() == 0.0
+
+
+def test_a_slow_start_hides_no_load() -> None:
+    """Few records that took long, for all was cold, say nothing of the many that keep everybody busy now."""
+    driver = Driver()
+    driver.run(25, 1.0, 40, fixed=0.95)
+    driver.run(60, 1.0, 40_000, fixed=0.9)
+    assert driver.found().tasks == pytest.approx(0.9, abs=0.01) and driver.found().epochs == 0
+
+
+def test_an_epoch_that_stands_still_is_no_quiet_source() -> None:
+    driver = Driver()
+    driver.run(30, 1.0, 1000, each=0.0007)
+    driver.rates.begins()
+    driver.now += STANDS_SECONDS
+    assert driver.found().records_per_second == pytest.approx(1000) and driver.found().tasks == pytest.approx(0.7)
+    driver.now += 1
+    assert driver.rates.recent() is None
+    driver.rates.epoch(1000, 1, 0.7, 0)
+    assert driver.found().records_per_second > 0
+
+
+def test_epochs_that_are_always_long_do_not_stand_still() -> None:
+    driver = Driver()
+    for _ in range(20):
+        driver.rates.begins()
+        driver.now += 30
+        driver.rates.epoch(30_000, 1, 10.0, 0)
+    driver.rates.begins()
+    driver.now += 100
+    assert driver.found().records_per_second == pytest.approx(1000)
+    driver.now += 21
+    assert driver.rates.recent() is None
+
+
+def test_an_epoch_has_to_end_after_groups_have_changed() -> None:
+    driver = Driver()
+    driver.run(20, 1.0, 1000)
+    driver.rates.begins()
+    driver.rates.begin_again()
+    driver.now += 1
+    driver.rates.epoch(1000, 1, 0.7, 0)
+    driver.rates.begins()
+    driver.now += 9
+    assert driver.rates.recent() is None
+
+
+def test_what_waits_is_what_waits_now() -> None:
+    """A burst that was read is over: nothing waits, and nothing is offered any more."""
+    driver = Driver()
+    driver.run(20, 1.0, 1000, each=0.0005)
+    driver.lag = 40_000
+    driver.run(1, 1.0, 1000, each=0.0005)
+    driver.now += 20
+    found = driver.rates.recent(0)
+    assert found is not None and found.backlog == 0
+    assert found.arriving_per_second == pytest.approx(found.records_per_second)
+    driver.now += 100
+    assert driver.found().backlog == 40_000 and driver.found().arriving_per_second < 400, "decays as all does"
