@@ -82,8 +82,8 @@ class KubeCluster:
     token: int
     view: JobView
 
-    def do(self, step: Step) -> None:
-        """Do one step. Raises ApiError, Deposed, DriverRefuses, Unreachable."""
+    def do(self, step: Step) -> bool:
+        """Do one step; False: somebody else was quicker, nothing is done. Raises ApiError, DriverRefuses, Unreachable."""
         match step:
             case d.StartWorker(index, instances):
                 self.start_worker(index, instances)
@@ -114,7 +114,7 @@ class KubeCluster:
             case Refuse(text, _):
                 self._annotate_job({names.REFUSED: text})
             case Rescale(size, _):
-                self._rescale(size.workers, size.instances)
+                return self._rescale(size.workers, size.instances)
             case AskCheckpoint(request):
                 self._take_checkpoint(request)
             case Suspend(pod):
@@ -126,6 +126,7 @@ class KubeCluster:
                 self._begin_run(note)
             case _:
                 assert_never(step)
+        return True
 
     # ---- pods
     def start_worker(self, index: int, instances: int) -> None:
@@ -230,12 +231,12 @@ class KubeCluster:
         assert self.view.revisions is not None
         return self.view.revisions
 
-    def _rescale(self, workers: int, instances: int) -> None:
+    def _rescale(self, workers: int, instances: int) -> bool:
         """Only of the spec that was judged. Workers alone are what an autoscaler writes, so no other field becomes ours."""
         seen = self.view.seen
         now = self.store.job(seen.name)
         if now is None or now["metadata"].get("generation") != seen.job["metadata"].get("generation"):
-            return
+            return False
         spec: Doc = {"workers": workers}
         if instances != seen.job["spec"].get("instancesPerWorker", 1):
             spec["instancesPerWorker"] = instances
@@ -244,6 +245,8 @@ class KubeCluster:
             self.store.put(JOBS, self.api.patch(JOBS, seen.name, {"metadata": metadata, "spec": spec}))
         except ApiError as error:
             tolerate(error, NOT_FOUND, CONFLICT)
+            return False
+        return True
 
     # ---- the API
     def _make(self, kind: Kind, document: Doc) -> None:

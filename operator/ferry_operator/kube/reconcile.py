@@ -237,7 +237,7 @@ class Reconciler:
             elif unwritten and isinstance(step, d.StartDriver | d.StartWorker):
                 continue  # what is started reads the settings
             try:
-                cluster.do(step)
+                done = cluster.do(step)
             except (ApiError, DriverRefuses) as error:
                 if isinstance(error, ApiError) and error.status == 0:
                     raise
@@ -246,7 +246,7 @@ class Reconciler:
                 unwritten |= isinstance(step, WriteSettings)
                 continue
             notice = events.step_notice(step)
-            if notice is not None:
+            if done and notice is not None:
                 self._tell(view, notice, memory)
         return errors
 

@@ -40,6 +40,12 @@ from ferry_operator.kube.report.status import StatusReport
 COMPONENT = "ferry-operator"
 MESSAGE_MAX = 1000
 
+ELSEWHERE = {
+    "AtMaximum": "the load needs more than",
+    "NotLimitedByWorkers": "records wait, but not for workers, of which there may be",
+}
+"""What only the user can change. Without numbers that change all the time: it is one event, counted up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -76,8 +82,10 @@ def changes(report: StatusReport) -> Iterator[Notice]:
             case kind, _ if kind == AUTOSCALER_ACTIVE and now.autoscale is not None:
                 if condition.reason in CHANGES and now.autoscale.mode == "advise":
                     yield Notice("Normal", "RescaleAdvised", now.autoscale.message)
-                elif condition.reason == "AtMaximum":
-                    yield Notice("Warning", "AtMaximum", now.autoscale.message)
+                elif (words := ELSEWHERE.get(condition.reason)) is not None:
+                    yield Notice(
+                        "Warning", condition.reason, f"{words} {now.autoscale.max} workers; see status.autoscale"
+                    )
             case "Progressing", "False" if condition.reason == "Paused":
                 yield Notice("Normal", "Paused", condition.message)
     yield from _transport_changes(now.transport, before.transport)
