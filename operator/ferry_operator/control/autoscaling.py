@@ -13,93 +13,31 @@ No clock, and no memory but `History`, which a new operator may begin without: i
 | more only when it needs more than utilisation * (1 + BAND), for LASTING_SECONDS | noise and short bursts change nothing |
 | fewer only when they would have been enough with BAND to spare, for all of the cooldown | what goes is not missed |
 | of all sizes that are enough: the fewest workers, then the fewest instances of each | cores that are free are used first |
+| fewer never while the backlog grows, or while work and epochs as such take more than utilisation | errors do no harm |
+| no more where workers idle beside a backlog, or the last ones have not helped | sinks may be what lacks |
 | nothing while state moves, somebody is away, or too little was measured | only what is at rest is judged |
+| but bounds hold at once, and a worker that does not come may be let go | nobody has to wait for what cannot be |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ferry.contract.documents import WORK_SECONDS, WorkReport
+from ferry.contract.names import worker_of
 from ferry_operator.control.decide import Observed
-from ferry_operator.job.models import Spec
-from ferry_operator.job.models_autoscale import AutoscaleReport, ScalingReason
-
-BAND = 0.1
-"""Half of the hysteresis, as a share of the load: with noise of 9 % either way a constant load changes nothing twice."""
-
-LASTING_SECONDS = 2 * WORK_SECONDS
-"""After so long what is measured is all of one load: a change is judged by what came after it, not by its beginning. Who
-has a shorter cooldown prefers to be quick."""
+from ferry_operator.control.scaling_sizes import BAND, ClusterSize, Demand, ScalingPolicy
+from ferry_operator.job.models_autoscale import MESSAGE_MAX, AutoscaleReport, ScalingReason
 
 CHANGES = ("Bounds", "ScaleOut", "ScaleIn")
 """Reasons with which the size is to be another one."""
 
+IDLE = 0.5
+"""Workers that are busy for less than this share of what is planned with are not what a backlog waits for."""
 
-@dataclass(frozen=True, slots=True, order=True)
-class ClusterSize:
-    """So many workers, with so many instances each."""
-
-    workers: int
-    instances: int
-
-    def __str__(self) -> str:
-        return f"{self.workers} x {self.instances}"
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingPolicy:
-    """What sizes there may be, and when."""
-
-    min: int
-    max: int
-    utilisation: float
-    """in (0, 1]"""
-    cooldown: float
-    """seconds"""
-    mode: Literal["advise", "auto"] = "auto"
-    """'advise': the size stays, and what is judged is the one that was advised"""
-    slots: int = 0
-    """tasks that a worker brings with it; 0: none"""
-    instances_max: int = 1
-    """of a worker, by its cores; 1: their number stays as it is"""
-    virtual_nodes: int = 1 << 15
-
-    @property
-    def lasting(self) -> float:
-        """Seconds for which there has to be too little, before there is more."""
-        return min(LASTING_SECONDS, self.cooldown)
-
-    def sizes(self, instances: int) -> Iterator[ClusterSize]:
-        """All that `spec.autoscale` allows, the smallest first. `instances`: of a worker now."""
-        several = range(1, self.instances_max + 1) if self.instances_max > 1 else (instances,)
-        for workers in range(self.min, self.max + 1):
-            for many in several:
-                if self.max * many <= self.virtual_nodes:
-                    yield ClusterSize(workers, many)
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Useful time that the offered records need: seconds a second, of all tasks and of all instances."""
-
-    tasks: float = 0.0
-    instances: float = 0.0
-
-    def share(self, size: ClusterSize, slots: int) -> float:
-        """Of the time of workers of this size; above 1: they are not enough."""
-        by_tasks = self.tasks / (slots * size.workers) if slots else 0.0
-        return by_tasks + self.instances / (size.workers * size.instances)
-
-    def times(self, factor: float) -> Demand:
-        """So much more."""
-        return Demand(self.tasks * factor, self.instances * factor)
-
-    def most(self, other: Demand) -> Demand:
-        """The greater of each."""
-        return Demand(max(self.tasks, other.tasks), max(self.instances, other.instances))
+AWAITED_SECONDS = 120.0
+"""A worker that does not come for so long is not waited for: there may be no room for it, ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +54,8 @@ class History:
     """since when fewer workers would be enough"""
     peak: Demand = field(default_factory=Demand)
     """the most that was needed in that time, but for its first LASTING_SECONDS"""
+    tried: tuple[ClusterSize, float] | None = None
+    """the size that there were to be more records a second with, and how many there were before"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,64 +69,88 @@ class ScalingAdvice:
     """with all inputs"""
 
 
-def policy_for(spec: Spec, slots: int, instances_max: int) -> ScalingPolicy | None:
-    """What a job wants; None: no autoscaling. `slots`, `instances_max`: as in ScalingPolicy, where it runs."""
-    one, nodes = spec.autoscale, spec.state.virtual_nodes
-    if one.max is None:
-        return None
-    return ScalingPolicy(
-        one.min, one.max, one.share, one.cooldown.seconds, one.mode, slots, max(1, instances_max), nodes
-    )
+class Hold(NamedTuple):
+    """What keeps the size from being judged."""
+
+    why: str = ""
+    """empty: nothing does"""
+    may: Literal["nothing", "bounds", "shrink"] = "bounds"
+    """what is done all the same; 'shrink': there may be fewer workers, too"""
 
 
-def held_up(observed: Observed) -> str:
-    """Why nothing can be said of the size at present; empty: it can."""
-    status = observed.status
+def held_up(observed: Observed) -> Hold:
+    """Why nothing can be said of the size at present."""
+    status, given = observed.status, observed.given
+    if status is not None and status.finished:
+        return Hold("all input was read", "nothing")
+    if given is not None and len({worker_of(i) for i in given.usable}) == observed.wanted.workers:
+        return Hold("a plan was handed in, which is for this size: another one, or none, takes its place", "nothing")
     if status is None:
-        return "no driver answers"
-    if status.finished:
-        return "all input was read"
+        return Hold("no driver answers")
     if observed.drains:
-        return f"workers {', '.join(map(str, observed.drains))} are emptied"
+        return Hold(f"workers {', '.join(map(str, observed.drains))} are emptied")
     running = sorted(worker.index for worker in observed.workers if worker.running)
-    if observed.missing or len(running) != len(observed.workers) or running != list(range(observed.wanted.workers)):
-        return "workers come or go"
+    if len(running) != len(observed.workers) or running != list(range(observed.wanted.workers)):
+        return Hold("workers come or go")
+    if status.problems:
+        return Hold(f"something fails, and is tried again: {status.problems[0].reason}")
     if status.prepared:
-        return status.prepared
+        return Hold(status.prepared)
     if status.rolled_back:
-        return f"a plan was rolled back: {status.rolled_back}"
+        return Hold(f"a plan was rolled back: {status.rolled_back}")
+    away = sorted({worker_of(i) for i in observed.missing})
+    late = away and min(observed.missing.values()) >= AWAITED_SECONDS
+    if away and not (late and away == list(range(away[0], observed.wanted.workers)) and away[0] > 0):
+        return Hold(f"{_workers(away)} awaited")
     if not status.settled or status.members_gone or any(learners for _, learners in status.groups):
-        return "state is on its way"
-    return ""
+        return Hold("state is on its way")
+    return Hold(f"{_workers(away)} awaited, and may be let go", "shrink") if away else Hold()
+
+
+def _workers(which: list[int]) -> str:
+    return f"worker {which[0]} is" if len(which) == 1 else f"workers {', '.join(map(str, which))} are"
 
 
 def advise(
-    policy: ScalingPolicy, size: ClusterSize, work: WorkReport | None, held: str, history: History | None, now: float
+    policy: ScalingPolicy, size: ClusterSize, work: WorkReport | None, hold: Hold, history: History | None, now: float
 ) -> tuple[ScalingAdvice, History]:
     """The decision of one look, and what the next one is to be told.
 
-    `size`: what is asked for at present. `held`: as `held_up` says. `history`: None at the first look. `now`: in seconds.
+    `size`: what is asked for at present. `hold`: as `held_up` says. `history`: None at the first look. `now`: in seconds.
     """
     if history is None or history.actual != size:
-        history = History(size, size, now)
+        tried = history.tried if history is not None and history.tried is not None else None
+        history = History(size, size, now, tried=tried if tried is not None and tried[0] == size else None)
+    history = _not_after(history, now)
     at = size if policy.mode == "auto" else history.judged
     bounded = ClusterSize(min(max(at.workers, policy.min), policy.max), at.instances)
-    demand = None if held or bounded != at else _demand(work, policy)
-    history = _remember(history, at, demand, policy, now)
+    judged = bounded == at and (not hold.why or hold.may == "shrink")
+    demand = _demand(work, policy) if judged else None
+    history = _remember(policy, history, at, demand, work, now)
     reason: ScalingReason
-    if held:
+    if hold.may == "nothing" or (hold.why and bounded == at and not judged):
         reason, target = "Waiting", at
     elif bounded != at:
         reason, target = "Bounds", bounded
-    elif demand is None:
+    elif demand is None or work is None:
         reason, target = "NotMeasured", at
     else:
-        reason, target = _judge(policy, at, demand, history, now)
-    report = _Decision(policy, at, target, reason, held, work, demand).report(history, now)
+        reason, target = _judge(policy, at, demand, work, history, now)
+    if hold.why and reason not in ("Bounds", "ScaleIn", "LoadIsLow"):
+        reason, target, history = "Waiting", at, replace(history, high_since=None)
+    report = _Decision(policy, at, target, reason, hold.why, work, demand).report(history, now)
     acts = policy.mode == "auto" and reason in CHANGES
     if policy.mode == "advise" and reason in CHANGES:
         history = History(size, target, now)
+    elif reason == "ScaleOut" and work is not None:
+        history = replace(history, tried=(target, work.records_per_second))
     return ScalingAdvice(target, acts, report), history
+
+
+def _not_after(history: History, now: float) -> History:
+    """Clocks are set back now and then."""
+    high, low = (None if at is None else min(at, now) for at in (history.high_since, history.low_since))
+    return replace(history, since=min(history.since, now), high_since=high, low_since=low)
 
 
 def _demand(work: WorkReport | None, policy: ScalingPolicy) -> Demand | None:
@@ -210,42 +174,66 @@ def _enough(policy: ScalingPolicy, at: ClusterSize, demand: Demand, more: bool) 
     return next(fitting, sizes[-1] if sizes else at)
 
 
-def _is_high(policy: ScalingPolicy, at: ClusterSize, demand: Demand) -> bool:
-    return demand.share(at, policy.slots) > policy.utilisation * (1 + BAND)
+def _may_shrink(policy: ScalingPolicy, at: ClusterSize, work: WorkReport | None) -> bool:
+    """Nothing is left behind, and there is time to spare even if none of it was for epochs as such."""
+    grows = work is not None and bool(work.backlog) and work.arriving_per_second > work.records_per_second * (1 + BAND)
+    return work is not None and not grows and _all_work(work).share(at, policy.slots) <= policy.utilisation
 
 
-def _remember(history: History, at: ClusterSize, demand: Demand | None, policy: ScalingPolicy, now: float) -> History:
+def _all_work(work: WorkReport) -> Demand:
+    """Useful time, with what epochs cost as such."""
+    return Demand(work.tasks + work.epochs - work.instance_epochs, work.instances + work.instance_epochs)
+
+
+def _remember(
+    policy: ScalingPolicy, history: History, at: ClusterSize, demand: Demand | None, work: WorkReport | None, now: float
+) -> History:
     """With since when there is too little, or too much; what is not known breaks it off."""
-    high, low, peak = history.high_since, history.low_since, history.peak
-    if demand is None or not _is_high(policy, at, demand):
-        high = None
+    high, low, peak, tried = history.high_since, history.low_since, history.peak, history.tried
+    share = 0.0 if demand is None else demand.share(at, policy.slots)
+    if share <= policy.utilisation * (1 + BAND if high is None else 1.0):
+        high, tried = None, tried if demand is None else None
     elif high is None:
         high = now
-    if demand is None or _enough(policy, at, demand.times(1 + BAND), more=False).workers >= at.workers:
+    fewer = demand is not None and _enough(policy, at, demand.times(1 + BAND), more=False).workers < at.workers
+    if demand is None or not fewer or not _may_shrink(policy, at, work):
         low, peak = None, Demand()
     elif low is None:
         low = now
     elif now - low >= policy.lasting:
         peak = peak.most(demand)
-    return replace(history, high_since=high, low_since=low, peak=peak)
+    return replace(history, high_since=high, low_since=low, peak=peak, tried=tried)
 
 
 def _judge(
-    policy: ScalingPolicy, at: ClusterSize, demand: Demand, history: History, now: float
+    policy: ScalingPolicy, at: ClusterSize, demand: Demand, work: WorkReport, history: History, now: float
 ) -> tuple[ScalingReason, ClusterSize]:
     rested = now - history.since >= policy.cooldown
     if history.high_since is not None:
         target = _enough(policy, at, demand, more=True)
+        if now - history.high_since < policy.lasting:
+            return "Cooldown", at
+        if _is_limited_elsewhere(policy, work, history):
+            return "NotLimitedByWorkers", at
         if demand.share(target, policy.slots) >= demand.share(at, policy.slots):
             return "AtMaximum", at
-        lasts = now - history.high_since >= policy.lasting
-        return ("ScaleOut", target) if rested and lasts else ("Cooldown", at)
+        return ("ScaleOut", target) if rested else ("Cooldown", at)
     if history.low_since is None:
         return "Fits", at
     if rested and now - history.low_since >= policy.cooldown + policy.lasting:
         target = _enough(policy, at, history.peak.times(1 + BAND), more=False)
         return ("ScaleIn", target) if target.workers < at.workers else ("LoadIsLow", at)
     return "LoadIsLow", at
+
+
+def _is_limited_elsewhere(policy: ScalingPolicy, work: WorkReport, history: History) -> bool:
+    """Something waits, and yet workers idle, or those that came last have brought no more records a second."""
+    if not work.backlog:
+        return False
+    if _all_work(work).share(history.actual, policy.slots) < policy.utilisation * IDLE:
+        return True
+    tried = history.tried
+    return tried is not None and tried[0] == history.actual and work.records_per_second <= tried[1] * (1 + BAND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +253,7 @@ class _Decision:
         return AutoscaleReport(
             mode=policy.mode,
             reason=self.reason,
-            message=self._words(),
+            message=self._words()[:MESSAGE_MAX],
             workers=self.target.workers,
             min=policy.min,
             max=policy.max,
@@ -280,8 +268,8 @@ class _Decision:
             true_rate=_rounded(self._true_rate(), 1),
             used=_rounded(self._used(), 4),
             target=policy.utilisation,
-            size_seconds=round(now - history.since, 1),
-            low_seconds=0.0 if low is None else round(now - low, 1),
+            size_seconds=round(max(now - history.since, 0.0), 1),
+            low_seconds=0.0 if low is None else round(max(now - low, 0.0), 1),
             cooldown_seconds=policy.cooldown,
         )
 
@@ -316,6 +304,7 @@ class _Decision:
             "ScaleIn": f"{at} -> {self.target}: {load}; fewer have been enough for {policy.cooldown:g} s",
             "Cooldown": f"more are needed, if that lasts, once this size is {policy.cooldown:g} s old: {load}",
             "LoadIsLow": f"fewer would be enough, and will be if that lasts for {policy.cooldown:g} s: {load}",
+            "NotLimitedByWorkers": f"records wait, but not for workers: sinks, `maxRows` and skew may limit them: {load}",
             "AtMaximum": f"more are needed than there may be: {load}",
         }
         return what.get(self.reason, load)

@@ -11,7 +11,7 @@ AUTOSCALE: tuple[Rule, ...] = (
     Rule(
         "autoscale-min-max",
         "spec.autoscale",
-        "!has(self.max) || self.min <= self.max",
+        "!has(self.max) || !has(self.min) || self.min <= self.max",
         "min must not be more than max",
         broken=in_spec(autoscale={"min": 5}),
         valid=in_spec(autoscale={"min": 4, "max": 4}),
@@ -20,9 +20,10 @@ AUTOSCALE: tuple[Rule, ...] = (
     Rule(
         "autoscale-min-holds-copies",
         "spec",
-        "!has(self.autoscale.max) || self.state.replicas < self.autoscale.min || "
-        "(self.autoscale.min == 1 && self.state.replicas == 1)",
-        "autoscale.min must be more than state.replicas: every copy needs a worker of its own",
+        "!has(self.autoscale.max) || (has(self.autoscale.min) ? self.state.replicas < self.autoscale.min || "
+        "(self.autoscale.min == 1 && self.state.replicas == 1) : self.state.replicas < self.autoscale.max || "
+        "(self.autoscale.max == 1 && self.state.replicas == 1))",
+        "autoscale.min, or without it max, must be more than state.replicas: every copy needs a worker of its own",
         broken=in_spec(autoscale={"min": 2}),
         valid=in_spec(workers=3, state={"replicas": 2}, autoscale={"min": 3, "max": 4}),
         field_path=".autoscale.min",

@@ -15,10 +15,21 @@ from ferry_operator.job.quantities import Duration, between
 
 PERCENT_PATTERN = "^([1-9][0-9]?|100)%$"
 
+MESSAGE_MAX = 4096
+
 DECISIONS = live("Decisions follow it from then on.")
 
 ScalingReason = Literal[
-    "Waiting", "NotMeasured", "Fits", "Bounds", "ScaleOut", "ScaleIn", "Cooldown", "LoadIsLow", "AtMaximum"
+    "Waiting",
+    "NotMeasured",
+    "Fits",
+    "Bounds",
+    "ScaleOut",
+    "ScaleIn",
+    "Cooldown",
+    "LoadIsLow",
+    "AtMaximum",
+    "NotLimitedByWorkers",
 ]
 """In a word: nothing can be said; all is as it should be; a change; why none is made yet."""
 
@@ -26,11 +37,12 @@ ScalingReason = Literal[
 class Autoscale(SpecPart):
     """How many workers the load may ask for; there is no autoscaling without `max`."""
 
-    min: int = Field(
-        default=1,
+    min: int | None = Field(
+        default=None,
         ge=1,
         le=256,
-        description="Workers that there are at least. Copies need them: above 1 it is more than `state.replicas`.",
+        description="Workers that there are at least; null: one more than `state.replicas`, for every copy needs its own. "
+        "1 is a promise that copies may go: then there are none at the fewest workers.",
         json_schema_extra=DECISIONS,
     )
     max: int | None = Field(
@@ -60,7 +72,7 @@ class Autoscale(SpecPart):
 
     @model_validator(mode="after")
     def _some_room(self) -> Autoscale:
-        if self.max is not None and self.min > self.max:
+        if self.max is not None and self.min is not None and self.min > self.max:
             raise ValueError(f"'min' is {self.min}, which is more than 'max', {self.max}")
         return self
 
@@ -74,8 +86,11 @@ def why_not_scaled(autoscale: Autoscale, replicas: int, instances: int, virtual_
     """What of the other fields does not allow all that `autoscale` does; None: nothing."""
     if autoscale.max is None:
         return None
-    if replicas >= autoscale.min and not (autoscale.min == 1 and replicas <= 1):
-        return f"'autoscale.min' must be more than 'state.replicas', {replicas}: every copy needs a worker of its own"
+    name, least = ("max", autoscale.max) if autoscale.min is None else ("min", autoscale.min)
+    if replicas >= least and not (least == 1 and replicas <= 1):
+        return (
+            f"'autoscale.{name}' must be more than 'state.replicas', {replicas}: every copy needs a worker of its own"
+        )
     if autoscale.max * instances > virtual_nodes:
         return f"'autoscale.max' workers of {instances} instances are more than the {virtual_nodes} virtual nodes"
     return None
@@ -90,7 +105,7 @@ class AutoscaleReport(BaseModel):
 
     mode: Literal["advise", "auto"] = Field(description="Whether it is done, or told only.")
     reason: ScalingReason = Field(description="What was decided, in one word.")
-    message: str = Field(default="", max_length=4096, description="The same in words, with all inputs.")
+    message: str = Field(default="", max_length=MESSAGE_MAX, description="The same in words, with all inputs.")
     workers: int = Field(ge=0, description="Workers that there should be.")
     min: int = Field(default=0, ge=0, description="Workers that there are at least.")
     max: int = Field(default=0, ge=0, description="Workers that there are at most.")

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from typing import assert_never, get_args
 
 from ferry_operator.control import decide as d
-from ferry_operator.control.autoscaling import ClusterSize
 from ferry_operator.control.restarts import meaning
+from ferry_operator.control.scaling_sizes import ClusterSize
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.notes import AskedCheckpoint, RunNote, pending
 from ferry_operator.kube.observe.effective_spec import last_good, refusal

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from ferry_operator.control import autoscaling
 from ferry_operator.control.commands import Command
 from ferry_operator.control.decide import Observed
+from ferry_operator.control.scaling_sizes import ClusterSize, ScalingPolicy
 from ferry_operator.job.models_autoscale import AutoscaleReport
 
 
 class LocalAutoscaler:
     """Of one run; `policy` None: there is none."""
 
-    def __init__(self, policy: autoscaling.ScalingPolicy | None) -> None:
+    def __init__(self, policy: ScalingPolicy | None) -> None:
         self._policy = policy
         self._history: autoscaling.History | None = None
         self.report: AutoscaleReport | None = None
@@ -29,10 +30,10 @@ class LocalAutoscaler:
         """
         if self._policy is None:
             return []
-        size = autoscaling.ClusterSize(observed.wanted.workers, observed.wanted.instances)
+        size = ClusterSize(observed.wanted.workers, observed.wanted.instances)
         work = observed.status.work if observed.status is not None else None
-        held = autoscaling.held_up(observed)
-        advice, self._history = autoscaling.advise(self._policy, size, work, held, self._history, now)
+        hold = autoscaling.held_up(observed)
+        advice, self._history = autoscaling.advise(self._policy, size, work, hold, self._history, now)
         self.report = advice.report
         if advice.report.reason in autoscaling.CHANGES:
             note(f"{'autoscale' if advice.acts else 'advice'}: {advice.report.message}")

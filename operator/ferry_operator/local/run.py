@@ -17,9 +17,9 @@ from rich.text import Text
 from ferry.contract.documents import TIMELINE
 from ferry.contract.errors import SpecRefused
 from ferry_operator.control import balancing, decide
-from ferry_operator.control.autoscaling import policy_for
 from ferry_operator.control.commands import Schedule, parse_all
 from ferry_operator.control.restarts import Outcome
+from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
 from ferry_operator.local import environment

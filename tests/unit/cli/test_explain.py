@@ -11,8 +11,8 @@ from rich.console import Console
 from ferry.contract.documents import WORK_SECONDS, Status, WorkReport
 from ferry.contract.errors import Refusal
 from ferry_operator.cli import explain
-from ferry_operator.control.autoscaling import ScalingPolicy
 from ferry_operator.control.decide import Observed
+from ferry_operator.control.scaling_sizes import ScalingPolicy
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from tests.unit.control.test_decide import ALIVE, GROUPS, REST
 from tests.unit.control.test_decide import status as status_of

@@ -10,23 +10,18 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.contract.documents import WORK_SECONDS, WorkReport
+from ferry.contract.documents import WORK_SECONDS, ReportedProblem, WorkReport
+from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
-from ferry_operator.control.autoscaling import (
-    LASTING_SECONDS,
-    ClusterSize,
-    History,
-    ScalingAdvice,
-    ScalingPolicy,
-    advise,
-    held_up,
-)
+from ferry_operator.control.autoscaling import AWAITED_SECONDS, History, Hold, ScalingAdvice, advise, held_up
+from ferry_operator.control.scaling_sizes import LASTING_SECONDS, ClusterSize, ScalingPolicy
 from tests.unit.control.test_decide import ALIVE, GROUPS, REST
 from tests.unit.control.test_decide import status as status_of
 
+NOTHING = Hold()
 POLICY = ScalingPolicy(min=1, max=16, utilisation=0.7, cooldown=180.0)
 EACH = 1000.0
 """Records a second that one instance can work on."""
@@ -40,7 +35,9 @@ def size(workers: int, instances: int = 1) -> ClusterSize:
     return ClusterSize(workers, instances)
 
 
-def lasting(found: WorkReport | None, at: ClusterSize, policy: ScalingPolicy = POLICY, held: str = "") -> ScalingAdvice:
+def lasting(
+    found: WorkReport | None, at: ClusterSize, policy: ScalingPolicy = POLICY, held: Hold = NOTHING
+) -> ScalingAdvice:
     """The decision after this load has lasted for long enough."""
     history, seconds = None, policy.cooldown + LASTING_SECONDS
     for now in (0.0, LASTING_SECONDS, seconds):
@@ -101,7 +98,7 @@ def test_cores_that_are_free_are_used_first() -> None:
 
 
 def test_nothing_is_decided_while_the_job_is_not_at_rest() -> None:
-    advice = lasting(work(5000), size(1), held="state is on its way")
+    advice = lasting(work(5000), size(1), held=Hold("state is on its way"))
     assert (advice.report.reason, advice.acts, advice.target) == ("Waiting", False, size(1))
     assert advice.report.message == "nothing is decided: state is on its way"
 
@@ -121,14 +118,14 @@ def test_the_reason_has_all_inputs() -> None:
 
 
 def test_a_change_waits_for_the_one_before() -> None:
-    advice, history = advise(POLICY, size(1), work(900), "", None, 0.0)
+    advice, history = advise(POLICY, size(1), work(900), NOTHING, None, 0.0)
     assert (advice.report.reason, advice.acts) == ("Cooldown", False)
-    advice, history = advise(POLICY, size(1), work(900), "", history, 180.0)
+    advice, history = advise(POLICY, size(1), work(900), NOTHING, history, 180.0)
     assert advice.acts
-    _, history = advise(POLICY, size(2), work(900), "state is on its way", history, 181.0)
-    advice, history = advise(POLICY, size(2), work(5000, None), "", history, 200.0)
+    _, history = advise(POLICY, size(2), work(900), Hold("state is on its way"), history, 181.0)
+    advice, history = advise(POLICY, size(2), work(5000, None), NOTHING, history, 200.0)
     assert advice.report.reason == "Cooldown", "whoever has changed it"
-    advice, _ = advise(POLICY, size(2), work(5000, None), "", history, 361.0)
+    advice, _ = advise(POLICY, size(2), work(5000, None), NOTHING, history, 361.0)
     assert advice.acts
 
 
@@ -136,7 +133,7 @@ def test_a_short_burst_is_waited_out() -> None:
     history: History | None = None
     for now in range(0, 1000, 5):
         burst = 400 <= now < 400 + LASTING_SECONDS
-        advice, history = advise(POLICY, size(2), work(3000 if burst else 1200), "", history, float(now))
+        advice, history = advise(POLICY, size(2), work(3000 if burst else 1200), NOTHING, history, float(now))
         assert not advice.acts
 
 
@@ -144,27 +141,27 @@ def test_fewer_only_when_they_were_enough_all_the_time() -> None:
     history: History | None = None
     for now in range(0, 1000, 10):
         rate = 1500 if now == 500 else 100
-        advice, history = advise(POLICY, size(3), work(rate), "", history, float(now))
+        advice, history = advise(POLICY, size(3), work(rate), NOTHING, history, float(now))
         assert advice.acts == (200 <= now < 500 or now >= 710), (now, advice.report)
         assert not advice.acts or advice.target == size(1)
-    _, history = advise(POLICY, size(3), work(1200), "", None, 0.0)
-    _, history = advise(POLICY, size(3), work(1100), "", history, 100.0)
-    advice, history = advise(POLICY, size(3), work(100), "", history, 200.0)
+    _, history = advise(POLICY, size(3), work(1200), NOTHING, None, 0.0)
+    _, history = advise(POLICY, size(3), work(1100), NOTHING, history, 100.0)
+    advice, history = advise(POLICY, size(3), work(100), NOTHING, history, 200.0)
     assert advice.target == size(2), "the most that was needed counts"
-    _, history = advise(POLICY, size(3), work(100), "a driver starts", history, 201.0)
-    assert advise(POLICY, size(3), work(100), "", history, 202.0)[0].report.reason == "LoadIsLow"
+    _, history = advise(POLICY, size(3), work(100), Hold("a driver starts"), history, 201.0)
+    assert advise(POLICY, size(3), work(100), NOTHING, history, 202.0)[0].report.reason == "LoadIsLow"
 
 
 def test_advice_is_given_once_and_holds_as_if_it_had_been_followed() -> None:
     policy, history, told = replace(POLICY, mode="advise"), None, []
     for now in range(0, 2000, 10):
         load = work(5000) if now < 1000 else work(100)
-        advice, history = advise(policy, size(2), load, "", history, float(now))
+        advice, history = advise(policy, size(2), load, NOTHING, history, float(now))
         assert not advice.acts
         if advice.report.reason in ("ScaleOut", "ScaleIn"):
             told.append((now, advice.target))
     assert told == [(180, size(8)), (1200, size(1))]
-    assert advise(policy, size(3), work(100), "", history, 2000.0)[0].target == size(3), (
+    assert advise(policy, size(3), work(100), NOTHING, history, 2000.0)[0].target == size(3), (
         "the user has chosen another one"
     )
 
@@ -183,13 +180,104 @@ def test_advice_is_given_once_and_holds_as_if_it_had_been_followed() -> None:
         ),
         ({"status": status_of(GROUPS, ALIVE, finished=True)}, "all input was read"),
         ({"drains": (1,)}, "workers 1 are emptied"),
-        ({"missing": {"1.0": 0.1}}, "workers come or go"),
+        ({"missing": {"1.0": 0.1}}, "worker 1 is awaited"),
+        ({"missing": {"0.0": 500.0, "1.0": 500.0}}, "workers 0, 1 are awaited"),
+        ({"status": status_of(GROUPS, ALIVE, problems=(ReportedProblem("SinkFailing", "no", 0.0),))},
+         "something fails, and is tried again: SinkFailing"),
         ({"workers": (d.Worker(0, 1, True), d.Worker(1, 1, False))}, "workers come or go"),
         ({"workers": tuple(d.Worker(k, 1, True) for k in range(3))}, "workers come or go"),
     ],
 )  # fmt: skip
 def test_what_is_not_at_rest_is_not_judged(changes: dict[str, object], why: str) -> None:
-    assert held_up(replace(REST, **changes)) == why  # type: ignore[arg-type]
+    assert held_up(replace(REST, **changes)).why == why  # type: ignore[arg-type]
+
+
+def test_bounds_hold_whatever_is_awaited_but_not_against_who_has_the_last_word() -> None:
+    assert advise(POLICY, size(20), None, Hold("worker 3 is awaited"), None, 0.0)[0].report.reason == "Bounds"
+    paused, _ = advise(POLICY, size(20), None, Hold("the job is paused", "nothing"), None, 0.0)
+    assert (paused.report.reason, paused.acts, paused.target) == ("Waiting", False, size(20))
+
+
+def test_a_worker_that_does_not_come_may_be_let_go() -> None:
+    hold = held_up(replace(REST, missing={InstanceId("1.0"): AWAITED_SECONDS}))
+    assert hold == Hold("worker 1 is awaited, and may be let go", "shrink")
+    assert lasting(work(300), size(2), held=hold).target == size(1)
+    more = lasting(work(5000), size(2), held=hold)
+    assert (more.report.reason, more.acts) == ("Waiting", False), "another one would not come either"
+    assert held_up(replace(REST, missing={InstanceId("0.0"): AWAITED_SECONDS})).may == "bounds", (
+        "others would be let go"
+    )
+
+
+def test_a_plan_that_was_handed_in_has_its_size_for_itself() -> None:
+    plan = d.Given("mine", tuple(InstanceId(i) for i in ("0.0", "1.0")), 1, (), REST.wanted.handover)
+    hold = held_up(replace(REST, given=plan))
+    assert hold.may == "nothing" and "a plan was handed in" in hold.why
+    assert held_up(replace(REST, given=replace(plan, usable=plan.usable[:1]))) == NOTHING, "it is for another size"
+
+
+def test_instances_beyond_the_cores_stay() -> None:
+    policy = replace(POLICY, slots=4, instances_max=2, cooldown=30.0)
+    full = WorkReport(WORK_SECONDS, 1000.0, 2000.0, 10_000, 0.0, 7.9)
+    assert lasting(full, size(2, 4), policy).report.reason == "ScaleOut"
+    assert lasting(full, size(2, 4), policy).target.instances == 4
+    assert lasting(work(100), size(4, 4), policy).target == size(1, 4)
+
+
+def test_fewer_never_while_something_is_left_behind_or_all_is_busy_with_epochs() -> None:
+    behind = WorkReport(WORK_SECONDS, 500.0, 700.0, 9000, 0.0, 0.1)
+    assert lasting(replace(behind, arriving_per_second=500.0, backlog=0), size(4)).report.reason == "ScaleIn"
+    assert lasting(behind, size(4)).report.reason == "Fits"
+    epochs = WorkReport(WORK_SECONDS, 500.0, 500.0, 0, 0.0, 0.1, epochs=3.0, instance_epochs=3.0)
+    assert lasting(epochs, size(4)).report.reason == "Fits"
+    assert lasting(replace(epochs, instance_epochs=0.0), size(4)).report.reason == "ScaleIn", (
+        "tasks have their own time"
+    )
+
+
+def test_a_backlog_beside_idle_workers_gets_no_more() -> None:
+    """A sink that is slow, or `maxRows`: workers would wait for it, too."""
+    history, now = None, 0
+    for now in range(0, 20_000, 50):
+        slow = WorkReport(WORK_SECONDS, 1000.0, 1200.0, 200 * now + 1000, 0.0, 0.2)
+        advice, history = advise(POLICY, size(2), slow, NOTHING, history, float(now))
+        assert not advice.acts
+    assert advice.report.reason == "NotLimitedByWorkers"
+    assert lasting(replace(slow, instances=1.9), size(2)).report.reason == "ScaleOut", "these are busy"
+
+
+def test_what_did_not_help_is_not_done_again() -> None:
+    history, at, sizes = None, size(2), []
+    for now in range(0, 4000, 10):
+        hot = WorkReport(WORK_SECONDS, 1000.0, 1500.0, 500 * now + 1, 0.0, 0.9 * at.workers)
+        advice, history = advise(POLICY, at, hot, NOTHING, history, float(now))
+        if advice.acts:
+            at = advice.target
+            sizes.append(at.workers)
+    assert len(sizes) == 1 and advice.report.reason == "NotLimitedByWorkers"
+    helped = replace(hot, records_per_second=1400.0)
+    assert advise(POLICY, at, helped, NOTHING, history, 4000.0)[0].acts
+
+
+def test_a_maximum_that_is_reached_is_told_when_it_lasts_and_does_not_flutter() -> None:
+    noise, history, told = random.Random(1), None, []
+    policy = replace(POLICY, max=2, cooldown=60.0)
+    for now in range(0, 3600, 5):
+        load = work(1540 * noise.uniform(0.95, 1.05))
+        advice, history = advise(policy, size(2), load, NOTHING, history, float(now))
+        told.append(advice.report.reason)
+    assert "AtMaximum" not in told[:4]
+    turns = sum(one != other for one, other in pairwise(told))
+    assert turns <= 3, told
+
+
+def test_a_clock_that_is_set_back_and_long_words_do_no_harm() -> None:
+    _, history = advise(POLICY, size(2), None, NOTHING, None, 100.0)
+    report = advise(POLICY, size(2), None, Hold("x" * 5000), history, 40.0)[0].report
+    assert report.size_seconds == 0 and len(report.message) == 4096
+    _, history = advise(POLICY, size(2), work(5000), NOTHING, history, 1e6)
+    _, history = advise(POLICY, size(2), work(5000), NOTHING, history, 200.0)
+    assert advise(POLICY, size(2), work(5000), NOTHING, history, 400.0)[0].acts, "it counts from there"
 
 
 # ---- laws
@@ -244,13 +332,14 @@ def test_more_load_never_gets_less(policy: ScalingPolicy, load: WorkReport, at: 
     assert lasting(load, at, policy).target <= lasting(more, at, policy).target
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.floats(10, 11_000), st.integers(1, 16))
 def test_noise_changes_nothing_twice(seed: int, rate: float, workers: int) -> None:
     """A constant load with 9 % of noise: sizes go up, or down to where they stay."""
     noise, history, chosen = random.Random(seed), None, [workers]
     for now in range(0, 7200, 10):
         load = work(rate * noise.uniform(0.91, 1.09))
-        advice, history = advise(POLICY, size(chosen[-1]), load, "", history, float(now))
+        advice, history = advise(POLICY, size(chosen[-1]), load, NOTHING, history, float(now))
         if advice.acts:
             chosen.append(advice.target.workers)
     ups = sum(a < b for a, b in pairwise(chosen))
@@ -286,8 +375,8 @@ class Replay:
             self.backlog += offered - done
             self.longest = max(self.longest, self.backlog / (self.workers * EACH))
             self.now += self.STEP
-            held = "state is on its way" if self.now < self.open_until else ""
-            window = deque(maxlen=window.maxlen) if held else window
+            held = Hold("state is on its way" if self.now < self.open_until else "")
+            window = deque(maxlen=window.maxlen) if held.why else window
             window.append((done / self.STEP, (self.backlog - before) / self.STEP))
             rate, grows = (sum(column) / len(window) for column in zip(*window, strict=True))
             busy = rate / EACH * self.noise.uniform(0.98, 1.02)

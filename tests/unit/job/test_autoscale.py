@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ferry_operator.control.autoscaling import policy_for
+from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.crd.rule import BASE, patched
 from ferry_operator.job import spec
 from ferry_operator.job.models import Spec
@@ -32,6 +32,21 @@ def test_what_is_asked_for_is_what_decides() -> None:
 
 
 @pytest.mark.parametrize(
+    ("replicas", "asked", "least"),
+    [
+        (1, {"max": 8}, 2),
+        (2, {"max": 8}, 3),
+        (1, {"max": 1}, 1),
+        (1, {"max": 8, "min": 1}, 1),
+        (1, {"max": 8, "min": 4}, 4),
+    ],
+)  # fmt: skip
+def test_copies_stay_unless_the_user_gives_them_up(replicas: int, asked: dict[str, Any], least: int) -> None:
+    found = policy_for(job(workers=4, state={"replicas": replicas}, autoscale=asked), 2, 0)
+    assert found is not None and found.min == least
+
+
+@pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"autoscale": {"min": 5, "max": 4}}, "'min' is 5, which is more than 'max', 4"),
@@ -42,7 +57,8 @@ def test_what_is_asked_for_is_what_decides() -> None:
         ({"autoscale": {"max": 4, "cooldown": "0s"}}, "must be between '1s' and '24h'"),
         ({"autoscale": {"max": 4, "mode": "on"}}, "mode"),
         ({"autoscale": {"max": 4, "minimum": 1}}, "did you mean"),
-        ({"workers": 3, "state": {"replicas": 2}, "autoscale": {"max": 4}}, "every copy needs a worker of its own"),
+        ({"workers": 3, "state": {"replicas": 2}, "autoscale": {"max": 2}}, "'autoscale.max' must be more"),
+        ({"workers": 3, "state": {"replicas": 2}, "autoscale": {"min": 1, "max": 4}}, "every copy needs a worker of its own"),
         ({"autoscale": {"min": 2, "max": 65}}, "more than the 64 virtual nodes"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -17,9 +18,11 @@ BUSY = WorkReport(WORK_SECONDS, 1000.0, 1000.0, 5, 0.0, 2.0)
 CALM = WorkReport(WORK_SECONDS, 10.0, 10.0, 0, 0.0, 0.02)
 
 
-def scaled(mode: str = "auto", **more: Any) -> World:
+def scaled(mode: str = "auto", autoscale: dict[str, Any] | None = None, **more: Any) -> World:
     world = World()
-    world.api.create(JOBS, job(autoscale={"max": 4, "cooldown": "1m", "mode": mode}, **more))
+    world.api.create(
+        JOBS, job(autoscale={"min": 1, "max": 4, "cooldown": "1m", "mode": mode, **(autoscale or {})}, **more)
+    )
     world.until(settled)
     return world
 
@@ -124,6 +127,7 @@ def test_what_somebody_has_changed_meanwhile_is_not_written_over() -> None:
     assert asked(world)["workers"] == 4
     world.rounds(5)
     assert asked(world)["workers"] == 4
+    assert not told(world, "Rescaled"), "nothing was written"
 
 
 def test_a_suspended_job_is_not_woken() -> None:
@@ -141,3 +145,40 @@ def test_an_operator_that_begins_anew_waits_a_cooldown_more() -> None:
     world.rounds(60)
     assert asked(world)["workers"] == 2
     world.until(lambda w: asked(w)["workers"] == 1, 40)
+
+
+def test_copies_stay_unless_the_user_says_otherwise() -> None:
+    world = scaled(autoscale={"min": None})
+    world.work = CALM
+    world.rounds(400)
+    assert asked(world)["workers"] == 2 and world.condition("ReplicasInSync")["status"] == "True"
+
+
+def test_a_worker_for_which_there_is_no_room_is_let_go_and_bounds_do_not_wait_for_it() -> None:
+    world = scaled()
+    world.capacity = 1
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 4}})
+    world.rounds(100)
+    assert world.condition("AutoscalerActive")["message"] == "nothing is decided: worker 3 is awaited"
+    world.api.edit(JOBS, "nbq5", {"spec": {"autoscale": {"max": 3}}})
+    world.until(lambda w: asked(w)["workers"] == 3, 20)
+    world.api.edit(JOBS, "nbq5", {"spec": {"workers": 4, "autoscale": {"max": 4}}})
+    world.work = CALM
+    world.until(lambda w: asked(w)["workers"] == 1, 1000)
+
+
+def test_a_maximum_that_is_reached_is_one_event() -> None:
+    world, noise = scaled(autoscale={"max": 2}), random.Random(1)
+    for _ in range(720):
+        load = 1.54 * noise.uniform(0.95, 1.05)
+        world.work = WorkReport(WORK_SECONDS, 1000.0 * load, 1000.0 * load, 5, 0.0, load)
+        world.rounds(1)
+    assert told(world, "AtMaximum") == ["the load needs more than 2 workers; see status.autoscale"]
+
+
+def test_a_clock_that_is_set_back_ends_no_pass() -> None:
+    world = scaled()
+    world.work = BUSY
+    world.rounds(5)
+    world.now -= 30
+    world.until(lambda w: asked(w)["workers"] == 3)

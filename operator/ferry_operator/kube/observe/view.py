@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import autoscaling, balancing, plan_file
+from ferry_operator.control import autoscaling, balancing, plan_file, scaling_sizes
 from ferry_operator.control import decide as d
 from ferry_operator.control.balancing import BalancePolicy
 from ferry_operator.control.timers import LookTimers
@@ -174,15 +174,15 @@ class AbsenceTimers(LookTimers):
         """What the autoscaler says; on Kubernetes a worker brings its own slots, and the cores that its sidecar asks for."""
         assert effective.job is not None
         spec = effective.job.spec
-        policy = autoscaling.policy_for(spec, spec.cores, spec.kubernetes.sidecar.cpu.millis // 1000)
+        policy = scaling_sizes.policy_for(spec, spec.cores, spec.kubernetes.sidecar.cpu.millis // 1000)
         if policy is None or spec.suspended or seen.deleting:
             self.scaling = None
             return None
-        held = "the job is paused" if seen.paused else "" if effective.newest else "the newest spec is refused"
-        size = autoscaling.ClusterSize(spec.workers, spec.instances_per_worker)
+        still = "the job is paused" if seen.paused else "" if effective.newest else "the newest spec is refused"
+        size = scaling_sizes.ClusterSize(spec.workers, spec.instances_per_worker)
         work = observed.status.work if observed.status is not None else None
-        held = held or autoscaling.held_up(observed)
-        advice, self.scaling = autoscaling.advise(policy, size, work, held, self.scaling, seen.now)
+        hold = autoscaling.Hold(still, "nothing") if still else autoscaling.held_up(observed)
+        advice, self.scaling = autoscaling.advise(policy, size, work, hold, self.scaling, seen.now)
         return advice
 
     def resting(self, seen: Seen) -> frozenset[int]:
