@@ -20,7 +20,8 @@ Record = dict[str, Any]
 
 app = typer.Typer()
 
-STYLES = {"ScaleOut": "cyan", "ScaleIn": "cyan", "Bounds": "cyan", "Cooldown": "yellow", "AtMaximum": "red"}
+STYLES = {"ScaleOut": "cyan", "ScaleIn": "cyan", "Bounds": "cyan", "Cooldown": "yellow"}
+STYLES |= {"AtMaximum": "red", "NotLimitedByWorkers": "red"}
 
 
 @app.command()
@@ -33,11 +34,20 @@ def explain(
     document = targets.find(ctx.obj, job).describe()
     found = (document["status"] or {}).get("autoscale") or document.get("autoscale")
     if not found:
-        raise Refusal(f"{job}: nobody decides about its size but its users: spec.autoscale.max is not set")
+        raise Refusal(f"{job}: {_why_nothing(document)}")
     if as_json:
         show_json({"job": document["job"], **found})
     else:
         show(decision_table(document, found))
+
+
+def _why_nothing(document: Record) -> str:
+    """Why there is no decision."""
+    if not document.get("autoscaled"):
+        return "nobody decides about its size but its users: spec.autoscale.max is not set"
+    if document.get("suspended"):
+        return "nothing is decided while it is suspended"
+    return "nothing is decided yet: the operator has not looked at it; ask again in a few seconds"
 
 
 def decision_table(document: Record, found: Record) -> Table:

@@ -37,7 +37,7 @@ FORGET_SECONDS = 180.0
 """What epochs of a size cost is not known any more when there were none for so long: nodes and pipelines warm up."""
 
 FIXED_MAX = 0.5
-"""Of what the largest epochs cost, the most that may be theirs and not the records': an error hides no load that is great."""
+"""Of what the largest epochs cost, the most that may be theirs and not the records': errors hide no great load."""
 
 STANDS_SECONDS, STANDS_TIMES = 10.0, 4
 """An epoch under way that is older, and than so many usual ones, stands still: nothing is said of the load meanwhile."""

@@ -63,14 +63,23 @@ def test_nothing_is_decided_without_a_policy() -> None:
     assert scaler.due(observed(BUSY), 0.0, print) == [] and scaler.report is None
 
 
-def test_a_job_that_nobody_scales_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"autoscale": None}, r"spec\.autoscale\.max is not set"),
+        ({"autoscaled": False, "suspended": True}, r"spec\.autoscale\.max is not set"),
+        ({"autoscaled": True, "suspended": True}, "nothing is decided while it is suspended"),
+        ({"autoscaled": True, "suspended": False}, "nothing is decided yet"),
+    ],
+)
+def test_why_there_is_no_decision_is_told(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], words: str) -> None:
     class Job:
         def describe(self) -> dict[str, Any]:
-            return {"job": "nbq5", "status": None, "autoscale": None}
+            return {"job": "nbq5", "status": None, **more}
 
     class Context:
         obj = None
 
     monkeypatch.setattr(explain.targets, "find", lambda where, name: Job())
-    with pytest.raises(Refusal, match=r"spec\.autoscale\.max is not set"):
+    with pytest.raises(Refusal, match=words):
         explain.explain(Context(), "nbq5")  # type: ignore[arg-type]

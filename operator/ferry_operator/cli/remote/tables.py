@@ -62,6 +62,7 @@ def described(
         },
         "paused": intents.paused(job),
         "suspended": asked(job),
+        "autoscaled": (spec.get("autoscale") or {}).get("max") is not None,
         "checkpoints": intents.shelf(job),
         "drains": list(drains),
         "pins": {str(vnode): instance for vnode, instance in intents.pins(job).items()},
