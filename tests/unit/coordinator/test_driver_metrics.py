@@ -18,6 +18,7 @@ from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator.driver_metrics import PROBLEM_TEXT_MAX, DriverMetrics, EpochRecord, is_at_rest, is_settled
 from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.coordinator.work_rates import WorkRates
 from ferry.protocol.backoff import Backoff
 from ferry.protocol.coordinator import Coordinator, CoordinatorSettings, Tick
 
@@ -97,3 +98,16 @@ def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) 
     metrics = DriverMetrics("job", str(tmp_path))
     metrics.warn("JournalNotSafe", "Redis is set to appendonly no")
     assert metrics.status(machine, MoveMetrics()).notices[0].reason == "JournalNotSafe"
+
+
+def test_what_waits_is_told_as_of_now(tmp_path: Path) -> None:
+    """The last epoch may be long ago."""
+    now, moves, metrics = [0.0], MoveMetrics(), DriverMetrics("job", str(tmp_path))
+    moves.work = WorkRates(lambda: now[0])
+    for now[0] in (1.0, 2.0):
+        moves.work.epoch(1000, 1, 0.5, 5000)
+    metrics.lags["clicks"] = 0
+    now[0] = 60.0
+    group = Group(Term(0, 0), (InstanceId("0.0"),))
+    work = metrics.status(Coordinator(CoordinatorSettings(), Table(Version(0, 0), (group,)), None), moves).work
+    assert work is not None and work.backlog == 0

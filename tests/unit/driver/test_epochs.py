@@ -231,6 +231,24 @@ def test_a_timer_of_the_clock_asks_for_an_epoch_once_instances_have_reported(
     assert found == [False, False, True, False, True]
 
 
+def test_an_epoch_is_under_way_from_its_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured of the work has to know, or one that stands still would look like a quiet source."""
+    epochs, told = _Driver(tmp_path, operator()).epochs, list[str]()
+
+    def order(loop: Any) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr("ferry.driver.epochs.next_order", order)
+    epochs.finished, epochs._loops, epochs._last_end, epochs._halting = False, None, None, threading.Event()
+    epochs.hook = lambda epoch, what: None
+    work = SimpleNamespace(begins=lambda: told.append("work"))
+    more = {"stages": {}, "begins": lambda epoch: None, "move_metrics": SimpleNamespace(work=work)}
+    epochs.loop = SimpleNamespace(post=lambda event: None, **more)
+    with pytest.raises(InterruptedError):
+        epochs.run(None, 7)
+    assert told == ["work"] and not epochs.idle.is_set()
+
+
 def test_too_many_flows_are_refused_with_the_name_of_the_operator(tmp_path: Path) -> None:
     driver = _Driver(tmp_path, operator())
     flows = {str(n): False for n in range(FLOWS_MAX + 1)}
