@@ -47,7 +47,7 @@ def _why_nothing(document: Record) -> str:
         return "nobody decides about its size but its users: spec.autoscale.max is not set"
     if document.get("suspended"):
         return "nothing is decided while it is suspended"
-    return "nothing is decided yet: the operator has not looked at it; ask again in a few seconds"
+    return "nothing is decided yet: nobody has looked at it; ask again in a few seconds"
 
 
 def decision_table(document: Record, found: Record) -> Table:

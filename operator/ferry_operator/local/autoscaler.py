@@ -23,6 +23,11 @@ class LocalAutoscaler:
         self.report: AutoscaleReport | None = None
         """The last decision."""
 
+    @property
+    def on(self) -> bool:
+        """Whether the load decides at all."""
+        return self._policy is not None
+
     def due(self, observed: Observed, now: float, note: Callable[[str], None]) -> list[Command]:
         """What is to be done, as if somebody had asked for it; `now`: seconds of a clock that never goes back.
 

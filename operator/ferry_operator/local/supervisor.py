@@ -323,7 +323,7 @@ class Supervisor:
             self.settings, status, self._cluster.workers(), self.asked.wanted, [], advice=self._timers.balance
         )
         phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
-        return describe(view, phase, self.asked, self._autoscaler.report)
+        return {**describe(view, phase, self.asked, self._autoscaler.report), "autoscaled": self._autoscaler.on}
 
     def _checkpoint(self, name: str | None) -> int:
         self._may_take_checkpoints()

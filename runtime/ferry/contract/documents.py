@@ -283,13 +283,11 @@ class WorkReport:
     backlog: int | None
     """records that wait to be read; None: no source knows"""
     tasks: float
-    """seconds a second for which tasks were busy with records, all together"""
+    """seconds a second for which tasks were busy with records, all together; then the same, of instances"""
     instances: float
-    """the same, of instances"""
     epochs: float = 0.0
-    """the same, of both, before the first record of an epoch, as far as it is known"""
+    """the same, of both, before the first record of an epoch, as far as it is known; then what of it was of instances"""
     instance_epochs: float = 0.0
-    """what of it was of instances"""
 
 
 @dataclass(slots=True)

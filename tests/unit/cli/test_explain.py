@@ -60,6 +60,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_nothing_is_decided_without_a_policy() -> None:
     scaler = LocalAutoscaler(None)
+    assert not scaler.on and LocalAutoscaler(POLICY).on
     assert scaler.due(observed(BUSY), 0.0, print) == [] and scaler.report is None
 
 
