@@ -178,6 +178,7 @@ def test_an_epoch_has_to_end_after_groups_have_changed() -> None:
     driver.rates.begin_again()
     driver.now += 1
     driver.rates.epoch(1000, 1, 0.7, 0)
+    driver.now += 12
     driver.rates.begins()
     driver.now += 9
     assert driver.rates.recent() is None
