@@ -272,3 +272,20 @@ def test_what_waits_for_windows_is_heard_of_soon_after_it_has_begun_again() -> N
     learner.chunk(base=5, committed=5, number=99, last=False)  # a gap: it begins again
     learner.chunk(base=5, committed=5, number=0, last=False, session=2)
     assert learner.told(), "else its move would be given up while it waits"
+
+
+def test_what_has_waited_for_windows_and_is_whole_stays_so_when_there_is_nothing_to_wait_for_any_more() -> None:
+    learner = Learner((), session_vnodes=4)
+    learner.state.view = at_window(1, 2)
+    learner.learning.keep({1: A, 2: A}, Version(1, 1))
+    learner.learning.begin(A, (1, 2))
+    learner.chunk(base=5, committed=5)
+    learner.chunk(base=5, committed=5, number=1)
+    learner.state.view = at_window(2)
+    assert learner.learning.keep({1: A, 2: A}, Version(1, 2)) == [], "the driver may count on it by now"
+    learner = Learner((), session_vnodes=1)
+    learner.state.view = at_window(1, 2)
+    learner.learning.keep({1: A, 2: A}, Version(1, 1))
+    learner.learning.begin(A, (1, 2))
+    learner.state.view = at_window(2)
+    assert learner.learning.keep({1: A, 2: A}, Version(1, 2)) == [1], "a snapshot is sent of what has waited"

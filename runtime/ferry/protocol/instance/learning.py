@@ -97,7 +97,10 @@ class Learning:
         self._version = version
         kept = []
         for s in self._sessions:
-            still = tuple(v for v in s.vnodes if wanted.get(v) == s.leader and self._at_window(v) == s.at_window)
+            # What is whole stays, however it came: the driver may have heard of it.
+            still = tuple(
+                v for v in s.vnodes if wanted.get(v) == s.leader and (s.complete or self._at_window(v) == s.at_window)
+            )
             # A snapshot under way still brings all its virtual nodes: with fewer wanted it has to begin again.
             if still == s.vnodes or (still and (s.complete or not s.number)):
                 s.vnodes = still
