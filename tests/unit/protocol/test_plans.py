@@ -395,3 +395,16 @@ def test_a_copy_that_comes_along_at_the_second_try_is_progress() -> None:
         top.tell(m.Learned(B, A, epoch))
     plan = top.driver.table.plan
     assert plan is not None and not plan.undone
+
+
+def test_a_driver_that_has_just_begun_does_not_roll_back_what_it_finds() -> None:
+    top = Top([(A,), (A,)], (A, B), c.CoordinatorSettings(plan_ms=1500))
+    top.epoch(0)
+    top.deaf = {(B, m.Chunk)}
+    top.tell(Plan(1, ((B,), (A,)), (PlanStep((), (0,)),)))
+    top.epoch(1)
+    top.new_driver()
+    top.tell(c.Tick(20_000_000))  # the clock of a machine that was started hours ago
+    top.epoch(2)
+    plan = top.driver.table.plan
+    assert plan is not None and plan.before and not plan.undone

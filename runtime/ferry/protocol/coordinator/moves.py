@@ -68,8 +68,9 @@ class Moves:
         """The present leader of a copy that is learned, and the table since which it is learned from that one."""
         self._joined: dict[Copy, int] = {}
         """When a copy was begun, or came along last."""
-        self._forward = driver.now
-        """When the plan in force came forward last: a step begun, a copy whole or on its way, another leader."""
+        self._forward: int | None = None
+        """When the plan in force came forward last: a step begun, a copy whole or on its way, another leader. None: nobody
+        has looked yet, and the clock of a driver is set after it was made."""
 
     # ---- what is told
     def submitted(self, plan: Plan) -> None:
@@ -211,6 +212,8 @@ class Moves:
     def _roll_back(self) -> None:
         """Let go of a plan that has not come forward for long, where going back leaves no virtual node with fewer copies."""
         plan, now, limit = self._journaling.plan, self._driver.now, self._deadlines()[1]
+        if self._forward is None:
+            self._forward = now
         if plan is None or not plan.before or now - self._forward <= limit:
             return
         self._forward = now
@@ -225,7 +228,8 @@ class Moves:
         """Whether it has just come to its end: what fails later is none of its business."""
         if plan is None or not plan.before or plan.reached < len(plan.steps) or self._journaling.view.learned:
             return False
-        return g.settled(self._journaling.table, plan.placements, self._members.alive)
+        pairs = zip(self._journaling.table.groups, plan.placements, strict=True)
+        return all(group.leader == to[0] and all(i in group.in_sync for i in to) for group, to in pairs)
 
     def holds_epochs(self) -> bool:
         """Whether no epoch may begin before virtual nodes are copied that get another leader. What keeps the copies from
