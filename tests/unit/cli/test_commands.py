@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from ferry_operator.cli import main, targets
 from ferry_operator.cli.remote import follow, remote
 from ferry_operator.kube.api.port import JOBS, PODS, ApiError
-from tests.unit.cli.fakes.fake_user import FakeUser, user
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fakes.fake_user import FakeUser
 from tests.unit.kube.fakes.fake_world import job, settled
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeUser:
-    monkeypatch.setenv("FERRY_HOME", str(tmp_path / "home"))
-    found = user()
-    monkeypatch.setattr(targets, "connect", lambda where: found)
-    return found
-
-
-@pytest.fixture
-def run(api: FakeUser, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, standard output and standard error of `kubectl streamjob ...`."""
-
-    def run(*arguments: str, plugin: bool = True) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["x", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main.main(plugin)
-        said = capfd.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return run
 
 
 def test_status(run: Run) -> None:

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ferry.contract.errors import Refusal
-from ferry_operator.cli import main, plans, targets
+from ferry_operator.cli import plans
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import JOBS, JOURNALS
-from tests.unit.cli.fakes.fake_user import FakeUser, user
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fakes.fake_user import FakeUser
 from tests.unit.cli.test_remote import workers
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeUser:
-    monkeypatch.setenv("FERRY_HOME", str(tmp_path / "home"))
-    found = user()
-    monkeypatch.setattr(targets, "connect", lambda where: found)
-    return found
-
-
-@pytest.fixture
-def run(api: FakeUser, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["x", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main.main(plugin=True)
-        said = capfd.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return run
 
 
 def led(api: FakeUser) -> list[str]:
