@@ -1,6 +1,8 @@
 """`make bench-throughput`: records per second of ten queries, Ferry beside vanilla Spark, and what replication costs.
 
-Both systems read the same Parquet files with the same cores; what they write is compared before any number is shown.
+All systems read the same Parquet files with the same cores; what they write is compared before any number is shown.
+`--systems` adds Ferry with records that are repartitioned instead of partial aggregates (`uppar`), and one thread
+(`single`); `--skew` asks for keys by Zipf.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import argparse
 import shutil
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +21,8 @@ from rich.console import Console
 
 from bench.parts.throughput import inputs
 from bench.parts.throughput.inputs import CASES
-from bench.parts.throughput.report import STAGES, Report
+from bench.parts.throughput.report import NAMES, STAGES, Asked, Report, inputs_of
+from bench.parts.throughput.single_job import SingleJob
 from bench.shared.ferry_job import RESULTS, ROOT, FerryJob, RunFailed, job_document, work_directory
 from bench.shared.processes import Watch
 from bench.shared.results import Results
@@ -40,9 +43,15 @@ nb11: Spark joins no sessions, so Ferry is alone there, its result is compared w
 hash_count: groupBy(key).count() in update mode to the noop sink, and the last count of every key from Spark's state \
 store after the end; Ferry writes the counts when the input has ended; neither is in the measured time. ro: 10,000,000 \
 keys, uniform; hash_count: a sixth of the input loads each key once. records/s: input records between the end of the \
-batch that passes a third of the input (warm-up) and the end of the last full one, divided by that time. Results of both \
-are compared as multisets, of windows over those that both closed; a difference ends the run. CPU: user and system \
-seconds of all processes of the run in that time."""
+batch that passes a third of the input (warm-up) and the end of the last full one, divided by that time. Results of all \
+are compared as multisets with those of the first, of windows over those that both closed; a difference ends the run. CPU: \
+user and system seconds of all processes of the run in that time. UpPar (queries that are one aggregate by key): the same \
+pipeline, job and epochs in Ferry, but the aggregates are made by a process: tasks send it the records, key and needed \
+columns, by virtual node, and where the key is led they are sorted and aggregated, in arrays, into state by key; so also \
+its leaders work otherwise than Ferry's, whose kernels merge partial aggregates into hash tables. One thread (the same \
+queries): one process on one core, pyarrow without threads, compiled loops over one hash table per pane, no replicas and \
+nothing that outlives it; it emits after each batch what the watermark has passed. Skew: keys by Zipf over the domain of \
+the query, exponents {skew}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +104,17 @@ class Throughput:
 
     def __init__(self, arguments: argparse.Namespace, work: Path, console: Console) -> None:
         self.a, self.work, self.console = arguments, work, console
-        method = METHOD.format(rate=arguments.rate, cores=arguments.cores, larger=arguments.larger, mode=arguments.mode)
+        a = arguments
+        skew = " ".join(f"{one:g}" for one in a.skew) or "none"
+        method = METHOD.format(rate=a.rate, cores=a.cores, larger=a.larger, mode=a.mode, skew=skew)
         self.results = Results("throughput", method)
+        self.results.add("-", "about", "cores", a.cores, "cores")
 
     def run(self) -> None:
         """Everything, in the order of the picture."""
         a = self.a
-        for query in a.queries:
-            self._against_spark(query)
+        for one in inputs_of(a):
+            self._beside(one)
         if "generator" in a.cases:
             for query in (q for q in a.queries if q in EXAMPLES):
                 for n in range(a.repeats):
@@ -117,37 +129,51 @@ class Throughput:
                     for rows in (20_000, a.batch):
                         self._generated("nbq5", "stages", n, virtual_nodes=nodes, replicas=1, workers=2, batch=rows)
 
-    # ---- beside Spark
-    def _against_spark(self, query: str) -> None:
-        a, case = self.a, CASES[query]
-        size = max(a.batch // a.file_rows, 1)
-        batches = [self._input(query, files) for files in sorted({size, size * a.larger})]
+    # ---- beside others
+    def _beside(self, one: Asked) -> None:
+        """All systems that can do it, in turns, and what they wrote beside what the first one wrote."""
+        a, size = self.a, max(self.a.batch // self.a.file_rows, 1)
+        batches = [self._input(one, files) for files in sorted({size, size * a.larger})]
+        runs = [(name, run) for name, run in self._systems(one.query) if name in a.systems]
         for repeat in range(a.repeats):
             for batch in batches:
-                ours = self._ferry_files(query, batch, repeat)
-                if case.peer:
-                    theirs = self._spark_files(query, batch, repeat)
-                    self._compare(query, ours, theirs, batch.arrivals, repeat)
-                    shutil.rmtree(theirs.parent)
+                outputs = [(NAMES[name], run(one, batch, repeat)) for name, run in runs]
+                for theirs in outputs[1:]:
+                    self._compare(one, outputs[0], theirs, batch.arrivals, repeat)
+                for _, output in outputs:
+                    shutil.rmtree(output.parent)
         for folder in {batch.folder for batch in batches}:
             shutil.rmtree(folder)
 
-    def _input(self, query: str, files: int) -> Batch:
+    def _systems(self, query: str) -> list[tuple[str, Callable[[Asked, Batch, int], Path]]]:
+        """Those that can do a query."""
+        alone = [("uppar", self._uppar_files), ("single", self._single_files)] if query in inputs.AGGREGATES else []
+        spark = [("spark", self._spark_files)] if CASES[query].peer else []
+        return [("ferry", self._ferry_files), *spark, *alone]
+
+    def _input(self, one: Asked, files: int) -> Batch:
         """Batches of so many files, or of as many arrivals in one file of each stream; written unless they are there."""
         a, arrivals = self.a, files * self.a.file_rows
-        batch = Batch(self.work / f"input-{query}", arrivals, files, arrivals, a.file_rows)
-        if CASES[query].batch_is_file:
-            batch = Batch(self.work / f"input-{query}-{files}", arrivals, 1, 1, arrivals)
+        folder = f"input-{one.query}" if one.skew is None else f"input-{one.query}-zipf-{one.skew:g}"
+        batch = Batch(self.work / folder, arrivals, files, arrivals, a.file_rows)
+        if CASES[one.query].batch_is_file:
+            batch = Batch(self.work / f"{folder}-{files}", arrivals, 1, 1, arrivals)
         if not batch.folder.exists():
-            with self.console.status(f"{query}: writing {a.events:,} events"):
+            with self.console.status(f"{one.case}: writing {a.events:,} events"):
                 number = a.events // batch.file_rows
-                records = inputs.write(query, batch.folder, number, batch.file_rows, a.seed, a.rate)
-            self.console.print(f"{query}: {records:,} records in {number} files of each stream")
+                records = inputs.write(one.query, batch.folder, number, batch.file_rows, a.seed, a.rate, one.skew)
+            self.console.print(f"{one.case}: {records:,} records in {number} files of each stream")
         return batch
 
-    def _ferry_files(self, query: str, batch: Batch, repeat: int) -> Path:
-        a, work = self.a, self.work / "ferry"
-        args = {"directory": str(batch.folder), "query": query, "delay_ms": a.delay_ms, **CASES[query].parameters}
+    def _ferry_files(self, one: Asked, batch: Batch, repeat: int, system: str = "Ferry", **more: Any) -> Path:
+        a, query, work = self.a, one.query, self.work / system.lower()
+        args = {
+            "directory": str(batch.folder),
+            "query": query,
+            "delay_ms": a.delay_ms,
+            **CASES[query].parameters,
+            **more,
+        }
         pipeline = {
             "file": str(ROOT / "bench" / "parts" / "throughput" / "queries.py"),
             "args": args,
@@ -156,11 +182,26 @@ class Throughput:
             query.replace("_", "-"), pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 0},
             epoch={"maxRows": batch.max_rows, "mode": a.mode},
         )  # fmt: skip
-        self._measure(job, work, f"{query}, files", None, repeat, query=query, batch=batch.arrivals)
+        self._measure(job, work, one.case, None, repeat, system, **one.parameters, batch=batch.arrivals)
         return work / "out"
 
-    def _spark_files(self, query: str, batch: Batch, repeat: int) -> Path:
-        a, case, work = self.a, CASES[query], self.work / f"spark-{query}"
+    def _uppar_files(self, one: Asked, batch: Batch, repeat: int) -> Path:
+        return self._ferry_files(one, batch, repeat, "UpPar", repartitioned=True)
+
+    def _single_files(self, one: Asked, batch: Batch, repeat: int) -> Path:
+        a, work = self.a, self.work / "single"
+        conf = {
+            "query": one.query, "directory": str(batch.folder), "output": str(work / "out"), "delay_ms": a.delay_ms,
+            "files_per_batch": batch.files, **CASES[one.query].parameters,
+        }  # fmt: skip
+        with SingleJob(conf, work) as run, Watch(run.pid) as watch:
+            with self.console.status(f"One thread: {one.case}, {batch.arrivals:,} arrivals a batch, repeat {repeat}"):
+                batches = run.finish()
+        self._record("One thread", one.case, steady(batches), watch, repeat, **one.parameters, batch=batch.arrivals)
+        return work / "out"
+
+    def _spark_files(self, one: Asked, batch: Batch, repeat: int) -> Path:
+        a, query, case, work = self.a, one.query, CASES[one.query], self.work / f"spark-{one.query}"
         conf = {
             "tuned_files": True, "query": query, "streams": {s: case.spark_schema(s) for s in case.streams},
             "input": str(batch.folder), "output": str(work / "out"), "files_per_batch": batch.files,
@@ -169,37 +210,39 @@ class Throughput:
         if case.batch_is_file:
             conf["spark"] = {"spark.sql.files.openCostInBytes": "0"}  # else a small file is read by one task
         with SparkJob(conf, work) as spark, Watch(spark.pid) as watch:
-            with self.console.status(f"Spark: {query}, {batch.arrivals:,} arrivals a batch, repeat {repeat}"):
+            with self.console.status(f"Spark: {one.case}, {batch.arrivals:,} arrivals a batch, repeat {repeat}"):
                 spark.ask("start")
                 batches = spark.ask("drain")["batches"]
                 spark.ask("write_counts")
         commits = spark.commits()
         rate = steady([(commits[b["batch"]], b["rows"]) for b in batches if b["batch"] in commits])
-        self._record("Spark", f"{query}, files", rate, watch, repeat, query=query, batch=batch.arrivals)
+        self._record("Spark", one.case, rate, watch, repeat, **one.parameters, batch=batch.arrivals)
         return work / "out"
 
-    def _compare(self, query: str, ours: Path, theirs: Path, batch: int, repeat: int) -> None:
-        """Both results, of windows those that both closed: Spark does not close the last ones at the end."""
+    def _compare(self, one: Asked, ours: tuple[str, Path], theirs: tuple[str, Path], batch: int, repeat: int) -> None:
+        """Both results, beside Spark's of windows those that both closed: it does not close the last ones at the end."""
         import duckdb
 
-        columns = CASES[query].result
+        columns = CASES[one.query].result
         con = duckdb.connect()
-        con.execute(f"CREATE TABLE spark AS SELECT {columns} FROM read_parquet('{theirs}/*.parquet')")
-        con.execute(f"CREATE TABLE ferry AS SELECT {columns} FROM read_parquet('{ours}/*/*/*.parquet')")
-        if "window_end" in columns:
-            con.execute("DELETE FROM ferry WHERE window_end > (SELECT coalesce(max(window_end), 0) FROM spark)")
+        for table, (_, output) in (("ours", ours), ("theirs", theirs)):
+            con.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM read_parquet('{output}/**/*.parquet')")
+        for table, other, (name, _) in (("ours", "theirs", theirs), ("theirs", "ours", ours)):
+            if "window_end" in columns and name == NAMES["spark"]:
+                con.execute(
+                    f"DELETE FROM {table} WHERE window_end > (SELECT coalesce(max(window_end), 0) FROM {other})"
+                )
         missing, unexpected, rows = (
             con.execute(f"SELECT count(*) FROM ({x})").fetchall()[0][0]
-            for x in ("FROM spark EXCEPT ALL FROM ferry", "FROM ferry EXCEPT ALL FROM spark", "FROM spark")
+            for x in ("FROM theirs EXCEPT ALL FROM ours", "FROM ours EXCEPT ALL FROM theirs", "FROM theirs")
         )
         if missing or unexpected or not rows:
             raise RunFailed(
-                f"{query}: results differ: {missing} rows only of Spark, {unexpected} only of Ferry, of {rows}"
+                f"{one.case}: results differ: {missing} rows only of {theirs[0]}, {unexpected} only of {ours[0]}, of {rows}"
             )
-        self.results.add(
-            "both", f"{query}, files", "equal rows", rows, "rows", query=query, batch=batch, repeat=repeat
-        )  # fmt: skip
-        self.console.print(f"  results agree: {rows:,} rows", style="dim")
+        who = "both" if theirs[0] == "Spark" else f"{ours[0]} and {theirs[0]}"
+        self.results.add(who, one.case, "equal rows", rows, "rows", **one.parameters, batch=batch, repeat=repeat)
+        self.console.print(f"  results of {ours[0]} and {theirs[0]} agree: {rows:,} rows", style="dim")
 
     # ---- Ferry alone
     def _generated(
@@ -213,22 +256,30 @@ class Throughput:
         )  # fmt: skip
         events = min(a.events, rows * 60)
         parameters: dict[str, Any] = {"query": query, "batch": rows, "virtual_nodes": virtual_nodes}
-        self._measure(job, self.work / "ferry", case, events, repeat, **parameters, replicas=replicas, workers=workers)
+        parameters |= {"replicas": replicas, "workers": workers}
+        self._measure(job, self.work / "ferry", case, events, repeat, "Ferry", **parameters)
 
     def _measure(
-        self, job: dict[str, Any], work: Path, case: str, events: int | None, repeat: int, **parameters: Any
+        self,
+        job: dict[str, Any],
+        work: Path,
+        case: str,
+        events: int | None,
+        repeat: int,
+        system: str,
+        **parameters: Any,
     ) -> None:
         text = ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{v}" for k, v in parameters.items())
         with FerryJob(job, work, events=events) as run, Watch(run.process.pid) as watch:
-            with self.console.status(f"Ferry: {case}: {text}, repeat {repeat}"):
+            with self.console.status(f"{system}: {case}: {text}, repeat {repeat}"):
                 run.finish(900)
         epochs = run.epochs()
         rate = steady([(e["end"], e["rows"]) for e in epochs])
-        self._record("Ferry", case, rate, watch, repeat, **parameters)
+        self._record(system, case, rate, watch, repeat, **parameters)
         inside = [e for e in epochs if rate.begin < e["end"] <= rate.end]
         for stage in STAGES:
             value = statistics.median(e["stages"].get(stage, 0.0) for e in inside)
-            self.results.add("Ferry", case, f"stage {stage}", value, "s", **parameters, repeat=repeat)
+            self.results.add(system, case, f"stage {stage}", value, "s", **parameters, repeat=repeat)
 
     def _record(self, system: str, case: str, rate: Rate, watch: Watch, repeat: int, **parameters: Any) -> None:
         add = self.results.add
@@ -236,7 +287,7 @@ class Throughput:
         add(system, case, "batch", rate.batch_seconds, "s", **parameters, repeat=repeat)
         cpu = watch.cpu_between(rate.begin, rate.end)
         add(system, case, "cpu", cpu / rate.records * 1e6, "s per million records", **parameters, repeat=repeat)
-        if system == "Ferry":
+        if system in ("Ferry", "UpPar"):
             cpu = watch.cpu_between(rate.begin, rate.end, sidecars=True)
             add(
                 system,
@@ -248,7 +299,7 @@ class Throughput:
                 repeat=repeat,
             )
         self.console.print(
-            f"  {system:6}{case:16} {rate.records_per_second:12,.0f} records/s, {rate.batch_seconds:.3f} s a batch"
+            f"  {system:11}{case:16} {rate.records_per_second:12,.0f} records/s, {rate.batch_seconds:.3f} s a batch"
         )
 
 
@@ -272,12 +323,18 @@ def main() -> int:
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--seed", type=int, default=7)
     p.add_argument("--queries", nargs="+", default=[*CASES], choices=[*CASES])
+    p.add_argument("--systems", nargs="+", default=["ferry", "spark"], choices=[*NAMES])
+    p.add_argument(
+        "--skew", nargs="+", type=float, default=[], metavar="EXPONENT", help="keys of the queries by Zipf, instead"
+    )
     p.add_argument("--cases", nargs="*", default=["generator", "replicas", "stages"], help="cases beside the files")
     p.add_argument("--mode", default="continuous", choices=["continuous", "micro-batch"], help="of Ferry's epochs")
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()
     if a.quick:
         a.events, a.batch, a.file_rows, a.repeats, a.rate = 1_000_000, 100_000, 50_000, 1, 10_000.0
+    if a.skew and (other := [query for query in a.queries if query not in inputs.SKEWED]):
+        p.error(f"--skew: of {other[0]} keys are what they are; --queries {' '.join(inputs.SKEWED)}")
     console = Console(highlight=False)
     try:
         with work_directory("throughput") as work:

@@ -1,4 +1,4 @@
-"""The queries of the throughput benchmark, and the Parquet files of each that Ferry and Spark both read.
+"""The queries of the throughput benchmark, and the Parquet files of each that all systems read.
 
 The records are those of Ferry's generators, which equal the oracle's generator value for value.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ferry.workloads.arrivals import KeyedArrivals
 from ferry.workloads.cm import CmGenerator
 from ferry.workloads.keys import KeysGenerator, PreloadedKeysSplits
 from ferry.workloads.nexmark import NexmarkGenerator
@@ -102,13 +103,22 @@ CASES = {
 }  # fmt: skip
 
 
-def write(query: str, directory: Path, files: int, rows: int, seed: int, rate: float) -> int:
+AGGREGATES = ("nbq5", "ysb", "ysb-100", "cm", "ro", "hash_count")
+"""One aggregate by key: queries that can also repartition records, and that one thread can do."""
+
+SKEWED = tuple(name for name in AGGREGATES if issubclass(CASES[name].generator, KeyedArrivals))
+"""Those of which it can be said how their keys are distributed."""
+
+
+def write(query: str, directory: Path, files: int, rows: int, seed: int, rate: float, skew: float | None = None) -> int:
     """Write, of every stream, `files` files of its share of `rows` arrivals each; returns the number of records.
 
-    The files are a second apart by their times, so that both systems read them in the same order.
+    The files are a second apart by their times, so that all systems read them in the same order. With `skew` keys are
+    distributed by Zipf: key k as often as 1 / (k + 1)^skew.
     """
     case = CASES[query]
-    generator = case.generator(**{"seed": seed, "rate": rate, **case.arguments(files * rows)})
+    skewed = {} if skew is None else {"keys": "zipf", "zipf_s": skew}
+    generator = case.generator(**{"seed": seed, "rate": rate, **case.arguments(files * rows), **skewed})
     begin, total = 1_700_000_000, 0
     for stream, columns in case.streams.items():
         splits = case.splits(generator, stream)

@@ -5,11 +5,13 @@ The same files are read by vanilla Spark (`bench/shared/spark_queries.py`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import ferry
 from bench.parts.throughput.inputs import CASES
+from ferry.process.aggregator import Functions
 
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
@@ -21,7 +23,28 @@ def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Repartitioned:
+    """A stream whose aggregates are made of the records themselves, which go to where their key is led (Slash's UpPar).
+
+    Tasks aggregate nothing beforehand: an aggregator makes a process of an operator, and a process is sent its records.
+    """
+
+    stream: Any
+
+    def __getattr__(self, name: str) -> Any:
+        made = getattr(self.stream, name)
+        return lambda *args, **named: Repartitioned(made(*args, **named))
+
+    def aggregate(self, name: str, **functions: Any) -> Any:
+        """The same functions, at one place only."""
+        return self.stream.aggregate(name, aggregator=Functions(functions))
+
+
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:
-    """The query that `query` names."""
+    """The query that `query` names; with `repartitioned`, as `Repartitioned` says."""
     job = import_module(f"ferry.workloads.jobs.{args['query'].partition('-')[0]}")
-    return job.pipeline(streams, {name: args[name] for name in args if name not in ("directory", "query")})
+    if args.get("repartitioned"):
+        streams = {name: Repartitioned(stream) for name, stream in streams.items()}
+    own = ("directory", "query", "repartitioned")
+    return job.pipeline(streams, {name: args[name] for name in args if name not in own})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -14,37 +14,62 @@ from bench.shared.results import Panel, Results, draw, show
 STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 
 
+NAMES = {"ferry": "Ferry", "spark": "Spark", "uppar": "UpPar", "single": "One thread"}
+"""Systems, as they are asked for, and as records call them."""
+
+
+class Asked(NamedTuple):
+    """One input of files."""
+
+    query: str
+    skew: float | None = None
+    """exponent of its keys, by Zipf; None: as they are"""
+
+    @property
+    def case(self) -> str:
+        """What records call it."""
+        return f"{self.query}, files" if self.skew is None else f"{self.query}, zipf"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Fields of its records."""
+        return {"query": self.query} if self.skew is None else {"query": self.query, "skew": self.skew}
+
+
+def inputs_of(a: argparse.Namespace) -> list[Asked]:
+    """What a call asks for, in order."""
+    return [Asked(query, skew) for query in a.queries for skew in a.skew or [None]]
+
+
 class Report:
     """What is made of the records of one call."""
 
     def __init__(self, results: Results, arguments: argparse.Namespace, console: Console) -> None:
         self.r, self.a, self.console = results, arguments, console
+        self.systems = [name for key, name in NAMES.items() if key in arguments.systems]
+        """in the order in which they are shown"""
 
     def ratios(self) -> None:
-        """Add medians and ratios: the same batch, and the best of each."""
+        """Add ratios of medians: beside Spark the same batch, and the best of each; beside others the same batch."""
         r, a = self.r, self.a
-        for query in a.queries:
-            case, best = f"{query}, files", dict[str, float]()
+        for one in inputs_of(a):
+            best = dict[str, float]()
             for batch in self._batches():
-                medians = {
-                    s: r.median(system=s, case=case, metric="throughput", batch=batch) for s in ("Ferry", "Spark")
-                }
-                if medians["Ferry"] and medians["Spark"]:
-                    r.add(
-                        "both",
-                        case,
-                        "ratio, same batch",
-                        medians["Ferry"] / medians["Spark"],
-                        "x",
-                        query=query,
-                        batch=batch,
-                    )
-                for system, value in medians.items():
-                    best[system] = max(best.get(system, 0.0), value or 0.0)
-            if best.get("Spark"):
-                r.add("both", case, "ratio, best of each", best["Ferry"] / best["Spark"], "x", query=query)
-                base = r.median(system="Ferry", case=case, metric="throughput", batch=self._batches()[0])
-                r.add("both", case, "ratio, Spark's best", (base or 0.0) / best["Spark"], "x", query=query)
+                medians = {name: self._rate(one, name, batch) for name in self.systems}
+                ours = medians.get("Ferry")
+                for name, theirs in medians.items():
+                    if ours and theirs and name != "Ferry":
+                        who, metric = ("both", "ratio") if name == "Spark" else ("Ferry", f"ratio to {name}")
+                        r.add(who, one.case, f"{metric}, same batch", ours / theirs, "x", **one.parameters, batch=batch)
+                for name, value in medians.items():
+                    best[name] = max(best.get(name, 0.0), value or 0.0)
+            if best.get("Spark") and "Ferry" in best:
+                r.add("both", one.case, "ratio, best of each", best["Ferry"] / best["Spark"], "x", **one.parameters)
+                base = self._rate(one, "Ferry", self._batches()[0]) or 0.0
+                r.add("both", one.case, "ratio, Spark's best", base / best["Spark"], "x", **one.parameters)
+
+    def _rate(self, one: Asked, system: str, batch: int, metric: str = "throughput") -> float | None:
+        return self.r.median(system=system, case=one.case, metric=metric, batch=batch, **one.parameters)
 
     def _batches(self) -> list[int]:
         size = max(self.a.batch // self.a.file_rows, 1) * self.a.file_rows
@@ -52,17 +77,19 @@ class Report:
 
     def tables(self) -> None:
         """Print medians."""
-        r, a = self.r, self.a
-        rows = []
-        for query in a.queries:
+        a, rows, others = self.a, [], [name for name in self.systems if name != "Ferry"]
+        for one in inputs_of(a):
             for batch in self._batches():
-                one: dict[str, Any] = {"case": f"{query}, files", "batch": batch}
-                ferry, spark = (r.median(system=s, metric="throughput", **one) for s in ("Ferry", "Spark"))
-                cpus = [r.median(system=s, metric="cpu", **one) for s in ("Ferry", "Spark")]
-                ratio = ferry / spark if ferry and spark else None
-                rates = (f"{rate:,.0f}" if rate else None for rate in (ferry, spark))
-                rows.append([query, f"{batch:,}", *rates, ratio, *cpus])
-        heads = ["query", "batch", "Ferry/s", "Spark/s", "ratio", "Ferry CPU", "Spark CPU"]
+                rates = {name: self._rate(one, name, batch) for name in self.systems}
+                ours = rates.get("Ferry")
+                ratios = [ours / theirs if ours and (theirs := rates[name]) else None for name in others]
+                cpus = [self._rate(one, name, batch, "cpu") for name in self.systems]
+                named = one.query if one.skew is None else f"{one.query}, {one.skew:g}"
+                rows.append(
+                    [named, f"{batch:,}", *(f"{r:,.0f}" if r else None for r in rates.values()), *ratios, *cpus]
+                )
+        heads = ["query", "batch", *(f"{name}/s" for name in self.systems)]
+        heads += [*(f"over {name}" for name in others), *(f"{name} CPU" for name in self.systems)]
         show(self.console, "Records/s from the same files (CPU: seconds per million records)", heads, rows)
         self._table("own generator", "query", a.queries)
         self._table("replicas", "replicas", (0, 1, 2))
@@ -91,22 +118,42 @@ class Report:
             heads = [parameter, "records/s", "CPU s/M", "sidecar CPU s/M", "epoch s"]
             show(self.console, f"Ferry: {case}", heads, rows)
 
-    def _each(self, metric: str, **wanted: Any) -> list[float | None]:
-        """Medians of the queries."""
-        return [self.r.median(case=f"{query}, files", metric=metric, **wanted) for query in self.a.queries]
+    def _of_files(self) -> list[Panel]:
+        """Of each batch a panel of the queries, and one of what Ferry does beside others."""
+        asked, queries = inputs_of(self.a), self.a.queries
+        others = [name for name in self.systems if name != "Ferry"]
+        panels, ratios = [], dict[str, list[float | None]]()
+        for batch in self._batches():
+            rates = {name: [self._rate(one, name, batch) for one in asked] for name in self.systems}
+            panels.append(
+                Panel(f"same files, {batch:,} arrivals per batch", "records/s", queries, rates, logarithmic=True)
+            )
+            for name in others if "Ferry" in rates else []:
+                pairs = zip(rates["Ferry"], rates[name], strict=True)
+                ratios[f"{name}, {batch:,} a batch"] = [ours / rate if ours and rate else None for ours, rate in pairs]
+        if ratios:
+            panels.append(Panel("records/s of Ferry over those of others, by arrivals per batch", "x", queries, ratios))
+        return panels
+
+    def _of_skew(self) -> list[Panel]:
+        """Of each query and batch a panel by exponent."""
+        labels = [f"{skew:g}" for skew in self.a.skew]
+        return [
+            Panel(
+                f"{query}, keys by Zipf, by exponent; {batch:,} a batch",
+                "records/s",
+                labels,
+                {x: [self._rate(Asked(query, skew), x, batch) for skew in self.a.skew] for x in self.systems},
+                kind="lines",
+            )
+            for query in self.a.queries
+            for batch in self._batches()
+        ]
 
     def picture(self, file: Path) -> None:
         """One panel per question."""
         r, a = self.r, self.a
-        panels = [
-            Panel(
-                f"same files, {batch:,} arrivals per batch", "records/s", a.queries,
-                {x: self._each("throughput", system=x, batch=batch) for x in ("Ferry", "Spark")}, logarithmic=True,
-            )
-            for batch in self._batches()
-        ]  # fmt: skip
-        ratios = {f"{batch:,} a batch": self._each("ratio, same batch", batch=batch) for batch in self._batches()}
-        panels.append(Panel("records/s of Ferry over those of Spark, by arrivals per batch", "x", a.queries, ratios))
+        panels = self._of_skew() if a.skew else self._of_files()
         if "replicas" in a.cases:
             for metric, unit in (("throughput", "records/s"), ("cpu", "CPU s per million records")):
                 values = [r.median(case="replicas", metric=metric, replicas=n) for n in (0, 1, 2)]
