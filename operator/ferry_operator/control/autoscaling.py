@@ -24,8 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from ferry.contract.documents import WORK_SECONDS, WorkReport
 from ferry.contract.names import worker_of
+from ferry.contract.work import WORK_SECONDS, WorkReport
 from ferry_operator.control.decide import Observed
 from ferry_operator.control.scaling_sizes import BAND, ClusterSize, Demand, ScalingPolicy
 from ferry_operator.job.models_autoscale import MESSAGE_MAX, AutoscaleReport, ScalingReason

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ferry.contract.documents import WORK_SECONDS
+from ferry.contract.work import WORK_SECONDS
 from ferry_operator.job.models import Spec
 
 BAND = 0.1

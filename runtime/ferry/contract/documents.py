@@ -48,6 +48,7 @@ from ferry.contract import limits, rings
 from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.lenient import known
 from ferry.contract.plans import Boundary
+from ferry.contract.work import WorkReport
 
 TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 """The part that is written, and the one before it."""
@@ -266,30 +267,6 @@ class CheckpointStatus:
     """another one is being written"""
 
 
-WORK_SECONDS = 10.0
-"""What is measured of the work is measured for so long."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkReport:
-    """How many records come, and how long they keep the job busy, over the last seconds."""
-
-    seconds: float
-    """it was measured for; less than WORK_SECONDS after a change of groups"""
-    records_per_second: float
-    """read"""
-    arriving_per_second: float
-    """offered: read, and by how much the backlog grew; as many as were read where no source knows what waits"""
-    backlog: int | None
-    """records that wait to be read; None: no source knows"""
-    tasks: float
-    """seconds a second for which tasks were busy with records, all together; then the same, of instances"""
-    instances: float
-    epochs: float = 0.0
-    """the same, of both, before the first record of an epoch, as far as it is known; then what of it was of instances"""
-    instance_epochs: float = 0.0
-
-
 @dataclass(slots=True)
 class Status:
     """What the driver says of itself. Plain values only: it travels as JSON."""
@@ -352,6 +329,8 @@ class Status:
     """Virtual nodes that wait for the end of windows."""
     unbounded: str = ""
     """Why no virtual node can be handed over at the boundary of a window; empty: all can."""
+    windows_end_in: float | None = None
+    """Seconds until the windows have ended that hold records by now, if event time goes on as of late; None: not known."""
     latency: LatencyQuantiles | None = None
     """Of the records of the last seconds, from when they were created to the sink; None: no source says when that was."""
     work: WorkReport | None = None

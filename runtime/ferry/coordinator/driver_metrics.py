@@ -21,6 +21,7 @@ from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.coordinator.record_latency import RecordLatency
+from ferry.coordinator.window_rest import WindowRest
 from ferry.protocol.coordinator import Coordinator
 from ferry.protocol.coordinator.groups import settled
 
@@ -134,6 +135,7 @@ class DriverMetrics:
         """How epochs are run; empty: not known yet."""
         self.unbounded = ""
         """Why no virtual node can be handed over at the boundary of a window; empty: all can."""
+        self.window_rest = WindowRest()
         self.latency = RecordLatency(directory)
         self.lags: dict[str, int] = {}
         """Records that wait to be read, by source; of those that know."""
@@ -161,6 +163,8 @@ class DriverMetrics:
             self.fired += record.fired
             self.recent.append(record)
         known = WATERMARK_NONE < watermark < WATERMARK_END
+        if known:
+            self.window_rest.seen(record.end, watermark)
         append_record(
             self.directory,
             {
@@ -287,6 +291,7 @@ class DriverMetrics:
             plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
             boundaries=tuple(move_metrics.boundaries()),
             unbounded=self.unbounded,
+            windows_end_in=self.window_rest.seconds(),
             latency=self.latency.recent(time.time()),
             work=move_metrics.work.recent(self.lag()),
             quiet_seconds=move_metrics.quiet_seconds(),

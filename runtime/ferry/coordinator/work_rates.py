@@ -18,8 +18,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ferry.contract import messages as m
-from ferry.contract.documents import WORK_SECONDS, WorkReport
 from ferry.contract.names import InstanceId
+from ferry.contract.work import WORK_SECONDS, WorkReport
 
 SAMPLE_SECONDS = 0.5
 """Epochs may be shorter: samples are so far apart at least."""

@@ -105,6 +105,11 @@ class Job:
         restoring = Restoring(self.settings, descriptors, keeper, lambda manifest: self._rewind(manifest, plan))
         operators = len(descriptors)
         metrics.unbounded = "; ".join(why for one in descriptors if (why := lasts_for_ever(one)))
+        if all(one.kind != "process" for one in descriptors) and not metrics.unbounded:
+            ahead = (
+                max((i.delay_ms for i in o.inputs if isinstance(i.origin, str)), default=0) for o in plan.operators
+            )
+            metrics.window_rest.windows = tuple(zip((one.window for one in descriptors), ahead, strict=True))
         loop = Loop(
             self.settings,
             job_registry,

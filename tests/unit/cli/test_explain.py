@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ferry.contract.documents import WORK_SECONDS, Status, WorkReport
+from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
+from ferry.contract.work import WORK_SECONDS, WorkReport
 from ferry_operator.cli import explain
 from ferry_operator.control.decide import Observed
 from ferry_operator.control.scaling_sizes import ScalingPolicy

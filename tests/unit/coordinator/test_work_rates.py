@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from ferry.contract import messages as m
-from ferry.contract.documents import WORK_SECONDS, WorkReport
 from ferry.contract.names import InstanceId
+from ferry.contract.work import WORK_SECONDS, WorkReport
 from ferry.coordinator.work_rates import FORGET_SECONDS, STANDS_SECONDS, EpochCost, WorkRates
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from ferry.contract.documents import WORK_SECONDS, WorkReport
+from ferry.contract.work import WORK_SECONDS, WorkReport
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import EVENTS, JOBS, Kind
 from tests.unit.kube.fakes.fake_world import World, job, settled
