@@ -116,7 +116,7 @@ class Archiver:
         """A scan anew, and the scans in whose place it comes once it is in the store."""
         self._scans: list[Scan] = []
         """Those that are read."""
-        self._budget = Allowance(bytes_per_second)
+        self.budget = Allowance(bytes_per_second)
         self._number = 0
         """of the changes that are collected now"""
         self._epoch = -1
@@ -276,7 +276,7 @@ class Archiver:
             if not self._mend() and not self._is_busy():
                 asked, self._later = self._later, None
                 self._tell(asked, b"")
-        if not self._scans or self._uploads.waiting >= WAITING_CHUNKS or not self._budget.allows():
+        if not self._scans or self._uploads.waiting >= WAITING_CHUNKS or not self.budget.allows():
             return False
         scan = self._scans[0]
         operator, _, batch = (0, 0, None) if scan.failed else next(scan.chunks)
@@ -284,7 +284,7 @@ class Archiver:
             scan.ended = True
             self._scans.pop(0)
         else:
-            self._budget.spend(batch.nbytes)
+            self.budget.spend(batch.nbytes)
         self._uploads.scanned(scan, operator, batch)
         return True
 

@@ -126,6 +126,12 @@ class Data:
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = LoadCounter(self.virtual_nodes)
 
+    def limit_copies(self, bytes_per_second: int) -> None:
+        """Copies to learners and to the store may use so much from now on; 0: what they use by themselves."""
+        self.scans.budget.limit(bytes_per_second or None)
+        if self.archive is not None:
+            self.archive.budget.limit(bytes_per_second or limits.ARCHIVE_BYTES_A_SECOND)
+
     def saved(self) -> core.Saved:
         """What the commit record said when this life began."""
         whole = np.array((*self._record.saved.holds, *self._record.saved.learned), dtype=np.int64)

@@ -311,6 +311,7 @@ class Node:
             self._newest = max(self._newest, decoded.attempt)
         elif isinstance(decoded, m.Install | m.Amend):
             decoded = self._drivers.installs(message.peer, decoded)
+            self._data.limit_copies(decoded.table.bandwidth)
         return self._inbox.arrived(message.lane, decoded, message.body)
 
     def _on_refused(self, peer: str, reason: str) -> None:

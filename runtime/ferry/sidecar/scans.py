@@ -87,6 +87,11 @@ class Allowance:
         self._left = float(bytes_per_second or 0)
         self._refilled = time.monotonic()
 
+    def limit(self, bytes_per_second: int | None) -> None:
+        """So many from now on."""
+        if bytes_per_second != self._rate:
+            self._rate, self._left = bytes_per_second, 0.0
+
     def allows(self) -> bool:
         """Whether something may be sent."""
         now = time.monotonic()
@@ -116,7 +121,7 @@ class Scans:
         self._me = me
         self._send = send
         self._announce = announce
-        self._budget = Allowance(bytes_per_second)
+        self.budget = Allowance(bytes_per_second)
         self.sent_bytes = 0
         self._scans: dict[tuple[InstanceId, int], SnapshotScan] = {}
 
@@ -151,7 +156,7 @@ class Scans:
             if scan.left and self._waits(scan):
                 continue
             for _ in range(chunks):
-                if not self._budget.allows():
+                if not self.budget.allows():
                     return progress
                 if scan.waiting is None:
                     scan.waiting = next(scan.chunks)
@@ -162,7 +167,7 @@ class Scans:
                 progress = True
                 size = batch.nbytes if batch is not None else 0
                 self.sent_bytes += size
-                self._budget.spend(size)
+                self.budget.spend(size)
                 scan.number += 1
                 scan.waiting = None
                 if batch is None:

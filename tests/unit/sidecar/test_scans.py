@@ -227,3 +227,21 @@ def test_what_cannot_be_watched_is_copied(caplog: pytest.LogCaptureFixture) -> N
     assert not caplog.records
     assert rows(True, Left(), None) == 2
     assert "too many entries" in caplog.text
+
+
+def test_the_bandwidth_may_change_while_a_snapshot_is_sent(clock: list[float]) -> None:
+    sender = Sender(rate=20 * BYTES)
+    sender.begin(B, 100)
+    while sender.scans.pump(2):
+        pass
+    slow = len(sender.numbers(B))
+    sender.scans.budget.limit(None)
+    while sender.scans:
+        sender.scans.pump(2)
+    assert slow < 100 == len(sender.numbers(B)) - 2
+    sender.begin(C, 100)
+    sender.scans.budget.limit(20 * BYTES)
+    clock[0] += 1.0
+    while sender.scans.pump(2):
+        pass
+    assert len(sender.numbers(C)) < 10, "and is bound again"
