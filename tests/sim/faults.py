@@ -209,6 +209,11 @@ def boundaries(seed: int) -> bool:
     return Dice(f"boundaries/{seed}").random() < 0.2
 
 
+def hurries(seed: int, number: int) -> bool:
+    """Whether this plan is the one before it, with snapshots instead of boundaries."""
+    return boundaries(seed) and Dice(f"hurry/{seed}/{number}").random() < 0.4
+
+
 def graph(seed: int, operators: int) -> Graph:
     """Chains, branches, diamonds, sources anywhere, and timers in some operators."""
     rnd = Dice(f"graph/{seed}")

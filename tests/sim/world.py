@@ -430,7 +430,11 @@ class World(Restores):
                 tuple(InstanceId(f"{w}.{rnd.randrange(per)}") for w in rnd.sample(some, size))
                 for _ in range(self.vnodes)
             )
-        self.desired = self.plans[number] = faults.plan(self.seed, number, placements, self.scenario.batch)
+        if self.desired is not None and faults.hurries(self.seed, number):
+            self.desired = Plan(number, self.desired.placements)
+        else:
+            self.desired = faults.plan(self.seed, number, placements, self.scenario.batch)
+        self.plans[number] = self.desired
         if self.driver is not None:
             self.driver.take(self.desired)
 

@@ -19,7 +19,7 @@ from ferry.contract.documents import Status
 from ferry.contract.errors import Fault, Refusal, SpecRefused, Unreachable
 from ferry.contract.names import InstanceId
 from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
-from ferry_operator.job.models_parts import Handover
+from ferry_operator.job.models_handover import Handover
 from ferry_operator.local.registry import RegisteredRun, Registry
 from ferry_operator.local.timeline.show import job_table
 

@@ -16,17 +16,15 @@ action. It never reads a clock and never talks to anybody; `planner` says where 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
-from ferry.contract.limits import WARM_DEADLINE_MS
 from ferry.contract.names import InstanceId, worker_of
 from ferry.contract.plans import Plan
-from ferry_operator.control import balancing, placing
+from ferry_operator.control import balancing, boundaries, placing
 from ferry_operator.control.balancing import Advice, BalancePolicy
 from ferry_operator.control.placing import Placements
-from ferry_operator.job.models_parts import Handover
 from ferry_operator.placement.planner import Slot
 from ferry_operator.placement.strategies import HandoverPolicy, steps
 
@@ -105,6 +103,10 @@ class Submitted:
     basis: Basis
     placements: Placements
     due: Due = (0, None)
+    at_window: tuple[int, ...] = ()
+    """virtual nodes that it moves at the boundary of a window"""
+    bandwidth: int = 0
+    """that its copies may use"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,22 +189,11 @@ class SubmitDesired:
     def accepted(self) -> Submitted:
         """What is in force as soon as the driver has it."""
         plan = self.plan
-        return Submitted(plan.number, self.generation, self.basis, plan.placements, (plan.at_epoch, plan.at_time))
+        due = (plan.at_epoch, plan.at_time)
+        return Submitted(plan.number, self.generation, self.basis, plan.placements, due, plan.at_window, plan.bandwidth)
 
 
 Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired
-
-
-def policy_of(handover: Handover, before: HandoverPolicy | None = None) -> HandoverPolicy:
-    """How a job wants its handovers; `before`: what holds where nothing is said."""
-    given = handover.model_dump(exclude_unset=before is not None)
-    if "at_event_time" in given:
-        given["at_time"] = given.pop("at_event_time")
-    if "deadline" in given:
-        milliseconds = round(handover.deadline.seconds * 1000)
-        given["deadline_ms"] = 0 if milliseconds == WARM_DEADLINE_MS else milliseconds
-    known = {one.name for one in fields(HandoverPolicy)}
-    return replace(before or HandoverPolicy(), **{name: value for name, value in given.items() if name in known})
 
 
 def decide(observed: Observed) -> list[Action]:
@@ -312,23 +303,33 @@ def _submit(observed: Observed) -> SubmitDesired | None:
         return None  # It is not known what waits (the driver has not said it), or it waits for the right thing.
     holds, balance = same and not status.prepared, _balance(observed)
     weak = not status.rolled_back and placing.is_under_strength(status, basis.usable, basis.replicas)
-    if holds and balance is None and not weak:
+    overdue = holds and last is not None and boundaries.are_overdue(status, basis.at_window, last.at_window)
+    faster = holds and last is not None and last.bandwidth != policy.bandwidth and not status.rolled_back
+    again = overdue or faster
+    if holds and balance is None and not weak and not again:
         return None
-    if given is not None:
+    if last is not None and again:
+        placements = last.placements
+    elif given is not None:
         placements = placing.with_pins(given.placements, basis.pins)
     elif balance is not None:
         placements = balance.placements
     else:
         groups = [in_sync for in_sync, _ in status.groups]
         placements = placing.place(groups, status.loads, _slots(observed, basis), basis.replicas, basis.pins)
-    if holds and last is not None and last.placements == placements:
+    if holds and not again and last is not None and last.placements == placements:
         return None
     current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
     cut = steps(current, placements, policy)
     # Nobody is held up by what repairs.
     warm = policy.warm or status.members_gone > 0
-    plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms)
-    plan = replace(plan, at_window=placing.at_window(basis.at_window, current, placements, usable=basis.usable))
+    plan = Plan(
+        number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms, policy.bandwidth
+    )
+    by_itself = policy.at_window == "auto" and warm and given is None and not status.members_gone and not again
+    asked = last.at_window if last is not None and faster and not overdue else basis.at_window
+    waiting = boundaries.chosen(status, asked, current, placements, basis.usable, by_itself)
+    plan = replace(plan, at_window=waiting)
     return SubmitDesired(plan, status.generation, basis, balance.reason if balance is not None else "")
 
 

@@ -28,7 +28,7 @@ TIMEOUT = httpx.Timeout(2.0, connect=1.0)
 
 UNFIT = 422
 
-NEWER = ("deadline", "at_window")
+NEWER = ("deadline", "at_window", "bandwidth")
 """Of a plan, what an older driver can do without."""
 
 ANSWER_MAX = 300
@@ -152,4 +152,6 @@ def from_wire(document: Any, generation: int) -> d.Submitted | None:
         given=str(one.basis.get("given", "")),
         at_window=tuple(map(int, one.basis.get("at_window", ()))),
     )
-    return d.Submitted(one.number, generation, basis, one.placements, (one.at_epoch, one.at_time))
+    return d.Submitted(
+        one.number, generation, basis, one.placements, (one.at_epoch, one.at_time), one.at_window, one.bandwidth
+    )

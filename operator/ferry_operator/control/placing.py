@@ -101,19 +101,3 @@ def highest(instances: Iterable[str]) -> dict[int, int]:
 def index_of(instance: str) -> int:
     """Of an instance within its worker."""
     return int(instance.split(".", 1)[1])
-
-
-def at_window(
-    pinned: Sequence[int],
-    current: Sequence[tuple[InstanceId, ...]],
-    wanted: Placements,
-    usable: Sequence[InstanceId],
-) -> tuple[int, ...]:
-    """Those of these virtual nodes that may take their time: their new leader has nothing yet, no copy is missing, and none
-    is where nothing is to be.
-    """
-    return tuple(
-        v
-        for v in pinned
-        if wanted[v][0] not in current[v] and len(current[v]) >= len(wanted[v]) and all(i in usable for i in current[v])
-    )

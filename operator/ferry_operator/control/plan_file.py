@@ -21,10 +21,10 @@ from ferry.contract.errors import Refusal
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId, worker_of
 from ferry_operator.control import decide as d
-from ferry_operator.control import placing
+from ferry_operator.control import handovers, placing
 from ferry_operator.control.commands import INSTANCES_MAX, WORKERS_MAX
 from ferry_operator.job.models_base import SpecPart
-from ferry_operator.job.models_parts import Handover
+from ferry_operator.job.models_handover import Handover
 from ferry_operator.placement import planner
 from ferry_operator.placement.strategies import steps
 
@@ -96,7 +96,11 @@ class PlanFile(_Part):
         """As `decide` takes it."""
         placements = tuple(tuple(map(InstanceId, one)) for one in self.placements)
         return d.Given(
-            self.name, tuple(map(InstanceId, self.usable)), self.replicas, placements, d.policy_of(self.handover)
+            self.name,
+            tuple(map(InstanceId, self.usable)),
+            self.replicas,
+            placements,
+            handovers.policy_of(self.handover),
         )
 
     def words(self) -> str:
@@ -190,7 +194,7 @@ def made(present: Present, size: PlannedSize, handover: Handover) -> PlanFile:
     over = placing.slots(basis.usable, present.nodes or {})
     placements = placing.place(present.groups, present.loads, over, basis.replicas, basis.pins)
     current = [tuple(map(InstanceId, group)) for group in present.groups]
-    cut = steps(current, placements, d.policy_of(handover))
+    cut = steps(current, placements, handovers.policy_of(handover))
     loads = placing.weights(present.loads, len(current))
     was, is_to_be = ([placing.as_planned(one) for one in every] for every in (current, placements))
     moved = planner.movement(was, is_to_be, loads)

@@ -23,6 +23,7 @@ from ferry_operator.job.models_base import (
     never_running,
     restart,
 )
+from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.models_kubernetes import Kubernetes
 from ferry_operator.job.models_parts import (
     PACE,
@@ -30,7 +31,6 @@ from ferry_operator.job.models_parts import (
     DriverSpec,
     Epoch,
     FailureSpec,
-    Handover,
     Pipeline,
     Security,
     SinkSpec,

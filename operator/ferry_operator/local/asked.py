@@ -10,12 +10,12 @@ from dataclasses import replace
 from ferry.contract.documents import Status
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import balancing, plan_file
+from ferry_operator.control import balancing, handovers, plan_file
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, check_command
 from ferry_operator.control.plan_file import PlanFile, PlannedSize
 from ferry_operator.job.models_balance import BalanceSpec
-from ferry_operator.job.models_parts import Handover
+from ferry_operator.job.models_handover import Handover
 
 
 class Asked:
@@ -66,9 +66,7 @@ class Asked:
     def handover(self, wanted: Handover) -> str:
         """How plans are cut from now on; what was said, in words. Raises Refusal."""
         given = wanted.model_dump(exclude_unset=True)
-        if "bandwidth" in given:
-            raise Refusal("handover.bandwidth cannot change while the job runs on this machine")
-        self.wanted = replace(self.wanted, handover=d.policy_of(wanted, self.wanted.handover))
+        self.wanted = replace(self.wanted, handover=handovers.policy_of(wanted, self.wanted.handover))
         return " ".join(f"{name}={value}" for name, value in given.items())
 
     def balance(self, wanted: BalanceSpec) -> str:

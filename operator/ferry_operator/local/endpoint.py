@@ -31,7 +31,7 @@ from ferry_operator.control import plan_file
 from ferry_operator.control.commands import AT_WINDOW, Command, parse_command
 from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.job.models_balance import BalanceSpec
-from ferry_operator.job.models_parts import Handover
+from ferry_operator.job.models_handover import Handover
 
 
 class SupervisorPort(Protocol):

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ferry.contract.documents import TIMELINE
 from ferry.contract.errors import SpecRefused
-from ferry_operator.control import balancing, decide
+from ferry_operator.control import balancing, decide, handovers
 from ferry_operator.control.commands import Schedule, parse_all
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.scaling_sizes import policy_for
@@ -75,7 +75,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
             one.workers,
             one.instances_per_worker,
             one.state.replicas,
-            decide.policy_of(one.handover),
+            handovers.policy_of(one.handover),
             balancing.policy_of(one.balance),
         )
         scaler, made = LocalAutoscaler(policy_for(job.spec, 0, 1)), programs or Programs()

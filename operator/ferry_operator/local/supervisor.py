@@ -27,7 +27,7 @@ from ferry_operator.control.plan_file import PlanFile
 from ferry_operator.control.restarts import Outcome, RestartPolicy, how
 from ferry_operator.control.timers import LookTimers
 from ferry_operator.job.models_balance import BalanceSpec
-from ferry_operator.job.models_parts import Handover
+from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.settings import with_addresses
 from ferry_operator.local.asked import Asked
 from ferry_operator.local.autoscaler import LocalAutoscaler

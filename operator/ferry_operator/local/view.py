@@ -49,6 +49,8 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
                 "switchovers": how.switchovers,
                 "gap": how.gap,
                 "warm": how.warm,
+                "atWindow": how.at_window,
+                **({"bandwidth": str(how.bandwidth)} if how.bandwidth else {}),
                 "atEpoch": how.at_epoch,
                 "atEventTime": how.at_time,
                 **({"deadline": f"{how.deadline_ms}ms"} if how.deadline_ms else {}),

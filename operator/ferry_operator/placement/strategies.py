@@ -37,10 +37,14 @@ class HandoverPolicy:
     """False: epochs are held back while copies are made"""
     deadline_ms: int = 0
     """without a sign of a copy; 0: the default"""
+    bandwidth: int = 0
+    """bytes a second that the copies of one instance may use; 0: as much as leaves epochs about as they were"""
     at_epoch: int | None = None
     """no plan begins before this epoch; but for what repairs"""
     at_time: int | None = None
     """nor before the watermark is here: milliseconds of event time"""
+    at_window: Literal["auto", "never"] = "auto"
+    """whether the planner may have windows end where they are, and move no state"""
 
 
 def steps(current: Sequence[Placement], target: Sequence[Placement], policy: HandoverPolicy) -> tuple[PlanStep, ...]:

@@ -437,3 +437,17 @@ def test_actions_come_to_rest(seed: int) -> None:
             assert len(in_sync) == 1 + min(1, len(stay) - 1)
             assert all(int(i.split(".")[0]) in stay for i in in_sync)
         history.append(world.disturb(chance))
+
+
+def test_another_bandwidth_holds_at_once_and_moves_nothing() -> None:
+    wanted = replace(REST.wanted, handover=HandoverPolicy(bandwidth=1 << 20))
+    found = submitted(replace(REST, wanted=wanted))
+    assert (found.plan.number, found.plan.bandwidth, found.plan.placements, found.plan.steps) == (
+        2, 1 << 20, PLACEMENTS, (),
+    )  # fmt: skip
+    told = replace(REST, wanted=wanted, submitted=found.accepted(), status=status(GROUPS, ALIVE, desired=2))
+    assert d.decide(told) == []
+    assert driver_client.from_wire(driver_client.to_wire(found, 1), 1) == found.accepted(), "by the next one, too"
+    assert submitted(replace(told, wanted=REST.wanted)).plan.bandwidth == 0
+    back = replace(told, wanted=REST.wanted, status=status(GROUPS, ALIVE, desired=2, rolled_back="no progress"))
+    assert d.decide(back) == [], "what was rolled back is not tried again for that"

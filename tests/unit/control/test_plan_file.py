@@ -17,7 +17,7 @@ from ferry.contract.names import InstanceId
 from ferry_operator.control import decide as d
 from ferry_operator.control import plan_file
 from ferry_operator.control.plan_file import PlanFile, PlannedSize, Present
-from ferry_operator.job.models_parts import Handover
+from ferry_operator.job.models_handover import Handover
 from ferry_operator.placement.strategies import steps
 from tests.unit.control.test_decide import REST, status, worker
 

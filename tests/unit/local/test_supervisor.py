@@ -145,7 +145,9 @@ def test_from_another_terminal(ferry: Ferry) -> None:
     ferry.wait_for(lambda j: settles(j) and j["status"]["groups"][5][0][0] == "1.1")
     ferry("handover", "counts", "strategy=fluid", "gap=1", "warm=false")
     assert "must be" in ferry("handover", "counts", "strategy=some", code=2)[1]
-    assert "cannot change while the job runs" in ferry("handover", "counts", "bandwidth=1M", code=2)[1]
+    ferry("handover", "counts", "bandwidth=1M", "atWindow=never")
+    told = ferry.wait_for(lambda j: settles(j) and j["spec"]["handover"].get("bandwidth") == "1000000")
+    assert told["spec"]["handover"]["atWindow"] == "never"
     assert "must be" in ferry("balance", "counts", "mode=some", code=2)[1]
     ferry("balance", "counts", "mode=off")
     assert ferry.job()["balance"] == {"mode": "off"}

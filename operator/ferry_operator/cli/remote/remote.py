@@ -24,7 +24,7 @@ from ferry_operator.cli.remote import intents, logs, proposal, tables
 from ferry_operator.cli.remote.logs import WantedLogs
 from ferry_operator.cli.remote.port import TRIES_MAX, UserApi, as_refusal, job_of
 from ferry_operator.control.plan_file import PlanFile, Present
-from ferry_operator.job.models_parts import Handover
+from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.status import JobStatus
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc

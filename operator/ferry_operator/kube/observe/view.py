@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ferry.contract.documents import Status
 from ferry.contract.names import InstanceId, worker_of
-from ferry_operator.control import autoscaling, balancing, plan_file, scaling_sizes
+from ferry_operator.control import autoscaling, balancing, handovers, plan_file, scaling_sizes
 from ferry_operator.control import decide as d
 from ferry_operator.control.balancing import BalancePolicy
 from ferry_operator.control.timers import LookTimers
@@ -234,7 +234,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
             rolling.workers,
             one.instances_per_worker,
             one.state.replicas,
-            d.policy_of(one.handover),
+            handovers.policy_of(one.handover),
             balancing.policy_of(one.balance) if at is Stage.RUNS else BalancePolicy("off"),
         ),
         workers=tuple(_worker(pod, lost, seen, one.state.replicas) for pod in seen.workers),

@@ -1,0 +1,60 @@
+"""Which virtual nodes go to another leader at the boundary of a window, without their state (UniMiCo). Pure.
+
+Those for which somebody has asked for it; and, where the job leaves it to the planner, all that move while the windows that
+hold records by now end sooner than their state would have been copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ferry.contract.documents import Status
+from ferry.contract.names import InstanceId
+from ferry_operator.control.placing import Placements
+
+PATIENCE, PATIENCE_SECONDS_MIN = 3.0, 10.0
+"""What was to end sooner than a copy, and has not after so many times as long, is copied."""
+
+
+def chosen(
+    status: Status,
+    asked: Sequence[int],
+    current: Sequence[tuple[InstanceId, ...]],
+    wanted: Placements,
+    usable: Sequence[InstanceId],
+    by_itself: bool,
+) -> tuple[int, ...]:
+    """Of a plan to `wanted`; `by_itself`: also those for which nobody has asked."""
+    moving = _allowed(range(len(wanted)), current, wanted, usable)
+    if by_itself and status.windows_end_in is not None and not status.unbounded:
+        if status.windows_end_in < copy_seconds(status, moving):
+            return moving
+    return tuple(v for v in moving if v in asked)
+
+
+def are_overdue(status: Status, asked: Sequence[int], chosen_before: Sequence[int]) -> bool:
+    """Whether virtual nodes of the plan in force wait for the end of windows for longer than is good."""
+    waiting = [one.vnode for one in status.boundaries if one.vnode in chosen_before and one.vnode not in asked]
+    patience = max(PATIENCE * copy_seconds(status, waiting), PATIENCE_SECONDS_MIN)
+    return bool(waiting) and status.quiet_seconds > patience
+
+
+def copy_seconds(status: Status, vnodes: Iterable[int]) -> float:
+    """How long it would take to copy these, each once; 0 as long as this driver has not measured what a byte takes."""
+    return sum(status.loads[v][1] for v in vnodes) * (status.move_costs[0] or 0.0)
+
+
+def _allowed(
+    vnodes: Iterable[int],
+    current: Sequence[tuple[InstanceId, ...]],
+    wanted: Placements,
+    usable: Sequence[InstanceId],
+) -> tuple[int, ...]:
+    """Those of these that may take their time: their new leader has nothing yet, no copy is missing, and none is where
+    nothing is to be.
+    """
+    return tuple(
+        v
+        for v in vnodes
+        if wanted[v][0] not in current[v] and len(current[v]) >= len(wanted[v]) and all(i in usable for i in current[v])
+    )
