@@ -2,15 +2,13 @@
 
 A row says what the paper found, what was found here, and by how much each of them is ahead of its rival. The measurements
 are those of the other commands, with the arguments of the row; answers are kept in `papers.json`, of which `PAPERS.md` is
-made.
+made. What all processes of a measurement have used over time is put beside its records, for every row.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.shared import resources
 from bench.shared.ferry_job import RESULTS, ROOT
 from bench.shared.results import Results
 
@@ -295,9 +294,11 @@ def measured(key: str, command: Sequence[str], console: Console) -> Path | None:
     file = RESULTS / f"paper-{key}.json"
     line = [sys.executable, "-m", f"bench.{command[0]}", *command[1:], "--json", str(file)]
     console.print(f"{key}: {' '.join(line[2:])}", markup=False)
-    done = subprocess.run(line, cwd=ROOT, env=os.environ, check=False)
-    if done.returncode:
-        console.print(f"{key}: it ended with {done.returncode}", style="red")
+    code, seen = resources.run(line, ROOT)
+    for made in resources.write(file.with_name(f"{file.stem}-resources.json"), key, seen):
+        console.print(f"{key}: processes, memory, disks and network: {made}", markup=False)
+    if code:
+        console.print(f"{key}: it ended with {code}", style="red")
         return None
     return file
 

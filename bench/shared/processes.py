@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import psutil
 
+from bench.shared.proc import anonymous_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -71,7 +73,7 @@ class Watch:
                 seen, times = self._seen[key], process.cpu_times()
                 seen.cpu = times.user + times.system
                 if seen.sidecar:
-                    anonymous += _anonymous(process.pid)
+                    anonymous += anonymous_bytes(process.pid)
                     sidecars += 1
             except psutil.Error:
                 continue
@@ -97,15 +99,3 @@ def _at(values: list[tuple[float, float]], t: float) -> float:
         if t0 <= t <= t1:
             return v0 + (v1 - v0) * (t - t0) / max(t1 - t0, 1e-9)
     return values[0][1] if t < values[0][0] else values[-1][1]
-
-
-def _anonymous(pid: int) -> int:
-    # Not smaps_rollup: it walks the page tables of gigabytes and keeps the process from mapping anything meanwhile.
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("RssAnon:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bench import papers
 from bench.shared.ferry_job import ROOT
@@ -47,3 +48,16 @@ def test_an_answer_is_kept_and_one_that_was_not_measured_is_none(
     kept = json.loads((tmp_path / "kept.json").read_text())["rhino-1"]
     assert kept["ratio"] == pytest.approx(40) and "0.20 s; Flink 8.0 s" in kept["ours"]
     assert "| 50 | 40 |" in (tmp_path / "page.md").read_text()
+
+
+def test_what_processes_use_is_put_beside_the_records_of_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(papers, "RESULTS", tmp_path)
+    console = Console(quiet=True)
+    assert papers.measured("some", ("papers", "--help"), console) == tmp_path / "paper-some.json"
+    assert papers.measured("none", ("papers", "--unknown"), console) is None
+    for key in ("some", "none"):
+        found = json.loads((tmp_path / f"paper-{key}-resources.json").read_text())
+        assert found["about"]["what"] == key and len(found["groups"]["the bench"]["rss"]) == len(found["t"]) > 0
+        assert (tmp_path / f"paper-{key}-resources.png").exists()
