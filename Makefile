@@ -1,6 +1,6 @@
 # `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico paper clean
+.PHONY: help setup test lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure paper clean
 
 SEEDS ?= 2000
 FROM ?= 0
@@ -21,7 +21,7 @@ help:
 	@echo 'make canonical         the canonical runs of the papers'\'' queries, whole, beside their published fingerprints'
 	@echo 'make images            the images of the operator and of the jobs, as archives'
 	@echo 'make crds              the CRD and docs/fields.md, made again from the models'
-	@echo 'make bench-handover | bench-throughput | bench-channel | bench-checkpoints | bench-recovery | bench-latency | bench-scale | bench-strategies | bench-unimico'
+	@echo 'make bench-handover | bench-throughput | bench-channel | bench-checkpoints | bench-recovery | bench-latency | bench-scale | bench-strategies | bench-unimico | bench-reconfigure'
 	@echo 'make paper FIGURE=KEY  a row of bench/PAPERS.md, measured again'
 	@echo 'make clean             removes caches and results; .venv stays'
 
@@ -91,6 +91,9 @@ bench-strategies: setup
 
 bench-unimico: setup
 	@$(PYTHON_HERE) bench/unimico.py
+
+bench-reconfigure: setup
+	@$(PYTHON_HERE) bench/reconfigure.py
 
 paper: setup
 	@$(PYTHON_HERE) bench/papers.py $(FIGURE)

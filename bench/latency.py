@@ -16,9 +16,10 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.parts.latency import ferry_case, files_case, flink_case, kafka_case, report, spark_case
-from bench.parts.latency.case import COUNTS, FILES, QUERIES, Bench, Measured
+from bench.parts.latency.case import COUNTS, FILES, Bench, Measured
 from bench.parts.latency.feed_files import PERIOD
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
+from bench.shared.ferry_paced import QUERIES
 from bench.shared.flink import HOME
 from bench.shared.results import Results
 

@@ -1,5 +1,7 @@
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
+import org.apache.flink.api.common.state.ListState;
+import org.apache.flink.api.common.state.ListStateDescriptor;
 import org.apache.flink.api.common.state.MapState;
 import org.apache.flink.api.common.state.MapStateDescriptor;
 import org.apache.flink.api.common.state.ValueState;
@@ -28,16 +30,19 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 
 /**
  * The latency benchmark's job for Flink: a stream that follows the clock -> keyBy -> windows -> a sink that is told of each
  * record when its effect has been made, and again when a checkpoint makes it durable. The stream is made here, or read from
  * files, whose keys are counted without windows.
- * Arguments: QUERY (nbq5, ysb, q11, files) RATE BEGIN_MS OUT_DIR [FILES_DIR]
+ * Arguments: QUERY (nbq5, nbq8, ysb, q11, files) RATE BEGIN_MS OUT_DIR [FILES_DIR]
+ * RATE: arrivals a second, or "seconds:rate,seconds:rate,...", which begins again behind the last step.
  */
 public class PacedJob {
   static final int SPLITS = 2;
@@ -45,16 +50,17 @@ public class PacedJob {
 
   public static void main(String[] a) throws Exception {
     final String query = a[0], out = a[3];
-    final double rate = Double.parseDouble(a[1]);
+    final Pace pace = new Pace(a[1]);
+    final boolean join = "nbq8".equals(query);
     final long begin = Long.parseLong(a[2]), each = 1L << 42;
     StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment();
     DataStream<Tuple2<Long, Long>> records = "files".equals(query) ? files(env, a[4]) : env.fromSource(
-        new DataGeneratorSource<>(new Paced(query, rate, begin, each), each * SPLITS, Types.TUPLE(Types.LONG, Types.LONG)),
+        new DataGeneratorSource<>(new Paced(query, pace, begin, each), each * SPLITS, Types.TUPLE(Types.LONG, Types.LONG)),
         WatermarkStrategy.<Tuple2<Long, Long>>forMonotonousTimestamps().withTimestampAssigner((r, t) -> r.f1), "paced").uid("paced")
       .filter(r -> r.f0 >= 0);
-    var keyed = records.keyBy(r -> r.f0, Types.LONG);
+    var keyed = records.keyBy(r -> join ? r.f0 >> 1 : r.f0, Types.LONG);
     TypeInformation<Tuple4<Long, Long, Long, Long>> rows = Types.TUPLE(Types.LONG, Types.LONG, Types.LONG, Types.LONG);
-    ("files".equals(query) ? keyed.process(new Changes()) : "q11".equals(query) ? keyed.process(new Sessions())
+    ("files".equals(query) ? keyed.process(new Changes()) : join ? keyed.process(new Join()) : "q11".equals(query) ? keyed.process(new Sessions())
         : keyed.process("ysb".equals(query) ? new Sliding(10_000, 10_000) : new Sliding(60_000, 10_000)))
       .returns(rows).uid("windows").name("windows").sinkTo(new Ages(out)).uid("sink").name("sink");
     env.execute("latency");
@@ -70,14 +76,34 @@ public class PacedJob {
     }).returns(Types.TUPLE(Types.LONG, Types.LONG));
   }
 
+  /** When arrivals are due, in steps of one rate each. */
+  static class Pace implements java.io.Serializable {
+    final double[] times, arrivals, rates;
+    Pace(String steps) {
+      String[] each = (steps.contains(":") ? steps : "1:" + steps).split(",");
+      times = new double[each.length + 1]; arrivals = new double[each.length + 1]; rates = new double[each.length];
+      for (int i = 0; i < each.length; i++) {
+        double seconds = Double.parseDouble(each[i].split(":")[0]);
+        rates[i] = Double.parseDouble(each[i].split(":")[1]);
+        times[i + 1] = times[i] + seconds; arrivals[i + 1] = arrivals[i] + seconds * rates[i];
+      }
+    }
+    double seconds(long n) {
+      int last = rates.length, i = 0;
+      double rounds = Math.floor(n / arrivals[last]), rest = n - rounds * arrivals[last];
+      while (i < last - 1 && arrivals[i + 1] <= rest) i++;
+      return rounds * times[last] + times[i] + (rest - arrivals[i]) / rates[i];
+    }
+  }
+
   /** Number of an arrival -> (key, or less than 0 for what is none of the query's; created, in milliseconds), when it is due. */
   static class Paced implements GeneratorFunction<Long, Tuple2<Long, Long>> {
-    final String query; final double rate; final long begin, each;
-    Paced(String query, double rate, long begin, long each) {
-      this.query = query; this.rate = rate; this.begin = begin; this.each = each;
+    final String query; final Pace pace; final long begin, each;
+    Paced(String query, Pace pace, long begin, long each) {
+      this.query = query; this.pace = pace; this.begin = begin; this.each = each;
     }
     public Tuple2<Long, Long> map(Long i) throws Exception {
-      long n = i % each * SPLITS + i / each, micros = (long) (n / rate * 1e6), created = begin + micros / 1000;
+      long n = i % each * SPLITS + i / each, micros = (long) (pace.seconds(n) * 1e6), created = begin + micros / 1000;
       long wait = begin * 1000 + micros - System.currentTimeMillis() * 1000;
       if (wait > 0) Thread.sleep((wait + 999) / 1000);
       return Tuple2.of(key(n), created);
@@ -86,10 +112,16 @@ public class PacedJob {
     long key(long n) {
       long draw = mix(n), other = mix(draw) >>> 1;
       if ("ysb".equals(query)) return draw % 3 == 0 ? other % 100 : -1;
+      if ("nbq8".equals(query)) return n % 50 > 3 ? -1 : side(n / 50, n % 50 > 0 ? 1 : 0, draw, other);
       if (n % 50 < 4) return -1;
       long newest = n / 50 * ("q11".equals(query) ? 1 : 3), hot = "q11".equals(query) ? 4 : 2;
       if ((draw >>> 1) % hot != 0) return newest / 100 * 100;
       return Math.max(newest - other % ("q11".equals(query) ? 1000 : 100), 0);
+    }
+    /** A person, or who sells an auction, three quarters of which are of a hot seller: twice the number, and 1 for an auction. */
+    static long side(long newest, int auction, long draw, long other) {
+      long who = auction == 0 ? newest : (draw >>> 1) % 4 != 0 ? newest / 100 * 100 : Math.max(newest - other % 1000, 0);
+      return who * 2 + auction;
     }
     static long mix(long x) {
       x += 0x9E3779B97F4A7C15L; x = (x ^ x >>> 30) * 0xBF58476D1CE4E5B9L; x = (x ^ x >>> 27) * 0x94D049BB133111EBL; return x ^ x >>> 31;
@@ -132,6 +164,30 @@ public class PacedJob {
       }
       if (num > 0) out.collect(Tuple4.of(c.getCurrentKey(), end - size, end, num));
       if (more) c.timerService().registerEventTimeTimer(t + slide);
+    }
+  }
+
+  /** Keeps people and auctions of a key until their window of 12 h is over, and then puts out how many pairs they make. */
+  static class Join extends KeyedProcessFunction<Long, Tuple2<Long, Long>, Tuple4<Long, Long, Long, Long>> {
+    static final long SIZE = 12 * 3_600_000L;
+    transient List<ListState<Long>> sides;
+    @Override public void open(OpenContext c) {
+      sides = List.of(side("people"), side("auctions"));
+    }
+    ListState<Long> side(String name) { return getRuntimeContext().getListState(new ListStateDescriptor<>(name, Types.LONG)); }
+    @Override public void processElement(Tuple2<Long, Long> r, Context c, Collector<Tuple4<Long, Long, Long, Long>> out) throws Exception {
+      sides.get((int) (r.f0 & 1)).add(r.f1);
+      c.timerService().registerEventTimeTimer(r.f1 - r.f1 % SIZE + SIZE - 1);
+      out.collect(Tuple4.of(r.f1, 0L, 0L, 0L));
+    }
+    @Override public void onTimer(long t, OnTimerContext c, Collector<Tuple4<Long, Long, Long, Long>> out) throws Exception {
+      long pairs = 1;
+      for (var side : sides) {
+        List<Long> later = new ArrayList<>(); long mine = 0;
+        for (long created : side.get()) if (created > t) later.add(created); else mine++;
+        side.update(later); pairs *= mine;
+      }
+      if (pairs > 0) out.collect(Tuple4.of(c.getCurrentKey(), t + 1 - SIZE, t + 1, pairs));
     }
   }
 

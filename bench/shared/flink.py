@@ -52,6 +52,14 @@ FAST = {
 }  # fmt: skip
 """What a cluster is tuned with that is to be back soon."""
 
+AT_ONCE = {
+    "jobmanager.scheduler": "adaptive",
+    "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling": "0 s",
+    "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout": "0 s",
+    "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout": "0 s",
+}
+"""And what it is tuned with that gives a job another parallelism while it runs, and waits for nothing."""
+
 
 class FlinkCluster:
     """A master and task managers of two slots each; Flink's own words and addresses."""
@@ -148,12 +156,12 @@ class FlinkCluster:
         """Tell its REST interface something. Raises RunFailed."""
         return self._ask("PUT", path, **arguments)
 
-    def _ask(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, status: int = 200, **arguments: Any) -> dict[str, Any]:
         try:
             answer = httpx.request(method, self.rest + path, timeout=60, trust_env=False, **arguments)
         except httpx.HTTPError as error:
             raise RunFailed(f"Flink: {path}: {type(error).__name__}\n{self._log_end()}") from error
-        if answer.status_code != 200:
+        if answer.status_code != status:
             raise RunFailed(f"Flink: {path}: {answer.text[:2000]}")
         return answer.json()  # type: ignore[no-any-return]
 
@@ -174,6 +182,26 @@ class FlinkCluster:
             uploaded = self.post("/jars/upload", files={"jarfile": (jar.name, file, "application/x-java-archive")})
         body = {"entryClass": entry, "parallelism": parallelism, "programArgsList": arguments, **more}
         return str(self.post(f"/jars/{Path(uploaded['filename']).name}/run", json=body)["jobid"])
+
+    def rescale(self, job: str, parallelism: int) -> None:
+        """Ask for another parallelism of every vertex, while the job runs; only the adaptive scheduler does it."""
+        bounds = {"parallelism": {"lowerBound": 1, "upperBound": parallelism}}
+        ids = [v["id"] for v in self.get(f"/jobs/{job}")["vertices"]]
+        self.put(f"/jobs/{job}/resource-requirements", json=dict.fromkeys(ids, bounds))
+
+    def stop(self, job: str) -> str:
+        """Take it down at a savepoint: where that is."""
+        asked = self._ask("POST", f"/jobs/{job}/stop", 202, json={"targetDirectory": f"file://{self.work}/savepoints"})
+        path, found = f"/jobs/{job}/savepoints/{asked['request-id']}", dict[str, Any]()
+
+        def is_there() -> bool:
+            found.update(self.get(path))
+            return bool(found["status"]["id"] == "COMPLETED")
+
+        self.until(is_there, "savepoint")
+        if "location" not in found["operation"]:
+            raise RunFailed(f"Flink: no savepoint: {str(found['operation'])[:2000]}")
+        return str(found["operation"]["location"])
 
     def _log_end(self) -> str:
         files = self.logs()

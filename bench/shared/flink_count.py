@@ -64,9 +64,7 @@ class FlinkCount:
     def rescale(self, parallelism: int) -> None:
         """Ask for another parallelism of every vertex, while the job runs."""
         self.parallelism = parallelism
-        bounds = {"parallelism": {"lowerBound": 1, "upperBound": parallelism}}
-        ids = [v["id"] for v in self.cluster.get(f"/jobs/{self.id}")["vertices"]]
-        self.cluster.put(f"/jobs/{self.id}/resource-requirements", json=dict.fromkeys(ids, bounds))
+        self.cluster.rescale(self.id, parallelism)
 
     def back(self, at: float, what: str) -> float:
         """Wait until the last of all sinks that were opened since has put something out: when it did."""

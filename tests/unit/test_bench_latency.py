@@ -15,6 +15,7 @@ from bench.parts.latency import feed_files, ferry_case, files_case, report, spar
 from bench.parts.latency.case import Measured
 from bench.parts.latency.feed import KEYS
 from bench.parts.latency.topics import Counts
+from bench.shared import ferry_paced
 from bench.shared.results import Results
 from ferry.contract.latency import LatencyHistogram, bucket_of
 
@@ -78,7 +79,7 @@ def test_cases_are_told_whole_and_by_the_second(tmp_path: Path) -> None:
 
 def test_a_backlog_at_the_end_is_waited_for() -> None:
     lines = [{"kind": "latency", "t": BEGIN + t, "max": most} for t, most in ((9.9, 0.1), (15.0, 5.2), (15.3, 0.2))]
-    assert [ferry_case.is_behind(lines[:many], BEGIN + 10) for many in range(4)] == [False, False, False, True]
+    assert [ferry_paced.is_behind(lines[:many], BEGIN + 10) for many in range(4)] == [False, False, False, True]
 
 
 def test_counts_tell_of_all_records_that_are_in_them() -> None:

@@ -11,18 +11,12 @@ import time
 from bench.parts.handover.case import Bench
 from bench.shared import bigstate
 from bench.shared.ferry_job import ROOT
-from bench.shared.flink import FAST, FlinkCluster, installed
+from bench.shared.flink import AT_ONCE, FAST, FlinkCluster, installed
 from bench.shared.flink_count import ROCKSDB, FlinkCount
 
 MANAGERS = 2
 """Of two slots each: with one of them gone there is room for a parallelism of two."""
 
-AT_ONCE = {
-    "jobmanager.scheduler": "adaptive",
-    "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling": "0 s",
-    "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout": "0 s",
-    "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout": "0 s",
-}
 SETTLE_SECONDS = 3.0
 EVERY = "5 s"
 """Between two checkpoints."""

@@ -6,30 +6,21 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
+from bench.shared.ferry_paced import Step
 from ferry.contract.latency import LatencyHistogram
 from ferry.kernels.ages import ages
-
-QUERIES: dict[str, dict[str, Any]] = {
-    "nbq5": {},
-    "ysb": {"campaigns": 100, "ads_per_campaign": 10},
-    "q11": {},
-}
-"""Arguments of the jobs of `ferry.workloads.jobs`: windows are the papers', and event time passes as the clock does."""
 
 COUNTS = "counts"
 """What is measured beside these, from topic to topic of Kafka: `counts.py`."""
 
 FILES = "files"
 """The same counts, of what appears in a directory: `files_job.py`."""
-
-Step = tuple[float, LatencyHistogram]
-"""When the sinks had some records (seconds since 1970), and how long these took."""
 
 Start = Callable[[], float]
 """Called when a system is up: begins with the records, if they are not there yet, and says when the first one is due."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from bench.parts.latency.case import QUERIES, Bench, Measured, Start
-from bench.shared.ferry_job import FerryJob, Record, job_document
+from bench.parts.latency.case import Bench, Measured, Start
+from bench.shared.ferry_job import FerryJob, job_document
+from bench.shared.ferry_paced import QUERIES, is_behind, keep, latencies, watch
 from ferry.contract.latency import LatencyHistogram
 
 DISTURBANCES = {"move": 0.25, "worker": 0.5, "driver": 0.75}
@@ -47,16 +47,6 @@ def measure_job(
     return [Measured(f"Ferry, {mode}", query, rate, steps, done)]
 
 
-def latencies(records: list[Record]) -> list[Record]:
-    """Lines of the timeline that tell of records."""
-    return [r for r in records if r["kind"] == "latency"]
-
-
-def is_behind(records: list[Record], end: float) -> bool:
-    """Whether all records that were created until then have come to the sinks: those after them have."""
-    return any(r["t"] - r["max"] >= end for r in latencies(records)[-20:])
-
-
 def plan(run: FerryJob, minutes: float, disturb: list[str]) -> list[tuple[float, str, Callable[[], None]]]:
     """(seconds, what, how) of all that is done."""
     acts: list[tuple[float, str, Callable[[], None]]] = []
@@ -69,23 +59,3 @@ def plan(run: FerryJob, minutes: float, disturb: list[str]) -> list[tuple[float,
             else:
                 acts.append((at, f"kill {what}", lambda what=what: run.kill("1" if what == "worker" else what)))  # type: ignore[misc]
     return sorted(acts, key=lambda act: act[0])
-
-
-def watch(
-    run: FerryJob, begin: float, seconds: float, acts: list[tuple[float, str, Callable[[], None]]]
-) -> list[tuple[float, str]]:
-    """Until the time is over; what was done, and when."""
-    done: list[tuple[float, str]] = []
-    for at, what, act in [*acts, (seconds, "", None)]:
-        run.wait_for(lambda at=at: time.time() >= begin + at, f"second {at:g}", seconds + 120)  # type: ignore[misc]
-        if act is not None:
-            done.append((time.time(), what))
-            act()
-    return done
-
-
-def keep(timeline: Path, folder: Path | None, name: str) -> None:
-    """Copy the timeline of a run to where somebody asked for it."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.jsonl").write_bytes(timeline.read_bytes())

@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from bench.parts.latency import ferry_case, flink_case, spark_case
-from bench.parts.latency.case import Bench, Measured, Step, aged
+from bench.parts.latency.case import Bench, Measured, aged
 from bench.parts.latency.feed import KEYS
 from bench.parts.latency.feed_files import numbers_in, write
 from bench.parts.latency.kafka_case import BEFORE
 from bench.shared.ferry_job import ROOT, RunFailed, environment
+from bench.shared.ferry_paced import Step
 
 
 class GrowingFolder:

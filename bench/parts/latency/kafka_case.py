@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from bench.parts.latency import ferry_case, flink_case
+from bench.parts.latency import ferry_case
 from bench.parts.latency.case import Bench, Measured
 from bench.parts.latency.feed import IN, OUT, PARTITIONS
 from bench.parts.latency.topics import Topics
-from bench.shared import fetching
+from bench.shared import ferry_paced, fetching, flink_paced
 from bench.shared.ferry_job import ROOT, FerryJob, RunFailed, environment, job_document
 from bench.shared.flink import FlinkCluster, compiled, installed
 
@@ -90,8 +90,8 @@ def ferry(
         epoch={"mode": mode, "interval": a.interval, "maxRows": max(rate, 10_000) * 2},
     )  # fmt: skip
     with FerryJob(job, work / "ferry") as run:
-        yield lambda begin: ferry_case.watch(run, begin, a.minutes * 60, ferry_case.plan(run, a.minutes, a.disturb))
-        ferry_case.keep(
+        yield lambda begin: ferry_paced.watch(run, begin, a.minutes * 60, ferry_case.plan(run, a.minutes, a.disturb))
+        ferry_paced.keep(
             run.directory / "timeline.jsonl", a.keep, f"counts-{rate}-{mode}{'' if exactly_once else '-repeating'}"
         )
 
@@ -139,7 +139,7 @@ def flink(bench: Bench, work: Path, servers: str, rate: int, *, guarantee: str) 
     jars = [fetching.artifact(FLINK_KAFKA, ROOT / "build" / "flink-kafka")]
     jar = compiled(home, bench.work, FLINK_JOB, jars)
     cluster = FlinkCluster(
-        work / "flink", home, flink_case.MANAGERS, flink_case.settings(work, a.cores, a.flink_checkpoint), jars=jars
+        work / "flink", home, flink_paced.MANAGERS, flink_paced.settings(work, a.cores, a.flink_checkpoint), jars=jars
     )
     try:
         cluster.launch()

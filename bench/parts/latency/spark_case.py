@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.parts.latency.case import QUERIES, Bench, Measured, Start, Step, aged
+from bench.parts.latency.case import Bench, Measured, Start, aged
 from bench.shared.ferry_job import ROOT, RunFailed, environment
+from bench.shared.ferry_paced import QUERIES, Step
 from ferry.workloads.pacing import ArrivalPace
 
 SPARK = {"spark.sql.streaming.minBatchesToRetain": "1000000"}

@@ -1,0 +1,81 @@
+"""Ferry's side: new workers, or half of what one worker leads goes to the other, while records come at their own pace."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+from bench.parts.reconfigure import profile
+from bench.parts.reconfigure.case import BALANCE, NONE, QUERIES, WORKERS, Bench, Reconfigured, counted
+from bench.shared.ferry_job import FERRY, FerryJob, RunFailed, job_document
+from bench.shared.ferry_paced import is_behind, keep, latencies, watch
+from bench.shared.links import links
+from ferry.contract.latency import LatencyHistogram
+
+START_SECONDS = 15.0
+"""The clock of the stream begins so long after the job is asked for."""
+
+ORIGIN, TARGET = "0.0", "1.0"
+PATIENCE_SECONDS = 10.0
+APART_SECONDS = 10.0
+"""Moves that begin so long after all others are the planner's own."""
+
+
+def measure(bench: Bench, query: str) -> list[Reconfigured]:
+    """Run it."""
+    a = bench.a
+    with links(a.links, max(WORKERS, a.to)) as apart:
+        plan = bench.plan(START_SECONDS)
+        arguments = {
+            **QUERIES[query], "query": query, "clock_us": int(plan.clock * 1e6), "rate": profile.mean(plan.steps),
+            "profile": [list(one) for one in plan.steps],
+        }  # fmt: skip
+        job = job_document(
+            f"reconfigure-{query}", {"module": "bench.parts.reconfigure.job", "args": arguments}, workers=WORKERS,
+            cores=a.cores, state={"virtualNodes": a.vnodes, "replicas": 1},
+            epoch={"mode": "continuous", "interval": a.interval, "maxRows": max(a.rate, 10_000) * 2},
+        )  # fmt: skip
+        with FerryJob(job, bench.work / "ferry", command=FERRY if apart is None else apart.ferry) as run:
+            run.wait_for(lambda: bool(latencies(run.records)), "the first latencies")
+            if time.time() > plan.begin:
+                raise RunFailed(f"it took more than {START_SECONDS + a.warm:g} s to start: see --warm")
+            acts = [] if a.act == NONE else [(plan.seconds / 2, a.act, lambda: act(run, a.act, a.to))]
+            done = watch(run, plan.begin, plan.seconds, acts)
+            run.wait_for(lambda: is_behind(run.records, plan.end), "the end of the backlog", 120)
+            keep(run.directory / "timeline.jsonl", a.keep, f"{query}-{a.act}-{a.profile}")
+    steps = [(r["t"], LatencyHistogram(dict(r["counts"]))) for r in latencies(run.records)]
+    asked = done[0][0] if done else plan.middle
+    ended = last_switched(run, asked) if done else None
+    return [Reconfigured("Ferry", query, counted(steps, plan), plan, asked, ended)]
+
+
+def act(run: FerryJob, what: str, workers: int) -> None:
+    """Ask for it; does not wait."""
+    if what == BALANCE:
+        led = [v for v, (in_sync, _) in enumerate(groups(run)) if in_sync[0] == ORIGIN]
+        run.ask("POST", "/move", {"vnodes": led[: max(1, len(led) // 2)], "instance": TARGET})
+    else:
+        run.scale(workers)
+
+
+def groups(run: FerryJob) -> list[tuple[list[str], list[str]]]:
+    """(in sync, learning) of each virtual node. Raises RunFailed when the driver does not say."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (status := run.status()) is None:
+        if time.monotonic() > deadline:
+            raise RunFailed("the driver does not answer")
+        time.sleep(0.05)
+    return status["groups"]  # type: ignore[no-any-return]
+
+
+def last_switched(run: FerryJob, since: float) -> float:
+    """When the last virtual node of the act got another leader. Raises RunFailed when none did."""
+    times: list[float] = [
+        r["t"]
+        for r in run.records
+        if r["kind"] == "groups" and r["t"] >= since and any(kind == "switched" for _, kind, _ in r["changes"])
+    ]
+    if not times:
+        raise RunFailed(f"nothing was moved\n{run.log_end()}")
+    later = [t for before, t in pairwise(times) if t - before > APART_SECONDS]
+    return max(t for t in times if not later or t < later[0])
