@@ -6,6 +6,7 @@ UniMiCo, section 4 (figures 4 to 6): the output of Q1, Q2 and Q3 is that without
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,45 @@ def test_windows_are_handed_over_without_state_and_the_origin_ends_its_own(tmp_p
         assert watermark_at(result, switched[vnode][0]) >= last_end, "the origin has ended its last one"
     assert sent == [0], "while three virtual nodes were handed over"
     assert sent_bytes(result.directory) > 0, "what was copied counts"
+
+
+def test_the_planner_waits_for_windows_where_a_copy_would_take_longer(tmp_path: Path) -> None:
+    args: dict[str, Any] = {
+        "seed": 47,
+        **DISORDER,
+        "rate": 40_000,
+        "keys": "uniform",
+        "domain": 400_000,
+        "window_ms": 20_000,
+        "slide_ms": 2_000,
+    }
+    sent: list[int] = []
+
+    def meanwhile(running: runner.Running) -> None:
+        def back_at_rest(leaders: set[str]) -> bool:
+            status = runner.ask(running, "GET", "/job")["status"] if running.directory is not None else None
+            return bool(status and status["settled"]) and {g[0] for g, _ in status["groups"]} == leaders
+
+        running.await_epoch(60)
+        runner.ask(running, "PATCH", "/spec", {"handover": {"bandwidth": "256Ki"}})
+        running.await_that(lambda: back_at_rest({"1.0"}), "all that was copied", 120)
+        time.sleep(2)  # Until instances have counted.
+        sent.append(sent_bytes(running.directory))
+        runner.ask(running, "POST", "/move", {"vnodes": [0, 1, 2, 3], "instance": "0.0"})
+        running.await_that(lambda: back_at_rest({"0.0", "1.0"}), "what has waited for windows", 120)
+        sent.append(sent_bytes(running.directory))
+
+    at = [f"epoch=50:begin move={vnode}:1.0" for vnode in (0, 2, 4, 6)]
+    sets = [
+        *runner.sets_of(args), "workers=2", "state.replicas=0", "state.virtualNodes=8", "epoch.maxRows=20000",
+        "epoch.interval=100ms", "handover.bandwidth=64Ki",
+    ]  # fmt: skip
+    result = runner.run("nbq5", tmp_path, 5_000_000, sets, at, meanwhile)
+    right(result, "nbq5", 5_000_000, args, tmp_path)
+    assert sent[0] > 2**20, "faster than it began, and so what a byte takes is known"
+    assert sent[1] == sent[0], "and the move after it copied nothing"
+    switched = moments(result, "switched")
+    assert len(switched[0]) == len(switched[2]) == 2 and len(switched[1]) == 1, result.story()
 
 
 def test_it_survives_kills_of_the_origin_the_target_and_the_driver(tmp_path: Path) -> None:

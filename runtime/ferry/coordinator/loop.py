@@ -221,7 +221,8 @@ class Loop:
         record: dict[str, object] = {"t": time.time(), "kind": note.kind}
         if note.changes:
             committed = self.machine.commits.committed
-            self.move_metrics.changed(note.changes, committed.step.epoch if committed is not None else -1)
+            epoch = committed.step.epoch if committed is not None else -1
+            self.move_metrics.changed(note.changes, epoch, self.machine.table.at_window)
             record["changes"] = [[c.vnode, c.kind, c.instance] for c in note.changes]
             kinds: dict[str, int] = {}
             for c in note.changes:

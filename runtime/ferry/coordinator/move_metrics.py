@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -67,6 +67,8 @@ class MoveMetrics:
         self._last_end: float | None = None
         self._lost: float | None = None
         self._changed = clock()
+        self._copies: set[tuple[int, InstanceId]] = set()
+        """Under way, by snapshots."""
         self._copying: float | None = None
         self._copied = 0
         self._seconds_per_byte: float | None = None
@@ -142,28 +144,34 @@ class MoveMetrics:
             if self._lost is None and any(group.leader == instance for group in table.groups):
                 self._lost = self._clock()
 
-    def changed(self, changes: Sequence[GroupChange], epoch: int) -> None:
-        """Groups changed after this epoch."""
+    def changed(
+        self, changes: Sequence[GroupChange], epoch: int, at_window: Container[tuple[int, InstanceId]] = ()
+    ) -> None:
+        """Groups changed after this epoch. `at_window`: virtual nodes and learners that take no snapshot."""
         self.work.begin_again()
         now = self._clock()
         with self._lock:
             for change in changes:
                 self._changed = now
-                self._change(change, now, epoch)
-            if self._copying is not None and not self._joined:
+                self._change(change, now, epoch, (change.vnode, change.instance) in at_window)
+            if self._copying is not None and not self._copies:
                 self._measure_copies(now - self._copying)
             if not self._under_way and any(c.kind in ("joined", "switched") for c in changes):
                 self._under_way, self._usual = True, median(self._distances or (math.inf,))
 
-    def _change(self, change: GroupChange, now: float, epoch: int) -> None:
+    def _change(self, change: GroupChange, now: float, epoch: int, at_window: bool) -> None:
         vnode, key = change.vnode, (change.vnode, change.instance)
         match change.kind:
             case "joined":
                 self._joined[key] = now, epoch
-                if self._copying is None:
-                    self._copying, self._copied = now, 0
+                if not at_window:
+                    self._copies.add(key)
+                    if self._copying is None:
+                        self._copying, self._copied = now, 0
             case "in-sync":
-                self._copied += max((heard.sizes.get(vnode, 0) for heard in self._heard.values()), default=0)
+                if key in self._copies:
+                    self._copies.remove(key)
+                    self._copied += max((heard.sizes.get(vnode, 0) for heard in self._heard.values()), default=0)
                 self._warms.observe(now - self._joined.pop(key, (now, 0))[0])
                 self._in_sync[vnode] = now
             case "switched":
@@ -174,6 +182,7 @@ class MoveMetrics:
                 self._cleans.observe(now - self._switched.pop(vnode))
             case "aborted" | "removed":
                 self._joined.pop(key, None)
+                self._copies.discard(key)
 
     def _measure_copies(self, seconds: float) -> None:
         """The last copy under way is in sync, or given up."""

@@ -26,8 +26,10 @@ class Told:
         self.now += seconds
         self.move_metrics.epoch(seconds / 2, lambda: settled)
 
-    def change(self, *changes: tuple[int, str, InstanceId], epoch: int = 0) -> None:
-        self.move_metrics.changed([GroupChange(*c) for c in changes], epoch)
+    def change(
+        self, *changes: tuple[int, str, InstanceId], epoch: int = 0, at_window: tuple[tuple[int, InstanceId], ...] = ()
+    ) -> None:
+        self.move_metrics.changed([GroupChange(*c) for c in changes], epoch, at_window)
 
     def count(self, name: str) -> float:
         return self.move_metrics.registry.get_sample_value(f"ferry_{name}_seconds_count") or 0.0
@@ -151,6 +153,26 @@ def test_what_moves_cost_is_measured() -> None:
     told.epoch(seconds=0.5)
     told.change((0, "cleaned", A), (1, "cleaned", B))
     assert told.move_metrics.costs() == (pytest.approx(2.0 / 40_000_000), None), "both were under way for 2 s"
+
+
+def test_what_waits_for_windows_says_nothing_about_copies() -> None:
+    told = Told()
+    told.move_metrics.report(m.Report(A, "1", (0, 1), (10_000_000, 30_000_000), (0, 0)))
+    waits = ((0, C),)
+    told.change((0, "joined", C), at_window=waits)
+    told.epoch(seconds=5.0)
+    told.change((1, "joined", C), at_window=waits)
+    told.epoch(seconds=1.0)
+    told.change((1, "in-sync", C), at_window=waits)
+    assert told.move_metrics.costs()[0] == pytest.approx(1.0 / 30_000_000), "of what was copied alone"
+    told.epoch(seconds=50.0)
+    told.change((0, "in-sync", C))
+    assert told.move_metrics.costs()[0] == pytest.approx(1.0 / 30_000_000)
+    told.change((0, "joined", B), (1, "joined", B))
+    told.epoch(seconds=1.0)
+    told.change((0, "removed", B))
+    told.change((1, "in-sync", B))
+    assert told.move_metrics.costs()[0] == pytest.approx(1.0 / 30_000_000)
 
 
 def test_pauses_are_counted_by_new_leader_and_beyond_what_is_usual() -> None:
