@@ -27,7 +27,7 @@ of a record: from its creation (whole milliseconds) to the moment when the sinks
 histograms with 1 % buckets, one each 250 ms. Two workers, no replicas, {cores} cores, epochs of {interval} at least, \
 continuous. A quarter of the virtual nodes (bins) moves from one worker to the other, half of what that one leads, and \
 comes back before the next strategy has its turn. cold: epochs are held back while the copies of a step are made, as \
-Megaphone migrates; warm: they go on. batched: {batch} bins a step. before: the {around:g} s before the move was asked \
+Megaphone migrates; warm: they go on. Bandwidth of copies: {bandwidth} bytes a second (0: no bound). batched: {batch} bins a step. before: the {around:g} s before the move was asked \
 for; during: from then to 1 s after the last switchover. Megaphone's figures have the median of 3 runs on 4 machines \
 with 32 workers, 256 M keys of 8 bytes; the laws are what can be compared."""
 
@@ -47,16 +47,18 @@ def main() -> int:
     p.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
     p.add_argument("--batch", type=int, default=4, help="bins of a step of 'batched'")
     p.add_argument("--rate", type=float, default=20_000, help="records a second")
+    p.add_argument(
+        "--bandwidth", default="0", help="bytes a second that copies may use, such as 20M; 0: as they see fit"
+    )
     p.add_argument("--interval", default="10ms", help="of epochs, at least")
     p.add_argument("--cores", type=int, default=2)
-    p.add_argument("--settle", type=float, default=5.0, help="seconds between the last key and the first move")
+    p.add_argument("--settle", type=float, default=5.0, help="seconds before the first move, and between two")
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()
     if a.quick:
         a.sizes, a.bins, a.strategies, a.rate = ["2MB"], [16], ["batched"], 2_000
     console, found = Console(highlight=False), list[Moved]()
-    about = {"rate": a.rate, "cores": a.cores, "interval": a.interval, "batch": a.batch, "fill": a.fill}
-    method = METHOD.format(around=AROUND_SECONDS, **about)
+    method = METHOD.format(around=AROUND_SECONDS, **vars(a))
     results = Results("strategies", method)
     try:
         with work_directory("strategies") as work:

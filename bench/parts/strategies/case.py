@@ -88,6 +88,7 @@ class Case:
         document = job_document(
             "strategies", pipeline, workers=2, cores=a.cores, state={"virtualNodes": bins, "replicas": 0},
             epoch={"mode": "continuous", "interval": a.interval, "maxRows": bigstate.FILL_ROWS},
+            handover={"bandwidth": a.bandwidth, "atWindow": "never"},
         )  # fmt: skip
         self.run = FerryJob(document, work / "ferry")
 
@@ -136,6 +137,7 @@ class Case:
         )
         self.run.ask("PATCH", "/spec", {"handover": {"strategy": "all-at-once", "warm": True}})
         self._move(vnodes, ORIGIN)
+        self._pause(self.a.settle)
         return found
 
     def _move(self, vnodes: list[int], target: str) -> None:
