@@ -27,7 +27,8 @@ of a record: from its creation (whole milliseconds) to the moment when the sinks
 histograms with 1 % buckets, one each 250 ms. Two workers, no replicas, {cores} cores, epochs of {interval} at least, \
 continuous. A quarter of the virtual nodes (bins) moves from one worker to the other, half of what that one leads, and \
 comes back before the next strategy has its turn. cold: epochs are held back while the copies of a step are made, as \
-Megaphone migrates; warm: they go on. Bandwidth of copies: {bandwidth} bytes a second (0: no bound). batched: {batch} bins a step. before: the {around:g} s before the move was asked \
+Megaphone migrates; warm: they go on. Bandwidth of copies: {bandwidth} bytes a second (0: no \
+bound). batched: {batch} bins a step. before: the {around:g} s before the move was asked \
 for; during: from then to 1 s after the last switchover. Megaphone's figures have the median of 3 runs on 4 machines \
 with 32 workers, 256 M keys of 8 bytes; the laws are what can be compared."""
 
