@@ -139,6 +139,7 @@ def test_tasks_of_flink_are_back_when_each_has_told_of_a_record(tmp_path: Path) 
 
     now = int(ASKED * 1000)
     write(-5, 0, f"{now} 0 3:7\n")
+    write(-5, 3, f"{now} 0 3:7\n")
     write(1, 0, f"{now + 1000} 0\n{now + 1500} 0 3:7\n")
     write(1, 1, f"{now + 1200} 4 3:7\n{now + 1500} 0 3:7\n")
     write(1, 2, f"{now + 1000} 0\n{now + 1300} 0 3:7")
@@ -150,6 +151,7 @@ def test_flink_as_it_comes_has_only_what_checkpoints_need(tmp_path: Path) -> Non
     default = flink_case.chosen(flink_case.DEFAULT, tmp_path, 2, "1s")
     assert tuned["jobmanager.scheduler"] == "adaptive" and "jobmanager.scheduler" not in default
     assert default.items() < tuned.items() and default["execution.checkpointing.interval"] == "1s"
+    assert "state.backend.type" not in default and "heartbeat.interval" not in default
 
 
 def test_cases_are_told_and_drawn(tmp_path: Path) -> None:
