@@ -12,6 +12,7 @@ from rich.console import Console
 
 from bench import papers
 from bench.shared.ferry_job import ROOT
+from bench.shared.results import Results
 
 COMMANDS = sorted({row.command[0] for row in papers.ROWS})
 
@@ -61,3 +62,23 @@ def test_what_processes_use_is_put_beside_the_records_of_every_row(
         found = json.loads((tmp_path / f"paper-{key}-resources.json").read_text())
         assert found["about"]["what"] == key and len(found["groups"]["the bench"]["rss"]) == len(found["t"]) > 0
         assert (tmp_path / f"paper-{key}-resources.png").exists()
+
+
+def test_an_act_is_answered_with_the_longest_wait_of_each_query() -> None:
+    results, found = (
+        Results("reconfigure", ""),
+        {"Ferry": 0.05, "Flink, tuned, at least once": 2.0, "Flink, at least once": 4.0},
+    )
+    row = next(row for row in papers.ROWS if row.key == "rhino-4g")
+    for system, seconds in found.items():
+        for query, times in (("nbq8", 1.0), ("nbq5", 2.0)):
+            results.add(system, query, "max during", seconds * times, "s")
+            results.add(system, query, "max before", 0.04, "s")
+    words, ratio = row.answer(results)
+    assert ratio == pytest.approx(40) and words.startswith(
+        "NBQ8: at most 40 ms before, 50 ms around it; Flink, tuned 2.00 s"
+    )
+    assert "NBQ5: at most 40 ms before, 100 ms around it; Flink, tuned 4.00 s, as it comes 8.00 s" in words
+    results.records = [r for r in results.records if r["system"] != "Flink, at least once"]
+    with pytest.raises(LookupError, match="not measured"):
+        row.answer(results)

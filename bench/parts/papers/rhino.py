@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bench.parts.papers.rows import Answer, Row, medians, thrown, thrown_with
 from bench.shared.results import Results
 
@@ -21,6 +23,29 @@ def recovered(results: Results) -> Answer:
         {"system": "flink-tuned", "case": "store, one worker lost", **found},
     )  # fmt: skip
     return f"1 GB: {ours:.2f} s; Flink, tuned {theirs:.1f} s", theirs / ours
+
+
+def around(*queries: str) -> Callable[[Results], Answer]:
+    """How long a record waits at most around an act, beside Flink whose sinks may repeat; the ratio is the first query's."""
+
+    def answer(results: Results) -> Answer:
+        words, ratios = list[str](), list[float]()
+        for query in queries:
+            before, ours, tuned, theirs = medians(
+                results, {"system": "Ferry", "case": query, "metric": "max before"},
+                *(
+                    {"system": system, "case": query, "metric": "max during"}
+                    for system in ("Ferry", "Flink, tuned, at least once", "Flink, at least once")
+                ),
+            )  # fmt: skip
+            words.append(
+                f"{query.upper()}: at most {before * 1000:.0f} ms before, {ours * 1000:.0f} ms around it; "
+                f"Flink, tuned {tuned:.2f} s, as it comes {theirs:.2f} s"
+            )
+            ratios.append(tuned / ours)
+        return ". ".join(words), ratios[0]
+
+    return answer
 
 
 ROWS = (
@@ -57,6 +82,33 @@ ROWS = (
         "55",
         ("recovery", "--gigabytes", "1", "--systems", "ferry", "flink-tuned", "--repeats", "1"),
         recovered,
+    ),
+    Row(
+        "rhino-4d",
+        "Rhino, figures 4d and 4e (scaling)",
+        "How long does a record take around the addition of instances?",
+        "NBQ8: 146 ms, Flink to 570 s; NBQ5: as before, Flink 1 s",
+        "over 1,000 (NBQ8)",
+        ("reconfigure", "--act", "scale", "--queries", "nbq8", "nbq5"),
+        around("nbq8", "nbq5"),
+    ),
+    Row(
+        "rhino-4g",
+        "Rhino, figures 4g and 4h (load balancing)",
+        "How long does a record take when half of the virtual nodes of an instance go to another?",
+        "NBQ8: 110 ms, then 60 more for a minute; NBQ5: 60 ms, then 20, Flink 500; Flink is rescaled instead: NBQ8 to 570 s",
+        "over 1,000 (NBQ8)",
+        ("reconfigure", "--act", "balance", "--queries", "nbq8", "nbq5"),
+        around("nbq8", "nbq5"),
+    ),
+    Row(
+        "rhino-6",
+        "Rhino, figure 6",
+        "The same while the rate goes up and down in steps",
+        "NBQ8: 205 ms on average, and no more around it; Flink to 225 s",
+        "about 1,000",
+        ("reconfigure", "--act", "balance", "--profile", "varying", "--queries", "nbq8"),
+        around("nbq8"),
     ),
     Row(
         "rhino-5.1",
