@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from ferry.contract.plans import Boundary
 from ferry_operator.cli.remote import tables
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
-from tests.unit.kube.fakes.fake_world import FakeLink, World, job, settled, writes
+from tests.unit.kube.fakes.fake_world import FakeDriver, FakeLink, World, job, settled, writes
 
 
 def running(nodes: int = 3, **spec: Any) -> World:
@@ -488,6 +490,20 @@ def test_a_user_drains_a_worker_and_moves_a_virtual_node() -> None:
     assert "nbq5-worker-1" in world.pods()
     world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.DRAIN: None, names.PINS: "3=1.0"}}})
     world.until(lambda w: settled(w) and w.driver is not None and w.driver.groups[3][0] == "1.0")
+
+
+def test_a_move_tells_of_windows_that_it_waits_for_or_why_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, said = running(), dict[str, Any]()
+    truth = FakeDriver.status
+    monkeypatch.setattr(FakeDriver, "status", lambda driver: replace(truth(driver), **said))
+    said.update(unbounded="operator n has no window", boundaries=(Boundary(3, "0.0", "1.0", None),))
+    world.api.edit(JOBS, "nbq5", {"metadata": {"annotations": {names.PINS: "3=1.0@window"}}, "spec": {"workers": 4}})
+    world.until(lambda w: w.condition("Handover")["reason"] == "Moving")
+    text = world.condition("Handover")["message"]
+    assert "1 of them until their windows have ended; with their state, for operator n has no window" in text
+    said.clear()
+    world.until(settled)
+    assert "window" not in world.condition("Handover").get("message", "")
 
 
 @pytest.mark.parametrize(("listed", "level"), [(True, logging.WARNING), (False, logging.INFO)])

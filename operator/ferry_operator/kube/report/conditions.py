@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ferry.contract.documents import Status
 from ferry_operator.control.autoscaling import ScalingAdvice
 from ferry_operator.job.status import AUTOSCALER_ACTIVE
 from ferry_operator.kube.observe.facts import NO_TRANSPORT_REASON, Problem
@@ -168,7 +169,15 @@ def _handover(view: JobView) -> UntimedCondition:
         return UntimedCondition("Handover", "False", "GivenUp", text)
     begun, steps = view.seen.status.plan_steps
     at = f", step {begun} of {steps}" if steps else ""
-    return UntimedCondition("Handover", "True", "Moving", f"{count} of {total} virtual nodes are on their way{at}")
+    text = f"{count} of {total} virtual nodes are on their way{at}{_at_windows(view, view.seen.status)}"
+    return UntimedCondition("Handover", "True", "Moving", text)
+
+
+def _at_windows(view: JobView, status: Status) -> str:
+    """How many wait for the end of windows, and why those do not that somebody wanted to."""
+    waits = f", {len(status.boundaries)} of them until their windows have ended" if status.boundaries else ""
+    wanted = view.observed is not None and view.observed.at_window
+    return waits + (f"; with their state, for {status.unbounded}" if wanted and status.unbounded else "")
 
 
 def _degraded(problems: Sequence[Problem]) -> UntimedCondition:
