@@ -7,17 +7,19 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bench import reconfigure
 from bench.parts.reconfigure import ferry_case, flink_case, job, profile, report
-from bench.parts.reconfigure.case import Plan, Reconfigured, counted, is_behind
+from bench.parts.reconfigure.case import QUERIES, Plan, Reconfigured, counted, is_behind
 from bench.shared.ferry_job import RunFailed
 from bench.shared.results import Results
 from ferry.contract.latency import LatencyHistogram, bucket_of
+from ferry.spark.compile import build
 from ferry.workloads.pacing import ArrivalPace
+from ferry_operator.job import spec
 
 ASKED = 1_800_000_000.0
 
@@ -52,13 +54,12 @@ def test_positions_follow_the_profile() -> None:
     assert [pace.due(t) for t in (-1, 2, 3, 4, 4.5)] == [0, 200, 300, 450, 550]
     total = sum(seconds for seconds, _ in made)
     assert math.isclose(profile.mean(made), pace.due(total - 1e-6) / total, rel_tol=1e-4)
-    words = [word.split(":") for word in profile.as_text(made).split(",")]
-    assert [(float(seconds), float(rate)) for seconds, rate in words] == made
+    assert profile.of_text(profile.as_text(made)) == made
 
 
 def test_a_job_begins_at_the_moment_that_was_agreed_on() -> None:
     clock = time.time() + 100
-    args = {"query": "nbq8", "clock_us": int(clock * 1e6), "profile": [[5.0, 1000.0]], "rate": 1000.0}
+    args = {"query": "nbq8", "clock_us": int(clock * 1e6), "profile": "5.0:1000.0", "rate": 1000.0}
     sources = job.sources(None, args)
     assert sorted(sources) == ["auction", "person"]
     for one in sources.values():
@@ -66,6 +67,15 @@ def test_a_job_begins_at_the_moment_that_was_agreed_on() -> None:
         assert start["since"] == int(clock * 1e6) and one.latest(start, 1000) == start, "nothing is due yet"
         late = {**start, "since": start["since"] - 110_000_000}
         assert 10_000 <= one.latest(late, 100_000)["read"] < 20_000
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_ferry_takes_the_job_of_each_query(query: str) -> None:
+    a: Any = SimpleNamespace(cores=2, vnodes=16, interval="10ms", rate=800)
+    plan = Plan(ASKED, 2.0, 28.0, profile.steps(profile.VARYING, 800, 2.0, 28.0))
+    args = spec.check(ferry_case.document(a, query, plan)).spec.pipeline.args
+    compiled: Any = build(cast(Any, None), job, args)
+    assert compiled.sources and {one.pace.due(4.0) for one in compiled.sources.values()} == {450}
 
 
 def test_latency_is_told_before_during_and_after_the_act() -> None:

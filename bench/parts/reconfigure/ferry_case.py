@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from itertools import pairwise
+from typing import Any
 
 from bench.parts.reconfigure import profile
-from bench.parts.reconfigure.case import BALANCE, NONE, QUERIES, WORKERS, Bench, Reconfigured, counted
+from bench.parts.reconfigure.case import BALANCE, NONE, QUERIES, WORKERS, Bench, Plan, Reconfigured, counted
 from bench.shared.ferry_job import FERRY, FerryJob, RunFailed, job_document
 from bench.shared.ferry_paced import is_behind, keep, latencies, watch
 from bench.shared.links import links
@@ -26,15 +28,7 @@ def measure(bench: Bench, query: str) -> list[Reconfigured]:
     a = bench.a
     with links(a.links, max(WORKERS, a.to)) as apart:
         plan = bench.plan(START_SECONDS)
-        arguments = {
-            **QUERIES[query], "query": query, "clock_us": int(plan.clock * 1e6), "rate": profile.mean(plan.steps),
-            "profile": [list(one) for one in plan.steps],
-        }  # fmt: skip
-        job = job_document(
-            f"reconfigure-{query}", {"module": "bench.parts.reconfigure.job", "args": arguments}, workers=WORKERS,
-            cores=a.cores, state={"virtualNodes": a.vnodes, "replicas": 1},
-            epoch={"mode": "continuous", "interval": a.interval, "maxRows": max(a.rate, 10_000) * 2},
-        )  # fmt: skip
+        job = document(a, query, plan)
         with FerryJob(job, bench.work / "ferry", command=FERRY if apart is None else apart.ferry) as run:
             run.wait_for(lambda: bool(latencies(run.records)), "the first latencies")
             if time.time() > plan.begin:
@@ -47,6 +41,19 @@ def measure(bench: Bench, query: str) -> list[Reconfigured]:
     asked = done[0][0] if done else plan.middle
     ended = last_switched(run, asked) if done else None
     return [Reconfigured("Ferry", query, counted(steps, plan), plan, asked, ended)]
+
+
+def document(a: argparse.Namespace, query: str, plan: Plan) -> dict[str, Any]:
+    """The job of a query that follows this plan."""
+    arguments = {
+        **QUERIES[query], "query": query, "clock_us": int(plan.clock * 1e6), "rate": profile.mean(plan.steps),
+        "profile": profile.as_text(plan.steps),
+    }  # fmt: skip
+    return job_document(
+        f"reconfigure-{query}", {"module": "bench.parts.reconfigure.job", "args": arguments}, workers=WORKERS,
+        cores=a.cores, state={"virtualNodes": a.vnodes, "replicas": 1},
+        epoch={"mode": "continuous", "interval": a.interval, "maxRows": max(a.rate, 10_000) * 2},
+    )  # fmt: skip
 
 
 def act(run: FerryJob, what: str, workers: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from bench.parts.reconfigure import profile
 from ferry.spark.splits import Position
 from ferry.workloads.pacing import PacedSplits
 
@@ -39,4 +40,5 @@ def _job(args: dict[str, Any]) -> Any:
 
 
 def _rest(args: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in args.items() if name not in OWN}
+    known = {name: value for name, value in args.items() if name not in OWN}
+    return {**known, "profile": profile.of_text(args["profile"])}

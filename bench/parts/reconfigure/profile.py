@@ -49,5 +49,10 @@ def rate_at(made: Sequence[Step], seconds: float) -> float:
 
 
 def as_text(made: Sequence[Step]) -> str:
-    """As a job of Flink takes it: "seconds:rate,...", in as few steps as there are."""
+    """As both systems are told: "seconds:rate,..."; arguments of Ferry's jobs have no lists in lists."""
     return ",".join(f"{seconds!r}:{rate!r}" for seconds, rate in made)
+
+
+def of_text(text: str) -> list[Step]:
+    """What `as_text` has made a text of."""
+    return [(float(seconds), float(rate)) for seconds, rate in (one.split(":") for one in text.split(","))]
