@@ -194,7 +194,7 @@ class Throughput:
             "query": one.query, "directory": str(batch.folder), "output": str(work / "out"), "delay_ms": a.delay_ms,
             "files_per_batch": batch.files, **CASES[one.query].parameters,
         }  # fmt: skip
-        with SingleJob(conf, work) as run, Watch(run.pid) as watch:
+        with SingleJob(conf, work) as run, Watch(run.pid, every=0.1) as watch:
             with self.console.status(f"One thread: {one.case}, {batch.arrivals:,} arrivals a batch, repeat {repeat}"):
                 batches = run.finish()
         self._record("One thread", one.case, steady(batches), watch, repeat, **one.parameters, batch=batch.arrivals)

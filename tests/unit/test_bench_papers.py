@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from bench import papers
+from bench.parts.papers import slash
+from bench.parts.papers.rows import thrown
 from bench.shared.ferry_job import ROOT
 from bench.shared.results import Results
 
@@ -82,3 +84,45 @@ def test_an_act_is_answered_with_the_longest_wait_of_each_query() -> None:
     results.records = [r for r in results.records if r["system"] != "Flink, at least once"]
     with pytest.raises(LookupError, match="not measured"):
         row.answer(results)
+
+
+def rates(query: str, case: str, **values: float) -> list[dict[str, object]]:
+    one = {"case": f"{query}, {case}", "metric": "throughput", "batch": 1_000_000}
+    return [{**one, "system": name.replace("_", " "), "value": value * 1e6} for name, value in values.items()]
+
+
+def results_of(*records: dict[str, object]) -> Results:
+    results = Results("throughput", "")
+    results.records += records
+    return results
+
+
+def test_the_first_rival_is_the_one_of_the_ratio() -> None:
+    measured = results_of(*rates("ysb", "files", Ferry=6.0, UpPar=2.0, Spark=1.0))
+    words, ratio = thrown("ysb", "UpPar", "Spark")(measured)
+    assert words == "6.00 M records/s; UpPar 2.00 M, Spark 1.00 M" and ratio == pytest.approx(3)
+
+
+def test_skew_is_what_is_left_beside_what_is_left_of_the_other() -> None:
+    found = []
+    for query, even, steep in (
+        ("ro", {"Ferry": 3.0, "UpPar": 2.0}, {"Ferry": 4.5, "UpPar": 1.0}),
+        ("ysb", {"Ferry": 3.0, "UpPar": 2.0}, {"Ferry": 3.0, "UpPar": 2.0}),
+    ):
+        for skew, values in ((0.2, even), (2.0, steep)):
+            found += [{**one, "skew": skew} for one in rates(query, "zipf", **values)]
+    words, ratio = slash.skewed(results_of(*found))
+    assert ratio == pytest.approx(3) and words.startswith(
+        "RO, exponent 0.2 -> 2.0: 3.00 -> 4.50 M records/s; UpPar 2.00 -> 1.00 M."
+    )
+    with pytest.raises(LookupError):
+        slash.skewed(results_of(*found[:-1]))
+
+
+def test_cost_is_told_in_cores() -> None:
+    about = {"case": "about", "metric": "cores", "value": 2}
+    both = [*rates("ysb", "files", Ferry=3.0, One_thread=6.0), *rates("cm", "files", Ferry=8.0, One_thread=4.0)]
+    words, ratio = slash.cost(results_of(about, *both))
+    assert (
+        ratio == pytest.approx(0.5) and "as much as 4.0 cores; CM" in words and words.endswith("as much as 1.0 cores")
+    )

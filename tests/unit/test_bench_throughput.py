@@ -227,6 +227,43 @@ def test_a_difference_between_results_ends_the_run(tmp_path: Path) -> None:
             compare(system, name)
 
 
+def test_systems_take_turns_at_what_they_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = arguments("ferry", "spark", "uppar", "single")
+    a.larger, a.repeats, a.skew, a.rate, a.mode = 3, 2, [0.5], 1.0, ""
+    bench, done = throughput.Throughput(a, tmp_path, Console(file=io.StringIO())), list[tuple[Any, ...]]()
+
+    def taken(one: Asked, files: int) -> throughput.Batch:
+        (tmp_path / "input").mkdir(exist_ok=True)
+        return throughput.Batch(tmp_path / "input", files * 100, files, files * 100, 100)
+
+    def ran(system: str) -> Any:
+        def run(one: Asked, batch: throughput.Batch, repeat: int) -> Path:
+            done.append((system, one.skew, batch.arrivals, repeat))
+            (tmp_path / system / "out").mkdir(parents=True)
+            return tmp_path / system / "out"
+
+        return run
+
+    monkeypatch.setattr(bench, "_input", taken)
+    for system in ("ferry", "spark", "uppar", "single"):
+        monkeypatch.setattr(bench, f"_{system}_files", ran(system))
+    monkeypatch.setattr(
+        bench,
+        "_compare",
+        lambda one, ours, theirs, *rest: done.append((ours[0], theirs[0], theirs[1].parent.name, *rest)),
+    )
+    bench._beside(Asked("ysb", 0.5))
+    turn = ["ferry", "spark", "uppar", "single", "Ferry", "Ferry", "Ferry"]
+    assert [entry[0] for entry in done] == turn * 4 and {entry[1] for entry in done[:4]} == {0.5}
+    assert done[4:7] == [
+        ("Ferry", *two, 200, 0) for two in (("Spark", "spark"), ("UpPar", "uppar"), ("One thread", "single"))
+    ]
+    assert [entry[2:] for entry in done if entry[0] == "spark"] == [(200, 0), (600, 0), (200, 1), (600, 1)]
+    assert list(tmp_path.iterdir()) == []
+    for query, names in (("q11", ["ferry", "spark"]), ("nb11", ["ferry"])):
+        assert [name for name, _ in bench._systems(query)] == names
+
+
 def test_the_report_shows_each_system_and_each_exponent(tmp_path: Path) -> None:
     a = arguments("ferry", "uppar", "single")
     a.skew = [0.2, 2.0]

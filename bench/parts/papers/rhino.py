@@ -117,6 +117,6 @@ ROWS = (
         "135 M on 8 machines, as Flink",
         "1",
         thrown_with("nbq5"),
-        thrown("nbq5"),
+        thrown("nbq5", "Spark"),
     ),
 )

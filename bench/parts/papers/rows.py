@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,17 +36,18 @@ def medians(results: Results, *wanted: dict[str, Any]) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def thrown(query: str) -> Callable[[Results], Answer]:
-    """Records/s of files beside vanilla Spark, the same batch."""
+def thrown(query: str, *rivals: str) -> Callable[[Results], Answer]:
+    """Records/s of files beside others, the same batch; the first of them is the one that Ferry is ahead of."""
 
     def answer(results: Results) -> Answer:
         case = {"case": f"{query}, files", "metric": "throughput", "batch": 1_000_000}
-        ours, theirs = medians(results, {"system": "Ferry", **case}, {"system": "Spark", **case})
-        return f"{ours / 1e6:.2f} M records/s; Spark {theirs / 1e6:.2f} M", ours / theirs
+        ours, *theirs = medians(results, *({"system": name, **case} for name in ("Ferry", *rivals)))
+        others = ", ".join(f"{name} {rate / 1e6:.2f} M" for name, rate in zip(rivals, theirs, strict=True))
+        return f"{ours / 1e6:.2f} M records/s; {others}", ours / theirs[0]
 
     return answer
 
 
-def thrown_with(*queries: str) -> tuple[str, ...]:
+def thrown_with(*queries: str, systems: Sequence[str] = ("ferry", "spark")) -> tuple[str, ...]:
     """Arguments of `throughput.py` for nothing but these queries."""
-    return ("throughput", "--queries", *queries, "--cases", "--larger", "1", "--repeats", "1")
+    return ("throughput", "--queries", *queries, "--systems", *systems, "--cases", "--larger", "1", "--repeats", "1")

@@ -71,13 +71,17 @@ class Report:
     def _rate(self, one: Asked, system: str, batch: int, metric: str = "throughput") -> float | None:
         return self.r.median(system=system, case=one.case, metric=metric, batch=batch, **one.parameters)
 
+    def _others(self) -> list[str]:
+        """Those that Ferry is beside."""
+        return [name for name in self.systems if name != "Ferry"] if "Ferry" in self.systems else []
+
     def _batches(self) -> list[int]:
         size = max(self.a.batch // self.a.file_rows, 1) * self.a.file_rows
         return sorted({size, size * self.a.larger})
 
     def tables(self) -> None:
         """Print medians."""
-        a, rows, others = self.a, [], [name for name in self.systems if name != "Ferry"]
+        a, rows, others = self.a, [], self._others()
         for one in inputs_of(a):
             for batch in self._batches():
                 rates = {name: self._rate(one, name, batch) for name in self.systems}
@@ -121,14 +125,13 @@ class Report:
     def _of_files(self) -> list[Panel]:
         """Of each batch a panel of the queries, and one of what Ferry does beside others."""
         asked, queries = inputs_of(self.a), self.a.queries
-        others = [name for name in self.systems if name != "Ferry"]
         panels, ratios = [], dict[str, list[float | None]]()
         for batch in self._batches():
             rates = {name: [self._rate(one, name, batch) for one in asked] for name in self.systems}
             panels.append(
                 Panel(f"same files, {batch:,} arrivals per batch", "records/s", queries, rates, logarithmic=True)
             )
-            for name in others if "Ferry" in rates else []:
+            for name in self._others():
                 pairs = zip(rates["Ferry"], rates[name], strict=True)
                 ratios[f"{name}, {batch:,} a batch"] = [ours / rate if ours and rate else None for ours, rate in pairs]
         if ratios:
