@@ -8,8 +8,9 @@ action. It never reads a clock and never talks to anybody; `planner` says where 
 | StartWorker | a worker that should be there, or that holds the last copy of something, is not running |
 | SetInstances | a worker should have more instances, or has ones that hold nothing and should not be there |
 | StartDriver | there is none, and it may start |
-| SubmitDesired | the usable instances, the copies, the pins or the driver's generation changed, or copies are missing; |
-| | or all is at rest, and another placement is worth a move (`balancing`) |
+| SubmitDesired | the usable instances, the copies, the pins or the driver's generation changed, copies are missing, or |
+| | wait for windows for too long (`boundaries`); or all is at rest, and another one is worth a move (`balancing`) |
+| LimitCopies | the driver lets copies use something else than they may |
 | StopWorker | nobody wants it and nothing is on it: neither in a group nor in the placement in force |
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from ferry.contract.backoff import back_off
 from ferry.contract.documents import Status
@@ -51,6 +53,8 @@ class Wanted:
     replicas: int
     handover: HandoverPolicy = field(default_factory=HandoverPolicy)
     balance: BalancePolicy = field(default_factory=BalancePolicy)
+    bandwidth: int = 0
+    """bytes a second that the copies of one instance may use; 0: no bound"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,7 @@ class Submitted:
     placements: Placements
     due: Due = (0, None)
     at_window: tuple[int, ...] = ()
-    """virtual nodes that it moves at the boundary of a window"""
-    bandwidth: int = 0
-    """that its copies may use"""
+    """what it moves at the boundary of a window"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,23 +190,29 @@ class SubmitDesired:
 
     def accepted(self) -> Submitted:
         """What is in force as soon as the driver has it."""
-        plan = self.plan
-        due = (plan.at_epoch, plan.at_time)
-        return Submitted(plan.number, self.generation, self.basis, plan.placements, due, plan.at_window, plan.bandwidth)
+        p = self.plan
+        return Submitted(p.number, self.generation, self.basis, p.placements, (p.at_epoch, p.at_time), p.at_window)
 
 
-Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired
+@dataclass(frozen=True, slots=True)
+class LimitCopies:
+    """Tell the driver what copies may use."""
+
+    bandwidth: int
+
+
+Action = StartWorker | StopWorker | SetInstances | StartDriver | SubmitDesired | LimitCopies
 
 
 def decide(observed: Observed) -> list[Action]:
     """Actions in the order in which they should be done; empty when nothing is needed."""
-    actions: list[Action] = [*_starts(observed)]
+    actions: list[Action | None] = [*_starts(observed)]
     if not observed.driver and observed.driver_may_start:
         actions.append(StartDriver())
-    submit = _submit(observed)
-    if submit is not None:
-        actions.append(submit)
-    return actions + _releases(observed)
+    actions += [_submit(observed), *_releases(observed)]
+    if observed.status is not None and observed.status.bandwidth not in (None, observed.wanted.bandwidth):
+        actions.append(LimitCopies(observed.wanted.bandwidth))
+    return [one for one in actions if one is not None]
 
 
 def expected(observed: Observed) -> list[InstanceId]:
@@ -239,9 +247,7 @@ def _last_copies(observed: Observed) -> dict[int, int]:
     """
     status, needed = observed.status, dict[int, int]()
     if status is None:
-        if observed.submitted is None:
-            return {worker.index: worker.instances for worker in observed.workers}
-        return {}
+        return {} if observed.submitted is not None else {worker.index: worker.instances for worker in observed.workers}
     down = {worker.index for worker in observed.workers if not worker.running}
     alive = {i for i in status.alive if worker_of(InstanceId(i)) not in down}
     for in_sync, _ in status.groups:
@@ -277,9 +283,8 @@ def _held(observed: Observed) -> dict[int, int] | None:
     status, submitted = observed.status, observed.submitted
     if not status or not submitted or submitted.number != status.desired:
         return None
-    held = placing.highest(i for in_sync, learners in status.groups for i in (*in_sync, *learners))
-    planned = placing.highest(i for placement in submitted.placements for i in placement)
-    return {k: max(held.get(k, -1), planned.get(k, -1)) + 1 for k in (*held, *planned)}
+    held = [i for in_sync, learners in status.groups for i in (*in_sync, *learners)]
+    return {k: i + 1 for k, i in placing.highest([*held, *chain(*submitted.placements)]).items()}
 
 
 def _submit(observed: Observed) -> SubmitDesired | None:
@@ -304,11 +309,10 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     holds, balance = same and not status.prepared, _balance(observed)
     weak = not status.rolled_back and placing.is_under_strength(status, basis.usable, basis.replicas)
     overdue = holds and last is not None and boundaries.are_overdue(status, basis.at_window, last.at_window)
-    faster = holds and last is not None and last.bandwidth != policy.bandwidth and not status.rolled_back
-    again = overdue or faster
-    if holds and balance is None and not weak and not again:
+    if holds and balance is None and not weak and not overdue:
         return None
-    if last is not None and again:
+    if last is not None and overdue:
+        due = (0, None)  # It has begun.
         placements = last.placements
     elif given is not None:
         placements = placing.with_pins(given.placements, basis.pins)
@@ -317,20 +321,17 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     else:
         groups = [in_sync for in_sync, _ in status.groups]
         placements = placing.place(groups, status.loads, _slots(observed, basis), basis.replicas, basis.pins)
-    if holds and not again and last is not None and last.placements == placements:
+    if holds and not overdue and last is not None and last.placements == placements:
         return None
     current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
     cut = steps(current, placements, policy)
     # Nobody is held up by what repairs.
     warm = policy.warm or status.members_gone > 0
-    plan = Plan(
-        number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms, policy.bandwidth
-    )
-    by_itself = policy.at_window == "auto" and warm and given is None and not status.members_gone and not again
-    asked = last.at_window if last is not None and faster and not overdue else basis.at_window
-    waiting = boundaries.chosen(status, asked, current, placements, basis.usable, by_itself)
+    plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms)
+    by_itself = policy.at_window == "auto" and warm and given is None and not status.members_gone and not overdue
+    waiting = boundaries.chosen(status, basis.at_window, current, placements, basis.usable, by_itself)
     plan = replace(plan, at_window=waiting)
-    return SubmitDesired(plan, status.generation, basis, balance.reason if balance is not None else "")
+    return SubmitDesired(plan, status.generation, basis, balance.reason if balance is not None and not overdue else "")
 
 
 def advice(observed: Observed, kept: Placements | None = None) -> Advice | None:

@@ -28,7 +28,7 @@ TIMEOUT = httpx.Timeout(2.0, connect=1.0)
 
 UNFIT = 422
 
-NEWER = ("deadline", "at_window", "bandwidth")
+NEWER = ("deadline", "at_window")
 """Of a plan, what an older driver can do without."""
 
 ANSWER_MAX = 300
@@ -80,6 +80,10 @@ class DriverClient:
             body = answer.text.strip()[:ANSWER_MAX]
             raise PlacementRefused(f"the driver refuses plan {action.plan.number} with {answer.status_code}: {body}")
 
+    def limit_copies(self, url: str, secret: str, bandwidth: int) -> None:
+        """So many bytes a second, of each instance; 0: no bound. Raises DriverRefuses, Unreachable."""
+        self._asked("PUT", f"{url}/bandwidth", secret, "a bandwidth of copies", {"bytes": bandwidth})
+
     def stop(self, url: str, secret: str) -> bool:
         """Ask for the end after the epoch under way; True when the driver has heard it."""
         try:
@@ -89,7 +93,7 @@ class DriverClient:
 
     def checkpoint(self, url: str, secret: str, name: str | None) -> int:
         """Ask for a durable checkpoint as of the next epoch; its number. Raises DriverRefuses, Unreachable."""
-        answer = self._post(f"{url}/checkpoint", secret, "a checkpoint", {"name": name})
+        answer = self._asked("POST", f"{url}/checkpoint", secret, "a checkpoint", {"name": name})
         try:
             return int(answer.json()["number"])
         except (ValueError, TypeError, KeyError):
@@ -97,15 +101,15 @@ class DriverClient:
 
     def suspend(self, url: str, secret: str) -> None:
         """Ask for a last checkpoint and the end after it, once or again. Raises DriverRefuses, Unreachable."""
-        self._post(f"{url}/suspend", secret, "to be suspended", None)
+        self._asked("POST", f"{url}/suspend", secret, "to be suspended", None)
 
     def close(self) -> None:
         """Close the connections."""
         self._open.cache_clear()
 
-    def _post(self, url: str, secret: str, what: str, document: dict[str, Any] | None) -> httpx.Response:
+    def _asked(self, method: str, url: str, secret: str, what: str, document: dict[str, Any] | None) -> httpx.Response:
         try:
-            answer = self._ask("POST", url, secret, document)
+            answer = self._ask(method, url, secret, document)
         except httpx.HTTPError as error:
             raise Unreachable(f"the driver was asked for {what}, and does not answer: {error}") from None
         if not answer.is_success:
@@ -152,6 +156,4 @@ def from_wire(document: Any, generation: int) -> d.Submitted | None:
         given=str(one.basis.get("given", "")),
         at_window=tuple(map(int, one.basis.get("at_window", ()))),
     )
-    return d.Submitted(
-        one.number, generation, basis, one.placements, (one.at_epoch, one.at_time), one.at_window, one.bandwidth
-    )
+    return d.Submitted(one.number, generation, basis, one.placements, (one.at_epoch, one.at_time), one.at_window)

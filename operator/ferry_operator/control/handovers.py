@@ -9,6 +9,11 @@ from ferry_operator.job.models_handover import Handover
 from ferry_operator.placement.strategies import HandoverPolicy
 
 
+def bandwidth_of(handover: Handover) -> int:
+    """Bytes a second that copies may use; 0: no bound."""
+    return handover.bandwidth.bytes if handover.bandwidth is not None else 0
+
+
 def policy_of(handover: Handover, before: HandoverPolicy | None = None) -> HandoverPolicy:
     """How a job wants its handovers; `before`: what holds where nothing is said."""
     given = handover.model_dump(exclude_unset=before is not None)
@@ -17,7 +22,5 @@ def policy_of(handover: Handover, before: HandoverPolicy | None = None) -> Hando
     if "deadline" in given:
         milliseconds = round(handover.deadline.seconds * 1000)
         given["deadline_ms"] = 0 if milliseconds == WARM_DEADLINE_MS else milliseconds
-    if "bandwidth" in given:
-        given["bandwidth"] = handover.bandwidth.bytes if handover.bandwidth is not None else 0
     known = {one.name for one in fields(HandoverPolicy)}
     return replace(before or HandoverPolicy(), **{name: value for name, value in given.items() if name in known})

@@ -63,7 +63,7 @@ class Handover(SpecPart):
         default=None,
         description="Bytes per second that warming may use per instance, such as '100M'; '0' or null: as much as leaves "
         "epochs about as short as they were. Durable checkpoints have the same bound, 32Mi where there is none.",
-        json_schema_extra=live("It holds at once, also for copies that are under way."),
+        json_schema_extra=live("It holds from the next epoch on, also for copies that are under way."),
     )
     deadline: Annotated[Duration, between("1s", "24h")] = Field(
         default=Duration(f"{limits.WARM_DEADLINE_MS // 1000}s"),

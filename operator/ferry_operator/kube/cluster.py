@@ -95,6 +95,8 @@ class KubeCluster:
                 self.start_driver()
             case d.SubmitDesired():
                 self._submit(step)
+            case d.LimitCopies(bandwidth):
+                self.link.limit_copies(self._url("a bandwidth of copies"), self._key(), bandwidth)
             case TakeOwnership(pod):
                 self._annotate(pod, {names.TOKEN: str(self.token)}, exact=True)
             case DropPod(pod, _):

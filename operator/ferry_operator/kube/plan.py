@@ -342,6 +342,8 @@ def describe(step: Step) -> str:
             over = f"{len(plan.placements)} virtual nodes over {len(used)} of {len(basis.usable)} instances"
             cut = f", in {len(plan.steps)} steps" if plan.steps else ""
             return f"plan {plan.number}: {over}{cut}{f', {why}' if why else ''}"
+        case d.LimitCopies(bandwidth):
+            return f"copies may use {f'{bandwidth} bytes a second' if bandwidth else 'what they can'}"
         case DropPod(pod, why) | DeletePod(pod, why) | EndDriver(pod, why):
             return f"{'end' if isinstance(step, EndDriver) else 'remove'} {pod.name}: {why}"
         case Refuse(_, message):

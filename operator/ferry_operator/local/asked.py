@@ -66,7 +66,9 @@ class Asked:
     def handover(self, wanted: Handover) -> str:
         """How plans are cut from now on; what was said, in words. Raises Refusal."""
         given = wanted.model_dump(exclude_unset=True)
-        self.wanted = replace(self.wanted, handover=handovers.policy_of(wanted, self.wanted.handover))
+        policy = handovers.policy_of(wanted, self.wanted.handover)
+        bandwidth = handovers.bandwidth_of(wanted) if "bandwidth" in given else self.wanted.bandwidth
+        self.wanted = replace(self.wanted, handover=policy, bandwidth=bandwidth)
         return " ".join(f"{name}={value}" for name, value in given.items())
 
     def balance(self, wanted: BalanceSpec) -> str:

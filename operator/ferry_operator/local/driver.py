@@ -5,6 +5,7 @@ A driver that does not answer is no error here but None or False: whether that m
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -38,6 +39,12 @@ class LocalDriver:
         except Fault:
             return False
         return True
+
+    def limit_copies(self, pid: int, bandwidth: int) -> None:
+        """Tell it what copies may use; its status says when it has heard that."""
+        if (url := self._url(pid)) is not None:
+            with contextlib.suppress(Fault):
+                self._client.limit_copies(url, self._secret, bandwidth)
 
     def stop(self, pid: int) -> bool:
         """Ask for the end after the epoch under way; True when the driver has heard it."""

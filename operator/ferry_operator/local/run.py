@@ -77,6 +77,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
             one.state.replicas,
             handovers.policy_of(one.handover),
             balancing.policy_of(one.balance),
+            handovers.bandwidth_of(one.handover),
         )
         scaler, made = LocalAutoscaler(policy_for(job.spec, 0, 1)), programs or Programs()
         supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), made, scaler)

@@ -242,6 +242,9 @@ class Supervisor:
                     if action.why:
                         self._note(f"balance {action.why}")
                     self._watch.forget()
+            case d.LimitCopies(bandwidth):
+                if (pid := self._cluster.driver_pid()) is not None:
+                    self._client.limit_copies(pid, bandwidth)
             case _:
                 assert_never(action)
 

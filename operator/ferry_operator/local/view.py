@@ -50,7 +50,7 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
                 "gap": how.gap,
                 "warm": how.warm,
                 "atWindow": how.at_window,
-                **({"bandwidth": str(how.bandwidth)} if how.bandwidth else {}),
+                **({"bandwidth": str(view.wanted.bandwidth)} if view.wanted.bandwidth else {}),
                 "atEpoch": how.at_epoch,
                 "atEventTime": how.at_time,
                 **({"deadline": f"{how.deadline_ms}ms"} if how.deadline_ms else {}),

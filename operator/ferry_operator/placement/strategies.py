@@ -37,8 +37,6 @@ class HandoverPolicy:
     """False: epochs are held back while copies are made"""
     deadline_ms: int = 0
     """without a sign of a copy; 0: the default"""
-    bandwidth: int = 0
-    """bytes a second that the copies of one instance may use; 0: as much as leaves epochs about as they were"""
     at_epoch: int | None = None
     """no plan begins before this epoch; but for what repairs"""
     at_time: int | None = None

@@ -18,7 +18,8 @@ A run lives in one directory:
 | `workers/K/flight-I.sock`, `logs/` | sidecar | the socket for tasks; what processes print |
 
 Control endpoint of the driver (header `Authorization: Bearer` and what is derived for `control`): `GET /status` -> Status,
-`GET, PUT /desired` <-> {"number", "placements": [[leader, replica...], ...]}, `POST /stop` (after the epoch under way),
+`GET, PUT /desired` <-> {"number", "placements": [[leader, replica...], ...]}, `PUT /bandwidth` {"bytes": a second},
+`POST /stop` (after the epoch under way),
 `POST /checkpoint` {"name": text or null} -> 202 {"number"}, `POST /suspend` (after one last checkpoint), `GET /metrics`.
 `GET /healthz` asks for no secret: 503 when the coordinator's loop has not come round for `limits.HANG_SECONDS`; a driver
 that hangs has to be replaced from outside.
@@ -329,6 +330,8 @@ class Status:
     """Virtual nodes that wait for the end of windows."""
     unbounded: str = ""
     """Why no virtual node can be handed over at the boundary of a window; empty: all can."""
+    bandwidth: int | None = None
+    """Bytes a second that copies were told to use; 0: no bound, -1: as instances were started; None: it cannot be told."""
     windows_end_in: float | None = None
     """Seconds until the windows have ended that hold records by now, if event time goes on as of late; None: not known."""
     latency: LatencyQuantiles | None = None

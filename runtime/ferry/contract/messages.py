@@ -259,6 +259,8 @@ class Begins:
     """An epoch begins: whoever copies state gives way for a moment. Nothing that is right depends on it."""
 
     epoch: int
+    bandwidth: int = -1
+    """Bytes a second that copies may use from now on; 0: no bound; -1: nobody has said anything."""
 
 
 @record

@@ -126,6 +126,15 @@ class EpochNotes:
             ages=added((self.ages, *(r.ages for r in receipts))),
         )
 
+    def newest(self) -> dict[int, int]:
+        """By operator: the greatest event time of what sources have brought for it."""
+        found: dict[int, int] = {}
+        for operator, sides in self.maxima.items():
+            times = [one.greatest for clocks in sides.values() for one in clocks.values() if one.greatest is not None]
+            if times:
+                found[operator] = max(times)
+        return found
+
     def dump(self) -> bytes:
         """As it is committed."""
         maxima = {operator: {i: _wire(c) for i, c in sides.items()} for operator, sides in self.maxima.items()}

@@ -47,8 +47,6 @@ class Plan:
     deadline: int = 0
     """A copy to which nothing comes for so many milliseconds is given up for a while, and a plan that stands still for
     three times as long is rolled back; 0: the driver's default."""
-    bandwidth: int = 0
-    """Bytes a second that the copies of one instance may use from now on; 0: as much as leaves epochs about as they were."""
     token: int = 0
     """Fencing token of who decided it: after a higher one was seen a lower one is refused."""
     basis: dict[str, Any] | None = field(default=None, hash=False)
@@ -151,7 +149,6 @@ class Plan:
             at_epoch=_number(given, "at_epoch", 0),
             at_time=None if given["at_time"] is None else _number(given, "at_time", TIME_MIN, TIME_MAX),
             deadline=_number(given, "deadline", 0),
-            bandwidth=_number(given, "bandwidth", 0),
             token=_number(given, "token", 0),
             basis=given["basis"],
             before=_placements(given["before"]),
@@ -176,8 +173,8 @@ TIME_MIN, TIME_MAX = -(10**13), 10**14
 """Milliseconds since 1970, from the year 1653 to 5138: what is beyond is of another unit."""
 
 ALWAYS: dict[str, Any] = {
-    "steps": [], "gap": 0, "warm": True, "at_epoch": 0, "at_time": None, "deadline": 0, "bandwidth": 0, "token": 0,
-    "basis": None, "before": [], "reached": 0, "undone": "", "at_window": [],
+    "steps": [], "gap": 0, "warm": True, "at_epoch": 0, "at_time": None, "deadline": 0, "token": 0, "basis": None,
+    "before": [], "reached": 0, "undone": "", "at_window": [],
 }  # fmt: skip
 """What is so where nothing else is said, as JSON."""
 

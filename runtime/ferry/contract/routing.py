@@ -83,8 +83,6 @@ class Table:
     at_window: tuple[tuple[int, InstanceId], ...] = ()
     """Copies that take no snapshot, by virtual node and learner: they are whole once what was there when they began is over
     (`Plan.at_window`). Who does not know of it sends a snapshot, which is as good."""
-    bandwidth: int = 0
-    """Bytes a second that the copies of one instance may use (`Plan.bandwidth`)."""
 
     def __post_init__(self) -> None:
         if min(self.version) < 0:
@@ -133,7 +131,7 @@ class Table:
                 if not 0 <= vnode < len(groups):
                     raise Bug(f"virtual node {vnode} of {len(groups)}")
                 groups[vnode] = Group(term, in_sync, learners)
-            return replace(self, version=version, groups=tuple(groups), initial=initial, plan=None, prepared=None)
+            return Table(version, tuple(groups), initial, self.origin, at_window=self.at_window)
 
     def to_journal(self) -> dict[str, Any]:
         """Plain lists and maps, with the plans."""
@@ -148,8 +146,7 @@ class Table:
             "origin": self.origin,
             "groups": [[list(g.term), list(g.in_sync), list(g.learners)] for g in self.groups],
         }
-        rare = {"at_window": [list(one) for one in self.at_window], "bandwidth": self.bandwidth}
-        return document | {name: value for name, value in rare.items() if value}
+        return document | ({"at_window": [list(one) for one in self.at_window]} if self.at_window else {})
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Table:
@@ -166,7 +163,6 @@ class Table:
                 plan=_plan(doc.get("plan")),
                 prepared=_plan(doc.get("prepared")),
                 at_window=tuple((int(vnode), InstanceId(i)) for vnode, i in doc.get("at_window", ())),
-                bandwidth=max(int(doc.get("bandwidth", 0)), 0),
             )
 
 

@@ -17,7 +17,7 @@ import prometheus_client as prom
 from fastapi import Body, FastAPI, HTTPException, Response
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from pydantic import BaseModel, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from ferry.contract import limits
 from ferry.contract.certificates import issue, server_context
@@ -49,6 +49,13 @@ class CheckpointRequest(BaseModel):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")] | None = None
 
 
+class CopyLimit(BaseModel):
+    """What copies may use."""
+
+    bytes: Annotated[int, Field(ge=0)]
+    """a second, of each instance; 0: no bound"""
+
+
 def app(
     loop: Loop,
     metrics: DriverMetrics,
@@ -76,7 +83,7 @@ def app(
 
     @served.get("/status")
     def status() -> dict[str, Any]:
-        return metrics.status(loop.machine, loop.move_metrics).to_wire()
+        return metrics.status(loop.machine, loop.move_metrics, loop.bandwidth).to_wire()
 
     @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
@@ -99,6 +106,11 @@ def app(
         if (plan := newest()) is None:
             raise HTTPException(404, "no plan was given to this job")
         return plan.to_wire()
+
+    @served.put("/bandwidth")
+    def limit_copies(limit: CopyLimit) -> dict[str, int]:
+        loop.bandwidth = limit.bytes
+        return {"bytes": limit.bytes}
 
     @served.post("/stop")
     def stop_job() -> dict[str, str]:

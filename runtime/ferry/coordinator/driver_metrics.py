@@ -11,6 +11,7 @@ import statistics
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -112,6 +113,8 @@ class EpochRecord:
     """Seconds, of all its tasks together."""
     ages: Counts = field(default_factory=dict)
     """How old its records were when it was planned, as far as their sources say when they were created."""
+    newest: Mapping[int, int] = field(default_factory=dict)
+    """By operator: the newest event time of what sources have brought for it."""
 
 
 class DriverMetrics:
@@ -164,7 +167,7 @@ class DriverMetrics:
             self.recent.append(record)
         known = WATERMARK_NONE < watermark < WATERMARK_END
         if known:
-            self.window_rest.seen(record.end, watermark)
+            self.window_rest.seen(record.end, watermark, record.newest)
         append_record(
             self.directory,
             {
@@ -252,7 +255,7 @@ class DriverMetrics:
         known = WATERMARK_NONE < machine.commits.watermark < WATERMARK_END
         return time.time() - machine.commits.watermark / 1000 if known else math.nan
 
-    def status(self, machine: Coordinator, move_metrics: MoveMetrics) -> Status:
+    def status(self, machine: Coordinator, move_metrics: MoveMetrics, bandwidth: int = -1) -> Status:
         """A snapshot; the machine's values are frozen, so reading them from another thread is safe."""
         table = machine.table
         rate, seconds = self.rates()
@@ -291,7 +294,8 @@ class DriverMetrics:
             plan_steps=(plan.reached, len(plan.steps)) if plan is not None else (0, 0),
             boundaries=tuple(move_metrics.boundaries()),
             unbounded=self.unbounded,
-            windows_end_in=self.window_rest.seconds(),
+            bandwidth=bandwidth,
+            windows_end_in=self.window_rest.seconds(time.time()),
             latency=self.latency.recent(time.time()),
             work=move_metrics.work.recent(self.lag()),
             quiet_seconds=move_metrics.quiet_seconds(),

@@ -60,6 +60,8 @@ class Loop:
         `rewind()` is called when that table is this driver's in the journal: no older one can write any more.
         """
         self.settings = settings
+        self.bandwidth = -1
+        """of copies, that instances are told with the next epoch; -1: nothing"""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
         self._rewind = rewind
@@ -123,7 +125,7 @@ class Loop:
 
     def begins(self, epoch: int) -> None:
         """Ask the instances to let an epoch pass before they go on copying; callable from any thread."""
-        begins = m.Begins(epoch)
+        begins = m.Begins(epoch, self.bandwidth)
         for instance in list(self.machine.alive):
             self._send(core.Send(instance, begins))
 

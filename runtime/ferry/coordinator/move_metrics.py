@@ -169,10 +169,11 @@ class MoveMetrics:
                     if self._copying is None:
                         self._copying, self._copied = now, 0
             case "in-sync":
+                began, _ = self._joined.pop(key, (now, 0))
                 if key in self._copies:
                     self._copies.remove(key)
                     self._copied += max((heard.sizes.get(vnode, 0) for heard in self._heard.values()), default=0)
-                self._warms.observe(now - self._joined.pop(key, (now, 0))[0])
+                    self._warms.observe(now - began)
                 self._in_sync[vnode] = now
             case "switched":
                 self._switchovers.observe(now - self._in_sync.pop(vnode, now))
@@ -220,7 +221,7 @@ class MoveMetrics:
     def replica_lag(self, epoch: int) -> int:
         """Epochs since the oldest copy that is not in sync yet was begun; 0 when all are."""
         with self._lock:
-            return max((epoch - since for _, since in self._joined.values()), default=0)
+            return max((epoch - since for key, (_, since) in self._joined.items() if key in self._copies), default=0)
 
     def quiet_seconds(self) -> float:
         """Since a group changed last, or since this driver began."""

@@ -61,8 +61,7 @@ class Multicast:
 
     def _install(self, channel: Channel, generation: int, table: Table) -> None:
         base = self._tables.pop(channel, None)
-        # What has changed says nothing of how copies are made.
-        if base is None or (base.at_window, base.bandwidth) != (table.at_window, table.bandwidth):
+        if base is None or base.at_window != table.at_window:  # What has changed says nothing of that.
             if self._whole[0] is not table:
                 self._whole = table, m.encode(m.Install(table))
             kind: type[m.Message] = m.Install

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 
 from ferry.contract.descriptors import Window
 from ferry.protocol.boundaries import ends_at_origin
@@ -22,15 +23,19 @@ class WindowRest:
     """Of one driver. Thread-safe."""
 
     def __init__(self) -> None:
-        self.windows: tuple[tuple[Window, int], ...] = ()
-        """Of each operator: its window, and by how much its newest records are ahead of the watermark, in milliseconds.
-        Empty: there is something else in the state than windows."""
+        self.windows: tuple[Window, ...] = ()
+        """Of each operator. Empty: there is something else in the state than windows."""
         self._lock = threading.Lock()
         self._seen: deque[tuple[float, int]] = deque()
+        self._newest: Mapping[int, int] = {}
+        self._distance = 0.0
 
-    def seen(self, at: float, watermark: int) -> None:
-        """The watermark (milliseconds of event time) at the end of an epoch (seconds since 1970)."""
+    def seen(self, at: float, watermark: int, newest: Mapping[int, int]) -> None:
+        """The watermark (milliseconds of event time) at the end of an epoch (seconds since 1970), and by operator the
+        newest event time of its sources' records: where flows are apart, it is far ahead of the watermark.
+        """
         with self._lock:
+            self._newest, self._distance = newest, at - self._seen[-1][0] if self._seen else 0.0
             if self._seen and watermark < self._seen[-1][1]:
                 self._seen.clear()
             if len(self._seen) > 1 and at - self._seen[-2][0] < SAMPLE_SECONDS:
@@ -39,16 +44,34 @@ class WindowRest:
             while at - self._seen[0][0] > SPAN_SECONDS and len(self._seen) > 2:
                 self._seen.popleft()
 
-    def seconds(self) -> float | None:
-        """Until all of them have ended, if event time goes on as it did; None: that is not known."""
+    def seconds(self, now: float) -> float | None:
+        """Until all of them have ended, if event time goes on as it did; None: that is not known. `now`: since 1970."""
         with self._lock:
-            if not self.windows or len(self._seen) < 2:
-                return None
-            (begin, first), (end, now) = self._seen[0], self._seen[-1]
-        if end - begin < SPAN_SECONDS_MIN or now <= first:
+            seen, newest, distance = tuple(self._seen), self._newest, self._distance
+        if not self.windows or len(seen) < 2 or now - seen[-1][0] > max(SPAN_SECONDS_MIN, 2 * distance):
             return None
-        rest = max(
-            ends_at_origin(window, (now + ahead) // window.pane_ms * window.pane_ms) - now
-            for window, ahead in self.windows
+        speed = min((_speed(seen[0], seen[-1]), *(_speed(*half) for half in _halves(seen))))
+        if seen[-1][0] - seen[0][0] < SPAN_SECONDS_MIN or speed <= 0:
+            return None
+        watermark = seen[-1][1]
+        return (
+            max(_rest(one, max(watermark, newest.get(i, 0)), watermark) for i, one in enumerate(self.windows)) / speed
         )
-        return rest * (end - begin) / (now - first)
+
+
+def _rest(window: Window, newest: int, watermark: int) -> int:
+    """Milliseconds until the last window has ended that holds a record by now."""
+    return ends_at_origin(window, newest // window.pane_ms * window.pane_ms) - watermark
+
+
+def _halves(seen: Sequence[tuple[float, int]]) -> Iterator[tuple[tuple[float, int], tuple[float, int]]]:
+    """Event time may have leapt, or have come to a halt just now."""
+    if len(seen) > 2:
+        middle = len(seen) // 2
+        yield seen[0], seen[middle]
+        yield seen[middle], seen[-1]
+
+
+def _speed(begin: tuple[float, int], end: tuple[float, int]) -> float:
+    """Milliseconds of event time a second."""
+    return (end[1] - begin[1]) / max(end[0] - begin[0], 1e-3)

@@ -144,6 +144,7 @@ class Epochs:
                 record.rows, record.malformed, late = notes.epoch
                 record.late = late + order.rows[-1].late
                 record.planned, record.ages = self._checkpoint.planned(epoch) / 1000, notes.ages
+                record.newest = notes.newest()
                 if self.publisher.publish(order, notes, record, batch):
                     break
             else:

@@ -106,10 +106,7 @@ class Job:
         operators = len(descriptors)
         metrics.unbounded = "; ".join(why for one in descriptors if (why := lasts_for_ever(one)))
         if all(one.kind != "process" for one in descriptors) and not metrics.unbounded:
-            ahead = (
-                max((i.delay_ms for i in o.inputs if isinstance(i.origin, str)), default=0) for o in plan.operators
-            )
-            metrics.window_rest.windows = tuple(zip((one.window for one in descriptors), ahead, strict=True))
+            metrics.window_rest.windows = tuple(one.window for one in descriptors)
         loop = Loop(
             self.settings,
             job_registry,

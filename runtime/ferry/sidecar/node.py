@@ -304,6 +304,8 @@ class Node:
         if isinstance(decoded, m.Begins):
             self._delay_control.begins(decoded.epoch, time.monotonic())
             self._begun += 1
+            if decoded.bandwidth >= 0:
+                self._data.limit_copies(decoded.bandwidth)
             return None
         if isinstance(decoded, m.BriefPrepare):
             decoded = self._drivers.prepares(message.peer, decoded)
@@ -311,7 +313,6 @@ class Node:
             self._newest = max(self._newest, decoded.attempt)
         elif isinstance(decoded, m.Install | m.Amend):
             decoded = self._drivers.installs(message.peer, decoded)
-            self._data.limit_copies(decoded.table.bandwidth)
         return self._inbox.arrived(message.lane, decoded, message.body)
 
     def _on_refused(self, peer: str, reason: str) -> None:

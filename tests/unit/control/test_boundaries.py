@@ -96,8 +96,8 @@ def test_what_somebody_has_asked_for_waits_as_long_as_it_takes() -> None:
     assert d.decide(told) == []
 
 
-def test_another_bandwidth_leaves_what_waits_for_windows_alone() -> None:
-    before = waits(1.0)
-    wanted = replace(before.wanted, handover=HandoverPolicy(bandwidth=1 << 20))
-    found = submitted(replace(before, wanted=wanted))
-    assert found.plan.bandwidth == 1 << 20 and found.plan.at_window == submitted(grows()).plan.at_window
+def test_what_is_overdue_is_not_put_off_by_a_date_that_later_plans_have() -> None:
+    late = waits(1e6)
+    dated = replace(late, wanted=replace(late.wanted, handover=HandoverPolicy(at_time=4 * 10**12)))
+    plan = submitted(dated).plan
+    assert plan.at_window == () and (plan.at_epoch, plan.at_time) == (0, None)

@@ -439,15 +439,12 @@ def test_actions_come_to_rest(seed: int) -> None:
         history.append(world.disturb(chance))
 
 
-def test_another_bandwidth_holds_at_once_and_moves_nothing() -> None:
-    wanted = replace(REST.wanted, handover=HandoverPolicy(bandwidth=1 << 20))
-    found = submitted(replace(REST, wanted=wanted))
-    assert (found.plan.number, found.plan.bandwidth, found.plan.placements, found.plan.steps) == (
-        2, 1 << 20, PLACEMENTS, (),
-    )  # fmt: skip
-    told = replace(REST, wanted=wanted, submitted=found.accepted(), status=status(GROUPS, ALIVE, desired=2))
-    assert d.decide(told) == []
-    assert driver_client.from_wire(driver_client.to_wire(found, 1), 1) == found.accepted(), "by the next one, too"
-    assert submitted(replace(told, wanted=REST.wanted)).plan.bandwidth == 0
-    back = replace(told, wanted=REST.wanted, status=status(GROUPS, ALIVE, desired=2, rolled_back="no progress"))
-    assert d.decide(back) == [], "what was rolled back is not tried again for that"
+def test_a_driver_is_told_what_copies_may_use_when_it_can_be_told() -> None:
+    wanted = replace(REST.wanted, bandwidth=1 << 20)
+    for told in (-1, 0, 5):
+        assert d.decide(replace(REST, wanted=wanted, status=status(GROUPS, ALIVE, bandwidth=told))) == [
+            d.LimitCopies(1 << 20)
+        ]
+    assert d.decide(replace(REST, wanted=wanted, status=status(GROUPS, ALIVE, bandwidth=1 << 20))) == []
+    assert d.decide(replace(REST, wanted=wanted)) == [], "an older one has it in its settings"
+    assert d.decide(replace(REST, status=status(GROUPS, ALIVE, bandwidth=1 << 20))) == [d.LimitCopies(0)]

@@ -13,6 +13,7 @@ import httpx
 import prometheus_client as prom
 import pytest
 
+from ferry.contract import messages as m
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.documents import RunSettings
 from ferry.contract.limits import HANG_SECONDS
@@ -20,6 +21,7 @@ from ferry.contract.plans import Plan
 from ferry.contract.tickets import derived
 from ferry.coordinator.control import LagCollector, app, serve
 from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.coordinator.loop import Loop
 from ferry_operator.local.driver import LocalDriver
 
 MACHINE = SimpleNamespace(table=SimpleNamespace(virtual_nodes=1), moves=SimpleNamespace(plan=None))
@@ -65,6 +67,26 @@ def test_what_was_accepted_last_can_be_read_again_with_what_it_was_planned_for()
     before, after = asyncio.run(ask())
     assert before.status_code == 404
     assert after.json() == document
+
+
+def test_what_copies_may_use_is_told_with_the_next_epoch() -> None:
+    sent: list[Any] = []
+    loop: Any = Loop.__new__(Loop)
+    loop.machine, loop.bandwidth, loop._send = SimpleNamespace(alive=("0.0", "1.0")), -1, sent.append
+    api = app(loop, DriverMetrics("job", ""), prom.CollectorRegistry(), "secret", lambda: None)
+
+    def put(bandwidth: int) -> int:
+        async def ask() -> int:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://driver") as client:
+                headers = {"Authorization": "Bearer secret"}
+                return (await client.put("/bandwidth", json={"bytes": bandwidth}, headers=headers)).status_code
+
+        return asyncio.run(ask())
+
+    assert put(-1) == 422 and loop.bandwidth == -1
+    assert put(70_000) == 200
+    Loop.begins(loop, 5)
+    assert [(one.to, one.message) for one in sent] == [(i, m.Begins(5, 70_000)) for i in ("0.0", "1.0")]
 
 
 def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:

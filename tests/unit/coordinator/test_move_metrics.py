@@ -165,6 +165,7 @@ def test_what_waits_for_windows_says_nothing_about_copies() -> None:
     told.epoch(seconds=1.0)
     told.change((1, "in-sync", C), at_window=waits)
     assert told.move_metrics.costs()[0] == pytest.approx(1.0 / 30_000_000), "of what was copied alone"
+    assert told.move_metrics.replica_lag(9) == 0 and told.count("handover_warm") == 1
     told.epoch(seconds=50.0)
     told.change((0, "in-sync", C))
     assert told.move_metrics.costs()[0] == pytest.approx(1.0 / 30_000_000)

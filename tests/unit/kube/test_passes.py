@@ -506,6 +506,16 @@ def test_a_move_tells_of_windows_that_it_waits_for_or_why_it_does_not(monkeypatc
     assert "window" not in world.condition("Handover").get("message", "")
 
 
+def test_what_copies_may_use_changes_without_another_pod() -> None:
+    world = running()
+    world.until(lambda w: w.driver is not None and w.driver.bandwidth == 0)
+    pods = {pod: world.pod(pod)["metadata"]["uid"] for pod in world.pods()}
+    world.api.edit(JOBS, "nbq5", {"spec": {"handover": {"bandwidth": "1Mi"}}})
+    world.until(lambda w: w.driver is not None and w.driver.bandwidth == 1 << 20)
+    world.rounds(10)
+    assert {pod: world.pod(pod)["metadata"]["uid"] for pod in world.pods()} == pods
+
+
 @pytest.mark.parametrize(("listed", "level"), [(True, logging.WARNING), (False, logging.INFO)])
 def test_an_event_that_is_refused_is_worth_a_warning_unless_all_rights_are_gone(
     listed: bool, level: int, caplog: pytest.LogCaptureFixture

@@ -236,6 +236,7 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
             one.state.replicas,
             handovers.policy_of(one.handover),
             balancing.policy_of(one.balance) if at is Stage.RUNS else BalancePolicy("off"),
+            handovers.bandwidth_of(one.handover),
         ),
         workers=tuple(_worker(pod, lost, seen, one.state.replicas) for pod in seen.workers),
         driver=lifecycle.running,

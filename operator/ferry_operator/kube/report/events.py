@@ -156,7 +156,7 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "Rescaled", message)
         case EndRun(_, message):
             return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
-        case TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
+        case d.LimitCopies() | TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
             return None
         case AskCheckpoint() | Suspend() | BeginRun():
             return None

@@ -94,10 +94,8 @@ class Journaling:
     def _write(self, table: Table, changes: tuple[GroupChange, ...]) -> None:
         if self.writing is not None:
             raise Bug(f"table {table.version} is written while {self.writing.version} is on its way to the journal")
-        plan = self.plan
-        at_window, bandwidth = (plan.without_snapshots(), plan.bandwidth) if plan is not None else ((), table.bandwidth)
-        table = replace(table, plan=plan, prepared=self.prepared, at_window=at_window, bandwidth=bandwidth)
-        self.writing = table
+        at_window = self.plan.without_snapshots() if self.plan is not None else ()
+        self.writing = table = replace(table, plan=self.plan, prepared=self.prepared, at_window=at_window)
         self._changes = changes
         self._driver.do(Journal(table, self.expected))
 

@@ -54,7 +54,7 @@ class FakeDriver:
         self.world, self.pod, self.generation = world, pod, generation
         self.groups = groups
         self.desired: Doc | None = None
-        self.token = 0
+        self.token, self.bandwidth = 0, -1
         self.began = world.epoch
         self.age = 0
         self.suspends = 0
@@ -112,7 +112,7 @@ class FakeDriver:
             loads=[(self.world.rates.get(v, 1.0), 1.0) for v in range(len(self.groups))], quiet_seconds=self.world.quiet, rows=rows, late=0, malformed=0, rows_per_second=1.0,
             epoch_seconds=0.1, journal_up=True, finished=False, transport=self.world.links,
             checkpoint=self.world.checkpoints[-1] if self.world.checkpoints else None,
-            rolled_back=self.world.rolled_back, work=self.world.work,
+            rolled_back=self.world.rolled_back, work=self.world.work, bandwidth=self.bandwidth,
         )  # fmt: skip
 
 
@@ -140,6 +140,12 @@ class FakeLink:
         if driver.desired is None or action.plan.number > driver.desired["number"]:
             driver.desired = to_wire(action, token)
         self.world.api.after("submit", JOBS, "")
+
+    def limit_copies(self, url: str, secret: str, bandwidth: int) -> None:
+        self.world.api.before("limit", JOBS, "")
+        if self.world.driver is not None:
+            self.world.driver.bandwidth = bandwidth
+        self.world.api.after("limit", JOBS, "")
 
     def stop(self, url: str, secret: str) -> bool:
         self.world.api.before("stop", JOBS, "")
