@@ -29,6 +29,7 @@ def test_a_job_follows_its_load_out_and_in_again(tmp_path: Path) -> None:
         "state": {"virtualNodes": 16},
         "epoch": {"interval": "100ms"},
         "autoscale": {"min": 1, "max": 2, "utilisation": "30%", "cooldown": "3s", "mode": "auto"},
+        "balance": {"mode": "auto", "gain": "5%", "horizon": "10s"},
     }
     kind = {"apiVersion": "ferry.dev/v1alpha1", "kind": "StreamJob", "metadata": {"name": "rising"}}
     file.write_text(json.dumps({**kind, "spec": spec}))
