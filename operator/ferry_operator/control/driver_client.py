@@ -72,7 +72,9 @@ class DriverClient:
             answer = self._ask("PUT", f"{url}/desired", secret, document)
             if answer.status_code == UNFIT and "unknown: " in answer.text:
                 # An older one: it has its deadline in its settings, and sends a snapshot, which is as good.
-                document = {name: value for name, value in document.items() if name not in NEWER}
+                document = {
+                    name: value for name, value in document.items() if name not in NEWER or name not in answer.text
+                }
                 answer = self._ask("PUT", f"{url}/desired", secret, document)
         except httpx.HTTPError as error:
             raise Unreachable(f"the driver did not take plan {action.plan.number}: {error}") from None
