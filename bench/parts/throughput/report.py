@@ -81,20 +81,18 @@ class Report:
 
     def tables(self) -> None:
         """Print medians."""
-        a, rows, others = self.a, [], self._others()
+        a, rates, cpus = self.a, [], []
         for one in inputs_of(a):
             for batch in self._batches():
-                rates = {name: self._rate(one, name, batch) for name in self.systems}
-                ours = rates.get("Ferry")
-                ratios = [ours / theirs if ours and (theirs := rates[name]) else None for name in others]
-                cpus = [self._rate(one, name, batch, "cpu") for name in self.systems]
-                named = one.query if one.skew is None else f"{one.query}, {one.skew:g}"
-                rows.append(
-                    [named, f"{batch:,}", *(f"{r:,.0f}" if r else None for r in rates.values()), *ratios, *cpus]
-                )
-        heads = ["query", "batch", *(f"{name}/s" for name in self.systems)]
-        heads += [*(f"over {name}" for name in others), *(f"{name} CPU" for name in self.systems)]
-        show(self.console, "Records/s from the same files (CPU: seconds per million records)", heads, rows)
+                found = {name: self._rate(one, name, batch) for name in self.systems}
+                ours = found.get("Ferry")
+                ratios = [ours / theirs if ours and (theirs := found[name]) else None for name in self._others()]
+                named = [one.query if one.skew is None else f"{one.query}, {one.skew:g}", f"{batch:,}"]
+                rates.append([*named, *(f"{rate:,.0f}" if rate else None for rate in found.values()), *ratios])
+                cpus.append([*named, *(self._rate(one, name, batch, "cpu") for name in self.systems)])
+        heads, over = ["query", "batch", *self.systems], [f"over {name}" for name in self._others()]
+        show(self.console, "Records/s from the same files, and Ferry's over those of others", [*heads, *over], rates)
+        show(self.console, "CPU seconds per million records", heads, cpus)
         self._table("own generator", "query", a.queries)
         self._table("replicas", "replicas", (0, 1, 2))
         if "stages" in a.cases:
