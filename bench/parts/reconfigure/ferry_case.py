@@ -14,7 +14,7 @@ from bench.shared.ferry_paced import is_behind, keep, latencies, watch
 from bench.shared.links import links
 from ferry.contract.latency import LatencyHistogram
 
-START_SECONDS = 15.0
+START_SECONDS = 30.0
 """The clock of the stream begins so long after the job is asked for."""
 
 ORIGIN, TARGET = "0.0", "1.0"

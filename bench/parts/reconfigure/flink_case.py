@@ -19,7 +19,7 @@ from bench.shared.links import links
 
 DEFAULT, TUNED = "flink", "flink-tuned"
 TITLES = {DEFAULT: "Flink", TUNED: "Flink, tuned"}
-BEFORE_SECONDS = 5.0
+BEFORE_SECONDS = 10.0
 """The clock of the stream begins so long after the job is asked for."""
 
 
