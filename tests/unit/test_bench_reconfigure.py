@@ -13,7 +13,7 @@ import pytest
 
 from bench import reconfigure
 from bench.parts.reconfigure import ferry_case, flink_case, job, profile, report
-from bench.parts.reconfigure.case import QUERIES, Plan, Reconfigured, counted, is_behind
+from bench.parts.reconfigure.case import QUERIES, Plan, Reconfigured, counted, is_behind, refuse_late
 from bench.shared.ferry_job import RunFailed
 from bench.shared.results import Results
 from ferry.contract.latency import LatencyHistogram, bucket_of
@@ -181,6 +181,22 @@ def test_cases_are_told_and_drawn(tmp_path: Path) -> None:
     by_tick = dict(zip(median.labels, median.series["Ferry"], strict=True))
     assert by_tick[1.0] == by_tick[1.25] and set(rate.series["created"]) == {400}
     assert [t for t in (0.75, 1.0) if math.isclose(by_tick[t] or 0, 0.5, rel_tol=0.01)] == [1.0], "what came next"
+
+
+def test_a_system_that_is_up_too_late_is_measured_again_with_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begins: list[float] = []
+
+    def slow(bench: Any, query: str) -> list[Reconfigured]:
+        plan = bench.plan(10.0)
+        begins.append(round(plan.clock - time.time()))
+        refuse_late(Plan(plan.clock - (90 if len(begins) == 1 else 0), plan.warm, plan.seconds, plan.steps))
+        return [seen({})]
+
+    monkeypatch.setattr(reconfigure, "CASES", {"ferry": slow})
+    monkeypatch.setattr(sys, "argv", ["x", "--json", str(tmp_path / "r.json")])
+    assert reconfigure.main() == 0 and begins == [10, 30, 30] and "s too late: again" in capsys.readouterr().out
 
 
 def test_a_system_that_fails_does_not_end_the_others(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from bench.parts.reconfigure import profile
+from bench.shared.ferry_job import RunFailed
 from bench.shared.ferry_paced import QUERIES as PACED
 from bench.shared.ferry_paced import Step
 from ferry.contract.latency import LatencyHistogram
@@ -134,6 +136,16 @@ def counted(steps: Sequence[Step], plan: Plan) -> list[Step]:
 def is_behind(steps: Sequence[Step], end: float) -> bool:
     """Whether all records that were created until then have come to the sinks: those after them have."""
     return any(t - one.quantile(1.0) >= end for t, one in steps[-20:])
+
+
+class NotUp(RunFailed):
+    """A system was not up when it was to be measured."""
+
+
+def refuse_late(plan: Plan) -> None:
+    """Raise NotUp when the measured time has begun: a system that has caught up since then was not measured whole."""
+    if (late := time.time() - plan.begin) > 0:
+        raise NotUp(f"it was up {late:.1f} s too late")
 
 
 class Bench(Protocol):

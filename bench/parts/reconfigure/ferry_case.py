@@ -8,7 +8,17 @@ from itertools import pairwise
 from typing import Any
 
 from bench.parts.reconfigure import profile
-from bench.parts.reconfigure.case import BALANCE, NONE, QUERIES, WORKERS, Bench, Plan, Reconfigured, counted
+from bench.parts.reconfigure.case import (
+    BALANCE,
+    NONE,
+    QUERIES,
+    WORKERS,
+    Bench,
+    Plan,
+    Reconfigured,
+    counted,
+    refuse_late,
+)
 from bench.shared.ferry_job import FERRY, FerryJob, RunFailed, job_document
 from bench.shared.ferry_paced import is_behind, keep, latencies, watch
 from bench.shared.links import links
@@ -31,8 +41,7 @@ def measure(bench: Bench, query: str) -> list[Reconfigured]:
         job = document(a, query, plan)
         with FerryJob(job, bench.work / "ferry", command=FERRY if apart is None else apart.ferry) as run:
             run.wait_for(lambda: bool(latencies(run.records)), "the first latencies")
-            if time.time() > plan.begin:
-                raise RunFailed(f"it took more than {START_SECONDS + a.warm:g} s to start: see --warm")
+            refuse_late(plan)
             acts = [] if a.act == NONE else [(plan.seconds / 2, a.act, lambda: act(run, a.act, a.to))]
             done = watch(run, plan.begin, plan.seconds, acts)
             run.wait_for(lambda: is_behind(run.records, plan.end), "the end of the backlog", 120)

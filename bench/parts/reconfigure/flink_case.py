@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 from bench.parts.reconfigure import profile
-from bench.parts.reconfigure.case import NONE, WORKERS, Bench, Reconfigured, counted, is_behind
-from bench.shared.ferry_job import RunFailed
+from bench.parts.reconfigure.case import NONE, WORKERS, Bench, Reconfigured, counted, is_behind, refuse_late
 from bench.shared.flink import AT_ONCE, FlinkCluster, compiled, installed
 from bench.shared.flink_paced import MANAGERS, SOURCE, SYSTEMS, settings, steps_of
 from bench.shared.links import links
@@ -26,6 +25,7 @@ BEFORE_SECONDS = 10.0
 def measure(bench: Bench, query: str, *, system: str) -> list[Reconfigured]:
     """Run it once: what its sinks show at once, and what only when a checkpoint has made it durable."""
     a, work = bench.a, bench.work / f"{system}-{query}"
+    shutil.rmtree(work, ignore_errors=True)
     home = installed(a.flink)
     jar = compiled(home, bench.work, SOURCE)
     with links(a.links, MANAGERS) as apart:
@@ -38,8 +38,7 @@ def measure(bench: Bench, query: str, *, system: str) -> list[Reconfigured]:
             )
             job.submit(WORKERS)
             cluster.until(lambda: any(True for _ in steps_of(work / "out", "committed")), "committed record", 120)
-            if time.time() > plan.begin:
-                raise RunFailed(f"it took more than {BEFORE_SECONDS + a.warm:g} s to start: see --warm")
+            refuse_late(plan)
             cluster.until(lambda: time.time() >= plan.middle, "middle of the time", plan.seconds + 120)
             asked, ended = time.time(), None
             if a.act != NONE:
