@@ -48,7 +48,7 @@ def around(*queries: str) -> Callable[[Results], Answer]:
     return answer
 
 
-APART = ("--links", "1gbit")
+APART = ("--links", "1gbit", "--rate", "20000", "--minutes", "0.75")
 """Workers are machines of their own, so that what crosses the network is seen; needs root."""
 
 ROWS = (
