@@ -143,14 +143,17 @@ class Resources:
 
     def _count_network(self, space: str, pid: int, group: str) -> None:
         devices = proc.network_bytes(pid, self.where)
+        if not devices:  # It has ended.
+            return
         self._home = self._home or proc.network_of(self.root, self.where)
         own = space == self._home
         now = devices.get("lo", (0, 0))[0] if own else sum(sum(both) for name, both in devices.items() if name != "lo")
         # The host's has counted before; one of its own begins with the run.
         had = self._spaces.get(space, now if own else 0)
         name = LOOPBACK if own else group
-        self._network[name] = self._network.get(name, 0) + max(now - had, 0)
-        self._spaces[space] = max(now, had)
+        # The name of a namespace that is gone is given to the next one.
+        self._network[name] = self._network.get(name, 0) + (now - had if now >= had else now)
+        self._spaces[space] = now
 
 
 def run(command: Sequence[str], directory: Path) -> tuple[int, Resources]:

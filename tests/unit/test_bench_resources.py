@@ -137,8 +137,11 @@ def test_network_is_told_by_namespace(tmp_path: Path) -> None:
     fake.put(102, 100, sidecar, space="net:[2]", network=device("fb1t10", 35, 40))
     fake.remove(103)
     seen.look()
+    fake.put(104, 100, sidecar, space="net:[3]", network=device("fb1t10", 2, 3))
+    seen.look()
     told = [look.network for look in seen.looks]
-    assert told == [{LOOPBACK: 0}, {LOOPBACK: 500, "Ferry, sidecars": 140}, {LOOPBACK: 500, "Ferry, sidecars": 145}]
+    assert told[:3] == [{LOOPBACK: 0}, {LOOPBACK: 500, "Ferry, sidecars": 140}, {LOOPBACK: 500, "Ferry, sidecars": 145}]
+    assert told[3]["Ferry, sidecars"] == 150, "another namespace that has the name of one that is gone"
 
 
 def test_what_was_seen_is_written_and_drawn(tmp_path: Path) -> None:
