@@ -86,6 +86,10 @@ COLORS = {
 MORE = ("#2a7f62", "#6b4fa0", "#c0392b", "#8a8f94", "#f2b544", "#4aa3c7", "#d98880", "#34495e", "#a3c585", "#e08e45")
 
 
+LEGEND_MAX = 6
+"""Names that have room in a panel; more are put beside it."""
+
+
 def draw(file: Path, title: str, panels: Sequence[Panel]) -> None:
     """Write a picture with the panels side by side, two in a row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -109,7 +113,8 @@ def draw(file: Path, title: str, panels: Sequence[Panel]) -> None:
         if alike:  # Beside the panels, where it covers none of their bars.
             figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, fontsize=7)
         else:
-            axis.legend(handles, names, frameon=False, fontsize=7)
+            beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if len(names) > LEGEND_MAX else {}
+            axis.legend(handles, names, frameon=False, fontsize=7, **beside)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
 
