@@ -46,6 +46,7 @@ def main() -> int:
     p.add_argument("--sizes", nargs="+", default=["10MB", "100MB", "1GB"], choices=list(SIZES))
     p.add_argument("--bins", nargs="+", type=int, default=[64], help="virtual nodes")
     p.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
+    p.add_argument("--ways", nargs="+", default=["warm", "cold"], choices=["warm", "cold"])
     p.add_argument("--batch", type=int, default=4, help="bins of a step of 'batched'")
     p.add_argument("--rate", type=float, default=20_000, help="records a second")
     p.add_argument(

@@ -99,7 +99,8 @@ class Case:
                 self._fill()
             led = [v for v, (in_sync, _) in enumerate(self._groups()) if in_sync[0] == ORIGIN]
             moving = led[: max(1, self.bins // 4)]
-            return [self._moved(strategy, warm, moving) for warm in (True, False) for strategy in self.a.strategies]
+            ways = [(strategy, way == "warm") for way in self.a.ways for strategy in self.a.strategies]
+            return [self._moved(strategy, warm, moving) for strategy, warm in ways]
 
     def _fill(self) -> None:
         """With all keys; or for some time, after which the size is what is there."""
