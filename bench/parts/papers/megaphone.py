@@ -17,10 +17,11 @@ def cut(bins: int, metric: str, unit: str, scale: float) -> Callable[[Results], 
             results, {**one, "strategy": "all-at-once"}, {**one, "strategy": "fluid"},
             {**one, "strategy": "fluid", "warm": 1},
         )  # fmt: skip
-        ours = (
-            f"all at once {whole * scale:.3g}, fluid {fluid * scale:.3g} {unit}; warm, Ferry's way: {best * scale:.3g}"
+        every, one_by_one, ours = (
+            f"{x * scale:,.0f}" if x * scale >= 10 else f"{x * scale:.2g}" for x in (whole, fluid, best)
         )
-        return ours, whole / fluid if fluid else None
+        words = f"all at once {every}, fluid {one_by_one} {unit}; warm, Ferry's way: {ours}"
+        return words, whole / fluid if fluid else None
 
     return answer
 
