@@ -55,7 +55,8 @@ class WindowRest:
             return None
         watermark = seen[-1][1]
         return (
-            max(_rest(one, max(watermark, newest.get(i, 0)), watermark) for i, one in enumerate(self.windows)) / speed
+            max(_rest(one, max(watermark, newest.get(i, watermark)), watermark) for i, one in enumerate(self.windows))
+            / speed
         )
 
 

@@ -82,6 +82,14 @@ def test_what_was_seen_grows_old() -> None:
     assert seldom.seconds(BEGIN + 120) is not None, "an epoch each half a minute"
 
 
+def test_an_operator_without_sources_has_nothing_ahead_of_the_watermark_before_1970_either() -> None:
+    one = WindowRest()
+    one.windows = (MINUTE,)
+    for n in range(11):
+        one.seen(BEGIN + n, 1000 * n - 3_600_000, {})
+    assert one.seconds(BEGIN + 10) == pytest.approx(50.0, rel=0.01)
+
+
 def test_a_watermark_that_goes_back_begins_anew() -> None:
     one = Told(MINUTE)
     one.seen(one.now + 1, 500, {})
