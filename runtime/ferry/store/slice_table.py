@@ -40,8 +40,9 @@ SHRINK_BITS = 2
 """A region is left for one of a quarter of its size, or less; not sooner, for what was left is never used again."""
 SPARE_TIMES = 3.0
 """Places for each row in it, at least."""
-KEYS_BYTES = 1024 * 1024
-"""Of keys are moved at a time, and may be dead before any is."""
+KEYS_BYTES = 256 * 1024
+"""Of keys are moved at a time, once there is room for so many times as many that are dead:"""
+DEAD_TIMES = 4
 
 Place = tuple[int, int, int]
 """Where a scan goes on: position in the parts of its virtual nodes, row of the region, where the region was."""
@@ -118,6 +119,11 @@ class SliceTable:
         size = 8 * (_HEADER_WORDS + 3 * self._parts)
         return -(-size // mapped.PAGE_BYTES) * mapped.PAGE_BYTES
 
+    @property
+    def _used_bytes(self) -> int:
+        """Of the table file: nothing was written behind them."""
+        return self._bytes_of_rows(0, int(self._end[0]))[2]
+
     def _map(self, rows: int) -> None:
         mapping = mapped.open_growing(self.path, self._header_bytes + self.row_bytes * rows)
         words = np.frombuffer(mapping, np.int64)
@@ -131,6 +137,7 @@ class SliceTable:
         parts = words[_HEADER_WORDS : _HEADER_WORDS + 3 * self._parts]
         self.places, self._counts, self._key_bytes = parts.reshape(3, self._parts)
         self._end, self._heap_end = words[_END : _END + 1], words[_HEAP_END : _HEAP_END + 1]
+        mapped.read_singly(mapping, self._used_bytes)
         rows = (words.size - self._header_bytes // 8) // self.width
         self.slots = words[self._header_bytes // 8 :][: rows * self.width].reshape(rows, self.width)
         self.fslots: Floats = self.slots.view(np.float64)
@@ -138,6 +145,7 @@ class SliceTable:
     def _map_heap(self, size: int) -> None:
         if size > self._heap_mapped.size:
             self._heap_mapping = mapped.open_growing(self.heap_path, size)
+            mapped.read_singly(self._heap_mapping, int(self._heap_end[0]))
             self._heap_mapped = np.frombuffer(self._heap_mapping, np.uint8)
         self.heap = self._heap_mapped[:size]
 
@@ -311,7 +319,7 @@ class SliceTable:
         """Once most of the heap is dead, what is alive is copied behind it, some regions at a time."""
         begin, end = int(self._header[_HEAP_BEGIN]), int(self._heap_end[0])
         if self._moving is None:
-            if end - begin < max(KEYS_BYTES, 2 * int(self._key_bytes.sum())):
+            if end - begin < max(DEAD_TIMES * KEYS_BYTES, 2 * int(self._key_bytes.sum())):
                 return False
             self._moving = 0, end
         part, mark = self._moving
@@ -338,14 +346,14 @@ class SliceTable:
     def page_out(self) -> None:
         """Let the system take the memory back; the table stays usable."""
         if not self.cold:
-            mapped.page_out(self._mapping)
+            mapped.page_out(self._mapping, self._used_bytes)
             if self.by_bytes:
-                mapped.page_out(self._heap_mapping)
+                mapped.page_out(self._heap_mapping, int(self._heap_end[0]))
             self.cold = True
 
     def shrink(self) -> bool:
         """Give back a piece of a slice that is over and never looked at again; the files are gone when this is False."""
-        ends = (self._bytes_of_rows(0, int(self._end[0]))[2], int(self._heap_end[0]))
+        ends = (self._used_bytes, int(self._heap_end[0]))
         for path, end in zip((self.path, self.heap_path), ends, strict=True):
             size = min(end, path.stat().st_size) if path.exists() else 0
             if size > CUT_BYTES:

@@ -513,12 +513,45 @@ def test_fired_rows_come_in_batches_of_bounded_bytes(directory: Path, monkeypatc
 def test_cold_slices_are_paged_out_and_stay_readable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paged: list = []
     page_out = mapped.page_out
-    monkeypatch.setattr(mapped, "page_out", lambda mapping: (paged.append(mapping), page_out(mapping)))
+    monkeypatch.setattr(mapped, "page_out", lambda mapping, used: (paged.append(mapping), page_out(mapping, used)))
     state = AggregateState(COUNT, 1, directory, memory_bytes=1)
     for s in (0, 10, 20, 0):
         state.apply(counts(range(50), slice_start=s))
     assert len(paged) == 3, "each once: 0 and 10 when they were left, 20 at the end; 10 is cold and not asked again"
     assert len(contents(state)) == 150
+
+
+def read_ahead(file: Path) -> list[tuple[int, bool]]:
+    """Of each part of the mapping of this file, in order: where it begins, and whether its neighbours are read ahead."""
+    found: list[tuple[int, bool]] = []
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if str(file) in line:
+            found.append((int(words[2], 16), False))
+        elif words[0] == "VmFlags:" and found:
+            found[-1] = (found[-1][0], "rr" not in words)
+        elif len(words) > 4 and "-" in words[0] and found:
+            break
+    return sorted(found)
+
+
+@pytest.mark.parametrize("suffix", ["table", "heap"])
+def test_nothing_is_read_ahead_of_what_nobody_has_written(directory: Path, suffix: str) -> None:
+    """A disk may have 8 MiB of it: an instance stood 20 ms for a page of zeros."""
+    file = directory / f"0.{suffix}"
+    state = AggregateState(TEXT, 4, directory, memory_bytes=1)
+    state.apply(texts([f"{i:0500d}" for i in range(1000)]))
+    begin, ahead = read_ahead(file)[-1]
+    assert not ahead and begin < file.stat().st_size
+    for t in (10, 20):
+        state.apply(texts(["x"], t))
+    paged_out = read_ahead(file)
+    assert paged_out[-1][0] > begin and not paged_out[-1][1], "what was written meanwhile is wanted as a whole, if at all"
+    del state
+    again = AggregateState(TEXT, 4, directory)
+    (_, first), (begin, second) = read_ahead(file)
+    assert first and not second and 0 < begin < file.stat().st_size, "what is there, and what is not"
+    assert len(contents(again)) == 1002
 
 
 MANY_SLICES = """
