@@ -53,7 +53,8 @@ OURS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Djava.security.egd=file:/dev/urandom",
+    # Without data for `jstat`: Java stands still when the disk is slow to take that file.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData -Djava.security.egd=file:/dev/urandom",
 }
 
 
