@@ -6,7 +6,9 @@ Must never be read for a decision: the file may be a second old, or of the life 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
+from ferry.store import mapped
 from ferry.system import files
+
+log = logging.getLogger("ferry.sidecar")
 
 FILE = "metrics.json"
 
@@ -59,6 +64,23 @@ class InstanceMetrics:
             return InstanceMetrics(**doc, links=links)
         except FileNotFoundError:
             return InstanceMetrics()
+
+
+class MetricsFile:
+    """Of one instance, whose loop does not wait until a busy disk has it: what comes meanwhile is left out."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._writing: Future[None] | None = None
+
+    def replace(self, metrics: InstanceMetrics) -> None:
+        """Begin to write it."""
+        if self._writing is not None:
+            if not self._writing.done():
+                return
+            if error := self._writing.exception():
+                log.warning("%s: metrics could not be written: %s", self._directory, error)
+        self._writing = mapped.DISK.submit(metrics.write, self._directory)
 
 
 class LoadCounter:

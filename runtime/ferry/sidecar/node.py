@@ -39,7 +39,7 @@ from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
 from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
-from ferry.sidecar.metrics import InstanceMetrics
+from ferry.sidecar.metrics import InstanceMetrics, MetricsFile
 from ferry.sidecar.peers import Peers
 from ferry.store.lock import DirectoryLock
 from ferry.system import flight_places, user_module
@@ -75,6 +75,7 @@ class Node:
         self.dir = settings.worker_path(worker) / str(index)
         self.dir.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(self.dir)
+        self._counted = MetricsFile(self.dir)
         self._delay_control = DelayControl()
         self._life = life.hex()
         self._inbox = Inbox()
@@ -225,18 +226,21 @@ class Node:
             idle = TICK_SECONDS
             calm = self._inbox.calm
             if (calm or now - pumped_at > STARVED_SECONDS) and self._delay_control.may_send(now):
-                pumped, pumped_at = self._pump(now), now
+                pumped, pumped_at = self._pump(now, calm), now
                 idle = 0.0005 if pumped else 0.002 if self._data.scans else idle
             elif self._data.scans or self._delay_control.rests(now):
                 idle = 0.002
-            if calm and self._data.work():
-                idle = 0.0005
 
-    def _pump(self, now: float) -> bool:
-        """Send a little of what is on its way to learners and into the store; False when nothing could be sent."""
+    def _pump(self, now: float, calm: bool) -> bool:
+        """Send a little of what is on its way to learners and into the store, and see to the files when nothing else waits.
+
+        False when there was nothing that could be done.
+        """
         pumped = self._data.scans.pump(1)
         if self._data.archive is not None:
             pumped |= self._data.archive.pump()
+        if calm:
+            pumped |= self._data.work()
         if pumped:
             self._delay_control.sent(now, time.monotonic())
         return pumped
@@ -286,7 +290,7 @@ class Node:
         timer, boundaries = data.next_timer(), data.scans.boundaries()
         report = data.tally.report(self.me, self._life, sizes, watch.links, timer, busy_ms, boundaries)
         sent, received = data.scans.sent_bytes, data.tally.received_bytes
-        InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes).write(self.dir)
+        self._counted.replace(InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes))
         self._send(core.Send(core.DRIVER, report), None)
 
     def _perform(self, effects: list[core.Effect]) -> None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import prometheus_client as prom
+import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
-from ferry.sidecar.metrics import LABELS, InstanceLife, InstanceMetrics, InstancesCollector, LinkCount, LoadCounter
+from ferry.sidecar.metrics import (
+    LABELS,
+    InstanceLife,
+    InstanceMetrics,
+    InstancesCollector,
+    LinkCount,
+    LoadCounter,
+    MetricsFile,
+)
+from ferry.store import mapped
 
 
 def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> None:
@@ -33,6 +44,28 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
     for labels, links in ((fast, 0), (slow, 2)):
         told = dict(zip(LABELS, labels, strict=True))
         assert registry.get_sample_value("ferry_transport_info", {"instance": "3.0", **told}) == links
+
+
+def test_nobody_waits_for_a_busy_disk(tmp_path: Path) -> None:
+    busy, counted = threading.Event(), MetricsFile(tmp_path)
+    mapped.DISK.submit(busy.wait)
+    for size in (1, 2):
+        counted.replace(InstanceMetrics(size))
+    assert InstanceMetrics.read(tmp_path).state_bytes == 0
+    busy.set()
+    mapped.DISK.submit(lambda: None).result()
+    assert InstanceMetrics.read(tmp_path).state_bytes == 1, "the second one was left out"
+    counted.replace(InstanceMetrics(3))
+    mapped.DISK.submit(lambda: None).result()
+    assert InstanceMetrics.read(tmp_path).state_bytes == 3
+
+
+def test_metrics_that_cannot_be_written_end_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    counted = MetricsFile(tmp_path / "gone")
+    for _ in range(2):
+        counted.replace(InstanceMetrics(1))
+        mapped.DISK.submit(lambda: None).result()
+    assert "metrics could not be written" in caplog.text
 
 
 def test_what_is_held_or_was_computed_is_reported() -> None:

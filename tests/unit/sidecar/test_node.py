@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,16 +62,21 @@ def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest
     assert taken == [prepares[2], zombie], "an older driver has to be told that it is superseded"
 
 
-def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rests", "times"), [(False, 3), (True, 0)])
+def test_a_loop_without_messages_works_on_its_files(tmp_path: Path, rests: bool, times: int) -> None:
+    """Unless it has to leave time for epochs."""
     one, worked = node.Node.__new__(node.Node), []
     one._inbox, one.dir, one._delay_control = Inbox(), tmp_path, DelayControl()
+    one._delay_control.share = 1.0
+    if rests:
+        one._delay_control.sent(time.monotonic(), time.monotonic() + 3600)
     turns = iter([False] * 3 + [True])
     scans = SimpleNamespace(pump=lambda chunks: False)
     one._data = SimpleNamespace(scans=scans, archive=None, work=lambda: worked.append(1) or True)  # type: ignore[assignment,func-returns-value]
     one._machine = SimpleNamespace(step=lambda event: [])  # type: ignore[assignment]
     one._may_end, one._report = lambda: next(turns), lambda busy_ms: None  # type: ignore[method-assign]
     one._loop()
-    assert len(worked) == 3 and (tmp_path / ALIVE).exists()
+    assert len(worked) == times and (tmp_path / ALIVE).exists()
 
 
 def test_a_message_that_can_never_be_sent_is_told_to_the_driver() -> None:

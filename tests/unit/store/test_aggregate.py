@@ -546,7 +546,7 @@ def test_nothing_is_read_ahead_of_what_nobody_has_written(directory: Path, suffi
     for t in (10, 20):
         state.apply(texts(["x"], t))
     paged_out = read_ahead(file)
-    assert paged_out[-1][0] > begin and not paged_out[-1][1], "what was written meanwhile is wanted as a whole, if at all"
+    assert paged_out[-1][0] > begin and not paged_out[-1][1], "what was written meanwhile is wanted as a whole"
     del state
     again = AggregateState(TEXT, 4, directory)
     (_, first), (begin, second) = read_ahead(file)
