@@ -40,9 +40,21 @@ def weights(loads: Iterable[tuple[float, float]], virtual_nodes: int) -> list[Lo
 def place(
     groups: Groups, loads: Iterable[tuple[float, float]], over: Sequence[Slot], replicas: int, pins: Pins
 ) -> Placements:
-    """The placement of all virtual nodes over these instances, near to where they are now, with the pins."""
+    """The placement of all virtual nodes over these instances, near to where they are now, with the pins.
+
+    Pins alone level nothing: who moves by hand wants that and no more. Where it is levelled, pins count as carried out:
+    else others would go where the pinned ones go, too, and leave it as uneven as it was.
+    """
+    weighed, pins = weights(loads, len(groups)), tuple(pins)
     current = [as_planned(in_sync) if in_sync else None for in_sync in groups]
-    planned = planner.plan(over, weights(loads, len(groups)), current, replicas)
+    planned = planner.plan(over, weighed, current, replicas)
+    if any(now is not None and now.leader != then.leader for now, then in zip(current, planned, strict=True)):
+        pinned = dict(pins)
+        expected = [
+            as_planned(_pinned(tuple(map(InstanceId, in_sync)), pinned[v])) if v in pinned and in_sync else now
+            for v, (in_sync, now) in enumerate(zip(groups, current, strict=True))
+        ]
+        planned = planner.plan(over, weighed, expected, replicas)
     return with_pins([(InstanceId(p.leader), *map(InstanceId, p.replicas)) for p in planned], pins)
 
 
