@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.parts.strategies.case import AROUND_SECONDS, COUNTS, STREAMS, Case, Moved
+from bench.parts.strategies.case import AFTER_SECONDS, COUNTS, STREAMS, Case, Moved
 from bench.shared.bigstate import SIZES
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.results import Panel, Results, draw, show
@@ -28,7 +28,7 @@ histograms with 1 % buckets, one each 250 ms. Two workers, no replicas, {cores} 
 continuous. A quarter of the virtual nodes (bins) moves from one worker to the other, half of what that one leads, and \
 comes back before the next strategy has its turn. cold: epochs are held back while the copies of a step are made, as \
 Megaphone migrates; warm: they go on. Bandwidth of copies: {bandwidth} bytes a second (0: no \
-bound). batched: {batch} bins a step. before: the {around:g} s before the move was asked \
+bound). batched: {batch} bins a step. before: the {before:g} s before the move was asked \
 for; during: from then to 1 s after the last switchover. Megaphone's figures have the median of 3 runs on 4 machines \
 with 32 workers, 256 M keys of 8 bytes; the laws are what can be compared."""
 
@@ -54,13 +54,14 @@ def main() -> int:
     )
     p.add_argument("--interval", default="10ms", help="of epochs, at least")
     p.add_argument("--cores", type=int, default=2)
+    p.add_argument("--before", type=float, default=4.0, help="seconds that are looked at before a move")
     p.add_argument("--settle", type=float, default=5.0, help="seconds before the first move, and between two")
     p.add_argument("--quick", action="store_true", help="small and once: to see that it works, not to measure")
     a = p.parse_args()
     if a.quick:
         a.sizes, a.bins, a.strategies, a.rate = ["2MB"], [16], ["batched"], 2_000
     console, found = Console(highlight=False), list[Moved]()
-    method = METHOD.format(around=AROUND_SECONDS, **vars(a))
+    method = METHOD.format(**vars(a))
     results = Results("strategies", method)
     try:
         with work_directory("strategies") as work:
@@ -122,8 +123,8 @@ def pictures(file: Path, found: list[Moved]) -> list[Path]:
     made = []
     for query, size, bins in dict.fromkeys((one.query, one.size, one.bins) for one in found):
         mine = [one for one in found if (one.query, one.size, one.bins) == (query, size, bins)]
-        last = max(one.seconds for one in mine) + AROUND_SECONDS
-        ticks = [t / 4 for t in range(int(-AROUND_SECONDS * 4), int(last * 4))]
+        last = max(one.seconds for one in mine) + AFTER_SECONDS
+        ticks = [t / 4 for t in range(int(-mine[0].looked_at * 4), int(last * 4))]
         longest = {
             one.name: [
                 max(part.quantile(1.0), 1e-4) if (part := one.latency(t, t + 0.25)).records else None for t in ticks

@@ -37,6 +37,6 @@ def test_a_record_is_created_when_it_is_due() -> None:
 
 def test_a_move_is_looked_at_with_what_waited_because_of_it() -> None:
     lines = [(t, LatencyHistogram({t: 1})) for t in range(1, 9)]
-    moved = Moved("hash_count", "1GB", 16, "fluid", True, 3.5, [(t - 4.0, one) for t, one in lines], [])
+    moved = Moved("hash_count", "1GB", 16, "fluid", True, 3.5, [(t - 4.0, one) for t, one in lines], [], 4.0)
     assert moved.name == "fluid, warm"
     assert (moved.before.records, moved.during.records) == (3, 5)

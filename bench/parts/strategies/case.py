@@ -24,8 +24,8 @@ ORIGIN, TARGET = "0.0", "1.0"
 PATIENCE_SECONDS = 10.0
 """With a driver that does not answer, for example because it makes its first epochs."""
 
-AROUND_SECONDS = 4.0
-"""What is looked at before a move, and after it."""
+AFTER_SECONDS = 4.0
+"""What is looked at after a move."""
 
 
 COUNTS = {"hash_count": bigstate.STATE_BYTES, "key_count": bigstate.NUMBER_BYTES}
@@ -49,6 +49,8 @@ class Moved:
     """(seconds since it was asked for, how long records took), in order"""
     memory: Sequence[tuple[float, float]]
     """(seconds since it was asked for, anonymous bytes of the sidecars)"""
+    looked_at: float
+    """seconds before it was asked for"""
 
     @property
     def name(self) -> str:
@@ -71,7 +73,7 @@ class Moved:
     @property
     def before(self) -> LatencyHistogram:
         """Of the seconds before."""
-        return self.latency(-AROUND_SECONDS, 0.0)
+        return self.latency(-self.looked_at, 0.0)
 
 
 class Case:
@@ -117,20 +119,20 @@ class Case:
 
     def _moved(self, strategy: str, warm: bool, vnodes: list[int]) -> Moved:
         self.run.ask("PATCH", "/spec", {"handover": {"strategy": strategy, "warm": warm, "batch": self.a.batch}})
-        self._pause(AROUND_SECONDS)
+        self._pause(self.a.before)
         asked = time.time()
         with self.console.status(f"{self.size}, {self.bins}: {strategy}, {'warm' if warm else 'cold'}"):
             self._move(vnodes, TARGET)
         changes = [r for r in self.run.records if r["kind"] == "groups" and r["t"] >= asked]
         ended = max(r["t"] for r in changes if any(c[1] == "switched" for c in r["changes"]))
-        self._pause(AROUND_SECONDS)
+        self._pause(AFTER_SECONDS)
         lines = [
             (r["t"] - asked, LatencyHistogram(dict(r["counts"])))
             for r in self.run.records
-            if r["kind"] == "latency" and asked - AROUND_SECONDS <= r["t"]
+            if r["kind"] == "latency" and asked - self.a.before <= r["t"]
         ]
-        memory = [(s.t - asked, float(s.anonymous_bytes)) for s in self.watch.samples if s.t >= asked - AROUND_SECONDS]
-        found = Moved(self.query, self.size, self.bins, strategy, warm, ended - asked, lines, memory)
+        memory = [(s.t - asked, float(s.anonymous_bytes)) for s in self.watch.samples if s.t >= asked - self.a.before]
+        found = Moved(self.query, self.size, self.bins, strategy, warm, ended - asked, lines, memory, self.a.before)
         self.console.print(
             f"  {self.query:10} {self.size:>6} {self.bins:>5} {found.name:20} {found.seconds:6.2f} s, longest latency "
             f"{found.during.quantile(1.0) * 1000:7.0f} ms, p99 {found.during.quantile(0.99) * 1000:6.0f} ms "
