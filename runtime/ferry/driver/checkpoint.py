@@ -73,13 +73,15 @@ class Checkpoint:
         if self._text(f"offsets/{epoch}") is not None:
             raise Unreachable(f"{self._folder}/offsets/{epoch} is there already: another driver has planned this epoch")
         if self._text("metadata") is None:
-            self._replace("metadata", json.dumps({"id": str(uuid4())}))
+            self._put("metadata", json.dumps({"id": str(uuid4())}))
         about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}})
-        self._put("offsets", epoch, f"v1\n{about}\n{json.dumps(offset)}")
+        self._put(f"offsets/{epoch}", f"v1\n{about}\n{json.dumps(offset)}")
 
     def end(self, epoch: int) -> None:
-        """What Spark writes after one."""
-        self._put("commits", epoch, COMMIT)
+        """What Spark writes after one. Older files are removed, as Spark does."""
+        self._put(f"commits/{epoch}", COMMIT)
+        for log in ("offsets", "commits"):
+            (self._folder / log / str(epoch - KEPT_EPOCHS)).unlink(missing_ok=True)
 
     def begun(self) -> tuple[int, bool]:
         """The last epoch that was planned, -1 for none, and whether its end was seen."""
@@ -222,16 +224,12 @@ class Checkpoint:
         except FileNotFoundError:
             return None
 
-    def _put(self, log: str, epoch: int, text: str) -> None:
-        """The entry of an epoch. The file of a much older one becomes it, for Spark keeps only so many, too."""
-        self._replace(f"{log}/{epoch}", text, self._folder / log / str(epoch - KEPT_EPOCHS))
-
-    def _replace(self, name: str, text: str, instead_of: Path | None = None) -> None:
+    def _put(self, name: str, text: str) -> None:
         """Whole or not at all, as long as the power is not cut."""
         file = self._folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        with files.replacing(file, instead_of=instead_of) as new, files.rewriting(new) as f:
-            f.write(text.encode())
+        with files.replacing(file) as new:
+            new.write_text(text, "utf-8")
 
     def _write(self, name: str, text: str) -> None:
         """Whole or not at all, and still there after a power cut."""

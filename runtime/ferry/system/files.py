@@ -9,26 +9,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 
 @contextmanager
-def replacing(
-    path: Path, durable: bool = False, private: bool = False, instead_of: Path | None = None
-) -> Iterator[Path]:
+def replacing(path: Path, durable: bool = False, private: bool = False) -> Iterator[Path]:
     """Where to write what will be at `path` when the block ends without an error: a hidden file beside it, `.NAME.tmp`.
 
     Readers see the file before or the new one. One process at a time replaces a file; what one that was killed has left
     is overwritten. `durable`: the content is on the disk before it has its name, so that a machine that loses its power
     keeps the file before or the new one; that it is the new one is only certain after `sync(path.parent)`.
-    `private`: readable by its owner alone. `instead_of`: a small file that nobody needs any more becomes the hidden one, if
-    it is there: to give back the bytes of a file, and to find room for others, takes a busy disk long. See `rewriting`.
+    `private`: readable by its owner alone.
     """
     hidden = path.with_name(f".{path.name}.tmp")
     try:
-        if instead_of is not None:
-            with suppress(FileNotFoundError):
-                os.replace(instead_of, hidden)
         if private:
             hidden.unlink(missing_ok=True)
             hidden.touch(mode=0o600, exist_ok=False)
@@ -39,14 +32,6 @@ def replacing(
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def rewriting(path: Path) -> Iterator[BinaryIO]:
-    """All of a file that need not be there, in place of what it holds: it is cut afterwards, and not before."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb") as file:
-        yield file
-        file.truncate()
 
 
 def sync(path: Path) -> int:

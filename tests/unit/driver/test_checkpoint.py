@@ -11,7 +11,7 @@ import pytest
 
 from ferry.contract import limits
 from ferry.contract.errors import StateUnavailable, Unreachable
-from ferry.driver.checkpoint import COMMIT, KEPT_EPOCHS, Checkpoint
+from ferry.driver.checkpoint import COMMIT, Checkpoint
 from ferry.system import files
 
 
@@ -59,19 +59,6 @@ def query(tmp_path: Path) -> Query:
         made.end(epoch)
     (made.folder / "commits/7").unlink()
     return made
-
-
-def test_an_epoch_neither_makes_nor_removes_a_file_of_its_own(tmp_path: Path) -> None:
-    """A busy disk takes long for both, and an epoch of 10 ms waits for them."""
-    checkpoint, seen = Checkpoint(tmp_path), dict[str, list[set[int]]](offsets=[], commits=[])
-    for epoch in range(25):
-        checkpoint.begin(epoch, ["x" * (30 - epoch)])
-        checkpoint.end(epoch)
-        assert checkpoint.begun() == (epoch, True) and checkpoint.offset(epoch) == ["x" * (30 - epoch)]
-        for log, numbers in seen.items():
-            numbers.append({file.stat().st_ino for file in (tmp_path / log).iterdir()})
-    for numbers in seen.values():
-        assert len(numbers[-1]) == KEPT_EPOCHS and all(now == numbers[-1] for now in numbers[KEPT_EPOCHS:])
 
 
 def lose(query: Query, *names: str) -> None:

@@ -37,21 +37,6 @@ def test_a_write_that_fails_leaves_the_file_before_and_nothing_else(tmp_path: Pa
     assert file.read_text() == "before" and names(tmp_path) == ["a"]
 
 
-def test_a_file_that_nobody_needs_becomes_another(tmp_path: Path) -> None:
-    """Its bytes are not given back, nor others asked for."""
-    old, new = tmp_path / "1", tmp_path / "2"
-    old.write_text("longer than what comes")
-    number = old.stat().st_ino
-    with files.replacing(new, instead_of=old) as hidden:
-        assert not old.exists(), "whoever looks for it never finds what is being written"
-        with files.rewriting(hidden) as file:
-            file.write(b"new")
-    assert new.read_text() == "new" and new.stat().st_ino == number and names(tmp_path) == ["2"]
-    with files.replacing(old, instead_of=tmp_path / "none") as hidden, files.rewriting(hidden) as file:
-        file.write(b"there was none")
-    assert old.read_text() == "there was none"
-
-
 def test_a_rename_that_fails_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(OSError), files.replacing(tmp_path / "a") as new:
