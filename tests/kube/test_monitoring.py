@@ -91,7 +91,7 @@ def story(ferry: Installation, lab: Lab) -> Iterator[Story]:
             job.until_workers(4)
             ferry.kubectl.run("scale", f"sj/{job.name}", "--replicas=2")
             job.until_workers(2)
-            # Its pause is told once the last copy is in sync: a worker that dies before makes one handover of both.
+            # A pause is told once the last copy is in sync: where none was before a worker died, there was none to show.
             wait_until(lambda: prometheus.number("ferry_handover_pause_seconds_count") >= 1, "end of a handover", 60.0)
             before, _ = job.life_of("worker-1")
             ferry.kubectl.run("delete", "pod", f"{job.name}-worker-1", "--grace-period=0", "--force")

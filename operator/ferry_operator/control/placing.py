@@ -48,14 +48,13 @@ def place(
     weighed, pins = weights(loads, len(groups)), tuple(pins)
     current = [as_planned(in_sync) if in_sync else None for in_sync in groups]
     planned = planner.plan(over, weighed, current, replicas)
-    if any(now is not None and now.leader != then.leader for now, then in zip(current, planned, strict=True)):
-        pinned = dict(pins)
-        expected = [
-            as_planned(_pinned(tuple(map(InstanceId, in_sync)), pinned[v])) if v in pinned and in_sync else now
-            for v, (in_sync, now) in enumerate(zip(groups, current, strict=True))
-        ]
+    if any(now is None or now.leader != then.leader for now, then in zip(current, planned, strict=True)):
+        expected = current.copy()
+        for v, instance in pins:
+            others = [member for member in groups[v] if worker_of(InstanceId(member)) != worker_of(instance)]
+            expected[v] = as_planned((instance, *others))
         planned = planner.plan(over, weighed, expected, replicas)
-    return with_pins([(InstanceId(p.leader), *map(InstanceId, p.replicas)) for p in planned], pins)
+    return with_pins([(InstanceId(p.leader), *map(InstanceId, p.replicas)) for p in planned], pins, groups)
 
 
 def as_planned(members: Sequence[str]) -> planner.Placement:
@@ -63,20 +62,22 @@ def as_planned(members: Sequence[str]) -> planner.Placement:
     return planner.Placement(members[0], tuple(members[1:]))
 
 
-def with_pins(placements: Sequence[tuple[InstanceId, ...]], pins: Pins) -> Placements:
-    """The same placements, but for what is pinned."""
+def with_pins(placements: Sequence[tuple[InstanceId, ...]], pins: Pins, groups: Groups = ()) -> Placements:
+    """The same placements, but for what is pinned. Of others those stay that hold a copy in these groups, if any do."""
     pinned = list(placements)
     for vnode, instance in pins:
-        pinned[vnode] = _pinned(pinned[vnode], instance)
+        pinned[vnode] = _pinned(pinned[vnode], instance, groups[vnode] if groups else ())
     return tuple(pinned)
 
 
-def _pinned(placement: tuple[InstanceId, ...], instance: InstanceId) -> tuple[InstanceId, ...]:
+def _pinned(
+    placement: tuple[InstanceId, ...], instance: InstanceId, held: Sequence[str] = ()
+) -> tuple[InstanceId, ...]:
     """`instance` leads; the others follow on other workers, as many as before.
 
     The former leader stays as a replica, in the place of the one that `instance` was or of the last one.
     """
-    others = [i for i in placement if worker_of(i) != worker_of(instance)]
+    others = sorted((i for i in placement if worker_of(i) != worker_of(instance)), key=lambda i: i not in held)
     return (instance, *others[: len(placement) - 1])
 
 

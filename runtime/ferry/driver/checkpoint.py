@@ -26,6 +26,7 @@ import logging
 import time
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -53,6 +54,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._removing = ThreadPoolExecutor(1, "checkpoint")
 
     def ended(self) -> int:
         """The last epoch that Spark has seen the end of, -1 for none: of the one before any that it has begun, too."""
@@ -78,10 +80,10 @@ class Checkpoint:
         self._put(f"offsets/{epoch}", f"v1\n{about}\n{json.dumps(offset)}")
 
     def end(self, epoch: int) -> None:
-        """What Spark writes after one. Older files are removed, as Spark does."""
+        """What Spark writes after one. Older files are removed, as Spark does; nobody waits for a slow disk."""
         self._put(f"commits/{epoch}", COMMIT)
         for log in ("offsets", "commits"):
-            (self._folder / log / str(epoch - KEPT_EPOCHS)).unlink(missing_ok=True)
+            self._removing.submit((self._folder / log / str(epoch - KEPT_EPOCHS)).unlink, missing_ok=True)
 
     def begun(self) -> tuple[int, bool]:
         """The last epoch that was planned, -1 for none, and whether its end was seen."""

@@ -1,4 +1,4 @@
-"""How much of its time an instance gives to snapshots and upkeep: all that it has, as long as epochs take no longer for it.
+"""How much of its time an instance gives to snapshots: all that it has, as long as epochs take no longer for it.
 
 Delay is what controls it, as in LEDBAT (RFC 6817): epochs in which nothing is sent say how long they usually take, the
 others whether sending stands in their way, here, at the other end, or on the processors that both share. Every so many

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from ferry.contract import messages as m
 from ferry.contract.documents import Links
 from ferry.contract.names import InstanceId
-from ferry.store import mapped
 from ferry.system import files
 
 log = logging.getLogger("ferry.sidecar")
@@ -71,16 +70,19 @@ class MetricsFile:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._thread = ThreadPoolExecutor(1, "metrics")
         self._writing: Future[None] | None = None
+        self._said = ""
 
     def replace(self, metrics: InstanceMetrics) -> None:
-        """Begin to write it."""
+        """Begin to write it. Once for each reason it is said why it could not be."""
         if self._writing is not None:
             if not self._writing.done():
                 return
-            if error := self._writing.exception():
-                log.warning("%s: metrics could not be written: %s", self._directory, error)
-        self._writing = mapped.DISK.submit(metrics.write, self._directory)
+            said, self._said = self._said, str(self._writing.exception() or "")
+            if self._said not in ("", said):
+                log.warning("%s: metrics could not be written: %s", self._directory, self._said)
+        self._writing = self._thread.submit(metrics.write, self._directory)
 
 
 class LoadCounter:

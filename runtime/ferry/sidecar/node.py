@@ -203,7 +203,7 @@ class Node:
         return flight_places.at_socket(self.dir / "flight.sock", self.me, self.settings.redis)
 
     def _loop(self) -> None:
-        tick_at = report_at = pumped_at = 0.0
+        tick_at = report_at = pumped_at = upkeep_at = 0.0
         idle, began, waited = TICK_SECONDS, time.monotonic(), 0.0
         (self.dir / ALIVE).touch()
         while not self._may_end():
@@ -226,21 +226,21 @@ class Node:
             idle = TICK_SECONDS
             calm = self._inbox.calm
             if (calm or now - pumped_at > STARVED_SECONDS) and self._delay_control.may_send(now):
-                pumped, pumped_at = self._pump(now, calm), now
+                pumped, pumped_at = self._pump(now), now
                 idle = 0.0005 if pumped else 0.002 if self._data.scans else idle
             elif self._data.scans or self._delay_control.rests(now):
                 idle = 0.002
+            begin = time.monotonic()
+            if calm and begin >= upkeep_at and self._data.work():
+                # As long again is for others: there may be more than a thousand steps to do, each in the way of an epoch.
+                rest = time.monotonic() - begin
+                upkeep_at, idle = begin + 2 * rest, min(idle, max(rest, 0.0005))
 
-    def _pump(self, now: float, calm: bool) -> bool:
-        """Send a little of what is on its way to learners and into the store, and see to the files when nothing else waits.
-
-        False when there was nothing that could be done.
-        """
+    def _pump(self, now: float) -> bool:
+        """Send a little of what is on its way to learners and into the store; False when nothing could be sent."""
         pumped = self._data.scans.pump(1)
         if self._data.archive is not None:
             pumped |= self._data.archive.pump()
-        if calm:
-            pumped |= self._data.work()
         if pumped:
             self._delay_control.sent(now, time.monotonic())
         return pumped

@@ -11,6 +11,7 @@ import mmap
 import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from ferry.contract.errors import Exhausted
@@ -96,7 +97,13 @@ def read_singly(mapping: mmap.mmap, begin: int = 0) -> None:
     """
     begin -= begin % PAGE_BYTES
     if begin < len(mapping):
-        mapping.madvise(mmap.MADV_RANDOM, begin)
+        _advise(mapping, mmap.MADV_RANDOM, begin, len(mapping) - begin)
+
+
+def _advise(mapping: mmap.mmap, advice: int, begin: int, size: int) -> None:
+    # It takes one mapping more, and of these a process has only so many.
+    with suppress(OSError):
+        mapping.madvise(advice, begin, size)
 
 
 def no_maps_left(path: Path) -> TooManyFiles:
@@ -140,7 +147,7 @@ def page_out(mapping: mmap.mmap, used: int) -> None:
 
     The first `used` bytes may be read ahead from now on: who looks at them again often wants all of them.
     """
-    mapping.madvise(mmap.MADV_NORMAL, 0, used)
+    _advise(mapping, mmap.MADV_NORMAL, 0, used)
     try:
         mapping.madvise(_MADV_PAGEOUT)
     except OSError:

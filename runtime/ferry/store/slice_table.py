@@ -327,7 +327,7 @@ class SliceTable:
         while part < self._parts and moved < KEYS_BYTES:
             need = int(self._key_bytes[part])
             if need:
-                if not mapped.has_room(self.directory, need):
+                if not mapped.has_room(self.directory, need + HEAP_GRANT_BYTES):
                     self._moving = None
                     return False
                 if int(self._heap_end[0]) + need > self.heap.size:

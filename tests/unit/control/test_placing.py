@@ -53,6 +53,19 @@ def test_a_pin_holds_where_the_leader_is_gone() -> None:
     assert leaders(placed(groups, {0: ONE}, 1))[:2] == [ONE, ZERO]
 
 
+def test_a_copy_that_is_there_stays_beside_a_pin() -> None:
+    """And not the leader that was planned, which holds nothing yet."""
+    fresh, kept, pin = InstanceId("3.0"), ZERO, InstanceId("2.0")
+    assert placing.with_pins([(fresh, kept)], [(0, pin)], [[kept]]) == ((pin, kept),)
+    assert placing.with_pins([(kept, fresh)], [(0, pin)], [[kept]]) == ((pin, kept),)
+
+
+def test_a_pin_counts_where_nothing_is_placed_yet() -> None:
+    names = [InstanceId(f"{k}.0") for k in range(4)]
+    placements = placing.place([[]] * 64, [], placing.slots(names, {}), 0, dict.fromkeys(range(16), names[0]).items())
+    assert set(Counter(leaders(placements)).values()) == {16}
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1000)), min_size=8, max_size=32),
     st.dictionaries(st.integers(0, 7), st.integers(0, 2)),

@@ -21,7 +21,6 @@ from ferry.sidecar.metrics import (
     LoadCounter,
     MetricsFile,
 )
-from ferry.store import mapped
 
 
 def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> None:
@@ -46,26 +45,27 @@ def test_what_instances_count_is_shown_with_how_they_fare(tmp_path: Path) -> Non
         assert registry.get_sample_value("ferry_transport_info", {"instance": "3.0", **told}) == links
 
 
-def test_nobody_waits_for_a_busy_disk(tmp_path: Path) -> None:
-    busy, counted = threading.Event(), MetricsFile(tmp_path)
-    mapped.DISK.submit(busy.wait)
+def test_nobody_waits_for_a_busy_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, write = threading.Event(), InstanceMetrics.write
+    monkeypatch.setattr(InstanceMetrics, "write", lambda metrics, to: (busy.wait(), write(metrics, to)))
+    counted = MetricsFile(tmp_path)
     for size in (1, 2):
         counted.replace(InstanceMetrics(size))
     assert InstanceMetrics.read(tmp_path).state_bytes == 0
     busy.set()
-    mapped.DISK.submit(lambda: None).result()
+    counted._writing.result()
     assert InstanceMetrics.read(tmp_path).state_bytes == 1, "the second one was left out"
     counted.replace(InstanceMetrics(3))
-    mapped.DISK.submit(lambda: None).result()
+    counted._writing.result()
     assert InstanceMetrics.read(tmp_path).state_bytes == 3
 
 
 def test_metrics_that_cannot_be_written_end_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     counted = MetricsFile(tmp_path / "gone")
-    for _ in range(2):
+    for _ in range(3):
         counted.replace(InstanceMetrics(1))
-        mapped.DISK.submit(lambda: None).result()
-    assert "metrics could not be written" in caplog.text
+        counted._writing.exception()
+    assert caplog.text.count("metrics could not be written") == 1
 
 
 def test_what_is_held_or_was_computed_is_reported() -> None:
