@@ -41,7 +41,7 @@ import contextlib
 import fcntl
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -341,7 +341,10 @@ class Status:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps. `degraded` is what version 0.1.0 reads of the problems."""
-        return {**asdict(self), "degraded": "; ".join(one.text for one in self.problems) or None}
+        # What is long and plain already is not copied: with 4,096 virtual nodes that took the driver 20 ms a look.
+        long = {"groups": self.groups, "loads": self.loads}
+        degraded = "; ".join(one.text for one in self.problems) or None
+        return {**asdict(replace(self, groups=[], loads=[])), **long, "degraded": degraded}
 
     @staticmethod
     def from_wire(doc: dict[str, Any]) -> Status:

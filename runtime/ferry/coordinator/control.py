@@ -15,6 +15,7 @@ from typing import Annotated, Any, Protocol
 
 import prometheus_client as prom
 from fastapi import Body, FastAPI, HTTPException, Response
+from fastapi.responses import JSONResponse
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field, StringConstraints
@@ -82,8 +83,9 @@ def app(
         return taken[0] if taken and (in_force is None or in_force.number < taken[0].number) else in_force
 
     @served.get("/status")
-    def status() -> dict[str, Any]:
-        return metrics.status(loop.machine, loop.move_metrics, loop.bandwidth).to_wire()
+    def status() -> Response:
+        # No model of it: FastAPI would look at every value of a long document again.
+        return JSONResponse(metrics.status(loop.machine, loop.move_metrics, loop.bandwidth).to_wire())
 
     @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:
@@ -102,10 +104,10 @@ def app(
         return {"number": one.number}
 
     @served.get("/desired")
-    def last_desired() -> dict[str, Any]:
+    def last_desired() -> Response:
         if (plan := newest()) is None:
             raise HTTPException(404, "no plan was given to this job")
-        return plan.to_wire()
+        return JSONResponse(plan.to_wire())
 
     @served.put("/bandwidth")
     def limit_copies(limit: CopyLimit) -> dict[str, int]:

@@ -100,6 +100,13 @@ def test_what_is_worked_around_is_in_the_status_with_its_reason(tmp_path: Path) 
     assert metrics.status(machine, MoveMetrics()).notices[0].reason == "JournalNotSafe"
 
 
+def test_a_status_is_not_copied_to_be_sent(tmp_path: Path) -> None:
+    """Of thousands of virtual nodes that held up the epochs of the driver which is looked at."""
+    table = Table(Version(0, 0), (Group(Term(0, 0), (InstanceId("0.0"),)),) * 3)
+    status = DriverMetrics("job", str(tmp_path)).status(Coordinator(CoordinatorSettings(), table, None), MoveMetrics())
+    assert status.to_wire()["groups"] is status.groups and status.to_wire()["loads"] is status.loads
+
+
 def test_what_waits_is_told_as_of_now(tmp_path: Path) -> None:
     """The last epoch may be long ago."""
     now, moves, metrics = [0.0], MoveMetrics(), DriverMetrics("job", str(tmp_path))
