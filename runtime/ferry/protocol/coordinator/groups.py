@@ -127,7 +127,8 @@ def regroup(
     for vnode, group in enumerate(table.groups):
         wanted = desired[vnode]
         want = tuple(i for i in wanted if i in alive)
-        if not want:
+        # As it should be, as most are in every epoch, of which each may look at thousands.
+        if not want or (want == wanted == group.in_sync and not group.learners):
             groups.append(group)
             continue
         in_sync, learners = list(group.in_sync), list(group.learners)
