@@ -72,16 +72,16 @@ class MetricsFile:
         self._directory = directory
         self._thread = ThreadPoolExecutor(1, "metrics")
         self._writing: Future[None] | None = None
-        self._said = ""
+        self._problem = ""
 
     def replace(self, metrics: InstanceMetrics) -> None:
         """Begin to write it. Once for each reason it is said why it could not be."""
         if self._writing is not None:
             if not self._writing.done():
                 return
-            said, self._said = self._said, str(self._writing.exception() or "")
-            if self._said not in ("", said):
-                log.warning("%s: metrics could not be written: %s", self._directory, self._said)
+            before, self._problem = self._problem, str(self._writing.exception() or "")
+            if self._problem not in ("", before):
+                log.warning("%s: metrics could not be written: %s", self._directory, self._problem)
         self._writing = self._thread.submit(metrics.write, self._directory)
 
 
