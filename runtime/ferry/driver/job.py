@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +33,7 @@ from ferry.driver.keeper import Keeper
 from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.program import Program, prepared
+from ferry.driver.publisher import is_final
 from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
 from ferry.driver.stages import StageHook
@@ -158,14 +159,31 @@ class Job:
         metrics.epoch_mode = program.mode
         metrics.note("mode", program.mode)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
-        for sink in plan.sinks:
-            sink.open(committed)
+        if not self._open_sinks(plan.sinks, committed, loop, metrics):
+            metrics.note("stopped", f"{metrics.rows} rows")
+            return 0
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
             return 0
         where = self._checkpoint, self._stage
         epochs = Epochs(self.settings, program.spark, plan, loop, metrics, *where, program.works, program.loops)
         return self._run_query(query, loop, metrics, epochs, keeper)
+
+    def _open_sinks(self, declared: Sequence[sinks.Sink], committed: int, loop: Loop, metrics: DriverMetrics) -> bool:
+        """Again and again, as they are given rows: one that is away may come back. False: the job is to stop."""
+        limit = self.settings.sink_patience_ms
+        patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
+        left = list(declared)
+        while left and not self._stop.is_set():
+            try:
+                left[0].open(committed)
+                patience.succeeded()
+                left.pop(0)
+            except Exception as error:
+                if is_final(error):
+                    raise
+                patience.failed(f"sink {left[0]!r} cannot be opened: {type(error).__name__}: {error}")
+        return not left
 
     def _serve(self, loop: Loop, metrics: DriverMetrics, announcer: Announcer, keeper: Keeper | None) -> None:
         """Answer who asks; on a thread of its own, for no epoch has to wait for that."""
