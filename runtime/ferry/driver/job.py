@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -78,6 +79,7 @@ class Job:
         self._surroundings = environment.read()
         self._checkpoint = Checkpoint(settings.path / "checkpoint")
         self._stop = threading.Event()
+        self._opening = True  # sinks are not open yet
         self._failure: BaseException | None = None
         self._stage = StageHook(settings)
         self._ticks = 0
@@ -171,9 +173,8 @@ class Job:
 
     def _open_sinks(self, declared: Sequence[sinks.Sink], committed: int, loop: Loop, metrics: DriverMetrics) -> bool:
         """Again and again, as they are given rows: one that is away may come back. False: the job is to stop."""
-        limit = self.settings.sink_patience_ms
-        patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
-        left = list(declared)
+        ms, left = self.settings.sink_patience_ms, list(declared)
+        patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if ms is None else ms / 1000)
         while left and not self._stop.is_set():
             try:
                 left[0].open(committed)
@@ -182,8 +183,16 @@ class Job:
             except Exception as error:
                 if is_final(error):
                     raise
-                patience.failed(f"sink {left[0]!r} cannot be opened: {type(error).__name__}: {error}")
+                with suppress(Stopped):
+                    patience.failed(f"sink {left[0]!r} cannot be opened: {type(error).__name__}: {error}")
+        self._opening = False
         return not left
+
+    def _end_soon(self, loop: Loop) -> None:
+        """After the epoch under way; nobody waits for a sink to open."""
+        self._stop.set()
+        if self._opening:
+            loop.ending.set()
 
     def _serve(self, loop: Loop, metrics: DriverMetrics, announcer: Announcer, keeper: Keeper | None) -> None:
         """Answer who asks; on a thread of its own, for no epoch has to wait for that."""
@@ -192,7 +201,7 @@ class Job:
         around = self._surroundings
         registry = control.collect(loop, metrics)
         where = around.address, around.control_port
-        url = control.serve(loop, metrics, registry, self.settings, self._stop.set, where, keeper)
+        url = control.serve(loop, metrics, registry, self.settings, partial(self._end_soon, loop), where, keeper)
         if around.metrics_token is not None:
             MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
         if around.standalone:
