@@ -75,7 +75,15 @@ def test_a_job_is_suspended_resumed_and_another_begins_from_its_checkpoint(tmp_p
     subprocess.run([*command, "suspend", "nbq5"], env=environment, check=True, timeout=120)
     assert runner.finish(running).code == 0
     ended = shutil.copytree(tmp_path / "out", tmp_path / "until-then")
-    resumed = runner.run(job, tmp_path, events, [*sets, *QUICK, "restoreFrom=latest", "workers=3"])
+    # The sink is away when it is to be put back: a job that waits for it.
+    (tmp_path / "out").rename(tmp_path / "aside")
+    (tmp_path / "out").write_text("in the way")
+    waits = runner.start(job, tmp_path, events, [*sets, *QUICK, "restoreFrom=latest", "workers=3"])
+    waits.await_that(lambda: any(r["kind"] == "degraded" for r in waits.records()), "no sink", 60)
+    (tmp_path / "out").unlink()
+    (tmp_path / "aside").rename(tmp_path / "out")
+    resumed = runner.finish(waits)
+    assert "cannot be put back to epoch" in str(resumed.kinds("degraded"))
     right(resumed, "nbq5", events, args, tmp_path)
     # A clone, in a place of its own, which goes on with the output as it was.
     shutil.rmtree(tmp_path / "out")

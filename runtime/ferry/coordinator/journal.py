@@ -48,6 +48,12 @@ class JournalWriter:
         """Swap now, of a coordinator that has stopped. Raises Superseded, and Unreachable when the outcome is unknown."""
         self._journal.swap(table, expected)
 
+    def check(self, generation: int) -> None:
+        """Raise Superseded when the table there is not of this generation, Unreachable when that cannot be told now."""
+        found = self._journal.read()
+        if found is None or found.version.generation != generation:
+            raise Superseded(f"another driver has taken over from generation {generation}")
+
     def write(self, effect: core.Journal) -> None:
         """Queue a swap; the answer comes as an event."""
         self._writes.put(effect)

@@ -36,10 +36,10 @@ TICK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2
 """For the last that a driver says."""
 
-Order = core.StartIngest | core.Emit | core.Ready | core.Halt
+Order = core.StartIngest | core.Emit | core.Ready | core.Halt | None
 Hook = Callable[[int, str], None]
 Begin = Callable[[Table | None, Table], tuple[Table, m.Commit | None]]
-Rewind = Callable[[], None]
+Rewind = Callable[[], bool]
 
 
 class Loop:
@@ -54,10 +54,11 @@ class Loop:
         hook: Hook,
         ended: int = -1,
         begin: Begin = lambda journaled, initial: (initial, None),
-        rewind: Rewind = lambda: None,
+        rewind: Rewind = lambda: True,
     ) -> None:
         """`begin(journaled, initial)` gives the first table of a new job, and what one with an origin commits first;
-        `rewind()` is called when that table is this driver's in the journal: no older one can write any more.
+        `rewind()` is called, on a thread, when that table is this driver's in the journal: no older one can write any more.
+        It returns False when the job is to stop meanwhile.
         """
         self.settings = settings
         self.bandwidth = -1
@@ -65,6 +66,7 @@ class Loop:
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._hook = hook
         self._rewind = rewind
+        self._is_rewound = False
         self._inbox: queue.SimpleQueue[core.Event] = queue.SimpleQueue()
         self._journal = JournalWriter(journal)
         self.members = Members(settings.timeout_ms, registry, self.post)
@@ -119,6 +121,15 @@ class Loop:
             with suppress(FerryError):
                 channel.flush(max(end - time.monotonic(), 0.0))
 
+    def check_claim(self) -> None:
+        """Raise Superseded when the journal has another driver's table by now, Unreachable when that is not known."""
+        self._journal.check(self.machine.generation)
+
+    def stop(self) -> None:
+        """End whatever is waited for."""
+        self.ending.set()
+        self.orders.put(None)
+
     def stands_for(self) -> float:
         """Seconds since it last came round; callable from any thread."""
         return time.monotonic() - self._round_at
@@ -139,8 +150,9 @@ class Loop:
                     event = self._inbox.get(timeout=TICK_SECONDS)
                     if isinstance(event, core.Lost):
                         self.move_metrics.lost(event.instance, self.machine.table)
-                    elif isinstance(event, core.Journaled) and not self._rewound():
-                        return
+                    elif isinstance(event, core.Journaled) and self._to_rewind():
+                        threading.Thread(target=self._put_back, args=(event,), name="rewind", daemon=True).start()
+                        continue
                     self._perform(self.machine.step(event))
                 except queue.Empty:
                     pass
@@ -153,15 +165,23 @@ class Loop:
             log.exception("the coordinator stops")
             self._give(core.Halt("bug", f"{type(error).__name__}: {error}"))
 
-    def _rewound(self) -> bool:
-        """Whether the job may go on behind a claim: what a restore begins with is put back first."""
-        if self.machine.phase == core.Phase.JOURNAL and self.machine.journaling.table.restoring:
-            try:
-                self._rewind()
-            except FerryError as error:
-                self._give(core.Halt("refused" if isinstance(error, Refusal) else "failed", str(error)))
-                return False
-        return True
+    def _to_rewind(self) -> bool:
+        """Whether this driver's claim is in the journal, and what a restore begins with is to be put back first."""
+        claimed = self.machine.phase == core.Phase.JOURNAL and self.machine.journaling.table.restoring
+        return claimed and not self._is_rewound
+
+    def _put_back(self, claimed: core.Journaled) -> None:
+        """What is outside may be away for long; the loop goes round meanwhile. Then it hears of the claim."""
+        try:
+            if not self._rewind():
+                return
+        except Exception as error:
+            log.exception("what is outside of the state cannot be put back")
+            kind = "refused" if isinstance(error, Refusal) else "failed" if isinstance(error, FerryError) else "bug"
+            self._give(core.Halt(kind, str(error)))
+            return
+        self._is_rewound = True
+        self.post(claimed)
 
     def _give(self, order: Order) -> None:
         self.orders.put(order)

@@ -7,8 +7,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -31,10 +30,10 @@ from ferry.driver.ends import Halted, Stopped
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
+from ferry.driver.opening import OpeningSinks
 from ferry.driver.orders import next_order
 from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.program import Program, prepared
-from ferry.driver.publisher import is_final
 from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
 from ferry.driver.stages import StageHook
@@ -79,7 +78,6 @@ class Job:
         self._surroundings = environment.read()
         self._checkpoint = Checkpoint(settings.path / "checkpoint")
         self._stop = threading.Event()
-        self._opening = True  # sinks are not open yet
         self._failure: BaseException | None = None
         self._stage = StageHook(settings)
         self._ticks = 0
@@ -105,7 +103,10 @@ class Job:
         descriptors = [o.descriptor for o in plan.operators]
         where = self.settings.checkpoint
         keeper = None if where is None else Keeper(self.settings, where, descriptors)
-        restoring = Restoring(self.settings, descriptors, keeper, lambda manifest: self._rewind(manifest, plan))
+        opening = OpeningSinks(plan.sinks, self.settings, self._stop)
+        restoring = Restoring(
+            self.settings, descriptors, keeper, lambda manifest: self._rewind(manifest, opening, loop, metrics)
+        )
         operators = len(descriptors)
         metrics.unbounded = "; ".join(why for one in descriptors if (why := lasts_for_ever(one)))
         if all(one.kind != "process" for one in descriptors) and not metrics.unbounded:
@@ -121,7 +122,10 @@ class Job:
             restoring.rewind,
         )
         try:
-            return self._run(program, loop, metrics, announcer, keeper, restoring)
+            return self._run(program, loop, metrics, announcer, keeper, restoring, opening)
+        except Stopped:
+            metrics.note("stopped", f"{metrics.rows} rows")
+            return 0
         except Halted as halted:
             if halted.kind not in GONE:
                 raise
@@ -141,6 +145,7 @@ class Job:
         announcer: Announcer,
         keeper: Keeper | None,
         restoring: Restoring,
+        opening: OpeningSinks,
     ) -> int:
         plan = program.plan
         self._warm_up(program, loop)
@@ -151,7 +156,8 @@ class Job:
         if keeper is not None:
             keeper.on_published = lambda: self._has_checkpoint(metrics, restoring)
             keeper.start(loop, metrics)
-        serve = partial(self._serve, loop, metrics, announcer, keeper)
+        stop = partial(opening.stop, loop)
+        serve = partial(self._serve, loop, metrics, announcer, keeper, stop)
         threading.Thread(target=serve, name="control", daemon=True).start()
         query = self._query(program, loop, metrics)  # May take seconds, during which the members answer.
         ready = self._await_ready(loop)
@@ -161,9 +167,8 @@ class Job:
         metrics.epoch_mode = program.mode
         metrics.note("mode", program.mode)
         metrics.note("ready", f"generation {loop.machine.generation}, committed up to epoch {committed}")
-        if not self._open_sinks(plan.sinks, committed, loop, metrics):
-            metrics.note("stopped", f"{metrics.rows} rows")
-            return 0
+        if not opening.open(committed, loop, metrics):
+            raise Stopped("the job was stopped")
         if over:
             metrics.note("finished", f"{metrics.rows} rows")
             return 0
@@ -171,37 +176,21 @@ class Job:
         epochs = Epochs(self.settings, program.spark, plan, loop, metrics, *where, program.works, program.loops)
         return self._run_query(query, loop, metrics, epochs, keeper)
 
-    def _open_sinks(self, declared: Sequence[sinks.Sink], committed: int, loop: Loop, metrics: DriverMetrics) -> bool:
-        """Again and again, as they are given rows: one that is away may come back. False: the job is to stop."""
-        ms, left = self.settings.sink_patience_ms, list(declared)
-        patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if ms is None else ms / 1000)
-        while left and not self._stop.is_set():
-            try:
-                left[0].open(committed)
-                patience.succeeded()
-                left.pop(0)
-            except Exception as error:
-                if is_final(error):
-                    raise
-                with suppress(Stopped):
-                    patience.failed(f"sink {left[0]!r} cannot be opened: {type(error).__name__}: {error}")
-        self._opening = False
-        return not left
-
-    def _end_soon(self, loop: Loop) -> None:
-        """After the epoch under way; nobody waits for a sink to open."""
-        self._stop.set()
-        if self._opening:
-            loop.ending.set()
-
-    def _serve(self, loop: Loop, metrics: DriverMetrics, announcer: Announcer, keeper: Keeper | None) -> None:
+    def _serve(
+        self,
+        loop: Loop,
+        metrics: DriverMetrics,
+        announcer: Announcer,
+        keeper: Keeper | None,
+        stop: Callable[[], None],
+    ) -> None:
         """Answer who asks; on a thread of its own, for no epoch has to wait for that."""
         from ferry.coordinator import control  # Loads a web framework.
 
         around = self._surroundings
         registry = control.collect(loop, metrics)
         where = around.address, around.control_port
-        url = control.serve(loop, metrics, registry, self.settings, partial(self._end_soon, loop), where, keeper)
+        url = control.serve(loop, metrics, registry, self.settings, stop, where, keeper)
         if around.metrics_token is not None:
             MonitoringServer(registry, (around.address, around.metrics_port), around.metrics_token)
         if around.standalone:
@@ -212,14 +201,10 @@ class Job:
         restoring.over()
         metrics.caught_up(BEGAN_AGAIN)
 
-    def _rewind(self, manifest: Manifest, plan: compile.CompiledPipeline) -> None:
-        """Put offsets and sinks back to the end of the epoch that a restore begins with."""
+    def _rewind(self, manifest: Manifest, opening: OpeningSinks, loop: Loop, metrics: DriverMetrics) -> bool:
+        """Put offsets and sinks back to the end of the epoch that a restore begins with; False: the job is to stop."""
         self._checkpoint.rewind(manifest.epoch, EpochNotes.load(manifest.meta).spark)
-        for sink in plan.sinks:
-            if self.settings.restore_sink == "keep":
-                sink.keep_after(manifest.epoch)
-            else:
-                sink.truncate_after(manifest.epoch)
+        return opening.rewind(manifest.epoch, loop, metrics)
 
     # ---- starting
     def _await_turn(self, program: Program) -> bool:

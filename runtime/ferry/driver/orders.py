@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from ferry.coordinator.loop import Loop, Order
+from ferry.coordinator.loop import Loop
 from ferry.driver.ends import Halted, Stopped
 from ferry.protocol import coordinator as core
 
 
-def next_order(loop: Loop) -> Order:
-    """Wait for the next order; raises Halted when it is to stop."""
+def next_order(loop: Loop) -> core.StartIngest | core.Emit | core.Ready:
+    """Wait for the next order; raises Halted or Stopped when the job is to end."""
     order = loop.orders.get()
+    if order is None:
+        raise Stopped("the job was stopped")
     if isinstance(order, core.Halt):
         raise Halted(order)
     return order

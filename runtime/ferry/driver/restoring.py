@@ -42,7 +42,7 @@ class Restoring:
         settings: RunSettings,
         operators: list[OperatorDescriptor],
         keeper: Keeper | None,
-        rewind: Callable[[Manifest], None],
+        rewind: Callable[[Manifest], bool],
     ) -> None:
         self._settings = settings
         self._operators = tuple(operators)
@@ -132,10 +132,10 @@ class Restoring:
         threading.Thread(target=renew, name="pin", daemon=True).start()
         return m.Commit(manifest.commit_id, 0, manifest.results, manifest.meta)
 
-    def rewind(self) -> None:
-        """Put back what is outside of the state, once no older driver can write any more."""
+    def rewind(self) -> bool:
+        """Put back what is outside of the state, once no older driver can write any more; False: the job is to stop."""
         assert self.manifest is not None
-        self._rewind(self.manifest)
+        return self._rewind(self.manifest)
 
     def over(self) -> None:
         """The job has a checkpoint of its own, or ends: nobody reads that one any more."""

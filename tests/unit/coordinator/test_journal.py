@@ -134,3 +134,11 @@ def test_the_watch_tells_when_the_journal_goes_and_when_it_comes_back() -> None:
 def test_a_new_driver_waits_for_the_journal() -> None:
     kept = FakeJournal(AWAY, AWAY, table(3))
     assert JournalWriter(kept).read() == table(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("found", [None, replace(table(4), version=Version(2, 0)), AWAY])
+def test_a_claim_counts_until_another_driver_has_the_journal(found: Any) -> None:
+    writer = JournalWriter(FakeJournal(table(7), found))  # type: ignore[arg-type]
+    writer.check(1)
+    with pytest.raises(Unreachable if found is AWAY else Superseded):
+        writer.check(1)

@@ -13,11 +13,14 @@ import pytest
 
 from ferry.contract import limits
 from ferry.contract import messages as m
-from ferry.contract.errors import Bug
+from ferry.contract.errors import Bug, Exhausted, Superseded
 from ferry.contract.names import InstanceId, Term, worker_of
 from ferry.contract.routing import Group, Table, Version
 from ferry.coordinator import loop
+from ferry.driver.ends import Stopped
+from ferry.driver.orders import next_order
 from ferry.protocol import coordinator as core
+from ferry.protocol.instance.machine import Tick
 from ferry.protocol.story import Story
 
 
@@ -101,6 +104,57 @@ def test_the_machine_gets_the_bounds_of_the_run() -> None:
     assert one.machine.driver.settings == core.CoordinatorSettings(
         operators=2, silence_ms=8_000, grace_ms=200, return_ms=50_000, ended=7
     )
+
+
+def test_the_loop_goes_round_while_what_is_outside_is_put_back(tmp_path: Any) -> None:
+    """A sink that is away for long must not make it stand; and nothing goes on before all is back."""
+    heard: list[core.Event] = []
+    away = threading.Event()
+
+    def step(event: Any) -> list[core.Effect]:
+        heard.append(event)
+        if isinstance(event, core.JournalReachable):
+            away.set()
+        if isinstance(event, core.Journaled):
+            raise Bug("the end")
+        return []
+
+    one = fragment_of_a_loop(tmp_path, step)
+    journaling = SimpleNamespace(table=SimpleNamespace(restoring=True))
+    one.machine = SimpleNamespace(  # type: ignore[assignment]
+        step=step, start=list, story=Story(), phase=core.Phase.JOURNAL, journaling=journaling
+    )
+    one._is_rewound, one._rewind = False, lambda: away.wait(10)
+    claimed, later = core.Journaled(Version(3, 0)), core.JournalReachable(True)
+    one.post(claimed)
+    one.post(later)
+    one._run()
+    assert [event for event in heard if not isinstance(event, Tick)] == [later, claimed]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(Superseded("by 9"), "refused"), (Exhausted("disk"), "failed"), (OSError("disk"), "bug")]
+)
+def test_what_cannot_be_put_back_ends_the_job(tmp_path: Any, error: Exception, kind: str) -> None:
+    one = fragment_of_a_loop(tmp_path, None)
+
+    def rewind() -> bool:
+        raise error
+
+    one._rewind = rewind
+    one._put_back(core.Journaled(Version(3, 0)))
+    order = one.orders.get_nowait()
+    assert isinstance(order, core.Halt) and order.kind == kind and one.ending.is_set() and one._inbox.empty()
+
+
+def test_whoever_waits_for_an_order_hears_of_a_stop(tmp_path: Any) -> None:
+    one = fragment_of_a_loop(tmp_path, None)
+    one._rewind = lambda: False
+    one._put_back(core.Journaled(Version(3, 0)))
+    assert one._inbox.empty() and one.orders.empty(), "the job ends as it is"
+    one.stop()
+    with pytest.raises(Stopped):
+        next_order(one)
 
 
 def test_what_is_sent_goes_through_the_multicast() -> None:

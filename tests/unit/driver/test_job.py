@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
-from ferry.contract.errors import Final, SpecRefused, StateUnavailable
+from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
@@ -20,7 +17,6 @@ from ferry.driver.checkpoint import COMMIT, Checkpoint
 from ferry.driver.job import Job
 from ferry.protocol.coordinator import Ready
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.sinks import Sink
 
 NONE: dict[str, Any] = {}
 
@@ -67,61 +63,3 @@ def test_what_cannot_be_written_again_ends_the_job(folder: Path) -> None:
         (folder / log / "7").write_text(text)
     with pytest.raises(StateUnavailable, match="was put back to another day"):
         resumed(folder, notes)
-
-
-class Away(Sink):
-    """A sink that is away when a driver begins. `then` is what happens at each try."""
-
-    def __init__(self, *then: BaseException | None) -> None:
-        self.then, self.opened = list(then), list[int]()
-
-    def open(self, committed: int) -> None:
-        error = self.then.pop(0)
-        if error is not None:
-            raise error
-        self.opened.append(committed)
-
-    def write(self, epoch: int, generation: int, rows: Any) -> None:
-        raise AssertionError("no epoch yet")
-
-
-def opened(tmp_path: Path, *declared: Away, limit: int | None = None) -> tuple[bool, list[str]]:
-    """Whether all are open, and what was said in the timeline."""
-    job: Any = object.__new__(Job)
-    job.settings, job._stop = SimpleNamespace(sink_patience_ms=limit), threading.Event()
-    metrics, loop = DriverMetrics("job", str(tmp_path)), SimpleNamespace(ending=threading.Event(), halt=None)
-    done = job._open_sinks(declared, 7, loop, metrics)
-    assert not metrics.problems
-    file = tmp_path / "timeline.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    return done, [json.loads(line)["kind"] for line in lines]
-
-
-def test_a_sink_that_is_away_when_a_driver_begins_is_waited_for(tmp_path: Path) -> None:
-    """The driver ended, and after the sixth one in a row the job: two seconds without an output folder did it."""
-    away, there = Away(FileExistsError("a file"), OSError("stale handle"), None), Away(None)
-    assert opened(tmp_path, away, there) == (True, ["degraded", "mended"])
-    assert away.opened == there.opened == [7]
-
-
-def test_a_sink_that_is_refused_or_away_for_too_long_ends_the_job(tmp_path: Path) -> None:
-    with pytest.raises(SpecRefused, match="of another run"):
-        opened(tmp_path, Away(SpecRefused("epoch 9 of another run")))
-    with pytest.raises(Final, match=r"cannot be opened: OSError: gone .*nothing is lost"):
-        opened(tmp_path, Away(*[OSError("gone")] * 100), limit=50)
-
-
-def test_a_job_that_is_stopped_does_not_wait_for_its_sink(tmp_path: Path) -> None:
-    """Which is tried again after half a minute, if it is away for long."""
-    job: Any = object.__new__(Job)
-    job.settings, job._stop, job._opening = SimpleNamespace(sink_patience_ms=None), threading.Event(), True
-    loop: Any = SimpleNamespace(ending=threading.Event(), halt=None)
-
-    class Asked(Away):
-        def open(self, committed: int) -> None:
-            job._end_soon(loop)
-            super().open(committed)
-
-    metrics = DriverMetrics("job", str(tmp_path))
-    assert not job._open_sinks([Asked(OSError("gone"), OSError("a second try"))], 7, loop, metrics)
-    assert loop.ending.is_set()

@@ -53,7 +53,11 @@ class Place:
         where = CheckpointSettings(str(self.directory / "store"))
         settings = replace(settings_of(self.directory), restore_from=restore_from, checkpoint=where if kept else None)
         keeper = Keeper(settings, where, OPERATORS) if kept else None
-        return Restoring(settings, OPERATORS, keeper, self.rewound.append)
+        return Restoring(settings, OPERATORS, keeper, self._rewind)
+
+    def _rewind(self, manifest: Manifest) -> bool:
+        self.rewound.append(manifest)
+        return True
 
 
 def loop_of(table: Table, swapped: list[Table]) -> Any:

@@ -1,0 +1,69 @@
+"""The sinks of a job before its first epoch: put back to where a restore begins, then opened.
+
+Each again and again, as they are given rows: one that is away may come back. Must never cut a sink that may be another
+driver's by now.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from ferry.contract.documents import RunSettings
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.coordinator.loop import Loop
+from ferry.driver.ends import Stopped
+from ferry.driver.patience import ReportedPatience
+from ferry.driver.publisher import is_final
+from ferry.spark import sinks
+
+
+class OpeningSinks:
+    """What is done with all sinks of one job; `stop` is set when it is to end."""
+
+    def __init__(self, declared: Sequence[sinks.Sink], settings: RunSettings, stop: threading.Event) -> None:
+        self._sinks = declared
+        self._settings = settings
+        self._stop = stop
+        self._over = False
+
+    def rewind(self, epoch: int, loop: Loop, metrics: DriverMetrics) -> bool:
+        """Put them back to the end of this epoch; False: the job is to stop. Raises Superseded when another driver has
+        taken over meanwhile."""
+
+        def put_back(sink: sinks.Sink) -> None:
+            loop.check_claim()
+            if self._settings.restore_sink == "keep":
+                sink.keep_after(epoch)
+            else:
+                sink.truncate_after(epoch)
+
+        return self._each(put_back, f"be put back to epoch {epoch}", loop, metrics)
+
+    def open(self, committed: int, loop: Loop, metrics: DriverMetrics) -> bool:
+        """False: the job is to stop."""
+        opened = self._each(lambda sink: sink.open(committed), "be opened", loop, metrics)
+        self._over = True
+        return opened
+
+    def stop(self, loop: Loop) -> None:
+        """End after the epoch under way; before the first one at once, whatever is waited for."""
+        self._stop.set()
+        if not self._over:
+            loop.stop()
+
+    def _each(self, step: Callable[[sinks.Sink], None], what: str, loop: Loop, metrics: DriverMetrics) -> bool:
+        ms, left = self._settings.sink_patience_ms, list(self._sinks)
+        patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if ms is None else ms / 1000)
+        while left and not self._stop.is_set():
+            try:
+                step(left[0])
+                patience.succeeded()
+                left.pop(0)
+            except Exception as error:
+                if is_final(error):
+                    raise
+                with suppress(Stopped):
+                    patience.failed(f"sink {left[0]!r} cannot {what}: {type(error).__name__}: {error}")
+        return not left

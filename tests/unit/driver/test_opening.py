@@ -1,0 +1,134 @@
+"""What a driver does with sinks before its first epoch, and what it does when one is away then."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferry.contract.errors import Final, SpecRefused, Superseded, Unreachable
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.driver.opening import OpeningSinks
+from ferry.spark.sinks import Sink
+
+
+class Away(Sink):
+    """A sink that is away when a driver begins. `then` is what happens at each try."""
+
+    def __init__(self, *then: BaseException | None) -> None:
+        self.then, self.done = list(then), list[tuple[str, int]]()
+
+    def write(self, epoch: int, generation: int, rows: Any) -> None:
+        raise AssertionError("no epoch yet")
+
+    def open(self, committed: int) -> None:
+        self._try("open", committed)
+
+    def truncate_after(self, epoch: int) -> None:
+        self._try("truncate", epoch)
+
+    def keep_after(self, epoch: int) -> None:
+        self._try("keep", epoch)
+
+    def _try(self, what: str, epoch: int) -> None:
+        error = self.then.pop(0)
+        if error is not None:
+            raise error
+        self.done.append((what, epoch))
+
+
+class Driver:
+    """What `OpeningSinks` needs of one. `claim` is looked at before a sink is cut."""
+
+    def __init__(self, path: Path, *declared: Sink, limit: int | None = None, keep: bool = False) -> None:
+        self.file = path / "timeline.jsonl"
+        settings: Any = SimpleNamespace(sink_patience_ms=limit, restore_sink="keep" if keep else "truncate")
+        self.stop = threading.Event()
+        self.opening = OpeningSinks(declared, settings, self.stop)
+        self.claim: Callable[[], None] = lambda: None
+        self.ending = threading.Event()
+        self.loop: Any = SimpleNamespace(
+            ending=self.ending, halt=None, check_claim=lambda: self.claim(), stop=self.ending.set
+        )
+        self.metrics = DriverMetrics("job", str(path))
+
+    def open(self) -> bool:
+        return self.opening.open(7, self.loop, self.metrics)
+
+    def rewind(self) -> bool:
+        return self.opening.rewind(7, self.loop, self.metrics)
+
+    def told(self) -> list[str]:
+        """In its timeline."""
+        assert not self.metrics.problems
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        return [json.loads(line)["kind"] for line in lines]
+
+
+def test_a_sink_that_is_away_when_a_driver_begins_is_waited_for(tmp_path: Path) -> None:
+    """The driver ended, and after the sixth one in a row the job: two seconds without an output folder did it."""
+    away, there = Away(FileExistsError("a file"), OSError("stale handle"), None), Away(None)
+    driver = Driver(tmp_path, away, there)
+    assert driver.open()
+    assert driver.told() == ["degraded", "mended"]
+    assert away.done == there.done == [("open", 7)]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_sink_that_is_away_at_a_restore_is_waited_for(tmp_path: Path, keep: bool) -> None:
+    """Its coordinator stood meanwhile, and then ended."""
+    away, there = Away(OSError("stale handle"), None), Away(None)
+    driver = Driver(tmp_path, away, there, keep=keep)
+    assert driver.rewind()
+    assert driver.told() == ["degraded", "mended"]
+    assert away.done == there.done == [("keep" if keep else "truncate", 7)]
+
+
+def test_a_sink_is_not_cut_any_more_once_another_driver_has_taken_over(tmp_path: Path) -> None:
+    """What that one has put out since would be gone."""
+    away = Away(OSError("stale handle"), None)
+    driver = Driver(tmp_path, away)
+    answers = [None, Unreachable("no journal"), Superseded("generation 9")]
+
+    def claim() -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    driver.claim = claim
+    with pytest.raises(Superseded, match="generation 9"):
+        driver.rewind()
+    assert not away.done and away.then == [None]
+
+
+def test_a_sink_that_is_refused_or_away_for_too_long_ends_the_job(tmp_path: Path) -> None:
+    with pytest.raises(SpecRefused, match="of another run"):
+        Driver(tmp_path, Away(SpecRefused("epoch 9 of another run"))).open()
+    for act in (Driver.open, Driver.rewind):
+        with pytest.raises(Final, match=r"cannot be .*: OSError: gone .*nothing is lost"):
+            act(Driver(tmp_path, Away(*[OSError("gone")] * 100), limit=50))
+
+
+def test_a_job_that_is_stopped_does_not_wait_for_its_sink(tmp_path: Path) -> None:
+    """Which is tried again after half a minute, if it is away for long."""
+
+    class Asked(Away):
+        def _try(self, what: str, epoch: int) -> None:
+            driver.opening.stop(driver.loop)
+            super()._try(what, epoch)
+
+    driver = Driver(tmp_path, Asked(OSError("gone"), OSError("a second try")))
+    assert not driver.open() and driver.ending.is_set()
+    driver = Driver(tmp_path, Asked(OSError("gone"), OSError("a second try")))
+    assert not driver.rewind() and driver.ending.is_set()
+
+
+def test_a_stop_while_epochs_run_lets_the_one_under_way_end(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    assert driver.open()
+    driver.opening.stop(driver.loop)
+    assert driver.stop.is_set() and not driver.ending.is_set()
