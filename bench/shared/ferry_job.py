@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
 FERRY = [sys.executable, "-m", "ferry_operator.cli"]
 
+PATIENCE_SECONDS = 10.0
+"""Until a driver answers: another one may have to come."""
+
 Record = dict[str, Any]
 
 
@@ -172,6 +175,20 @@ class FerryJob:
     def status(self) -> Record | None:
         """The driver's status, None while it does not answer."""
         return self.ask("GET", "/job")["status"]  # type: ignore[no-any-return]
+
+    def groups(self) -> list[tuple[list[str], list[str]]]:
+        """(in sync, learning) of each virtual node. Raises RunFailed when the driver does not say."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (status := self.status()) is None:
+            if time.monotonic() > deadline:
+                raise RunFailed("the driver does not answer")
+            time.sleep(0.05)
+        return status["groups"]  # type: ignore[no-any-return]
+
+    def move_half(self, origin: str, target: str) -> None:
+        """Ask for half of what one instance leads to go to another; does not wait."""
+        led = [v for v, (in_sync, _) in enumerate(self.groups()) if in_sync[0] == origin]
+        self.ask("POST", "/move", {"vnodes": led[: max(1, len(led) // 2)], "instance": target})
 
 
 @contextmanager

@@ -52,14 +52,17 @@ def test_latencies_of_spark_follow_from_offsets_and_commit_files(tmp_path: Path)
 
 def test_what_is_done_to_a_job_is_spread_over_each_minute() -> None:
     done: list[Any] = []
-    run: Any = SimpleNamespace(scale=done.append, kill=done.append)
-    acts = ferry_case.plan(run, 2, ["driver", "move", "worker"])
+    run: Any = SimpleNamespace(scale=done.append, kill=done.append, move_half=lambda *who: done.append(who))
+    acts = ferry_case.plan(run, 2, ["driver", "scale", "worker"])
     assert [(at, what) for at, what, _ in acts] == [
-        (15, "move to 3"), (30, "kill worker"), (45, "kill driver"), (75, "move to 2"), (90, "kill worker"), (105, "kill driver"),
+        (15, "scale to 3"), (30, "kill worker"), (45, "kill driver"),
+        (75, "scale to 2"), (90, "kill worker"), (105, "kill driver"),
     ]  # fmt: skip
+    acts += ferry_case.plan(run, 2, ["move"])
+    assert [(at, what) for at, what, _ in acts[6:]] == [(15, "move from 0.0"), (75, "move from 1.0")]
     for _, _, act in acts:
         act()
-    assert done == [3, "1", "driver", 2, "1", "driver"]
+    assert done == [3, "1", "driver", 2, "1", "driver", ("0.0", "1.0"), ("1.0", "0.0")]
     assert ferry_case.plan(run, 5, []) == [] and [at for at, *_ in ferry_case.plan(run, 0.1, ["worker"])] == [3]
 
 

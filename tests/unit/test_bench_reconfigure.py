@@ -14,7 +14,7 @@ import pytest
 from bench import reconfigure
 from bench.parts.reconfigure import ferry_case, flink_case, job, profile, report
 from bench.parts.reconfigure.case import QUERIES, Plan, Reconfigured, counted, is_behind, refuse_late
-from bench.shared.ferry_job import RunFailed
+from bench.shared.ferry_job import FerryJob, RunFailed
 from bench.shared.results import Results
 from ferry.contract.latency import LatencyHistogram, bucket_of
 from ferry.spark.compile import build
@@ -137,7 +137,8 @@ def test_an_act_ends_with_the_last_switch_of_its_own() -> None:
 def test_half_of_what_a_worker_leads_is_moved() -> None:
     asked: list[Any] = []
     state = {"groups": [[["0.0", "1.0"], []], [["1.0", "0.0"], []], [["0.0"], []], [["0.0"], []], [["0.0"], []]]}
-    run: Any = SimpleNamespace(status=lambda: state, ask=lambda *a: asked.append(a), scale=asked.append)
+    run: Any = object.__new__(FerryJob)
+    run.status, run.ask, run.scale = lambda: state, lambda *a: asked.append(a), asked.append
     ferry_case.act(run, "balance", 3)
     ferry_case.act(run, "scale", 3)
     assert asked == [("POST", "/move", {"vnodes": [0, 2], "instance": "1.0"}), 3]

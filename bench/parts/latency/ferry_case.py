@@ -11,11 +11,14 @@ from bench.shared.ferry_job import FerryJob, job_document
 from bench.shared.ferry_paced import QUERIES, is_behind, keep, latencies, watch
 from ferry.contract.latency import LatencyHistogram
 
-DISTURBANCES = {"move": 0.25, "worker": 0.5, "driver": 0.75}
+DISTURBANCES = {"move": 0.25, "scale": 0.25, "worker": 0.5, "driver": 0.75}
 """What is done in each minute, and at which part of it."""
 
 BACK_AND_FORTH = (3, 2)
-"""Workers after moves, in turns."""
+"""Workers after each scaling, in turns."""
+
+WORKERS = ("0.0", "1.0")
+"""The first gives the other half of what it leads, the next minute it is the other way round."""
 
 
 def measure(bench: Bench, query: str, rate: int, *, mode: str) -> list[Measured]:
@@ -53,9 +56,15 @@ def plan(run: FerryJob, minutes: float, disturb: list[str]) -> list[tuple[float,
     for minute in range(max(int(minutes), 1) if disturb else 0):
         for what in disturb:
             at = (minute + DISTURBANCES[what]) * min(minutes, 1.0) * 60
-            if what == "move":
-                workers = BACK_AND_FORTH[minute % 2]
-                acts.append((at, f"move to {workers}", lambda workers=workers: run.scale(workers)))  # type: ignore[misc]
-            else:
-                acts.append((at, f"kill {what}", lambda what=what: run.kill("1" if what == "worker" else what)))  # type: ignore[misc]
+            acts.append((at, *act(run, what, minute % 2)))
     return sorted(acts, key=lambda act: act[0])
+
+
+def act(run: FerryJob, what: str, turn: int) -> tuple[str, Callable[[], None]]:
+    """(what, how) of one."""
+    if what == "scale":
+        return f"scale to {BACK_AND_FORTH[turn]}", lambda: run.scale(BACK_AND_FORTH[turn])
+    if what == "move":
+        origin, target = WORKERS[turn], WORKERS[1 - turn]
+        return f"move from {origin}", lambda: run.move_half(origin, target)
+    return f"kill {what}", lambda: run.kill("1" if what == "worker" else what)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +27,6 @@ START_SECONDS = 30.0
 """The clock of the stream begins so long after the job is asked for."""
 
 ORIGIN, TARGET = "0.0", "1.0"
-PATIENCE_SECONDS = 10.0
 APART_SECONDS = 10.0
 """Moves that begin so long after all others are the planner's own."""
 
@@ -68,20 +66,9 @@ def document(a: argparse.Namespace, query: str, plan: Plan) -> dict[str, Any]:
 def act(run: FerryJob, what: str, workers: int) -> None:
     """Ask for it; does not wait."""
     if what == BALANCE:
-        led = [v for v, (in_sync, _) in enumerate(groups(run)) if in_sync[0] == ORIGIN]
-        run.ask("POST", "/move", {"vnodes": led[: max(1, len(led) // 2)], "instance": TARGET})
+        run.move_half(ORIGIN, TARGET)
     else:
         run.scale(workers)
-
-
-def groups(run: FerryJob) -> list[tuple[list[str], list[str]]]:
-    """(in sync, learning) of each virtual node. Raises RunFailed when the driver does not say."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (status := run.status()) is None:
-        if time.monotonic() > deadline:
-            raise RunFailed("the driver does not answer")
-        time.sleep(0.05)
-    return status["groups"]  # type: ignore[no-any-return]
 
 
 def last_switched(run: FerryJob, since: float) -> float:

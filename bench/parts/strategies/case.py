@@ -21,8 +21,6 @@ from bench.shared.processes import Watch
 from ferry.contract.latency import LatencyHistogram
 
 ORIGIN, TARGET = "0.0", "1.0"
-PATIENCE_SECONDS = 10.0
-"""With a driver that does not answer, for example because it makes its first epochs."""
 
 AFTER_SECONDS = 4.0
 """What is looked at after a move."""
@@ -99,7 +97,7 @@ class Case:
         with self.run, Watch(self.run.process.pid, 0.25) as self.watch:
             with self.console.status(f"{self.query}, {self.size}, {self.bins} virtual nodes: filling"):
                 self._fill()
-            led = [v for v, (in_sync, _) in enumerate(self._groups()) if in_sync[0] == ORIGIN]
+            led = [v for v, (in_sync, _) in enumerate(self.run.groups()) if in_sync[0] == ORIGIN]
             moving = led[: max(1, self.bins // 4)]
             ways = [(strategy, way == "warm") for way in self.a.ways for strategy in self.a.strategies]
             return [self._moved(strategy, warm, moving) for strategy, warm in ways]
@@ -147,7 +145,7 @@ class Case:
         self.run.ask("POST", "/move", {"vnodes": vnodes, "instance": target})
 
         def there() -> bool:
-            groups = self._groups()
+            groups = self.run.groups()
             return all(groups[v][0] == [target] for v in vnodes) and not any(learners for _, learners in groups)
 
         deadline = time.monotonic() + 900
@@ -155,14 +153,6 @@ class Case:
             if time.monotonic() > deadline:
                 raise RunFailed(f"{len(vnodes)} virtual nodes did not come to {target}")
             self._pause(0.1)
-
-    def _groups(self) -> list[tuple[list[str], list[str]]]:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (status := self.run.status()) is None:
-            if time.monotonic() > deadline:
-                raise RunFailed("the driver does not answer")
-            self._pause(0.1)
-        return status["groups"]  # type: ignore[no-any-return]
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
