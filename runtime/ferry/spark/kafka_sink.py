@@ -88,6 +88,7 @@ class KafkaSink(Sink):
         with self._lock:
             writer = self._writer = TransactionWriter(self._place, self._topic, self._name)
             self._publish(writer, (), Marker(epoch, -1))
+            self._begun = True
 
     def _ready(self, generation: int | None) -> TransactionWriter:
         """The writer: fenced is whoever came before, and what that one published is known."""

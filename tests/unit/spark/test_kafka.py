@@ -442,6 +442,18 @@ def test_a_restore_is_refused_unless_there_is_nothing_to_take_back(monkeypatch: 
         driver(-1)
 
 
+def test_a_broker_that_is_away_after_a_restore_is_nothing_special(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The marker that is found then is of this life, and not of another run."""
+    topic = Topic(monkeypatch)
+    one = ferry.kafka_sink("a:1", "out")
+    one.keep_after(3)
+    one.open(3)
+    one.write(4, 2, rows(4))
+    one._writer = None  # as after a transaction that has failed
+    one.write(5, 2, rows(5))
+    assert topic.marker == Marker(5, 2)
+
+
 def test_two_sinks_of_one_name_are_refused() -> None:
     two = [ferry.kafka_sink("a:1", "out"), ferry.kafka_sink("b:1", "out")]
     with pytest.raises(SpecRefused, match="name="):
