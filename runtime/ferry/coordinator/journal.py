@@ -52,7 +52,7 @@ class JournalWriter:
         """Raise Superseded when the table there is not of this generation, Unreachable when that cannot be told now."""
         found = self._journal.read()
         if found is None or found.version.generation != generation:
-            raise Superseded(f"another driver has taken over from generation {generation}")
+            raise Superseded(f"generation {generation} is over: another driver has taken over, or the journal is gone")
 
     def write(self, effect: core.Journal) -> None:
         """Queue a swap; the answer comes as an event."""

@@ -175,7 +175,7 @@ class Loop:
         try:
             if not self._rewind():
                 return
-        except Exception as error:
+        except BaseException as error:  # of users' sinks, which may say sys.exit
             log.exception("what is outside of the state cannot be put back")
             kind = "refused" if isinstance(error, Refusal) else "failed" if isinstance(error, FerryError) else "bug"
             self._give(core.Halt(kind, str(error)))

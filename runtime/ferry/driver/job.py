@@ -150,9 +150,6 @@ class Job:
         plan = program.plan
         self._warm_up(program, loop)
         loop.start()
-        if (manifest := restoring.manifest) is not None and restoring.by_itself:
-            begun = f"checkpoint {manifest.number} of epoch {manifest.epoch}"
-            metrics.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were put back")
         if keeper is not None:
             keeper.on_published = lambda: self._has_checkpoint(metrics, restoring)
             keeper.start(loop, metrics)
@@ -161,6 +158,9 @@ class Job:
         threading.Thread(target=serve, name="control", daemon=True).start()
         query = self._query(program, loop, metrics)  # May take seconds, during which the members answer.
         ready = self._await_ready(loop)
+        if (manifest := restoring.manifest) is not None and restoring.by_itself:
+            begun = f"checkpoint {manifest.number} of epoch {manifest.epoch}"
+            metrics.delayed(BEGAN_AGAIN, f"the job goes on from {begun}; offsets and sinks were put back")
         if keeper is None:
             restoring.over()
         committed, over = self._resume(ready, plan, metrics, loop.machine.commits.late)

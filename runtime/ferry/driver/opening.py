@@ -6,17 +6,25 @@ driver's by now.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from ferry.contract.documents import RunSettings
+from ferry.contract.errors import Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver.ends import Stopped
-from ferry.driver.patience import ReportedPatience
+from ferry.driver.orders import sleep
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
 from ferry.driver.publisher import is_final
 from ferry.spark import sinks
+
+log = logging.getLogger("ferry.driver")
+
+RETRY_SECONDS = 0.3
+"""Between two looks into a journal that is away."""
 
 
 class OpeningSinks:
@@ -33,7 +41,7 @@ class OpeningSinks:
         taken over meanwhile."""
 
         def put_back(sink: sinks.Sink) -> None:
-            loop.check_claim()
+            _await_claim(loop)
             if self._settings.restore_sink == "keep":
                 sink.keep_after(epoch)
             else:
@@ -58,12 +66,38 @@ class OpeningSinks:
         patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if ms is None else ms / 1000)
         while left and not self._stop.is_set():
             try:
-                step(left[0])
+                with _watched(metrics, f"sink {left[0]!r} is to {what}, and has not answered"):
+                    step(left[0])
                 patience.succeeded()
                 left.pop(0)
+            except Stopped:
+                break
             except Exception as error:
                 if is_final(error):
                     raise
                 with suppress(Stopped):
                     patience.failed(f"sink {left[0]!r} cannot {what}: {type(error).__name__}: {error}")
         return not left
+
+
+@contextmanager
+def _watched(metrics: DriverMetrics, what: str) -> Iterator[None]:
+    """Say it when this takes long: some sinks wait for what is away, and say nothing."""
+    watch = threading.Timer(QUIET_SECONDS, metrics.report_problem, ("SinkFailing", f"{what} for {QUIET_SECONDS:g} s"))
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+        watch.join()  # or it would be said after its end
+
+
+def _await_claim(loop: Loop) -> None:
+    """Be sure that no other driver has taken over; a journal that is away is waited for, as everywhere."""
+    while True:
+        try:
+            return loop.check_claim()
+        except Unreachable as error:
+            log.warning("waiting for the journal: %s", error)
+            sleep(loop, RETRY_SECONDS)

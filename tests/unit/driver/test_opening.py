@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 
 from ferry.contract.errors import Final, SpecRefused, Superseded, Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.driver import opening
 from ferry.driver.opening import OpeningSinks
 from ferry.spark.sinks import Sink
 
@@ -89,7 +91,9 @@ def test_a_sink_that_is_away_at_a_restore_is_waited_for(tmp_path: Path, keep: bo
     assert away.done == there.done == [("keep" if keep else "truncate", 7)]
 
 
-def test_a_sink_is_not_cut_any_more_once_another_driver_has_taken_over(tmp_path: Path) -> None:
+def test_a_sink_is_not_cut_any_more_once_another_driver_has_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What that one has put out since would be gone."""
     away = Away(OSError("stale handle"), None)
     driver = Driver(tmp_path, away)
@@ -100,9 +104,46 @@ def test_a_sink_is_not_cut_any_more_once_another_driver_has_taken_over(tmp_path:
             raise answer
 
     driver.claim = claim
+    monkeypatch.setattr(opening, "RETRY_SECONDS", 0.001)
     with pytest.raises(Superseded, match="generation 9"):
         driver.rewind()
     assert not away.done and away.then == [None]
+
+
+def test_a_journal_that_is_away_is_nothing_of_the_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose patience it does not count for."""
+    sink = Away(None)
+    driver = Driver(tmp_path, sink, limit=1)
+    answers = [*[Unreachable("no journal")] * 20, None]
+
+    def claim() -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    driver.claim = claim
+    monkeypatch.setattr(opening, "RETRY_SECONDS", 0.001)
+    assert driver.rewind() and sink.done and not driver.told()
+    answers.append(Unreachable("no journal"))
+    driver.ending.set()
+    sink.then = [None]
+    assert not driver.rewind() and len(sink.done) == 1, "a stop ends it"
+
+
+def test_a_sink_that_hangs_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "QUIET_SECONDS", 0.01)
+    said: list[str] = []
+
+    class Hangs(Away):
+        def _try(self, what: str, epoch: int) -> None:
+            deadline = time.monotonic() + 10
+            while not driver.metrics.problems and time.monotonic() < deadline:
+                time.sleep(0.005)
+            said.extend(problem.text for problem in driver.metrics.problems)
+            super()._try(what, epoch)
+
+    driver = Driver(tmp_path, Hangs(None))
+    assert driver.open() and driver.told() == ["degraded", "mended"]
+    assert len(said) == 1 and "is to be opened, and has not answered for 0.01 s" in said[0]
 
 
 def test_a_sink_that_is_refused_or_away_for_too_long_ends_the_job(tmp_path: Path) -> None:
