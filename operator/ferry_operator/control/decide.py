@@ -296,7 +296,8 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     if not basis.usable or any(i not in alive and _may_come(observed, i) for i in expected(observed)):
         return None
     given = observed.given_for(basis.usable)
-    if given is None and _waits_for_workers(observed, status):
+    weak = not status.rolled_back and placing.is_under_strength(status, basis.usable, basis.replicas)
+    if given is None and not weak and _waits_for_workers(observed, status):
         return None
     number = 1 + max(status.desired, last.number if last is not None else 0)
     policy = given.handover if given is not None else observed.wanted.handover
@@ -307,7 +308,6 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     if status.prepared and (last is None or (same and last.due == due)):
         return None  # It is not known what waits (the driver has not said it), or it waits for the right thing.
     holds, balance = same and not status.prepared, _balance(observed)
-    weak = not status.rolled_back and placing.is_under_strength(status, basis.usable, basis.replicas)
     overdue = holds and last is not None and boundaries.are_overdue(status, basis.at_window, last.at_window)
     if holds and balance is None and not weak and not overdue:
         return None

@@ -155,6 +155,22 @@ def test_it_waits_for_its_workers_and_counts_for_no_others() -> None:
     assert submitted(other).basis.given == ""
 
 
+def test_while_it_waits_copies_that_are_missing_are_made() -> None:
+    """Worker 1 was lost and is back, worker 3 never comes: one copy beside an empty worker would be all there is."""
+    basis = d.Basis((InstanceId("0.0"),), 1, ())
+    alone = [(["0.0"], list[str]()) for _ in GROUPS]
+    missing = {InstanceId("3.0"): 100.0, InstanceId("2.0"): 100.0}
+    back = replace(
+        SCALED, given=handed_in(), status=status(alone, ALIVE[:2]), missing=missing,
+        submitted=d.Submitted(1, 1, basis, ()),
+    )  # fmt: skip
+    found = submitted(back)
+    assert found.basis.given == "" and all(set(one) == {"0.0", "1.0"} for one in found.plan.placements)
+    whole = status([(["0.0", "1.0"], []) for _ in GROUPS], ALIVE[:2], desired=found.plan.number)
+    again = replace(back, status=whole, submitted=found.accepted())
+    assert not [a for a in d.decide(again) if isinstance(a, d.SubmitDesired)], "then it waits on"
+
+
 def test_taken_back_it_is_replaced() -> None:
     given_plan = handed_in()
     followed = submitted(replace(SCALED, given=given_plan)).accepted()
