@@ -71,6 +71,10 @@ class Asked:
         self.wanted = replace(self.wanted, handover=policy, bandwidth=bandwidth)
         return " ".join(f"{name}={value}" for name, value in given.items())
 
+    def about_to_rest(self) -> d.Wanted:
+        """What is wanted as long as a suspension is under way: nothing is moved for its load."""
+        return replace(self.wanted, balance=balancing.BalancePolicy("off"))
+
     def balance(self, wanted: BalanceSpec) -> str:
         """Whether load moves by itself from now on; what was said, in words."""
         self.wanted = replace(self.wanted, balance=balancing.policy_of(wanted, self.wanted.balance))

@@ -176,7 +176,7 @@ class Supervisor:
     def _observed(self, workers: tuple[d.Worker, ...], status: Status | None) -> d.Observed:
         now, driver = time.monotonic(), self._cluster.driver()
         observed = d.Observed(
-            wanted=self.asked.wanted,
+            wanted=self.asked.about_to_rest() if self.suspending else self.asked.wanted,
             workers=workers,
             driver=driver.running,
             driver_may_start=self.stopping is None and self._restarts.may_start(now),
@@ -344,7 +344,6 @@ class Supervisor:
         if not self.suspending:
             self._note("suspend")
             self.suspending = True
-            self.asked.balance(BalanceSpec(mode="off"))
 
     def _may_take_checkpoints(self) -> None:
         if self.settings.checkpoint is None:
