@@ -46,6 +46,7 @@ from ferry_operator.kube.plan import (
     DropPod,
     EndDriver,
     EndRun,
+    ForgetAsked,
     KeepSpec,
     MakeBudget,
     NoteWithoutSurge,
@@ -115,6 +116,8 @@ class KubeCluster:
                 self._annotate_job({names.LAST_GOOD: text, names.REFUSED: None})
             case Refuse(text, _):
                 self._annotate_job({names.REFUSED: text})
+            case ForgetAsked(notes):
+                return self._change_job({"annotations": dict(notes)}, {})
             case Rescale(size, _):
                 return self._rescale(size.workers, size.instances)
             case AskCheckpoint(request):
@@ -235,16 +238,22 @@ class KubeCluster:
 
     def _rescale(self, workers: int, instances: int) -> bool:
         """Only of the spec that was judged. Workers alone are what an autoscaler writes, so no other field becomes ours."""
+        spec: Doc = {"workers": workers}
+        if instances != self.view.seen.job["spec"].get("instancesPerWorker", 1):
+            spec["instancesPerWorker"] = instances
+        return self._change_job({}, {"spec": spec})
+
+    def _change_job(self, about: Doc, change: Doc) -> bool:
+        """Of the spec that was judged, and of what users have asked beside it; False: it is another one by now."""
         seen = self.view.seen
-        now = self.store.job(seen.name)
+        now, asked = self.store.job(seen.name), (names.PLAN, names.DRAIN)
         if now is None or now["metadata"].get("generation") != seen.job["metadata"].get("generation"):
             return False
-        spec: Doc = {"workers": workers}
-        if instances != seen.job["spec"].get("instancesPerWorker", 1):
-            spec["instancesPerWorker"] = instances
-        metadata = {"uid": seen.uid, "resourceVersion": now["metadata"]["resourceVersion"]}
+        if any((now["metadata"].get("annotations") or {}).get(one) != seen.annotations.get(one) for one in asked):
+            return False
+        metadata = {"uid": seen.uid, "resourceVersion": now["metadata"]["resourceVersion"], **about}
         try:
-            self.store.put(JOBS, self.api.patch(JOBS, seen.name, {"metadata": metadata, "spec": spec}))
+            self.store.put(JOBS, self.api.patch(JOBS, seen.name, {"metadata": metadata, **change}))
         except ApiError as error:
             tolerate(error, NOT_FOUND, CONFLICT)
             return False

@@ -14,13 +14,14 @@
 | Suspend | the job is to be suspended, and its driver does not know it yet: it takes a last checkpoint, and ends |
 | EndRun | it has: what pods hold is not needed any more, and they go |
 | BeginRun | the pods of such a run are gone: from then on the job is at its next run, which begins when it is resumed |
+| ForgetAsked | the job has got another size: a worker that is gone is not drained any more, and a plan is for one size |
 | Rescale | the autoscaler wants another size: the spec gets it, as from a user |
 | NoteWithoutSurge | a worker is replaced without a surge worker, for lack of room |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never, get_args
 
@@ -33,7 +34,7 @@ from ferry_operator.kube.observe.effective_spec import last_good, refusal
 from ferry_operator.kube.observe.facts import Pod, Problem
 from ferry_operator.kube.observe.lifecycle import end_message
 from ferry_operator.kube.observe.suspension import Stage, at_rest, last_words
-from ferry_operator.kube.observe.view import JobView
+from ferry_operator.kube.observe.view import JobView, of_another_size
 
 IMAGE_SECONDS = 300.0
 """An image of a new spec that could not be pulled for so long: a registry may be away, a name does not mend itself."""
@@ -137,6 +138,13 @@ class BeginRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetAsked:
+    """Write these annotations of the job, unless somebody has changed it meanwhile."""
+
+    notes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Rescale:
     """Write the workers and their instances into the spec, unless somebody else has changed it meanwhile."""
 
@@ -144,7 +152,17 @@ class Rescale:
     message: str
 
 
-Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
+Note = (
+    TakeOwnership
+    | KeepSpec
+    | NoteWithoutSurge
+    | MakeBudget
+    | WriteSettings
+    | AskCheckpoint
+    | Suspend
+    | BeginRun
+    | ForgetAsked
+)
 
 Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod | EndRun | Rescale
 
@@ -180,6 +198,8 @@ def plan(view: JobView, token: int) -> list[Step]:
     steps += _books(view, actions)
     steps += actions
     steps += _replace_workers(view)
+    if forgotten := of_another_size(seen.job):
+        steps.append(ForgetAsked(forgotten))
     if view.advice is not None and view.advice.acts:
         steps.append(Rescale(view.advice.target, view.advice.report.message))
     wanted = pending(seen.annotations)
@@ -362,6 +382,7 @@ def describe(step: Step) -> str:
             | WriteSettings()
             | AskCheckpoint()
             | BeginRun()
+            | ForgetAsked()
         ):
             return type(step).__name__
         case _:

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from ferry.contract.plans import Boundary
 from ferry_operator.cli.remote import tables
+from ferry_operator.control import plan_file
+from ferry_operator.control.plan_file import PlanFile, PlannedSize
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.port import BUDGETS, EVENTS, JOBS, NODES, PODS, SECRETS, ApiError, Kind
 from tests.unit.kube.fakes.fake_world import FakeDriver, FakeLink, World, job, settled, writes
@@ -569,3 +571,30 @@ def test_a_deletion_that_comes_late_misses_a_pod_that_another_operator_took_over
     world.api.before, world.api.after = watch, after
     world.until(lambda w: bool(tries))
     assert "nbq5-worker-2" in world.pods()
+
+
+def test_what_was_asked_of_another_size_is_forgotten() -> None:
+    """Whoever has changed it, kubectl scale or an autoscaler: a drained worker or a plan must not come back with the size."""
+    world = World()
+    world.api.create(JOBS, job(workers=4, state={"virtualNodes": 16}))
+    world.until(settled)
+    here = PlannedSize(workers=4, instances_per_worker=1)
+    placements = [["2.0", "3.0"], ["3.0", "2.0"]] * 8
+    one = PlanFile.model_validate(
+        {
+            "job": "nbq5", "size": here, "before": here, "usable": [f"{k}.0" for k in range(4)],
+            "replicas": 1, "placements": placements,
+        }
+    )  # fmt: skip
+    asked = {names.PLAN: plan_file.packed(one), names.DRAIN: "0,3"}
+    world.api.patch(JOBS, "nbq5", {"metadata": {"annotations": asked}})
+
+    def annotations() -> dict[str, str]:
+        return world.api.objects[JOBS, "nbq5"]["metadata"]["annotations"]  # type: ignore[no-any-return]
+
+    world.rounds(20)
+    assert annotations().items() >= asked.items(), "they are for this one"
+    world.api.patch(JOBS, "nbq5", {"spec": {"workers": 3}})
+    world.until(lambda w: names.PLAN not in annotations() and annotations().get(names.DRAIN) == "0")
+    world.api.patch(JOBS, "nbq5", {"spec": {"workers": 4}})
+    world.until(lambda w: settled(w) and w.used() == [1, 2, 3])

@@ -8,7 +8,6 @@ of `ferry run`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ferry.contract.errors import Refusal
 from ferry.contract.names import InstanceId, worker_of
@@ -20,6 +19,7 @@ from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.notes import AskedCheckpoint
 from ferry_operator.kube.observe.rolling import asked_drains, asked_pins, asked_windows
 from ferry_operator.kube.observe.suspension import asked
+from ferry_operator.kube.observe.view import of_another_size
 
 
 def spec_of(job: Doc) -> tuple[int, int, int]:
@@ -63,16 +63,9 @@ def undrain(job: Doc, worker: int) -> Doc:
 
 
 def resized(job: Doc) -> Doc | None:
-    """What was asked of another size: a worker that is gone is not drained any more, should there be one of its number
-    again, and a plan is for one size alone. None: nothing to forget.
-    """
-    workers, instances, _ = spec_of(job)
-    drained, plan, forget = asked_drains(_annotations(job).get(names.DRAIN)), handed_in(job), dict[str, Any]()
-    if any(k >= workers for k in drained):
-        forget |= _drained(k for k in drained if k < workers)["metadata"]["annotations"]
-    if plan is not None and (plan.size.workers, plan.size.instances_per_worker) != (workers, instances):
-        forget[names.PLAN] = None
-    return {"metadata": {"annotations": forget}} if forget else None
+    """Forget at once what was asked of another size, as the operator would; None: there is nothing."""
+    forgotten = of_another_size(job)
+    return {"metadata": {"annotations": forgotten}} if forgotten else None
 
 
 def move(job: Doc, vnodes: Sequence[int], instance: str, at_window: bool = False) -> Doc:

@@ -269,6 +269,19 @@ def look(seen: Seen, effective: EffectiveSpec, revisions: Revisions | None, time
     )
 
 
+def of_another_size(job: Doc) -> dict[str, str | None]:
+    """What annotations say of it and is over, as they should be."""
+    annotations, forget = job["metadata"].get("annotations") or {}, dict[str, str | None]()
+    workers, instances = job["spec"].get("workers", 2), job["spec"].get("instancesPerWorker", 1)
+    drained = asked_drains(annotations.get(names.DRAIN))
+    if any(k >= workers for k in drained):
+        forget[names.DRAIN] = ",".join(str(k) for k in drained if k < workers) or None
+    one = plan_file.unpacked(text) if (text := annotations.get(names.PLAN)) else None
+    if one is not None and (one.size.workers, one.size.instances_per_worker) != (workers, instances):
+        forget[names.PLAN] = None
+    return forget
+
+
 def _hangs(seen: Seen, lifecycle: DriverLifecycle, stalled: float, deadline: Duration | None) -> str | None:
     """Why a driver that runs is to be replaced; one that says what fails, or waits for others, does not hang."""
     if seen.driver is None or not lifecycle.running:

@@ -24,6 +24,7 @@ from ferry_operator.kube.plan import (
     DropPod,
     EndDriver,
     EndRun,
+    ForgetAsked,
     KeepSpec,
     MakeBudget,
     NoteWithoutSurge,
@@ -158,7 +159,7 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
         case d.LimitCopies() | TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
             return None
-        case AskCheckpoint() | Suspend() | BeginRun():
+        case AskCheckpoint() | Suspend() | BeginRun() | ForgetAsked():
             return None
         case _:
             assert_never(step)
