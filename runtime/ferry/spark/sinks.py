@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ferry.contract.errors import Fault, Final, SpecRefused
-from ferry.spark.encodings import encodings
+from ferry.spark.encodings import encodings, write_parts
 from ferry.system import files
 
 if TYPE_CHECKING:
@@ -172,8 +172,7 @@ class Parquet(Sink):
         hidden = self.directory / f".epoch={epoch}.{generation}.{uuid.uuid4().hex[:8]}"
         hidden.mkdir(parents=True)
         if isinstance(rows, pa.Table):
-            pq.write_table(rows, hidden / "part-0.parquet", **encodings(rows.schema))
-            parts = {"part-0.parquet": [rows.num_rows, files.sync(hidden / "part-0.parquet")]}
+            parts = write_parts(rows, hidden)
         else:
             parts = {part: [n, size] for part, n, size in _written(rows, str(hidden))}
             unseen = parts.keys() - {part.name for part in hidden.iterdir()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ferry.contract.errors import Final, SpecRefused
-from ferry.spark import sinks
+from ferry.spark import encodings, sinks
 from ferry.spark.sinks import MANIFEST, ForeachEpoch, Parquet, Sink, console, foreach_epoch, parquet
 from ferry.system import files
 
@@ -66,6 +67,23 @@ def example(kind: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(kind):
         return pa.array([Decimal("1.25"), Decimal("-9999999.99"), None], kind)
     return pa.array([1, 0, None], pa.int64()).cast(kind)
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(99, [99]), (100, [100]), (250, [125, 125]), (1000, [334, 334, 332])])
+def test_a_large_epoch_is_written_in_parts_that_are_whole_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(encodings, "PART_ROWS", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(3))
+    sink = placed(tmp_path)
+    sink.open(-1)
+    table = pa.table({"k": range(rows)})
+    for _ in range(2):  # again, as after a failure
+        sink.write(3, 1, table)
+        parts = sorted((tmp_path / "q" / "epoch=3").glob("*.parquet"))
+        assert [pq.read_metadata(part).num_rows for part in parts] == sizes
+        assert pa.concat_tables(pq.read_table(part) for part in parts) == table
+    assert not list((tmp_path / "q").glob("_damaged*"))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
