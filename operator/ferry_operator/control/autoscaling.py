@@ -39,6 +39,10 @@ IDLE = 0.5
 AWAITED_SECONDS = 120.0
 """A worker that does not come for so long is not waited for: there may be no room for it, ever."""
 
+ROLLED_BACK_SECONDS = 600.0
+"""After a plan was rolled back the size is judged again, but not before all has been at rest for so long: there may be nobody
+to look why it was."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -96,7 +100,7 @@ def held_up(observed: Observed) -> Hold:
         return Hold(f"something fails, and is tried again: {status.problems[0].reason}")
     if status.prepared:
         return Hold(status.prepared)
-    if status.rolled_back:
+    if status.rolled_back and status.quiet_seconds < ROLLED_BACK_SECONDS:
         return Hold(f"a plan was rolled back: {status.rolled_back}")
     away = sorted({worker_of(i) for i in observed.missing})
     late = away and min(observed.missing.values()) >= AWAITED_SECONDS

@@ -179,6 +179,7 @@ def test_advice_is_given_once_and_holds_as_if_it_had_been_followed() -> None:
             {"status": status_of(GROUPS, ALIVE, rolled_back="nobody is there")},
             "a plan was rolled back: nobody is there",
         ),
+        ({"status": status_of(GROUPS, ALIVE, rolled_back="nobody was there", quiet_seconds=601.0)}, ""),
         ({"status": status_of(GROUPS, ALIVE, finished=True)}, "all input was read"),
         ({"drains": (1,)}, "workers 1 are emptied"),
         ({"missing": {"1.0": 0.1}}, "worker 1 is awaited"),
