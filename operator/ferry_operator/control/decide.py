@@ -144,10 +144,11 @@ class Observed:
         return self.advice if self.uneven >= self.wanted.balance.ripe else None
 
     def given_for(self, usable: tuple[InstanceId, ...]) -> Given | None:
-        """The placements that were handed in, if they are for these instances and this job as it is."""
-        one, groups = self.given, self.status.groups if self.status is not None else ()
-        fits = one is not None and (one.usable, one.replicas) == (usable, self.wanted.replicas)
-        return one if one is not None and fits and len(one.placements) == len(groups) else None
+        """The placements that were handed in, if they are for this job as it is; with a date not as its first plan."""
+        one, many = self.given, len(self.status.groups) if self.status is not None else 0
+        if one is None or (one.usable, one.replicas, len(one.placements)) != (usable, self.wanted.replicas, many):
+            return None
+        return one if self.submitted is not None or not one.handover.has_date else None
 
 
 @dataclass(frozen=True, slots=True)

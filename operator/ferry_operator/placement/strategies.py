@@ -44,6 +44,11 @@ class HandoverPolicy:
     at_window: Literal["auto", "never"] = "auto"
     """whether the planner may have windows end where they are, and move no state"""
 
+    @property
+    def has_date(self) -> bool:
+        """Whether a plan may have to wait."""
+        return self.at_epoch is not None or self.at_time is not None
+
 
 def steps(current: Sequence[Placement], target: Sequence[Placement], policy: HandoverPolicy) -> tuple[PlanStep, ...]:
     """The steps from one placement of all virtual nodes to another; what does not change is in none of them."""

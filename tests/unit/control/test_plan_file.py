@@ -155,6 +155,18 @@ def test_it_waits_for_its_workers_and_counts_for_no_others() -> None:
     assert submitted(other).basis.given == ""
 
 
+def test_its_date_holds_in_a_job_that_was_restored_since() -> None:
+    """Whose driver knows no plan; and the first one is due at once."""
+    given_plan = handed_in(handover=Handover.model_validate({"atEpoch": 40}))
+    restored = replace(SCALED, given=given_plan, submitted=None)
+    first = submitted(restored)
+    assert (first.basis.given, first.plan.at_epoch) == ("", 0) and first.plan.placements != given_plan.placements
+    then = submitted(replace(restored, submitted=first.accepted()))
+    assert (then.basis.given, then.plan.at_epoch) == (given_plan.name, 40)
+    at_once = submitted(replace(restored, given=handed_in()))
+    assert at_once.basis.given, "one without a date needs no other"
+
+
 def test_while_it_waits_copies_that_are_missing_are_made() -> None:
     """Worker 1 was lost and is back, worker 3 never comes: one copy beside an empty worker would be all there is."""
     basis = d.Basis((InstanceId("0.0"),), 1, ())
