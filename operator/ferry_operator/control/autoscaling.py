@@ -40,8 +40,7 @@ AWAITED_SECONDS = 120.0
 """A worker that does not come for so long is not waited for: there may be no room for it, ever."""
 
 ROLLED_BACK_SECONDS = 600.0
-"""After a plan was rolled back the size is judged again, but not before all has been at rest for so long: there may be nobody
-to look why it was."""
+"""After a rollback the size is judged again, but not before all has been at rest for so long: nobody may look why it was."""
 
 
 @dataclass(frozen=True, slots=True)
