@@ -20,6 +20,12 @@ Groups = Sequence[Sequence[str]]
 Pins = Iterable[tuple[int, InstanceId]]
 """(virtual node, instance that is to lead it)"""
 
+IDLE_SHARE = 0.01
+"""Of the mean rate."""
+
+AGAIN_SECONDS = 600.0
+"""A plan that was rolled back is made again once all has been at rest for so long."""
+
 
 def slots(
     usable: Iterable[InstanceId], nodes: Mapping[int, str], capacities: Mapping[int, float] | None = None
@@ -43,7 +49,8 @@ def place(
     """The placement of all virtual nodes over these instances, near to where they are now, with the pins.
 
     Pins alone level nothing: who moves by hand wants that and no more. Where it is levelled, pins count as carried out:
-    else others would go where the pinned ones go, too, and leave it as uneven as it was.
+    else others would go where the pinned ones go, too, and leave it as uneven as it was. The planner does not know that
+    pinned ones stay: where it gains nothing that they do, nothing is levelled, or others would go to and fro for ever.
     """
     weighed, pins = weights(loads, len(groups)), tuple(pins)
     current = [as_planned(in_sync) if in_sync else None for in_sync in groups]
@@ -54,7 +61,34 @@ def place(
             others = [member for member in groups[v] if worker_of(InstanceId(member)) != worker_of(instance)]
             expected[v] = as_planned((instance, *others))
         planned = planner.plan(over, weighed, expected, replicas)
-    return with_pins([(InstanceId(p.leader), *map(InstanceId, p.replicas)) for p in planned], pins, groups)
+        level, usable = with_pins(_named(planned), pins, groups), [slot.instance for slot in over]
+        if not pins:
+            return level
+        stay = [
+            (v, InstanceId(one.leader)) for v, one in enumerate(expected) if one is not None and one.leader in usable
+        ]
+        leave = with_pins(with_pins(_named(planned), stay, groups), pins, groups)
+        return level if _levels(level, weighed, over) < _levels(leave, weighed, over) else leave
+    return with_pins(_named(planned), pins, groups)
+
+
+def as_led(groups: Groups, usable: Iterable[InstanceId]) -> Pins:
+    """All virtual nodes pinned to who leads them, if that one is usable."""
+    there = dict.fromkeys(usable)
+    return [(v, InstanceId(members[0])) for v, members in enumerate(groups) if members[0] in there]
+
+
+def _named(planned: Iterable[planner.Placement]) -> Placements:
+    return tuple((InstanceId(p.leader), *map(InstanceId, p.replicas)) for p in planned)
+
+
+def _levels(placements: Placements, loads: Sequence[Load], over: Sequence[Slot]) -> list[float]:
+    """What each instance leads beside what it can do, the most first; a virtual node without a rate counts a little."""
+    little = IDLE_SHARE * sum(load.rate for load in loads) / len(loads) or 1.0
+    led = {slot.instance: 0.0 for slot in over}
+    for (leader, *_), load in zip(placements, loads, strict=True):
+        led[leader] = led.get(leader, 0.0) + load.rate + little
+    return sorted((round(led[slot.instance] / slot.capacity, 9) for slot in over), reverse=True)
 
 
 def as_planned(members: Sequence[str]) -> planner.Placement:
@@ -94,12 +128,22 @@ def is_carried_out(status: Status, placements: Placements) -> bool:
 
 
 def is_under_strength(status: Status, usable: Iterable[InstanceId], replicas: int) -> bool:
-    """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up."""
+    """A group has fewer copies than there are workers for, and nothing is on its way: all is as desired, or given up.
+
+    Not after a rollback, which would be made again at once.
+    """
+    if status.rolled_back:
+        return False
     if not status.settled and not (status.moves_given_up and not any(learners for _, learners in status.groups)):
         return False
     workers = len(dict.fromkeys(worker_of(i) for i in usable))
     wanted = 1 + min(replicas, workers - 1)
     return any(len(in_sync) < wanted for in_sync, _ in status.groups)
+
+
+def may_be_tried_again(status: Status) -> bool:
+    """Whether a plan was rolled back, and all has been at rest for long since: what kept it may be gone, and nobody look."""
+    return status.rolled_back != "" and status.settled and status.quiet_seconds >= AGAIN_SECONDS
 
 
 def highest(instances: Iterable[str]) -> dict[int, int]:

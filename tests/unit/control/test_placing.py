@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferry.contract.names import InstanceId
@@ -66,6 +66,7 @@ def test_a_pin_counts_where_nothing_is_placed_yet() -> None:
     assert set(Counter(leaders(placements)).values()) == {16}
 
 
+@example(led=[(0, 1.0), (0, 2.0), (0, 2.0), *[(0, 0.0)] * 5], pinned={0: 0, 1: 0}, replicas=0)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1000)), min_size=8, max_size=32),
     st.dictionaries(st.integers(0, 7), st.integers(0, 2)),
