@@ -39,9 +39,6 @@ IDLE = 0.5
 AWAITED_SECONDS = 120.0
 """A worker that does not come for so long is not waited for: there may be no room for it, ever."""
 
-ROLLED_BACK_SECONDS = 600.0
-"""After a rollback the size is judged again, but not before all has been at rest for so long: nobody may look why it was."""
-
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -86,7 +83,7 @@ def held_up(observed: Observed) -> Hold:
     status, given = observed.status, observed.given
     if status is not None and status.finished:
         return Hold("all input was read", "nothing")
-    if given is not None and len({worker_of(i) for i in given.usable}) == observed.wanted.workers:
+    if given is not None:  # One for another size is forgotten.
         return Hold("a plan was handed in, which is for this size: another one, or none, takes its place", "nothing")
     if status is None:
         return Hold("no driver answers")
@@ -99,7 +96,7 @@ def held_up(observed: Observed) -> Hold:
         return Hold(f"something fails, and is tried again: {status.problems[0].reason}")
     if status.prepared:
         return Hold(status.prepared)
-    if status.rolled_back and status.quiet_seconds < ROLLED_BACK_SECONDS:
+    if status.rolled_back:
         return Hold(f"a plan was rolled back: {status.rolled_back}")
     away = sorted({worker_of(i) for i in observed.missing})
     late = away and min(observed.missing.values()) >= AWAITED_SECONDS

@@ -17,7 +17,7 @@ action. It never reads a clock and never talks to anybody; `planner` says where 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 from ferry.contract.backoff import back_off
@@ -35,7 +35,6 @@ GRACE_SECONDS = 10.0
 
 START_SECONDS = 60.0
 """An instance of a worker that was started less long ago is waited for: a first start compiles the kernels."""
-
 RESTART_SECONDS, RESTART_SECONDS_MAX = 0.2, 5.0
 """Wait before a worker that died right after its start is started again; doubles each time."""
 
@@ -145,10 +144,11 @@ class Observed:
 
     def given_for(self, usable: tuple[InstanceId, ...]) -> Given | None:
         """The placements that were handed in, if they are for this job as it is; with a date not as its first plan."""
-        one, many = self.given, len(self.status.groups) if self.status is not None else 0
-        if one is None or (one.usable, one.replicas, len(one.placements)) != (usable, self.wanted.replicas, many):
+        one, status = self.given, self.status
+        if one is None or status is None or (one.usable, one.replicas) != (usable, self.wanted.replicas):
             return None
-        return one if self.submitted is not None or not one.handover.has_date else None
+        first = self.submitted is None and status.desired == 0
+        return one if len(one.placements) == len(status.groups) and not (first and one.handover.has_date) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,22 +296,24 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     alive, basis = dict.fromkeys(status.alive), _basis(observed, status)
     if not basis.usable or any(i not in alive and _may_come(observed, i) for i in expected(observed)):
         return None
-    given = observed.given_for(basis.usable)
-    weak = not status.rolled_back and placing.is_under_strength(status, basis.usable, basis.replicas)
-    if given is None and not weak and _waits_for_workers(observed, status):
+    given, weak = observed.given_for(basis.usable), placing.is_under_strength(status, basis.usable, basis.replicas)
+    waits = given is None and _waits_for_workers(observed, status)
+    if waits and not weak:
         return None
     number = 1 + max(status.desired, last.number if last is not None else 0)
     policy = given.handover if given is not None else observed.wanted.handover
-    due = _due(observed, status, policy)
+    due = (0, None) if waits else _due(observed, status, policy)
     # What is in force was carried on by this driver if it was given to another one.
     same = last is not None and last.basis == basis and status.generation == last.generation
     same |= last is not None and last.basis == basis and status.desired == last.number
     if status.prepared and (last is None or (same and last.due == due)):
         return None  # It is not known what waits (the driver has not said it), or it waits for the right thing.
-    holds, balance = same and not status.prepared, _balance(observed)
+    again = given is None and placing.may_be_tried_again(status)
+    holds, balance = same and not status.prepared and not again, _balance(observed)
     overdue = holds and last is not None and boundaries.are_overdue(status, basis.at_window, last.at_window)
     if holds and balance is None and not weak and not overdue:
         return None
+    current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
     if last is not None and overdue:
         due = (0, None)  # It has begun.
         placements = last.placements
@@ -320,18 +322,16 @@ def _submit(observed: Observed) -> SubmitDesired | None:
     elif balance is not None:
         placements = balance.placements
     else:
-        groups = [in_sync for in_sync, _ in status.groups]
-        placements = placing.place(groups, status.loads, _slots(observed, basis), basis.replicas, basis.pins)
+        pins = placing.as_led(current, basis.usable) if waits else basis.pins  # Then only copies are made.
+        placements = placing.place(current, status.loads, _slots(observed, basis), basis.replicas, pins)
     if holds and not overdue and last is not None and last.placements == placements:
         return None
-    current = [tuple(map(InstanceId, in_sync)) for in_sync, _ in status.groups]
     cut = steps(current, placements, policy)
-    # Nobody is held up by what repairs.
-    warm = policy.warm or status.members_gone > 0
-    plan = Plan(number, placements, cut if len(cut) > 1 else (), policy.gap, warm, *due, policy.deadline_ms)
+    warm = policy.warm or status.members_gone > 0  # Nobody is held up by what repairs.
     by_itself = policy.at_window == "auto" and warm and given is None and not status.members_gone and not overdue
     waiting = boundaries.chosen(status, basis.at_window, current, placements, basis.usable, by_itself)
-    plan = replace(plan, at_window=waiting)
+    cut = cut if len(cut) > 1 else ()
+    plan = Plan(number, placements, cut, policy.gap, warm, *due, policy.deadline_ms, at_window=waiting)
     return SubmitDesired(plan, status.generation, basis, balance.reason if balance is not None and not overdue else "")
 
 

@@ -232,6 +232,7 @@ def packed(one: PlanFile) -> str:
     return text
 
 
+@lru_cache(64)
 def unpacked(text: str) -> PlanFile | None:
     """Inverse of packed; None for what is none: somebody has written something else there."""
     if len(text) > TEXT_MAX:

@@ -179,7 +179,6 @@ def test_advice_is_given_once_and_holds_as_if_it_had_been_followed() -> None:
             {"status": status_of(GROUPS, ALIVE, rolled_back="nobody is there")},
             "a plan was rolled back: nobody is there",
         ),
-        ({"status": status_of(GROUPS, ALIVE, rolled_back="nobody was there", quiet_seconds=601.0)}, ""),
         ({"status": status_of(GROUPS, ALIVE, finished=True)}, "all input was read"),
         ({"drains": (1,)}, "workers 1 are emptied"),
         ({"missing": {"1.0": 0.1}}, "worker 1 is awaited"),
@@ -215,7 +214,8 @@ def test_a_plan_that_was_handed_in_has_its_size_for_itself() -> None:
     plan = d.Given("mine", tuple(InstanceId(i) for i in ("0.0", "1.0")), 1, (), REST.wanted.handover)
     hold = held_up(replace(REST, given=plan))
     assert hold.may == "nothing" and "a plan was handed in" in hold.why
-    assert held_up(replace(REST, given=replace(plan, usable=plan.usable[:1]))) == NOTHING, "it is for another size"
+    surged = replace(REST, given=plan, wanted=replace(REST.wanted, workers=3))
+    assert held_up(surged).may == "nothing", "while a worker of it is replaced, too"
 
 
 def test_instances_beyond_the_cores_stay() -> None:

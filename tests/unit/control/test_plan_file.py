@@ -158,7 +158,10 @@ def test_it_waits_for_its_workers_and_counts_for_no_others() -> None:
 def test_its_date_holds_in_a_job_that_was_restored_since() -> None:
     """Whose driver knows no plan; and the first one is due at once."""
     given_plan = handed_in(handover=Handover.model_validate({"atEpoch": 40}))
-    restored = replace(SCALED, given=given_plan, submitted=None)
+    assert SCALED.status is not None
+    restored = replace(SCALED, given=given_plan, submitted=None, status=replace(SCALED.status, desired=0))
+    unheard = replace(restored, status=replace(SCALED.status, desired=4))
+    assert submitted(unheard).basis.given, "its driver has plans, and did not say which"
     first = submitted(restored)
     assert (first.basis.given, first.plan.at_epoch) == ("", 0) and first.plan.placements != given_plan.placements
     then = submitted(replace(restored, submitted=first.accepted()))
@@ -177,7 +180,7 @@ def test_while_it_waits_copies_that_are_missing_are_made() -> None:
         submitted=d.Submitted(1, 1, basis, ()),
     )  # fmt: skip
     found = submitted(back)
-    assert found.basis.given == "" and all(set(one) == {"0.0", "1.0"} for one in found.plan.placements)
+    assert found.basis.given == "" and all(one == ("0.0", "1.0") for one in found.plan.placements), "and nothing else"
     whole = status([(["0.0", "1.0"], []) for _ in GROUPS], ALIVE[:2], desired=found.plan.number)
     again = replace(back, status=whole, submitted=found.accepted())
     assert not [a for a in d.decide(again) if isinstance(a, d.SubmitDesired)], "then it waits on"
@@ -196,6 +199,11 @@ def test_a_plan_that_was_rolled_back_is_not_made_again_for_a_group_that_lacks_a_
     assert submitted(replace(SCALED, status=short, submitted=last)), "it would be"
     undone = replace(short, rolled_back="it has not come forward for 1800 s")
     assert not [a for a in d.decide(replace(SCALED, status=undone, submitted=last)) if isinstance(a, d.SubmitDesired)]
+    rested = replace(undone, quiet_seconds=601.0)
+    assert submitted(replace(SCALED, status=rested, submitted=last)).plan.number > last.number, "in the end it is"
+    followed = submitted(replace(SCALED, given=handed_in())).accepted()
+    theirs = replace(SCALED, given=handed_in(), status=replace(rested, desired=followed.number), submitted=followed)
+    assert not [a for a in d.decide(theirs) if isinstance(a, d.SubmitDesired)], "who has made it looks after it"
 
 
 def test_pins_come_on_top() -> None:
