@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -41,13 +42,12 @@ class OpeningSinks:
         taken over meanwhile."""
 
         def put_back(sink: sinks.Sink) -> None:
-            _await_claim(loop)
             if self._settings.restore_sink == "keep":
                 sink.keep_after(epoch)
             else:
                 sink.truncate_after(epoch)
 
-        return self._each(put_back, f"be put back to epoch {epoch}", loop, metrics)
+        return self._each(put_back, f"be put back to epoch {epoch}", loop, metrics, lambda: _await_claim(loop))
 
     def open(self, committed: int, loop: Loop, metrics: DriverMetrics) -> bool:
         """False: the job is to stop."""
@@ -61,11 +61,22 @@ class OpeningSinks:
         if not self._over:
             loop.stop()
 
-    def _each(self, step: Callable[[sinks.Sink], None], what: str, loop: Loop, metrics: DriverMetrics) -> bool:
+    def _each(
+        self,
+        step: Callable[[sinks.Sink], None],
+        what: str,
+        loop: Loop,
+        metrics: DriverMetrics,
+        await_turn: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """One after the other. `await_turn` is called before each try; what it takes is none of the sink's patience."""
         ms, left = self._settings.sink_patience_ms, list(self._sinks)
         patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if ms is None else ms / 1000)
         while left and not self._stop.is_set():
             try:
+                began = time.monotonic()
+                await_turn()
+                patience.allow(time.monotonic() - began)
                 with _watched(metrics, f"sink {left[0]!r} is to {what}, and has not answered"):
                     step(left[0])
                 patience.succeeded()

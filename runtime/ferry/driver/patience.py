@@ -49,6 +49,11 @@ class ReportedPatience:
         wait = min(RETRY_SECONDS + min(failing, SOON_SECONDS + failing / 10), RETRY_SECONDS_MAX)
         sleep(self._loop, wait if self._limit is None else min(wait, self._limit - failing))
 
+    def allow(self, seconds: float) -> None:
+        """So long something else was waited for: it does not count."""
+        if self._since is not None:
+            self._since += seconds
+
     def succeeded(self) -> None:
         """It works (again)."""
         self._since = None

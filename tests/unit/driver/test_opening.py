@@ -112,17 +112,19 @@ def test_a_sink_is_not_cut_any_more_once_another_driver_has_taken_over(
 
 def test_a_journal_that_is_away_is_nothing_of_the_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose patience it does not count for."""
-    sink = Away(None)
-    driver = Driver(tmp_path, sink, limit=1)
-    answers = [*[Unreachable("no journal")] * 20, None]
+    sink = Away(OSError("stale handle"), None)
+    driver = Driver(tmp_path, sink, limit=100)
+    answers = [None, *[Unreachable("no journal")] * 20, None]
 
     def claim() -> None:
         if (answer := answers.pop(0)) is not None:
             raise answer
 
     driver.claim = claim
-    monkeypatch.setattr(opening, "RETRY_SECONDS", 0.001)
-    assert driver.rewind() and sink.done and not driver.told()
+    monkeypatch.setattr(opening, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(opening, "QUIET_SECONDS", 0.1)
+    assert driver.rewind() and sink.done and driver.told() == ["degraded", "mended"]
+    assert "stale handle" in driver.file.read_text(), "and not that it has not answered"
     answers.append(Unreachable("no journal"))
     driver.ending.set()
     sink.then = [None]
