@@ -152,19 +152,9 @@ class Rescale:
     message: str
 
 
-Note = (
-    TakeOwnership
-    | KeepSpec
-    | NoteWithoutSurge
-    | MakeBudget
-    | WriteSettings
-    | AskCheckpoint
-    | Suspend
-    | BeginRun
-    | ForgetAsked
-)
+Note = TakeOwnership | KeepSpec | NoteWithoutSurge | MakeBudget | WriteSettings | AskCheckpoint | Suspend | BeginRun
 
-Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod | EndRun | Rescale
+Step = d.Action | Note | DropPod | Refuse | EndDriver | DeletePod | EndRun | ForgetAsked | Rescale
 
 QUIET = get_args(Note)
 """Book-keeping: not worth a line in status or an event."""
@@ -198,7 +188,8 @@ def plan(view: JobView, token: int) -> list[Step]:
     steps += _books(view, actions)
     steps += actions
     steps += _replace_workers(view)
-    if forgotten := of_another_size(seen.job):
+    # Not for a spec that may be refused: the last good one comes back with what was asked of it.
+    if view.effective.newest and view.effective.good and (forgotten := of_another_size(seen.job)):
         steps.append(ForgetAsked(forgotten))
     if view.advice is not None and view.advice.acts:
         steps.append(Rescale(view.advice.target, view.advice.report.message))
@@ -372,6 +363,9 @@ def describe(step: Step) -> str:
             return f"the pods go: {message}"
         case Rescale(size, _):
             return f"scale to {size} workers x instances"
+        case ForgetAsked(notes):
+            what = [word for one, word in ((names.PLAN, "a plan"), (names.DRAIN, "drained workers")) if one in notes]
+            return f"the job has another size: forget {' and '.join(what)} of the one before"
         case Suspend(_):
             return "wait for the last checkpoint"
         case (
@@ -382,7 +376,6 @@ def describe(step: Step) -> str:
             | WriteSettings()
             | AskCheckpoint()
             | BeginRun()
-            | ForgetAsked()
         ):
             return type(step).__name__
         case _:

@@ -596,5 +596,7 @@ def test_what_was_asked_of_another_size_is_forgotten() -> None:
     assert annotations().items() >= asked.items(), "they are for this one"
     world.api.patch(JOBS, "nbq5", {"spec": {"workers": 3}})
     world.until(lambda w: names.PLAN not in annotations() and annotations().get(names.DRAIN) == "0")
+    told = [e["message"] for (kind, _), e in world.api.objects.items() if kind == EVENTS and e["reason"] == "Forgotten"]
+    assert told == ["the job has another size: forget a plan and drained workers of the one before"]
     world.api.patch(JOBS, "nbq5", {"spec": {"workers": 4}})
     world.until(lambda w: settled(w) and w.used() == [1, 2, 3])

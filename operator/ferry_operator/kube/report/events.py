@@ -155,11 +155,13 @@ def step_notice(step: Step) -> Notice | None:
             return Notice("Warning", "SpecRefused", message)
         case Rescale(_, message):
             return Notice("Normal", "Rescaled", message)
+        case ForgetAsked():
+            return Notice("Normal", "Forgotten", describe(step))
         case EndRun(_, message):
             return Notice("Normal", "Suspended", f"{message}; its pods go, its checkpoints stay")
         case d.LimitCopies() | TakeOwnership() | KeepSpec() | MakeBudget() | NoteWithoutSurge() | WriteSettings():
             return None
-        case AskCheckpoint() | Suspend() | BeginRun() | ForgetAsked():
+        case AskCheckpoint() | Suspend() | BeginRun():
             return None
         case _:
             assert_never(step)
