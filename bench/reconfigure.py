@@ -15,7 +15,18 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.parts.reconfigure import ferry_case, flink_case, profile, report
-from bench.parts.reconfigure.case import BALANCE, NONE, QUERIES, SCALE, WORKERS, Case, NotUp, Plan, Reconfigured
+from bench.parts.reconfigure.case import (
+    BALANCE,
+    FERRY_ALONE,
+    NONE,
+    QUERIES,
+    SCALE,
+    WORKERS,
+    Case,
+    NotUp,
+    Plan,
+    Reconfigured,
+)
 from bench.shared.ferry_job import RESULTS, RunFailed, work_directory
 from bench.shared.flink import HOME
 from bench.shared.results import Results
@@ -76,7 +87,8 @@ class Reconfigure:
         """Every query, the systems in turns."""
         for query in self.a.queries:
             for system in self.a.systems:
-                self._one(query, system)
+                if system == "ferry" or query not in FERRY_ALONE:
+                    self._one(query, system)
 
     def _one(self, query: str, system: str) -> None:
         a = self.a

@@ -86,6 +86,15 @@ def test_an_act_is_answered_with_the_longest_wait_of_each_query() -> None:
         row.answer(results)
 
 
+def test_a_query_that_no_rival_has_is_answered_alone() -> None:
+    results = Results("reconfigure", "")
+    for metric, seconds in (("max before", 0.06), ("max during", 0.08), ("p99 before", 0.03), ("p99 during", 0.04)):
+        results.add("Ferry", "nbqx", metric, seconds, "s")
+    row = next(row for row in papers.ROWS if row.key == "rhino-4i")
+    words, ratio = row.answer(results)
+    assert words.startswith("NBQX: p99 30 ms before, 40 ms around it, at most 60 and 80 ms") and ratio is None
+
+
 def rates(query: str, case: str, **values: float) -> list[dict[str, object]]:
     one = {"case": f"{query}, {case}", "metric": "throughput", "batch": 1_000_000}
     return [{**one, "system": name.replace("_", " "), "value": value * 1e6} for name, value in values.items()]

@@ -48,6 +48,23 @@ def around(*queries: str) -> Callable[[Results], Answer]:
     return answer
 
 
+def alone(query: str) -> Callable[[Results], Answer]:
+    """How long a record waits at most around an act; no rival has the query."""
+
+    def answer(results: Results) -> Answer:
+        about = {"system": "Ferry", "case": query}
+        before, during, p99, around_it = medians(
+            results,
+            *({**about, "metric": f"{what} {when}"} for what in ("max", "p99") for when in ("before", "during")),
+        )
+        return (
+            f"{query.upper()}: p99 {p99 * 1000:.0f} ms before, {around_it * 1000:.0f} ms around it, at most "
+            f"{before * 1000:.0f} and {during * 1000:.0f} ms (not measured with Flink)"
+        ), None
+
+    return answer
+
+
 APART = ("--links", "1gbit", "--rate", "20000", "--minutes", "0.75")
 """Workers are machines of their own, so that what crosses the network is seen; needs root."""
 
@@ -103,6 +120,15 @@ ROWS = (
         "over 1,000 (NBQ8)",
         ("reconfigure", *APART, "--act", "balance", "--queries", "nbq8", "nbq5"),
         around("nbq8", "nbq5"),
+    ),
+    Row(
+        "rhino-4i",
+        "Rhino, figure 4i (load balancing, NBQX)",
+        "The same with five joins at once, four of them of sessions",
+        "about 4 s, and no more around it; Flink is rescaled instead: to 3.5 min",
+        "about 50",
+        ("reconfigure", *APART, "--act", "balance", "--queries", "nbqx"),
+        alone("nbqx"),
     ),
     Row(
         "rhino-6",
