@@ -98,9 +98,12 @@ class Checks:
                 self.fail(f"{host.name}: gives up {before.committing.commit_id}, which it has begun to apply")
             return  # It is no copy, as one without files.
         first = len(self.references) == 1 and not host.with_earlier_life
-        if now.holds != before.holds and (now.committed is not None or first):
+        given = max(self.emitted_label.values(), default=None)
+        outdated = host.stale and given is not None and (now.committed is None or now.committed < given)
+        if now.holds != before.holds and (now.committed is not None or first) and not outdated:
             # An empty one that takes the first table of the job from a zombie is no copy of what was applied since, nor of
-            # what is applied by an earlier life of it.
+            # what is applied by an earlier life of it; nor is one whose disk is of an older day, when it had learned what
+            # nobody else has any more: that job ends, for Spark is ahead of it.
             host.stale, host.lost_at = False, -1
         if now.committed != before.committed:
             if host.name in self.held:
