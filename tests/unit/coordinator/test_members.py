@@ -222,11 +222,14 @@ def test_a_process_that_has_ended_is_told_from_a_connection_that_broke() -> None
         until(lambda: len(posted) == 1)
         until(lambda: instance.channel("d"))
         assert made._dialler is not None
-        made._dialler._dials["0.0"].opened_at -= 10  # It has lasted: else it is not dialled at once.
+        dials = made._dialler._dials
+        until(lambda: not dials["0.0"].under_way)
+        dials["0.0"].opened_at -= 10  # It has lasted: else it is not dialled at once.
         instance.channel("d").close("the connection breaks")  # type: ignore[union-attr]
         until(lambda: len(posted) == 3)
         until(lambda: instance.channel("d"))
-        made._dialler._dials["0.0"].opened_at -= 10
+        until(lambda: not dials["0.0"].under_way)
+        dials["0.0"].opened_at -= 10
         instance.close()
         until(lambda: len(posted) == 5)
     finally:
