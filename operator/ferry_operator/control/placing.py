@@ -20,9 +20,6 @@ Groups = Sequence[Sequence[str]]
 Pins = Iterable[tuple[int, InstanceId]]
 """(virtual node, instance that is to lead it)"""
 
-IDLE_SHARE = 0.01
-"""Of the mean rate."""
-
 AGAIN_SECONDS = 600.0
 """A plan that was rolled back is made again once all has been at rest for so long."""
 
@@ -84,7 +81,7 @@ def _named(planned: Iterable[planner.Placement]) -> Placements:
 
 def _levels(placements: Placements, loads: Sequence[Load], over: Sequence[Slot]) -> list[float]:
     """What each instance leads beside what it can do, the most first; a virtual node without a rate counts a little."""
-    little = IDLE_SHARE * sum(load.rate for load in loads) / len(loads) or 1.0
+    little = planner.BASE_SHARE * sum(load.rate for load in loads) / len(loads) or 1.0
     led = {slot.instance: 0.0 for slot in over}
     for (leader, *_), load in zip(placements, loads, strict=True):
         led[leader] = led.get(leader, 0.0) + load.rate + little
