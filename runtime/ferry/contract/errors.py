@@ -5,6 +5,7 @@ FerryError
     SpecRefused        the job file or the pipeline is wrong: the user mends it
     Superseded         a newer generation or routing table exists: the sender is a zombie and stops
     Final              a sink, or a user's function in it, says that another try is of no use: the job stops
+  UserCodeFailed       a function of the user's raised: tried again a few times, then the job stops with its text
   Fault              the world broke: retry, or fail over
     Unreachable        a peer is gone or silent
     RowsGone           a read names rows that are not there (any more): never an empty result
@@ -52,6 +53,10 @@ class Final(Refusal):
         ...         raise ferry.Final("the table of the database has a column num")
         >>> output = counts.sink(ferry.foreach_epoch(store))
     """
+
+
+class UserCodeFailed(FerryError):
+    """A function of the user's raised, or returned what it may not; `contract.user_code` makes the text, one line."""
 
 
 class Fault(FerryError):
