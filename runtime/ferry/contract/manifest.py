@@ -34,11 +34,9 @@ def file_name(run: str, made_at: float, unique: str) -> str:
     return f"{FILES}/{run}/{int(made_at)}-{unique}"
 
 
-def begun_at(name: str, run: str) -> int | None:
-    """When a file of this run was begun, in seconds since 1970; None: it is another run's."""
-    folder, _, rest = name.removeprefix(f"{FILES}/").rpartition("/")
-    made_at = rest.split("-", 1)[0]
-    return int(made_at) if folder == run and made_at.isdigit() else None
+def is_of_run(name: str, run: str) -> bool:
+    """Whether a run has begun the file."""
+    return name.removeprefix(f"{FILES}/").rpartition("/")[0] == run
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointSettings, CheckpointStatus, RunSettings
 from ferry.contract.errors import FerryError, Refusal, StateUnavailable
-from ferry.contract.manifest import Chain, Manifest, begun_at, chain_from_wire
+from ferry.contract.manifest import Chain, Manifest, chain_from_wire, is_of_run
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.durable.location import Location
@@ -248,7 +248,6 @@ class Keeper:
             manifest.number, manifest.name, manifest.epoch, manifest.made_at, fresh, manifest.total_bytes
         )
 
-    def _in_flight(self, name: str) -> bool:
-        """Whether a file may still become part of a checkpoint of this run."""
-        begun = begun_at(name, self._settings.run)
-        return begun is not None and time.time() - begun < FORGOTTEN_SECONDS and name not in self._named
+    def _in_flight(self, name: str, age: float) -> bool:
+        """Whether a file may still become part of a checkpoint of this run; `age` in seconds."""
+        return is_of_run(name, self._settings.run) and age < FORGOTTEN_SECONDS and name not in self._named

@@ -14,6 +14,10 @@ Why no file goes that somebody needs, however slow they are, and whoever else co
 
 So the order of `collect` is: old manifests go; files; in flight; manifests; pins; then files go. Must never remove a file
 while a manifest cannot be read, for that one may name it.
+
+A listing of a store may be old, or half of one: `collect` removes nothing when a listing lacks a manifest that can be read,
+and this shelf has published it or seen it before. Clocks of machines and stores differ, and step: files and pins are as old
+as the time since this shelf saw them first, by a clock that never steps.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ PIN_SECONDS = 1800
 """A reader that renews its pin less often than this may find that files are gone."""
 
 UNKNOWN_SECONDS = 600
-"""Files younger than this stay, whoever has written them."""
+"""Files that a shelf has not seen for this long stay, whoever has written them."""
 
 _NAME = re.compile(rf"{MANIFESTS}/(\d{{10}})-(\d{{6}})-[0-9a-f]+\.json")
 
@@ -48,18 +52,16 @@ _NAME = re.compile(rf"{MANIFESTS}/(\d{{10}})-(\d{{6}})-[0-9a-f]+\.json")
 class Pin:
     """What keeps the files of a checkpoint for its reader. There are two for a while, lest a listing finds neither."""
 
-    def __init__(self, location: Location, files: Sequence[str], clock: Callable[[], float]) -> None:
+    def __init__(self, location: Location, files: Sequence[str]) -> None:
         """Nothing is pinned before `renew`."""
         self._location = location
         self._files = files
-        self._clock = clock
         self._names: list[str] = []
 
     def renew(self) -> None:
         """For another PIN_SECONDS."""
         name = f"{PINS}/{secrets.token_hex(8)}.json"
-        doc = {"files": self._files, "until": self._clock() + PIN_SECONDS}
-        self._location.write_new(name, json.dumps(doc).encode())
+        self._location.write_new(name, json.dumps({"files": self._files}).encode())
         self._names.append(name)
         while len(self._names) > 2:
             self._location.remove(self._names.pop(0))
@@ -76,12 +78,16 @@ class Pin:
 class Shelf:
     """The checkpoints at one location."""
 
-    def __init__(self, location: Location, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since 1970."""
+    def __init__(self, location: Location, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds since any moment; it never steps."""
         self.location = location
         self._clock = clock
         self._read: dict[str, Manifest] = {}
         """By name. A manifest is never replaced."""
+        self._known: set[str] = set()
+        """Names of manifests that were published here, or listed once, and not removed here."""
+        self._first_seen: dict[str, float] = {}
+        """By name of a file or pin of the last listing, when this shelf saw it first."""
 
     @staticmethod
     def at(url: str) -> Shelf:
@@ -105,6 +111,7 @@ class Shelf:
         token = secrets.token_hex(8)
         name = f"{MANIFESTS}/{manifest.number:010d}-{manifest.generation:06d}-{token}.json"
         self.location.write_new(name, manifest.dump())
+        self._known.add(name)
 
     def find(self, which: str) -> Manifest:
         """By `latest`, its number, its name, or the URL or path of its file, which may lie on another shelf.
@@ -146,7 +153,7 @@ class Shelf:
     def pin(self, manifest: Manifest) -> Iterator[Pin]:
         """Its files stay, as long as the pin is renewed. Raises Missing when the checkpoint was removed meanwhile."""
         names = self._names_of(manifest)
-        pin = Pin(self.location, [file.name for file in manifest.files], self._clock)
+        pin = Pin(self.location, [file.name for file in manifest.files])
         try:
             pin.renew()
             if not {*names} & {*self._names()}:
@@ -160,38 +167,71 @@ class Shelf:
     def remove(self, manifest: Manifest) -> None:
         """It is no checkpoint any more; its files go with the next `collect`. Raises Missing."""
         for name in self._names_of(manifest):
-            self.location.remove(name)
+            self._remove_manifest(name)
 
-    def collect(self, lineage: str, keep: int, in_flight: Callable[[str], bool]) -> int:
+    def collect(self, lineage: str, keep: int, in_flight: Callable[[str, float], bool]) -> int:
         """Remove checkpoints of this lineage but for the newest `keep`, and files that nobody needs; how many of these.
 
-        Checkpoints that have a name stay, and so do those of other lineages. `in_flight` says whether a file may still
-        become part of a checkpoint.
+        Checkpoints that have a name stay, and so do those of other lineages. `in_flight` says of a file's name, and of the
+        seconds since this shelf saw it first, whether it may still become part of a checkpoint.
         """
-        listed = self._listed()
-        if not _readable(listed):
+        before = self._listed()
+        if not _readable(before) or self._lacks_known(before):
             return 0
         counted = {
-            name: one for name, one in listed.items() if isinstance(one, Manifest) and _goes_by_age(one, lineage)
+            name: one for name, one in before.items() if isinstance(one, Manifest) and _goes_by_age(one, lineage)
         }
         kept = sorted({one.number for one in counted.values()}, reverse=True)[:keep]
         for name, one in counted.items():
             if one.number not in kept:
-                self.location.remove(name)
-        young = self._clock() - UNKNOWN_SECONDS
-        candidates = [entry.name for entry in self.location.names(FILES) if entry.modified < young]
-        candidates = [name for name in candidates if not in_flight(final_name(name))]
-        listed = self._listed()
-        if not _readable(listed):
+                self._remove_manifest(name)
+        ages = {name: self._clock() - at for name, at in self._seen(FILES).items()}
+        candidates = [
+            name for name, age in ages.items() if age > UNKNOWN_SECONDS and not in_flight(final_name(name), age)
+        ]
+        after = self._listed()
+        if not _readable(after) or self._lacks_known(after):
             return 0
         pinned = self._pinned()
         if pinned is None:
             return 0
-        named = {file.name for one in listed.values() if isinstance(one, Manifest) for file in one.files}
+        named = {file.name for one in after.values() if isinstance(one, Manifest) for file in one.files}
         unneeded = [name for name in candidates if name not in named | pinned]
         for name in unneeded:
             self.location.remove(name)
         return len(unneeded)
+
+    def look(self) -> None:
+        """Begin to count the age of what is there: a shelf that collects later removes so much earlier."""
+        for folder in (FILES, PINS):
+            self._seen(folder)
+
+    def _remove_manifest(self, name: str) -> None:
+        self.location.remove(name)
+        self._known.discard(name)
+
+    def _lacks_known(self, listed: dict[str, Manifest | Refusal]) -> bool:
+        """Whether a listing lacks a manifest that is there: then it is none of now, and says nothing of any other."""
+        self._known.update(listed)
+        for name in sorted(self._known - set(listed)):
+            try:
+                self.location.read(name)
+            except Missing:
+                self._known.discard(name)  # somebody else has removed it
+                continue
+            log.warning(
+                "nothing is removed: a listing of the store lacks %s, which is there", self.location.url_of(name)
+            )
+            return True
+        return False
+
+    def _seen(self, folder: str) -> dict[str, float]:
+        """What is in a folder, and when this shelf saw it first."""
+        now = self._clock()
+        seen_at = {entry.name: self._first_seen.get(entry.name, now) for entry in self.location.names(folder)}
+        others = {name: at for name, at in self._first_seen.items() if not name.startswith(f"{folder}/")}
+        self._first_seen = others | seen_at
+        return seen_at
 
     def _names(self) -> list[str]:
         """Of manifests, the newest first."""
@@ -229,23 +269,19 @@ class Shelf:
     def _pinned(self) -> set[str] | None:
         """Names of files that readers need. None: there is a pin that cannot be read, and may be about any."""
         pinned: set[str] = set()
-        for entry in self.location.names(PINS):
-            if final_name(entry.name) != entry.name:
+        for name, seen_at in self._seen(PINS).items():
+            if final_name(name) != name:
+                continue
+            if self._clock() - seen_at > PIN_SECONDS:
+                self.location.remove(name)
                 continue
             try:
-                doc = json.loads(self.location.read(entry.name))
+                pinned.update(json.loads(self.location.read(name))["files"])
             except Missing:
                 continue  # Its reader is done, or another pin of it is here.
-            except ValueError:
-                doc = None
-            until = entry.modified + PIN_SECONDS
-            if max(until, doc["until"] if doc else until) <= self._clock():
-                self.location.remove(entry.name)
-            elif doc is None:
-                log.warning("%s cannot be read: nothing is removed until it expires", self.location.url_of(entry.name))
+            except (ValueError, KeyError, TypeError):
+                log.warning("%s cannot be read: nothing is removed until it expires", self.location.url_of(name))
                 return None
-            else:
-                pinned.update(doc["files"])
         return pinned
 
 

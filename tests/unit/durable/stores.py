@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 import uuid
@@ -285,12 +286,19 @@ def stored(where: Location, data: bytes = b"state") -> StoredFile:
     return StoredFile(name, len(data), 0, 0, "scan", 1, 1)
 
 
-def later(where: Location) -> Shelf:
-    """The shelf in a while: nothing is young."""
-    return Shelf(where, lambda: time.time() + shelf.UNKNOWN_SECONDS + 60)
+def later(where: Location, seconds: float = shelf.UNKNOWN_SECONDS + 60) -> Shelf:
+    """A shelf that has seen what is there for a while: nothing is young."""
+    now = [0.0]
+    plain = copy.copy(where)
+    plain.__class__ = Location
+    there = Shelf(plain, lambda: now[0])
+    there.look()
+    there.location = where
+    now[0] = seconds
+    return there
 
 
-def nothing(name: str) -> bool:
+def nothing(name: str, age: float) -> bool:
     return False
 
 
@@ -385,7 +393,7 @@ class ShelfStories:
         ]
         published(where, *ones)
         assert Shelf(where).collect("L", 2, nothing) == 0, "young files stay"
-        assert later(where).collect("L", 2, lambda name: name == files[5].name) == 2
+        assert later(where).collect("L", 2, lambda name, age: name == files[5].name) == 2
         assert Shelf(where).manifests() == [ones[5], ones[4], ones[3], ones[1], ones[0]]
         assert names(where, "files") == {files[i].name for i in (0, 1, 3, 4, 5)}
         assert later(where).collect("L", 1, nothing) == 2
@@ -406,7 +414,7 @@ class ShelfStories:
         where = fresh(url)
         stream = where.output("files/mine")
         stream.write(b"1")
-        later(where).collect("L", 1, lambda name: name == "files/mine")
+        later(where).collect("L", 1, lambda name, age: name == "files/mine")
         stream.close()
         assert where.read("files/mine") == b"1"
 
@@ -420,7 +428,7 @@ class ShelfStories:
             for _ in range(4):
                 pin.renew()
             assert len(names(where, "pins")) == 2
-            expired = Shelf(where, lambda: time.time() + shelf.PIN_SECONDS + 60)
+            expired = later(where, shelf.PIN_SECONDS + 60)
             assert expired.collect("L", 1, nothing) == 1 and names(where, "pins") == set()
         file = stored(where)
         one = manifest(3, file)
@@ -435,7 +443,7 @@ class ShelfStories:
         stored(where)
         where.write_new("pins/torn.json", b"{")
         assert later(where).collect("L", 1, nothing) == 0
-        assert Shelf(where, lambda: time.time() + shelf.PIN_SECONDS + 60).collect("L", 1, nothing) == 1
+        assert later(where, shelf.PIN_SECONDS + 60).collect("L", 1, nothing) == 1
 
     def test_who_pins_what_was_just_removed_is_told(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         where = fresh(url)
@@ -466,7 +474,7 @@ class ShelfStories:
                 Shelf(where).publish(manifest(2, file))
                 flying.clear()
 
-        def flies(name: str) -> bool:
+        def flies(name: str, age: float) -> bool:
             if step == 4:
                 land()
             return name in flying
@@ -501,7 +509,7 @@ class ShelfStories:
 
         def collect() -> None:
             while not ending.is_set():
-                later(where).collect("L", 1, lambda name: name in flying)
+                later(where).collect("L", 1, lambda name, age: name in flying)
 
         def attempt(work: Callable[[], None]) -> None:
             try:
