@@ -10,6 +10,7 @@ The state of a virtual node is its chain: what a scan has found, and every chang
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,8 +22,8 @@ from ferry.contract.lenient import known
 from ferry.contract.names import Attempt, CommitId, Step
 from ferry.contract.results import Results, StepResult
 
-FORMAT = 1
-"""Of manifests and files: what has a higher one is refused."""
+FILE_FORMAT, MANIFEST_FORMAT = 1, 2
+"""What has a higher one is refused. Manifests have a digest of themselves from 2 on."""
 
 
 FILES = "files"
@@ -96,7 +97,7 @@ class Manifest:
     """The checkpoint that this one is another name of: a job was restored from it."""
     sinks: Mapping[str, int] = field(default_factory=dict)
     """By sink, the last epoch that it has got."""
-    format: int = FORMAT
+    format: int = MANIFEST_FORMAT
 
     @property
     def epoch(self) -> int:
@@ -132,15 +133,18 @@ class Manifest:
             "restored_from": self.restored_from,
             "sinks": dict(self.sinks),
         }
-        return json.dumps(doc, indent=1).encode()
+        return json.dumps(doc | {"digest": _digest(json.loads(json.dumps(doc)))}, indent=1).encode()
 
     @staticmethod
     def load(text: bytes) -> Manifest:
-        """Inverse of dump. Raises Refusal for what is no manifest, or is of a later release."""
+        """Inverse of dump. Raises Refusal for what is no manifest, is damaged, or is of a later release."""
         try:
             doc: dict[str, Any] = json.loads(text)
-            if doc["format"] > FORMAT:
-                raise Refusal(f"its format is {doc['format']}, this release reads up to {FORMAT}")
+            if doc["format"] > MANIFEST_FORMAT:
+                raise Refusal(f"its format is {doc['format']}, this release reads up to {MANIFEST_FORMAT}")
+            digest = doc.pop("digest", None)
+            if (digest is not None or doc["format"] > 1) and digest != _digest(doc):
+                raise Refusal("it is damaged: it is not what its digest was computed of")
             files = [StoredFile(**known(StoredFile, one)) for one in doc.pop("files")]
             (step, attempt), results = doc["commit_id"], doc["results"]
             return Manifest(
@@ -155,5 +159,10 @@ class Manifest:
                     ),
                 }
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
             raise Refusal(f"no manifest of a checkpoint is like this: {type(error).__name__}: {error}") from error
+
+
+def _digest(doc: dict[str, Any]) -> str:
+    """SHA-256 of the document, however it is laid out."""
+    return hashlib.sha256(json.dumps(doc, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

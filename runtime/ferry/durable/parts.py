@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ferry.contract.errors import Bug, Fault, StateUnavailable, Unreachable
-from ferry.contract.manifest import FORMAT, StoredFile
+from ferry.contract.manifest import FILE_FORMAT, StoredFile
 from ferry.contract.names import vnode_shift
 from ferry.durable.copies import Copies
 from ferry.durable.location import READ, Location, Missing
@@ -106,7 +106,7 @@ class _Output:
         self.checksum = zlib.crc32(packed)
         self.write(_END)
         self.write(packed)
-        self.write(_FOOTER.pack(len(packed), self.checksum, FORMAT, _MAGIC))
+        self.write(_FOOTER.pack(len(packed), self.checksum, FILE_FORMAT, _MAGIC))
 
 
 class PartWriter:
@@ -279,8 +279,8 @@ def _read_index(location: Location, file: StoredFile, stream: pa.NativeFile) -> 
     length, _, file_format, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     if magic != _MAGIC or length > size - _FOOTER.size:
         raise _corrupt(location, file, "its footer is not what was written")
-    if file_format > FORMAT:
-        raise _corrupt(location, file, f"its format is {file_format}, this release reads up to {FORMAT}")
+    if file_format > FILE_FORMAT:
+        raise _corrupt(location, file, f"its format is {file_format}, this release reads up to {FILE_FORMAT}")
     if length + _FOOTER.size > len(tail):
         with location.reaching(READ, file.name):
             tail = stream.read_at(length + _FOOTER.size, size - length - _FOOTER.size)

@@ -1,0 +1,53 @@
+"""The manifest of a checkpoint is the root of all its files: damage to it is noticed, whatever bit it hits."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from ferry.contract.errors import Refusal
+from ferry.contract.manifest import Manifest, StoredFile
+from tests.unit.durable.stores import manifest
+
+WHOLE = manifest(7, StoredFile("files/a/1-2", 5, 77, 0, "scan", 3, 9), name="before")
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    again = Manifest.load(WHOLE.dump())
+    assert again == WHOLE and Manifest.load(again.dump()) == again
+
+
+def test_each_flipped_bit_is_refused_or_changes_nothing() -> None:
+    text = WHOLE.dump()
+    accepted = []
+    for at in range(len(text)):
+        for bit in range(8):
+            damaged = text[:at] + bytes([text[at] ^ 1 << bit]) + text[at + 1 :]
+            try:
+                if Manifest.load(damaged) != WHOLE:
+                    accepted.append((at, bit))
+            except Refusal:
+                pass
+    assert not accepted
+
+
+@pytest.mark.parametrize("value", [None, 1, -1, "x", [], {}, [None], True, 1e308])
+def test_a_value_of_another_type_is_refused_in_words(value: Any) -> None:
+    doc = json.loads(WHOLE.dump())
+    for name in doc:
+        if doc[name] != value:
+            with pytest.raises(Refusal, match=r"damaged|no manifest|format"):
+                Manifest.load(json.dumps(doc | {name: value}).encode())
+    unsigned = {name: one for name, one in doc.items() if name != "digest"} | {"format": 1}
+    for name in unsigned:
+        with suppress(Refusal):
+            Manifest.load(json.dumps(unsigned | {name: value}).encode())
+
+
+def test_a_manifest_of_the_first_format_has_no_digest_and_is_read() -> None:
+    doc = json.loads(WHOLE.dump()) | {"format": 1}
+    del doc["digest"]
+    assert Manifest.load(json.dumps(doc).encode()).files == WHOLE.files
