@@ -61,6 +61,9 @@ OURS = {
 SOCKETS = "spark.python.unix.domain.socket.dir"
 """They ask for no secret. On other hosts it is the container's own folder for temporary files."""
 
+LOCAL_AUTHENTICATION = {"spark.authenticate": "true"}
+"""Other users of the machine reach Spark's ports, too. Spark makes the secret itself, and its JVM alone knows it."""
+
 EXITS = "-XX:+ExitOnOutOfMemoryError"
 """Without memory Spark loses threads that nobody misses, and hangs: another process goes on."""
 
@@ -126,7 +129,8 @@ def _conf(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
     if surroundings.standalone:
         return conf | {**standalone.tuned(settings), **settings.spark, **standalone.fixed(settings, surroundings)}
     sockets = str(flight_places.socket_folder(settings.path / "spark-sockets"))
-    return conf | {SOCKETS: sockets, **settings.spark, "spark.master": f"local[{settings.slots},8]"}
+    master = {"spark.master": f"local[{settings.slots},8]", **LOCAL_AUTHENTICATION}
+    return conf | {SOCKETS: sockets, **settings.spark, **master}
 
 
 def _launch(settings: RunSettings, surroundings: Environment) -> None:
