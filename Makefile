@@ -1,16 +1,19 @@
-# `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs every tier of the tests.
+# `make setup` prepares this clone, `make demo` shows Ferry at work, `make test` runs the quick tiers of the tests.
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure paper clean
+.PHONY: help setup test test-all lint unit sim cluster fuzz test-kube-api test-kube test-rdma test-long canonical images demo demo-kube crds bench-handover bench-channel bench-throughput bench-checkpoints bench-recovery bench-latency bench-scale bench-strategies bench-unimico bench-reconfigure paper clean
 
 SEEDS ?= 2000
 FROM ?= 0
+QUICK = lint unit sim core
+SKIP ?=
 PYTHON_HERE = PYTHONPATH=runtime:operator:. .venv/bin/python
 
 help:
 	@echo 'make setup             everything that is needed, into .venv, without root'
 	@echo 'make demo              a job that is scaled and killed while it runs, checked against the oracle'
 	@echo 'make demo-kube         a Kubernetes of three nodes on this machine (root), Ferry on it, and a job that is scaled there'
-	@echo 'make test              lint, unit, sim, cluster and fuzz tests, those in virtual machines, and those on Kubernetes'
+	@echo 'make test              lint, unit and sim tests, and the core of those with real processes: a quarter of an hour, without root'
+	@echo 'make test-all          and all other tests with real processes, fuzz, virtual machines and Kubernetes (root)'
 	@echo 'make lint | unit | cluster'
 	@echo 'make fuzz MINUTES=4          random jobs with random faults, on seeds that move with the commit'
 	@echo 'make sim SEEDS=2000 FROM=0   the simulated world, seed by seed'
@@ -29,10 +32,16 @@ setup:
 	@scripts/setup
 
 test: setup
-	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test lint unit sim cluster fuzz rdma kube-api kube
+	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test $(QUICK)
 
-lint unit cluster fuzz: setup
+test-all: setup
+	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test $(filter-out $(SKIP),$(QUICK) cluster fuzz rdma kube-api kube)
+
+lint unit fuzz: setup
 	@scripts/test $@
+
+cluster: setup
+	@scripts/test core cluster
 
 sim: setup
 	@SEEDS=$(SEEDS) FROM=$(FROM) scripts/test sim

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.core, pytest.mark.timeout(400)]
 
 CONTINUOUS = "epoch.mode=continuous"
 

@@ -16,7 +16,7 @@ import pytest
 from tests.cluster import runner
 from tests.documents import ROOT, WALK, Block, blocks
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.core, pytest.mark.timeout(300)]
 
 
 def shell(block: Block, folder: Path, environment: dict[str, str]) -> subprocess.Popen[str]:

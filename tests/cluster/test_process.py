@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster import runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.core, pytest.mark.turns, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 SEEN, DUE = 0, 1

@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import runner
 from tests.cluster.queries import JOBS, rows_of, workload_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.core, pytest.mark.timeout(600)]
 
 EVENTS = 20_000
 GENERATORS: dict[str, dict[str, Any]] = {

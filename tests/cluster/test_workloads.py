@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.turns, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.core, pytest.mark.turns, pytest.mark.timeout(600)]
 
 DISORDER = {"group": 1000, "delay_prob": 0.05}
 
