@@ -3,7 +3,8 @@
 Every case has to end with exit code 0, the oracle's rows, and no process left: whatever is killed here comes back to its
 own files, so no schedule may lose state. A failure prints its seed and keeps all files of the run.
 
-Some lose everything at once, and begin again with each of their checkpoints; with `--lost` all do.
+Some lose everything at once, and begin again with each of their checkpoints; with `--lost` all do. Others have hostile input
+and hostile code (`tests.cluster.hostile`); with `--hostile` all have.
 
 With `--minutes M`, cases are begun for so long, two at a time; without `--from`, they begin where the commit says.
 """
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import moving
-from tests.cluster import graph, runner
+from tests.cluster import graph, hostile, runner
 from tests.cluster.queries import DISORDERED, JOBS, KEYED, UNIQUE_IDS, Query, workload_of
 from tests.cluster.wires import Wires
 
@@ -308,15 +309,17 @@ def _wrong(case: Case, base: Path, result: runner.Result) -> str | None:
     return f"{'; '.join(wrong)}\n{result.story(25)}" if wrong else None
 
 
-def attempt(seed: int, directory: Path, lost: bool = False) -> bool:
-    """Run the case of a seed; tells about it, and whether it was right."""
-    case, base = case_of(seed, lost), directory / str(seed)
+def attempt(seed: int, directory: Path, kind: str = "") -> bool:
+    """Run the case of a seed; tells about it, and whether it was right. `kind`: lost, hostile, or empty: as the seed says."""
+    drawn = kind or random.Random(f"kind {seed}").choice(["", "", "hostile"])
+    case = hostile.case_of(seed) if drawn == "hostile" else case_of(seed, drawn == "lost")
+    base = directory / str(seed)
     shutil.rmtree(base, ignore_errors=True)
     base.mkdir(parents=True)
     print(f"seed {seed}: {case.command()}", flush=True)
     began = time.monotonic()
     try:
-        wrong = check(case, base)
+        wrong = hostile.check(case, base) if isinstance(case, hostile.Case) else check(case, base)
     except Exception:
         wrong = traceback.format_exc()
     if wrong is None:
@@ -324,7 +327,7 @@ def attempt(seed: int, directory: Path, lost: bool = False) -> bool:
         print(f"seed {seed}: right, {time.monotonic() - began:.0f} s", flush=True)
         return True
     print(f"seed {seed}: WRONG: {wrong}\nfiles: {base}", flush=True)
-    print(f"again: python -m tests.cluster.fuzz --seeds 1 --from {seed}{' --lost' if lost else ''}", flush=True)
+    print(f"again: python -m tests.cluster.fuzz --seeds 1 --from {seed}{f' --{kind}' if kind else ''}", flush=True)
     return False
 
 
@@ -336,7 +339,9 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=None, dest="first", help="the first seed; else the commit says it")
     parser.add_argument("--directory", type=Path, default=None, help="where the files of failed runs are kept")
     parser.add_argument("--lost", action="store_true", help="every case loses everything, and begins again")
+    parser.add_argument("--hostile", action="store_true", help="every case has hostile input and hostile code")
     asked = parser.parse_args()
+    kind = "lost" if asked.lost else "hostile" if asked.hostile else ""
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="ferry-fuzz-"))
     first = moving.first_seed() if asked.first is None else asked.first
     print(f"seeds from {first}", flush=True)
@@ -346,7 +351,7 @@ def main() -> int:
 
     def work() -> None:
         while time.monotonic() < until and (seed := next(seeds, None)) is not None:
-            done[seed] = attempt(seed, directory, asked.lost)
+            done[seed] = attempt(seed, directory, kind)
 
     with ThreadPoolExecutor(2 if asked.minutes else 1) as pool:
         for one in [pool.submit(work) for _ in range(2 if asked.minutes else 1)]:

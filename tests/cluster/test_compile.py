@@ -20,7 +20,12 @@ from ferry.contract.errors import SpecRefused
 from ferry.spark import compile
 from tests.unit.streams import RunningCount
 
-pytestmark = [pytest.mark.cluster, pytest.mark.core, pytest.mark.timeout(120), pytest.mark.xdist_group("one session of Spark")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.core,
+    pytest.mark.timeout(120),
+    pytest.mark.xdist_group("one session of Spark"),
+]
 
 
 @pytest.fixture(scope="module")
