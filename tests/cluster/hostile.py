@@ -59,14 +59,14 @@ DIES = r"(?i)(died|killed|crash|exit).*in/\S+\.json|in/\S+\.json.*(died|killed|c
 WAYS = [
     Hostility("none", "return batch", ""),
     Hostility("raises", 'if bad(batch): raise ValueError("bad record")\nreturn batch', RAISES),
-    Hostility("raises at first", 'if first(): raise ConnectionError("not yet")\nreturn batch', ""),
+    Hostility("raises at first", 'if first(batch): raise ConnectionError("not yet")\nreturn batch', ""),
     Hostility("signal", "if bad(batch): os.kill(os.getpid(), 11)\nreturn batch", DIES),
     Hostility("exits", "if bad(batch): os._exit(3)\nreturn batch", DIES),
     Hostility("sys.exit", "if bad(batch): sys.exit(3)\nreturn batch", rf"{DIES}|SystemExit"),
-    Hostility("dies at first", "if first(): os._exit(0)\nreturn batch", ""),
+    Hostility("dies at first", "if first(batch): os._exit(0)\nreturn batch", ""),
     Hostility("other columns", 'return batch.select(["user", "ts"]) if bad(batch) else batch', r"job\.py|touch"),
     Hostility("no batch", "return None if bad(batch) else batch", r"job\.py|touch"),
-    Hostility("forks", "if first() and os.fork() == 0: os._exit(0)\nreturn batch", ""),
+    Hostility("forks", "if first(batch) and os.fork() == 0: os._exit(0)\nreturn batch", ""),
     Hostility("sink", "return batch", r"ValueError: no table.*job\.py:\d+", sink="ferry.foreach_epoch(store)"),
     Hostility("import", "return batch", r"ModuleNotFoundError.*no_such_module", head="import no_such_module"),
     Hostility("build", "return batch", r"KeyError.*job\.py:\d+|job\.py:\d+.*KeyError", aggregate='**{}["no"]'),
@@ -84,7 +84,9 @@ SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("ts", pa.int64())
 def bad(batch):
     return 666 in batch.column("n").to_pylist()
 
-def first():
+def first(batch):
+    if not batch.num_rows:
+        return False
     try:
         os.close(os.open(MARK, os.O_CREAT | os.O_EXCL))
         return True
