@@ -34,7 +34,7 @@ BAD_LINES = [
 
 ODD_FIELDS = [
     "", ', "more": null', ', "more": [null]', ', "more": {"a": [1, {"b": null}]}', ', "more": ' + "9" * 400,
-    ', "more": ' + "[" * 60 + "]" * 60, ', "more": "\\ud800"', ', "user2": "x"',
+    ', "more": ' + "[" * 60 + "]" * 60, ', "user2": "x"',
 ]  # fmt: skip
 """Behind the fields of a record that is one all the same."""
 
