@@ -101,7 +101,7 @@ def calling(what: str, function: object = None, key: object = None) -> Iterator[
         yield
     except (UserCodeFailed, Refusal):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeFailed(line_of(error, what, function, key)) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -57,3 +58,8 @@ def test_what_is_marked_once_is_not_marked_again() -> None:
     with pytest.raises(UserCodeFailed) as failed, calling("outer"), calling("inner"):
         divides(0)
     assert str(failed.value).count(USER_CODE) == 1 and str(failed.value).endswith(", inner")
+
+
+def test_a_function_that_exits_has_failed() -> None:
+    with pytest.raises(UserCodeFailed, match=r"SystemExit: 0 \(test_user_code\.py"), calling("pipeline()"):
+        sys.exit(0)
