@@ -13,7 +13,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
@@ -48,16 +48,28 @@ def where(error: BaseException) -> str:
     """Place of the innermost statement of the user's in a traceback, `job.py:13 in price: "return 1 / n"`; empty: none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
-    ranked = [(_rank(frame.filename), frame) for frame in traceback.extract_tb(error.__traceback__)]
+    return _place(traceback.extract_tb(error.__traceback__))
+
+
+def line_of_exit(code: int, stack: traceback.StackSummary) -> str | None:
+    """The line for a call of `os._exit`; None: its innermost caller is not the user's code."""
+    callers = [frame for frame in stack[:-1] if _rank(frame.filename) == 2]
+    inner = [frame for frame in stack[:-1] if frame.filename.startswith(_FERRY)]
+    if not callers or (inner and stack.index(inner[-1]) > stack.index(callers[-1])):
+        return None
+    return f"{USER_CODE}os._exit({code}) ({_place(callers)}): the driver's process would end with the job unfinished"
+
+
+def _place(frames: Sequence[traceback.FrameSummary]) -> str:
+    ranked = [(_rank(frame.filename), frame) for frame in frames]
     highest = max((rank for rank, _ in ranked), default=0)
     if not highest:
         return ""
     last = [frame for rank, frame in ranked if rank == highest][-1]
     statement = (last.line or linecache.getline(last.filename, last.lineno or 0)).strip()
     inside = "" if last.name == "<module>" else f" in {last.name}"
-    return f"{Path(last.filename).name}:{last.lineno}{inside}" + (
-        f': "{_cut(statement, STATEMENT_MAX)}"' if statement else ""
-    )
+    cut = f': "{_cut(statement, STATEMENT_MAX)}"' if statement else ""
+    return f"{Path(last.filename).name}:{last.lineno}{inside}{cut}"
 
 
 def place_of(function: object) -> str:

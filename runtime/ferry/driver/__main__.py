@@ -18,7 +18,7 @@ from ferry import environment
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable
 from ferry.contract.exit_codes import ExitCode
-from ferry.driver import session
+from ferry.driver import exits, session
 from ferry.driver.ends import BeginsAgain, Halted
 from ferry.system import api_server
 
@@ -46,6 +46,7 @@ def main() -> int:
     sys.setswitchinterval(0.0005)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
     threading.excepthook = end_with_thread
+    exits.guard()
     from ferry.driver.job import Job  # Takes a second, in which Spark starts.
 
     try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +66,26 @@ def test_one_that_follows_and_fails_soon_leaves_the_next_to_others(
     else:
         assert program.main() == ExitCode.CRASHED
     assert done == (["kept", "followed"] if followed else ["killed"])
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("import os; from ferry.driver import exits; exits.guard(); users.leaves()", ExitCode.HALTED),
+        ("import os; from ferry.driver import exits; exits.guard(); os.fork() or users.leaves(); os.wait()", 0),
+        ("import os; from ferry.driver import exits, __main__; exits.guard(); __main__.os._exit(0)", 0),
+    ],
+    ids=["driver", "child", "ferry"],
+)
+def test_an_exit_in_the_users_code_is_no_end_of_the_job(program: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "users.py").write_text("import os\ndef leaves():\n    os._exit(0)\n")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import users; {program}"],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == code, ended.stderr
+    if code:
+        assert ended.stderr.startswith('user code: os._exit(0) (users.py:3 in leaves: "os._exit(0)")')
