@@ -369,8 +369,8 @@ def foreach_epoch(
 ) -> ForeachEpoch:
     """Call a function once for every epoch that fired rows, and again after failures: at least once.
 
-    Every run numbers its epochs from 0 on, and Ferry cannot know what the function writes to: let no two runs, nor two sinks,
-    write to one place.
+    Every run numbers its epochs from 0 on, and Ferry cannot know what the function writes to: let no two runs, nor two
+    sinks, write to one place.
 
     Parameters:
         function: gets the epoch's number, the driver's generation, and a DataFrame. It is called again until it returns,

@@ -156,7 +156,7 @@ def test_a_join_renames_and_keeps_types(bids: Stream, people: Stream) -> None:
 
 windowed = lambda s: s.event_time("ts").key_by("auction").window(ferry.tumbling("10s"))  # noqa: E731
 
-unsigned = lambda rows: rows.append_column("u", pa.nulls(rows.num_rows, pa.uint64()))  # noqa: E731
+intervals = lambda rows: rows.append_column("u", pa.nulls(rows.num_rows, pa.month_day_nano_interval()))  # noqa: E731
 
 keyed = lambda s: s.event_time("ts").key_by("auction")  # noqa: E731
 
@@ -192,7 +192,7 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("ttl of texts", lambda b, p: keyed(b).aggregate("x", ttl="1h", n=ferry.count(), c=ferry.last("channel")), "aggregate 'x': ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(), and not of strings"),
     ("last of half a time", lambda b, p: b.event_time("ts").union(b).key_by("auction").aggregate("x", p=ferry.last("price")), "p=last('price') goes by event time; call .event_time(column)"),
     ("half a bound", lambda b, p: keyed(b).join("j", p.event_time("at").key_by("id"), ["price"], ["name"], within=(None, "1h")), "within=(None, '1h'): both bounds are needed"),
-    ("late of no type", lambda b, p: windowed(b.map_batches(unsigned)).aggregate("x", late=ferry.parquet("late"), n=ferry.count()), "operator 'x': late=: column 'u' is uint64, which Spark has not; cast it"),
+    ("late of no type", lambda b, p: windowed(b.map_batches(intervals)).aggregate("x", late=ferry.parquet("late"), n=ferry.count()), "operator 'x': late=: column 'u' is month_day_nano_interval, which Spark has not; cast it"),
     ("ttl at once", lambda b, p: keyed(b).aggregate("x", ttl=0, n=ferry.count()), "aggregate 'x': ttl=0 is no time that a key could be kept for"),
     ("endless ttl", lambda b, p: keyed(b).aggregate("x", ttl=2**63, n=ferry.count()), "is no time that a key could be kept for"),
     ("odd ttl", lambda b, p: keyed(b).aggregate("x", ttl=ferry.count()), "aggregate 'x': ttl: Aggregate(name='', function='count'"),
