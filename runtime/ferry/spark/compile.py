@@ -23,7 +23,7 @@ from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.emit import is_parted
 from ferry.spark.files import JsonSplits
 from ferry.spark.frames import arrow_schema, require_names, require_types, spark_schema
-from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of
+from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of, refuse_same
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
 from ferry.system import user_module
@@ -91,6 +91,8 @@ def build(
     _refuse_names(sources)
     refuse_unbounded(args, sources)
     schemas = {name: _source_schema(name, source) for name, source in sources.items()}
+    for name, schema in schemas.items():
+        refuse_same(schema, f"source {name!r} has")
     created = {n: column for n, source in sources.items() if (column := getattr(source, "creation_time", None))}
     building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where), created=created)
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
