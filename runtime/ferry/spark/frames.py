@@ -53,7 +53,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def for_spark(rows: Rows) -> Rows:
     """The rows with types that Spark takes. Raises DataRefused for a value that they have not, with its column."""
     wanted = arrow_schema(spark_schema(rows.schema))
-    if rows.schema.types == wanted.types:
+    if all(own == kind and not _has_times(kind) for own, kind in zip(rows.schema.types, wanted.types, strict=True)):
         return rows
     columns = []
     for field, column, kind in zip(rows.schema, rows.columns, wanted.types, strict=True):
@@ -135,6 +135,11 @@ def _taken(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def _has_times(kind: pa.DataType) -> bool:
+    """Whether there are times of the day: of their nanoseconds Spark has the microseconds."""
+    return pa.types.is_time(kind) or any(_has_times(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def _is_list(kind: pa.DataType) -> bool:
     types = pa.types
     views = types.is_list_view(kind) or types.is_large_list_view(kind)
@@ -144,7 +149,7 @@ def _is_list(kind: pa.DataType) -> bool:
 def _made(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array as of the type that `_taken` and Spark make of its own. Raises ArrowInvalid for a value beyond it."""
     types, own = pa.types, column.type
-    if own == kind:
+    if own == kind and not _has_times(kind):
         return column
     if isinstance(own, pa.BaseExtensionType):
         return _made(column.storage, kind)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.declared import keeps_texts
+from ferry.kernels.kinds import plain_type
 from ferry.kernels.values import named_type
 from ferry.process.aggregator import Aggregator, Functions
 from ferry.process.interval import IntervalJoin
@@ -311,7 +312,7 @@ def _side(name: str, schema: pa.Schema, columns: dict[str, str] | Sequence[str])
     for output, column in pairs:
         if column not in schema.names:
             raise SpecRefused(f"join {name!r}: no column {column!r}; there are {', '.join(schema.names)}")
-        kind = schema.field(column).type
+        kind = plain_type(schema.field(column).type)
         try:
             named_type(str(kind))
         except ValueError:
