@@ -205,7 +205,7 @@ class Supervisor:
         elif self.outcome is not None and not self.outcome.ok:
             reason = self._halt or self.outcome.reason
             log = last_lines(self._cluster.driver_log())
-            if refused := [i for i, line in enumerate(log) if line.startswith("refused: ")]:
+            if refused := [i for i, line in enumerate(log) if line.startswith(("refused: ", "stopped: "))]:
                 log = log[refused[-1] :]  # What Spark has said before explains nothing.
             self.outcome = replace(self.outcome, reason="\n".join([reason, *(f"  {line}" for line in log)]))
 

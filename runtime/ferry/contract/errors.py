@@ -3,6 +3,7 @@
 FerryError
   Refusal            a peer or a user asked for something that is not allowed; nothing changed
     SpecRefused        the job file or the pipeline is wrong: the user mends it
+      DataRefused        the pipeline cannot go on with the data that came: a sum is too great, records are gone
     Superseded         a newer generation or routing table exists: the sender is a zombie and stops
     Final              a sink, or a user's function in it, says that another try is of no use: the job stops
   UserCodeFailed       a function of the user's raised: tried again a few times, then the job stops with its text
@@ -38,6 +39,10 @@ class SpecRefused(Refusal):
         ...     print(refused)
         key_by on source 'bids': no column 'actuion'; there are seq, ts, auction, bidder, price
     """
+
+
+class DataRefused(SpecRefused):
+    """Data has come that the pipeline cannot go on with, though nothing in it was wrong; the message says what to change."""
 
 
 class Superseded(Refusal):

@@ -16,7 +16,7 @@ import time
 
 from ferry import environment
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable
+from ferry.contract.errors import DataRefused, FerryError, Refusal, SpecRefused, StateUnavailable
 from ferry.contract.exit_codes import ExitCode
 from ferry.driver import exits, session
 from ferry.driver.ends import BeginsAgain, Halted
@@ -55,7 +55,13 @@ def main() -> int:
         if isinstance(error, BeginsAgain) and time.monotonic() >= steady_at:
             follow(error)
         code, why = code_of(error), f"{type(error).__name__}: {error}"
-        why = f"refused: {error}" if code is ExitCode.REFUSED else why
+        why = (
+            f"refused: {error}"
+            if code is ExitCode.REFUSED
+            else f"stopped: {error}"
+            if isinstance(error, DataRefused)
+            else why
+        )
     session.kill()  # the reason is the last line of the log: whoever looks for it looks there
     print(why, file=sys.stderr)
     return code
@@ -72,7 +78,7 @@ def follow(why: FerryError) -> None:
 
 def code_of(error: FerryError) -> ExitCode:
     """Of a driver that ends with it: final is what the next one would meet again."""
-    if isinstance(error, SpecRefused):
+    if isinstance(error, SpecRefused) and not isinstance(error, DataRefused):
         return ExitCode.REFUSED
     final = error.kind in FINAL_HALTS if isinstance(error, Halted) else isinstance(error, Refusal | StateUnavailable)
     return ExitCode.HALTED if final else ExitCode.CRASHED

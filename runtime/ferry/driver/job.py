@@ -91,7 +91,7 @@ class Job:
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
         plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
-        sinks.identify(plan.sinks, self.settings.job)
+        sinks.identify(plan.sinks, self.settings.job, self.settings.run)
         program = prepared(self.settings, self._surroundings, spark, plan)
         if self._surroundings.standby and not self._await_turn(program):
             return ExitCode.FINISHED
@@ -104,9 +104,12 @@ class Job:
         where = self.settings.checkpoint
         keeper = None if where is None else Keeper(self.settings, where, descriptors)
         opening = OpeningSinks(plan.sinks, self.settings, self._stop)
-        restoring = Restoring(
-            self.settings, descriptors, keeper, lambda manifest: self._rewind(manifest, opening, loop, metrics)
-        )
+
+        def rewind(manifest: Manifest) -> bool:
+            sinks.identify(plan.sinks, self.settings.job, self.settings.run, manifest.job)
+            return self._rewind(manifest, opening, loop, metrics)
+
+        restoring = Restoring(self.settings, descriptors, keeper, rewind)
         operators = len(descriptors)
         metrics.unbounded = "; ".join(why for one in descriptors if (why := lasts_for_ever(one)))
         if all(one.kind != "process" for one in descriptors) and not metrics.unbounded:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import OVERFLOW, RECORDS_LOST, Fault, FerryError, SpecRefused
+from ferry.contract.errors import OVERFLOW, RECORDS_LOST, DataRefused, Fault, FerryError
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
@@ -47,7 +47,7 @@ READ_ERRORS = re.compile(
 """In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost; or its
 tasks were, with their executors."""
 
-FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused)\b")
+FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused|DataRefused)\b")
 """In the text of a failed Spark job."""
 
 
@@ -69,12 +69,12 @@ def is_final(error: Exception) -> bool:
 
 
 def refuse_final(error: Exception | str) -> None:
-    """Raise SpecRefused when rows cannot be read, or made, for what they hold: no other reader or task would help."""
+    """Raise DataRefused when rows cannot be read, or made, for what they hold: no other reader or task would help."""
     found = re.search(
         rf"(?:{OVERFLOW}|{RECORDS_LOST}).*?(?=\. Detail: |\n|$)", str(error)
     )  # Flight adds where it was raised.
     if found is not None:
-        raise SpecRefused(found[0])
+        raise DataRefused(found[0])
 
 
 class Publisher:
@@ -260,9 +260,9 @@ class Publisher:
                 if table is None and emit.is_parted(output):
                     made = emit.parts(self.spark, output, self.splits(rows))
                 else:
-                    frame = partial(self._rows_frame, rows, schema)
+                    frame = partial(self._rows_frame, rows, schema, output)
                     made = emit.result(self.spark, output, table, frame)
                 output.sink.write(epoch, rows.generation, made)
 
-    def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema) -> DataFrame:
-        return rows_frame(self.spark, self.splits(rows), schema)
+    def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema, output: Output) -> DataFrame:
+        return rows_frame(self.spark, self.splits(rows), schema, emit.before_sql(output.input.steps)[0])

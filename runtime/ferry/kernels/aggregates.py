@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ValueType
 from ferry.kernels import kept, values
-from ferry.kernels.grouping import FLAGS, GREATEST, OVERFLOWED, SUM_WIDE, Ints
+from ferry.kernels.grouping import FLAGS, GREATEST, OVERFLOWED, SUM_AND_COUNT, SUM_WIDE, Ints
 from ferry.kernels.kept import Keeps, Result, Source, StateColumn
+from ferry.kernels.means import plain_sums
 
 __all__ = [
     "approx_count_distinct", "arg_max", "count", "first", "last", "max", "mean", "min", "stddev", "sum", "variance",
@@ -53,7 +54,7 @@ class Function:
     keeps: Keeps
     result: Result
     """Of its state columns and the numbers of records, for many groups at once; null where it is not defined. Raises
-    OverflowError when a value does not fit into the type of the result."""
+    values.Beyond when a value does not fit into the type of the result."""
     type: Callable[[ValueType], pa.DataType]
     """Of the result, by that of its column."""
     takes: tuple[str, ...] = ()
@@ -80,14 +81,16 @@ class PlacedAggregate:
         return slice(self.first, self.first + len(self.columns))
 
     def check(self, flags: Ints) -> None:
-        """Of the last state column. Raises OverflowError when a sum has left its bits."""
-        if self.function.nullable and (flags & (1 << OVERFLOWED + self.first)).any():
+        """Of the last state column. Raises values.Beyond when a sum has left its bits."""
+        if self.function.nullable and (beyond := flags & (1 << OVERFLOWED + self.first) != 0).any():
             wide = self.columns[0].merge == SUM_WIDE
-            raise OverflowError("beyond 128 bits" if wide else "beyond 64-bit integers")
+            raise values.Beyond("beyond 128 bits" if wide else "beyond 64-bit integers", int(beyond.argmax()))
 
     def results(self, state: Sequence[pa.Array], records: pa.Array, flags: Ints) -> pa.Array:
-        """Its output column, of its state columns, the numbers of records and the last one. Raises OverflowError."""
+        """Its output column, of its state columns, the numbers of records and the last one. Raises values.Beyond."""
         self.check(flags)
+        if self.columns and self.columns[0].merge == SUM_AND_COUNT:
+            state = plain_sums(state, flags & (1 << OVERFLOWED + 1 + self.first) != 0)
         found = self.function.result(self.aggregate, state, records)
         if not self.function.nullable:
             return found
@@ -237,11 +240,12 @@ def max(column: str) -> Aggregate:
     return Aggregate("", "max", column)
 
 
-@_keeps(lambda a: (*kept.summed(a), kept.counted()), kept.mean_of, kept.mean_type, NUMBERS)
+@_keeps(kept.sum_and_count, kept.mean_of, kept.mean_type, NUMBERS)
 def mean(column: str) -> Aggregate:
     """Mean in double precision of the exact sum and count; of decimal(p, s) a decimal(p + 4, s + 4) as in Spark.
 
-    That is rounded once, half away from zero; a mean that does not fit into 38 digits stops the job.
+    That is rounded once, half away from zero; a mean of decimals that does not fit into 38 digits stops the job. That of
+    integers always fits: a sum beyond 64 bits is kept with its carries, and one beyond 86 bits as a double.
 
     Parameters: `column` of integers, floats or decimals.
     >>> usual = per_auction.aggregate("usual", price=ferry.mean("price"))

@@ -84,6 +84,8 @@ class _Contribution:
         """One word of a column's values, with the neutral one where the record is left out."""
         assert name is not None
         column = self.batch.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
         if value == "int" and pa.types.is_floating(column.type):
             raise SpecRefused(
                 f"operator {self.descriptor.name}: column {name} is {column.type}: declare the aggregate as float"

@@ -1,4 +1,4 @@
-"""Partial aggregation by (slice, key): an open-addressing table in ordinary memory, and the sort by hash.
+"""Partial aggregation by (slice, key): an open-addressing table in ordinary memory.
 
 Used by the task (one record = one row with n = 1), by the helper (merging fragments), by the leader (merging helpers)
 and when panes are combined into a window. Slash (paper 003) calls this the helper's partial state and its late merge.
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from numba import njit
 
 from ferry.contract.descriptors import Number
+from ferry.kernels.hash_order import order_by_hash as order_by_hash
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -39,6 +40,9 @@ RANKS = 9
 SUM_WIDE = 10
 """Of two columns: the sum of integers of 128 bits (`ferry.kernels.values`)."""
 
+SUM_AND_COUNT = 11
+"""Of two columns: the sum of integers and how many they are, for a mean (`ferry.kernels.means`)."""
+
 REST = -1
 """Merged with the column before it."""
 
@@ -48,6 +52,10 @@ FLAGS = -2
 THEN: dict[Number, int] = {"int": -3, "float": -4}
 
 OVERFLOWED = 31
+
+CARRY_BITS = 40
+_CARRY = 1 << CARRY_BITS
+_CARRIES_MAX = (1 << (62 - CARRY_BITS)) - 1
 
 SIGN = np.int64(-(2**63))
 """The bit by which the low word of 128 bits is turned, so that it is ordered as a word with a sign is."""
@@ -73,6 +81,34 @@ def _greater_ranks(x, y):  # type: ignore[no-untyped-def]
         kept -= kept >> 5
         out |= (a & kept | b & ~kept) << shift
     return out
+
+
+@njit(cache=True, nogil=True)
+def _as_double(low, count, value, is_double):  # type: ignore[no-untyped-def]
+    return value if is_double else (count >> CARRY_BITS) * 18446744073709551616.0 + low
+
+
+@njit(cache=True, nogil=True)
+def _add_and_count(into, finto, i, d, source, fsource, j, e, flags, theirs, bit):  # type: ignore[no-untyped-def]
+    # Row i of groups takes in row j of the source; see ferry.kernels.means. `flags`, `theirs`: the columns of flags.
+    mine_double, their_double = into[i, flags] & bit != 0, source[j, theirs] & bit != 0
+    number = (into[i, d + 1] & (_CARRY - 1)) + (source[j, e + 1] & (_CARRY - 1))
+    if not mine_double and not their_double:
+        before, added = into[i, d], source[j, e]
+        total = before + added
+        carries = (into[i, d + 1] >> CARRY_BITS) + (source[j, e + 1] >> CARRY_BITS)
+        if (before ^ total) & (added ^ total) < 0:
+            carries += 1 if added > 0 else -1
+        if number < _CARRY and abs(carries) <= _CARRIES_MAX:
+            into[i, d], into[i, d + 1] = total, carries * _CARRY + number
+            return
+    mine = into[i, d + 1] if mine_double else into[i, d + 1] & (_CARRY - 1)
+    other = source[j, e + 1] if their_double else source[j, e + 1] & (_CARRY - 1)
+    finto[i, d] = _as_double(into[i, d], into[i, d + 1], finto[i, d], mine_double) + _as_double(
+        source[j, e], source[j, e + 1], fsource[j, e], their_double
+    )
+    into[i, d + 1] = mine + other
+    into[i, flags] |= bit
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -143,6 +179,9 @@ def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-
                 into[i, CELLS + codes.size - 1] |= np.int64(1) << (OVERFLOWED + c)
             into[i, d] = total
             into[i, d + 1] = np.int64(total_low) ^ SIGN
+        elif code == 11:
+            last, bit = codes.size - 1, np.int64(1) << (OVERFLOWED + 1 + c)
+            _add_and_count(into, finto, i, d, source, fsource, j, e, CELLS + last, skip + last, bit)
 
 
 @njit(cache=True, nogil=True)
@@ -279,34 +318,6 @@ def heap_keys(heap, at):  # type: ignore[no-untyped-def]
         for q in range(length):
             into[q] = text[q]
     return offsets, out
-
-
-@njit(cache=True, nogil=True)
-def _radix_order(hashes):  # type: ignore[no-untyped-def]
-    n = hashes.size
-    order = np.arange(n)
-    other = np.empty(n, np.int64)
-    for digit in range(6):
-        shift = np.uint64(11 * digit)
-        starts = np.zeros(2049, np.int64)
-        for i in range(n):
-            starts[np.int64((hashes[i] >> shift) & np.uint64(2047)) + 1] += 1
-        for d in range(2048):
-            starts[d + 1] += starts[d]
-        for i in range(n):
-            bucket = np.int64((hashes[order[i]] >> shift) & np.uint64(2047))
-            other[starts[bucket]] = order[i]
-            starts[bucket] += 1
-        order, other = other, order
-    return order
-
-
-def order_by_hash(hashes: Hashes) -> Ints:
-    """Stable order of rows by hash, int64[n]."""
-    if hashes.size < 1 << 14:
-        return np.argsort(hashes, kind="stable")
-    ordered: Ints = _radix_order(hashes)
-    return ordered
 
 
 class Groups:

@@ -103,8 +103,15 @@ def summed(a: Aggregate) -> tuple[StateColumn, ...]:
     return StateColumn("int", grouping.SUM_WIDE, "column"), low
 
 
+def sum_and_count(a: Aggregate) -> tuple[StateColumn, ...]:
+    """Of a mean: the sum, and how many values."""
+    if a.number != "int":
+        return (*summed(a), counted())
+    return StateColumn("int", grouping.SUM_AND_COUNT, "column"), StateColumn("int", grouping.REST, "one")
+
+
 def sum_of(a: Aggregate, state: Sequence[pa.Array], _: pa.Array) -> pa.Array:
-    """Raises OverflowError."""
+    """Raises values.Beyond."""
     sums = values.array(a.number, state)
     return values.fitted(sums, sum_type(a.number)) if pa.types.is_decimal(sums.type) else sums
 
@@ -166,17 +173,17 @@ def distinct_of(_: Aggregate, state: Sequence[pa.Array], records: pa.Array) -> p
 
 
 def mean_of(a: Aggregate, state: Sequence[pa.Array], _: pa.Array) -> pa.Array:
-    """Sums by counts. Raises OverflowError."""
+    """Sums by counts. Raises values.Beyond."""
     counts, kind = pc.max_element_wise(state[-1], 1), mean_type(a.number)
-    sums = values.array(a.number, state[:-1])
     if pa.types.is_decimal(kind):
-        return values.quotients(sums, counts, kind)
-    return pc.divide(sums.cast(kind, safe=False), counts.cast(kind, safe=False))
+        return values.quotients(values.array(a.number, state[:-1]), counts, kind)
+    return pc.divide(state[0].cast(kind, safe=False), counts.cast(kind, safe=False))
 
 
 def variance_of(a: Aggregate, state: Sequence[pa.Array], records: pa.Array) -> pa.Array:
-    """Of `moments`."""
-    counts, _, squares = state
+    """Of `moments`; NaN where a value is infinite, as in Spark."""
+    counts, means, squares = state
+    squares = pc.if_else(pc.is_finite(means), squares, pa.scalar(float("nan")))
     several = pc.greater(counts, 1)
     others = pc.if_else(several, pc.subtract(counts, 1), 1).cast(pa.float64())
     return pc.if_else(several, pc.divide(squares, others), pa.scalar(None, pa.float64()))

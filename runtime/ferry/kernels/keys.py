@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.user_code import KEY_MAX
 from ferry.kernels import columns, hashing, row_codec
 from ferry.kernels.columns import same_floats
 from ferry.kernels.grouping import NO_BYTES, NO_INTS, Bytes, Hashes, Ints
@@ -56,3 +57,16 @@ def elements_of(descriptor: OperatorDescriptor, hashes: Hashes, stored_keys: pa.
         keys = columns.integers(stored_keys)
         return [pa.array(keys, mask=(keys == 0) & (hashes == NULL_HASH))]
     return row_codec.decode_rows(*columns.binary(stored_keys), [kind for _, kind in descriptor.key])
+
+
+def text_of(elements: Sequence[pa.Array], row: int) -> str:
+    """One key in words for users, on one line, cut where it is long."""
+    key = []
+    for column in elements:
+        one = column.slice(row, 1)
+        try:
+            text = one.cast(pa.string())[0].as_py() if not pa.types.is_binary(one.type) else repr(one[0].as_py())
+        except (pa.ArrowException, UnicodeDecodeError):
+            text = f"a {one.type}"
+        key.append("null" if text is None else repr(text) if pa.types.is_string(one.type) else text)
+    return ", ".join(key)[:KEY_MAX]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ferry.contract.descriptors import Number, ValueType
+from ferry.contract.descriptors import Aggregate, Number, ValueType
 from ferry.kernels.grouping import SIGN
 from ferry.kernels.kinds import kind_of, type_of
 
@@ -106,7 +106,7 @@ def wider(decimal: pa.DataType, digits: int, scale: int) -> pa.DataType:
 
 
 def quotients(decimals: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decimals divided by integers, rounded half away from zero. Raises OverflowError as `fitted` does."""
+    """Decimals divided by integers, rounded half away from zero. Raises Beyond as `fitted` does."""
     scale = decimals.type.scale
     dividends = fitted(decimals, pa.decimal128(DIGITS_MAX, scale)).cast(pa.decimal256(DIGITS_MAX, scale))
     # Arrow cuts off what is more than 19 digits behind those of the dividend, which changes no half.
@@ -115,10 +115,32 @@ def quotients(decimals: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Arr
 
 
 def fitted(decimals: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decimals as another decimal type of no smaller scale. Raises OverflowError when one has more digits than it has."""
+    """Decimals as another decimal type of no smaller scale. Raises Beyond when one has more digits than it has."""
     try:
         made = decimals.cast(kind)
         made.validate(full=True)
     except pa.ArrowInvalid as e:
-        raise OverflowError(f"beyond {kind}") from e
+        half = len(decimals) // 2
+        if half:
+            fitted(decimals.slice(0, half), kind)
+            try:
+                fitted(decimals.slice(half), kind)
+            except Beyond as beyond:
+                raise Beyond(f"beyond {kind}", half + beyond.row) from e
+        raise Beyond(f"beyond {kind}", 0) from e
     return made
+
+
+class Beyond(OverflowError):
+    """A value of a result is too great for its type; `row` says of which group."""
+
+    def __init__(self, what: str, row: int) -> None:
+        super().__init__(what)
+        self.row = row
+
+
+def way_on(aggregate: Aggregate) -> str:
+    """What the user of a pipeline can do where a sum is too great."""
+    if aggregate.number == "int":
+        return "make the column a double or a decimal(38, 0) before the operator, or take the mean"
+    return "make the column a double before the operator"

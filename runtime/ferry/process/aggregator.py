@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor
-from ferry.contract.errors import OVERFLOW, SpecRefused
-from ferry.kernels import columns
+from ferry.contract.errors import OVERFLOW, DataRefused, SpecRefused
+from ferry.kernels import columns, values
 from ferry.kernels.aggregates import (
     PlacedAggregate,
     merge_codes,
@@ -300,8 +300,8 @@ def _named(place: PlacedAggregate) -> Iterator[None]:
     """Sums that are too great say of which column they are."""
     try:
         yield
-    except OverflowError as beyond:
+    except values.Beyond as beyond:
         a = place.aggregate
-        raise SpecRefused(
-            f"{OVERFLOW}a sum is {beyond}: {a.name}={a.function}({a.column!r}); make the column a double before the operator"
+        raise DataRefused(
+            f"{OVERFLOW}a sum is {beyond}: {a.name}={a.function}({a.column!r}); {values.way_on(a)}"
         ) from beyond

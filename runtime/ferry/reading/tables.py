@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import DataRefused, SpecRefused
 from ferry.kernels import aggregates, columns, keys, panes, places, row_codec, schemas
 from ferry.kernels.changes import EVENT_TIMERS, PROCESSING_TIMERS, PUT
 from ferry.kernels.grouping import NO_INTS, Ints
 from ferry.kernels.kinds import kind_of, type_of
+from ferry.kernels.values import Beyond
 
 TIMERS = "timers"
 """The table of a process's timers, unless it has one of this name itself."""
@@ -109,10 +110,10 @@ def _aggregated(descriptor: OperatorDescriptor, rows: pa.RecordBatch) -> list[pa
     for place in aggregates.places(descriptor):
         try:
             results.append(place.results(cells[place.state], rows.column("n"), flags))
-        except OverflowError as beyond:
-            a = place.aggregate
-            raise SpecRefused(
-                f"operator {descriptor.name}, {a.name}={a.function}({a.column!r}): the sum of a key is {beyond}"
+        except Beyond as beyond:
+            a, key = place.aggregate, keys.text_of(_keys(descriptor, rows), beyond.row)
+            raise DataRefused(
+                f"operator {descriptor.name}, {a.name}={a.function}({a.column!r}): the sum of key {key} is {beyond}"
             ) from beyond
     pane = [rows.column("slice")] if descriptor.windowed else []
     return [*_keys(descriptor, rows), *pane, *results]

@@ -16,14 +16,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from ferry.contract.errors import SpecRefused
 from ferry.spark import graph, sinks
 from ferry.spark.arguments import Arguments, refuse_unbounded
+from ferry.spark.emit import is_parted
 from ferry.spark.files import JsonSplits
-from ferry.spark.frames import arrow_schema
-from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of
+from ferry.spark.frames import arrow_schema, require_names, require_types, spark_schema
+from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of, refuse_same
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
 from ferry.system import user_module
@@ -91,6 +91,8 @@ def build(
     _refuse_names(sources)
     refuse_unbounded(args, sources)
     schemas = {name: _source_schema(name, source) for name, source in sources.items()}
+    for name, schema in schemas.items():
+        refuse_same(schema, f"source {name!r} has")
     created = {n: column for n, source in sources.items() if (column := getattr(source, "creation_time", None))}
     building = Build(lambda function, schema, where: _schema_after(spark, function, schema, where), created=created)
     streams = {n: Stream(building, Input(n, (), schema, None, 0)) for n, schema in schemas.items()}
@@ -104,6 +106,7 @@ def build(
     graph.refuse_unread(sources, building.operators, outputs)
     graph.refuse_initial(sources, building.operators, outputs)
     _refuse_unheeded(sources, building.operators, outputs)
+    _refuse_types(outputs)
     _refuse_uncreated(building.created, building.operators)
     operators = tuple(building.operators or [graph.offsets_only()])
     plan = CompiledPipeline(sources, operators, outputs, tuple(building.late), building.created)
@@ -150,6 +153,17 @@ def _refuse_unheeded(sources: dict[str, Any], operators: list[Operator], outputs
                 f"transform on source {source.origin!r}: malformed records of json_files could not be set aside behind it; "
                 "use .map_batches(...), or read the files with spark.readStream"
             )
+
+
+def _refuse_types(outputs: Sequence[Output]) -> None:
+    """What a sink gets as a DataFrame, at least of an epoch with many rows, has to have types of Spark."""
+    for one in outputs:
+        from_source = isinstance(one.input.origin, str)
+        if from_source or not is_parted(one):
+            where = f"source {one.input.origin!r}" if from_source else "an operator"
+            require_types(one.input.schema, f"sink {one.sink!r} on {where}")
+        if getattr(one.sink, "needs_frame", False):
+            require_names(one.input.schema, f"sink {one.sink!r}")
 
 
 def _refuse_uncreated(created: Mapping[str, str], operators: list[Operator]) -> None:
@@ -200,7 +214,9 @@ def _source_schema(name: str, source: Any) -> pa.Schema:
 
 
 def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, where: str) -> pa.Schema:
-    empty = spark.createDataFrame([], from_arrow_schema(schema)).alias(RECORDS)
+    require_types(schema, f"transform on {where}")
+    require_names(schema, f"transform on {where}")
+    empty = spark.createDataFrame([], spark_schema(schema)).alias(RECORDS)
     try:
         made = function(empty)
     except Exception as error:

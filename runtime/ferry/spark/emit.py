@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from threading import Event, Lock
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from ferry.spark import flight
-from ferry.spark.frames import arrow_schema, for_spark, frame_of
+from ferry.spark.frames import arrow_schema, for_spark, frame_of, spark_schema
 from ferry.spark.ingest import batches_of
-from ferry.spark.pipeline import MapBatches, Output, Transform
+from ferry.spark.pipeline import Batches, MapBatches, Output, Transform
 from ferry.spark.sinks import Part, RowParts
 
 LOOK_SECONDS = 0.05
@@ -90,10 +89,7 @@ class FiredParts(RowParts):
 
         def task(splits: Iterable[dict[str, Any]]) -> Iterator[Part]:
             for split in splits:
-                batches: Iterable[pa.RecordBatch] = flight.read_rows(split)
-                for function in functions:
-                    batches = chain.from_iterable(map(batches_of, map(function, batches)))
-                yield from write(batches)
+                yield from write(mapped(functions, flight.read_rows(split)))
 
         made: list[Part] = (
             self.spark.sparkContext.parallelize(self.splits, len(self.splits)).mapPartitions(task).collect()
@@ -101,31 +97,50 @@ class FiredParts(RowParts):
         return made
 
 
+def before_sql(steps: Sequence[Transform | MapBatches]) -> tuple[list[Batches], Sequence[Transform | MapBatches]]:
+    """Functions of batches that see rows as they are, before Spark has them, and the steps behind them."""
+    functions = [step.function for step in takewhile(lambda step: isinstance(step, MapBatches), steps)]
+    return functions, steps[len(functions) :]
+
+
+def mapped(functions: Sequence[Batches], batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Batches through one function after the other."""
+    for function in functions:
+        batches = chain.from_iterable(map(batches_of, map(function, batches)))
+    return batches
+
+
+def schema_after(functions: Sequence[Batches], schema: pa.Schema) -> pa.Schema:
+    """Of what the functions make of such batches."""
+    for function in functions:
+        schema = function(pa.RecordBatch.from_pylist([], schema=schema)).schema
+    return schema
+
+
 def result(
     spark: SparkSession, output: Output, table: pa.Table | None, frame: Callable[[], DataFrame]
 ) -> pa.Table | DataFrame:
-    """The steps between an operator and its sink, applied to all rows of the epoch."""
-    steps = output.input.steps
+    """The steps between an operator and its sink, applied to all rows of the epoch; those `before_sql` are in the frame."""
+    functions, steps = before_sql(output.input.steps)
+    if table is not None and functions:
+        table = pa.Table.from_batches(mapped(functions, table.to_batches()))
     if table is not None and is_direct(output):
-        for step in steps:
-            table = pa.Table.from_batches([made for b in table.to_batches() for made in batches_of(step.function(b))])
         return table
     made = frame_of(spark, table) if table is not None else frame()
     for step in steps:
         if isinstance(step, Transform):
             made = step.function(made)
         else:
-            made = map_frame(made, step)
+            made = map_frame(made, step.function)
     return made
 
 
-def map_frame(frame: DataFrame, step: MapBatches) -> DataFrame:
+def map_frame(frame: DataFrame, function: Batches) -> DataFrame:
     """A batch function on a DataFrame."""
     empty = pa.RecordBatch.from_pylist([], schema=arrow_schema(frame.schema))
-    function = step.function
 
     def task(batches: Any) -> Any:
         for batch in batches:
             yield from map(for_spark, batches_of(function(batch)))
 
-    return frame.mapInArrow(task, from_arrow_schema(function(empty).schema))
+    return frame.mapInArrow(task, spark_schema(function(empty).schema))

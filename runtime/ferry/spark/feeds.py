@@ -7,24 +7,24 @@ is expanded, transformed by Spark, and fed to the same task function as struct c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.kernels.schemas import fired_schema
 from ferry.spark import flight
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.emit import map_frame
+from ferry.spark.emit import before_sql, map_frame, mapped, schema_after
 from ferry.spark.expressions import Need, planned
 from ferry.spark.files import ParquetSplits
-from ferry.spark.frames import for_spark
+from ferry.spark.frames import for_spark, spark_schema
 from ferry.spark.graph import first_readers
 from ferry.spark.ingest import NO_SIDE, RECEIPT, Feed, IngestWork, ingest, ingest_shares
 from ferry.spark.pipeline import Batches, Input, MapBatches, Operator, Transform
@@ -235,8 +235,8 @@ def _frame(
             receipts = receipts.unionByName(mine.mapInArrow(ingest(one, run), RECEIPT))
             continue
         frame = _records(spark, mine, name, plan, source)
-        for step in source.steps:
-            frame = step.function(frame) if isinstance(step, Transform) else map_frame(frame, step)
+        for step in before_sql(source.steps)[1]:
+            frame = step.function(frame) if isinstance(step, Transform) else map_frame(frame, step.function)
         key = f"{name}#{number}"
         tagged = frame.select(F.lit(key).alias("source"), F.struct("*").alias(f"s_{key}"))
         receipts = receipts.unionByName(tagged.mapInArrow(ingest(work, run), RECEIPT))
@@ -250,16 +250,16 @@ def raw_of(batch: DataFrame, name: str, plan: CompiledPipeline) -> DataFrame:
 
 
 def records_frame(spark: SparkSession, batch: DataFrame, plan: CompiledPipeline, source: Input) -> DataFrame:
-    """The records of an input in an epoch, as a DataFrame."""
+    """The records of an input in an epoch, as a DataFrame, behind its steps before Spark's SQL."""
     name = name_of(source)
     return _records(spark, raw_of(batch, name, plan), name, plan, source)
 
 
 def _records(spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipeline, source: Input) -> DataFrame:
-    """The records of one input as a DataFrame."""
-    origin = plan.sources.get(name)
+    """The records of one input as a DataFrame, behind its steps before Spark's SQL."""
+    origin, (functions, _) = plan.sources.get(name), before_sql(source.steps)
     if isinstance(origin, DataFrame):
-        return mine.select(f"s_{name}.*")
+        return reduce(map_frame, functions, mine.select(f"s_{name}.*"))
     schema = origin.schema() if isinstance(origin, Splits) else _fired(plan, source)
     splits = origin if isinstance(origin, Splits) else None
 
@@ -268,9 +268,9 @@ def _records(spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipe
             if isinstance(records, Malformed):
                 # Rows alone go through Spark: nobody would count these, so they must not vanish.
                 raise SpecRefused(f"source {name!r} before Spark's steps: {records.count} malformed: {records.reason}")
-            yield for_spark(records)
+            yield from map(for_spark, mapped(functions, [records]))
 
-    return mine.mapInArrow(expand, from_arrow_schema(schema))
+    return mine.mapInArrow(expand, spark_schema(schema_after(functions, schema)))
 
 
 def read_shares(splits: Splits | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | Malformed]:
@@ -288,14 +288,16 @@ def _fired(plan: CompiledPipeline, source: Input) -> pa.Schema:
     return fired_schema(plan.operators[source.origin].descriptor)
 
 
-def rows_frame(spark: SparkSession, splits: list[dict[str, Any]], schema: pa.Schema) -> DataFrame:
-    """Fired rows as a DataFrame whose partitions are read by tasks."""
+def rows_frame(
+    spark: SparkSession, splits: list[dict[str, Any]], schema: pa.Schema, functions: Sequence[Batches] = ()
+) -> DataFrame:
+    """Fired rows, behind these functions, as a DataFrame whose partitions are read by tasks."""
     texts = [json.dumps(s) for s in splits]
 
     def read(batches: Any) -> Any:
         for batch in batches:
             for i in batch.column(0).to_pylist():
-                yield from map(for_spark, flight.read_rows(json.loads(texts[i])))
+                yield from map(for_spark, mapped(functions, flight.read_rows(json.loads(texts[i]))))
 
     frame = spark.range(0, len(texts), 1, len(texts))
-    return frame.mapInArrow(read, from_arrow_schema(schema))
+    return frame.mapInArrow(read, spark_schema(schema_after(functions, schema)))

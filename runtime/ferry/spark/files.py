@@ -292,7 +292,10 @@ class ParquetSplits(DirectorySplits):
             wanted = whole if columns is None else pa.schema([whole.field(c) for c in columns])
             missing = [c for c in wanted.names if c not in file.schema_arrow.names]
             if missing:
-                raise SpecRefused(f"{self._path(name)} has no columns {missing}, unlike {whole.names}")
+                has = file.schema_arrow.names
+                raise SpecRefused(
+                    f"{self._path(name)} has no columns {missing}; it has {has} (capitals count), not {whole.names}"
+                )
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(low, high)), columns=wanted.names):
                 ordered = batch.select(wanted.names)
                 try:

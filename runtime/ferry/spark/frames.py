@@ -1,10 +1,13 @@
 """Arrow data as Spark's DataFrames have it: timestamps in microseconds, of UTC where they have a zone.
 
-What has finer or coarser timestamps is made so on its way into Spark, which would refuse it. Finer ones are rounded down.
+What Spark has not is made what Spark reads from a Parquet file of it, at any depth: unsigned integers are wider ones, or
+decimal(20, 0); half floats are floats; views, large lists and texts, dictionaries and runs are plain; what is finer than a
+microsecond is rounded down. A type that has no such one is refused before anything runs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeVar
 
 import pyarrow as pa
@@ -14,9 +17,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import DataRefused, SpecRefused
+from ferry.kernels.values import DIGITS_MAX
 
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+
+_WIDER = {
+    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(), pa.date64(): pa.date32(), pa.string_view(): pa.string(), pa.large_string(): pa.string(),
+    pa.binary_view(): pa.binary(), pa.large_binary(): pa.binary(),
+}  # fmt: skip
+_DAY_MS = 86_400_000
+
+
+class _NotInSpark(Exception):
+    """There is no type of Spark for this one."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -24,36 +39,152 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Of the DataFrame that rows are made. Raises SpecRefused for a type that Spark has nothing for."""
+    fields = []
+    for column in schema:
+        try:
+            fields.append(column.with_type(_taken(column.type)).remove_metadata())
+        except _NotInSpark as missing:
+            raise SpecRefused(_no_type(column, missing)) from None
+    return from_arrow_schema(pa.schema(fields))
+
+
 def for_spark(rows: Rows) -> Rows:
-    """The rows with types that Spark takes; what is finer than its microseconds is rounded down."""
-    wanted = arrow_schema(from_arrow_schema(rows.schema))
-    if rows.schema.types == wanted.types:
+    """The rows with types that Spark takes. Raises DataRefused for a value that they have not, with its column."""
+    wanted = arrow_schema(spark_schema(rows.schema))
+    if all(own == kind and not _has_times(kind) for own, kind in zip(rows.schema.types, wanted.types, strict=True)):
         return rows
-    columns = [_floored(column).cast(kind) for column, kind in zip(rows.columns, wanted.types, strict=True)]
+    columns = []
+    for field, column, kind in zip(rows.schema, rows.columns, wanted.types, strict=True):
+        try:
+            if isinstance(column, pa.ChunkedArray):
+                columns.append(pa.chunked_array([_made(chunk, kind) for chunk in column.chunks], kind))
+            else:
+                columns.append(_made(column, kind))
+        except pa.ArrowInvalid as error:
+            raise DataRefused(
+                f"column {field.name!r} has a value of {field.type} that Spark's {kind} cannot hold: {error}; leave such "
+                "records out, or cast the column, in .map_batches(...)"
+            ) from error
     return type(rows).from_arrays(columns, names=rows.schema.names)
 
 
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     """The table as a DataFrame, a timestamp without a zone as one."""
-    return spark.createDataFrame(for_spark(table), from_arrow_schema(table.schema))
+    return spark.createDataFrame(for_spark(table), spark_schema(table.schema))
 
 
 def require_types(schema: pa.Schema, what: str) -> None:
     """Refuse columns of types that no DataFrame has. Raises SpecRefused."""
-    for field in schema:
-        try:
-            from_arrow_schema(pa.schema([field]))
-        except PySparkTypeError:
-            raise SpecRefused(
-                f"{what}: column {field.name!r} is {field.type}, which Spark has not; cast it, or leave it out, in "
-                ".map_batches(...) before the operator"
-            ) from None
+    try:
+        spark_schema(schema)
+    except SpecRefused as refused:
+        raise SpecRefused(f"{what}: {refused}") from None
 
 
-def _floored(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    if column.type == pa.duration("ns"):
-        nanoseconds = column.cast(pa.int64())
-        down = pc.if_else(pc.less(nanoseconds, 0), pc.subtract(nanoseconds, 999), nanoseconds)
-        return pc.divide(down, 1000).cast(pa.duration("us"))
-    fine = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-    return pc.floor_temporal(column, unit="microsecond") if fine else column
+def require_names(schema: pa.Schema, what: str) -> None:
+    """Refuse columns whose names Spark cannot tell apart. Raises SpecRefused."""
+    if alike := [name for name, n in Counter(name.lower() for name in schema.names).items() if n > 1]:
+        named = [name for name in schema.names if name.lower() == alike[0]]
+        raise SpecRefused(
+            f"{what}: columns {named} have one name for Spark, which knows no capitals; rename one of them"
+        )
+
+
+def _no_type(column: pa.Field, missing: _NotInSpark) -> str:
+    inner = f" ({missing})" if str(missing) != str(column.type) else ""
+    return (
+        f"column {column.name!r} is {column.type}{inner}, which Spark has not; cast it, or leave it out, in "
+        ".map_batches(...) before the operator or the sink"
+    )
+
+
+def _taken(kind: pa.DataType) -> pa.DataType:
+    """The type that Spark takes in place of this one. Raises _NotInSpark."""
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name == "arrow.json":
+            return _taken(kind.storage_type)
+        raise _NotInSpark(str(kind))
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _taken(kind.value_type)
+    if types.is_decimal(kind):
+        digits = kind.precision - min(kind.scale, 0)
+        if digits > DIGITS_MAX or kind.scale > digits:
+            raise _NotInSpark(str(kind))
+        return pa.decimal128(digits, max(kind.scale, 0))
+    if types.is_time(kind):
+        return pa.time64("ns")
+    if types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_taken(key.type)), item.with_type(_taken(item.type)))
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        if len({field.name.lower() for field in fields}) < len(fields) or not fields:
+            raise _NotInSpark(f"{kind}: its fields have no names of their own")
+        return pa.struct([field.with_type(_taken(field.type)) for field in fields])
+    if _is_list(kind):
+        return pa.list_(kind.value_field.with_type(_taken(kind.value_type)))
+    try:
+        from_arrow_schema(pa.schema([("column", kind)]))
+    except PySparkTypeError:
+        raise _NotInSpark(str(kind)) from None
+    return kind
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    """Whether there are times of the day: of their nanoseconds Spark has the microseconds."""
+    return pa.types.is_time(kind) or any(_has_times(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    views = types.is_list_view(kind) or types.is_large_list_view(kind)
+    return views or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def _made(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array as of the type that `_taken` and Spark make of its own. Raises ArrowInvalid for a value beyond it."""
+    types, own = pa.types, column.type
+    if own == kind and not _has_times(kind):
+        return column
+    if isinstance(own, pa.BaseExtensionType):
+        return _made(column.storage, kind)
+    if types.is_dictionary(own):
+        return _made(column.dictionary_decode(), kind)
+    if types.is_run_end_encoded(own):
+        return _made(pc.run_end_decode(column), kind)
+    mask = column.is_null() if column.null_count else None
+    if types.is_struct(kind):
+        children = [_made(child, kind.field(i).type) for i, child in enumerate(column.flatten())]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if types.is_map(kind):
+        begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        keys, items = (one.slice(begin, end - begin) for one in (column.keys, column.items))
+        offsets = pc.subtract(column.offsets, begin)
+        return pa.MapArray.from_arrays(
+            offsets, _made(keys, kind.key_type), _made(items, kind.item_type), kind, mask=mask
+        )
+    if types.is_list(kind):
+        ends = pc.cumulative_sum(pc.list_value_length(column).fill_null(0).cast(pa.int64()))
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+        return pa.ListArray.from_arrays(offsets, _made(column.flatten(), kind.value_type), type=kind, mask=mask)
+    if own == pa.date64():
+        return _floor(column, _DAY_MS).cast(pa.int32()).cast(kind)
+    if types.is_time(own):
+        fine = column.cast(pa.time64("ns"))
+        return pc.multiply(_floor(fine, 1000), 1000).cast(kind)
+    if (types.is_timestamp(own) or types.is_duration(own)) and own.unit == "ns":
+        micros = _floor(column, 1000)
+        return micros.cast(kind)
+    return column.cast(kind)
+
+
+def _floor(column: pa.Array, divisor: int) -> pa.Array:
+    """The integers of a temporal column, divided and rounded down."""
+    numbers = column.cast(pa.int64())
+    down = pc.divide(numbers, divisor)
+    return pc.subtract(down, pc.less(pc.subtract(numbers, pc.multiply(down, divisor)), 0).cast(pa.int64()))

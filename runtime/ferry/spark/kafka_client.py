@@ -7,7 +7,6 @@ are the job's.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from bisect import bisect_left
@@ -299,7 +298,7 @@ class TransactionWriter:
         """All of them and the marker, or nothing; after an error nobody knows which, and this writer is of no more use."""
         from confluent_kafka import KafkaException, TopicPartition
 
-        note = TopicPartition(self._topic, 0, marker.epoch + 1, json.dumps({"generation": marker.generation}))
+        note = TopicPartition(self._topic, 0, marker.epoch + 1, marker.about())
         try:
             self._producer.begin_transaction()
             for record in records:
@@ -339,7 +338,7 @@ def marker_of(place: KafkaPlace, topic: str, name: str, settled: bool = True) ->
         group.close()
     if found.offset < 0:
         return None
-    return Marker(found.offset - 1, int(json.loads(found.metadata or "{}").get("generation", -1)))
+    return Marker.read(found.offset, found.metadata)
 
 
 def _group(place: KafkaPlace, name: str, isolation: str = "read_committed") -> Any:

@@ -39,6 +39,18 @@ class Marker:
 
     epoch: int
     generation: int
+    run: str = ""
+    """That has published it; empty: nobody has said."""
+
+    def about(self) -> str:
+        """What stands beside the offset."""
+        return json.dumps({"generation": self.generation, "run": self.run})
+
+    @classmethod
+    def read(cls, offset: int, about: str | None) -> Marker:
+        """Inverse of `about`."""
+        known = json.loads(about or "{}")
+        return cls(offset - 1, int(known.get("generation", -1)), str(known.get("run", "")))
 
 
 class Record(Protocol):

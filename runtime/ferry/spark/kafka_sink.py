@@ -41,6 +41,7 @@ class KafkaSink(Sink):
         self._encoder = encoder
         self._own = name
         self._name = f"ferry.{name}"
+        self._run = ""
         self._committed = -1
         self._writer: TransactionWriter | None = None
         self._published = -1
@@ -52,9 +53,9 @@ class KafkaSink(Sink):
     def __repr__(self) -> str:
         return f"kafka_sink({self._place.servers!r}, {self._topic!r})"
 
-    def identify(self, job: str) -> str:
-        """Transactions are of a job and a sink, in every run of it."""
-        self._name = f"ferry.{job}.{self._own}"
+    def identify(self, job: str, run: str = "", before: str | None = None) -> str:
+        """Transactions are of a job and a sink, in every run of it; the marker says which run has published."""
+        self._name, self._run = f"ferry.{job}.{self._own}", run
         return self._name
 
     def open(self, committed: int) -> None:
@@ -73,7 +74,9 @@ class KafkaSink(Sink):
             writer = self._ready(generation)
             if epoch > self._published:
                 table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-                self._publish(writer, ((k, v, []) for k, v in self._encoder.encode(table)), Marker(epoch, generation))
+                self._publish(
+                    writer, ((k, v, []) for k, v in self._encoder.encode(table)), Marker(epoch, generation, self._run)
+                )
 
     def truncate_after(self, epoch: int) -> None:
         """Records cannot be taken back: refused, unless there are none of later epochs."""
@@ -82,12 +85,18 @@ class KafkaSink(Sink):
             log.warning("%r: nobody knows what was published after epoch %d; taken as nothing", self, epoch)
         elif marker.epoch > epoch:
             super().truncate_after(epoch)
+        else:
+            self._take_over(marker.epoch)
 
     def keep_after(self, epoch: int) -> None:
         """Later epochs are published again, beside what is there of these numbers."""
+        self._take_over(epoch)
+
+    def _take_over(self, epoch: int) -> None:
+        """From now on the marker is this run's."""
         with self._lock:
             writer = self._writer = TransactionWriter(self._place, self._topic, self._name)
-            self._publish(writer, (), Marker(epoch, -1))
+            self._publish(writer, (), Marker(epoch, -1, self._run))
             self._begun = True
 
     def _ready(self, generation: int | None) -> TransactionWriter:
@@ -108,6 +117,12 @@ class KafkaSink(Sink):
     def _begin(self, marker: Marker | None) -> None:
         self._published = -1 if marker is None else marker.epoch
         self._generation = max(self._generation, -1 if marker is None else marker.generation)
+        if marker is not None and marker.epoch >= 0 and marker.run not in ("", self._run) and self._run:
+            refusal = Final if self._begun else SpecRefused
+            raise refusal(
+                f"sink: {self!r}: run {marker.run} writes as {self._name!r}, and this one is {self._run}; give this job "
+                f"another name=, or, if that run is over, delete the consumer group {self._name!r}"
+            )
         if not self._begun and self._published > self._committed:
             raise SpecRefused(
                 f"sink: {self!r} has got epoch {self._published} of another run (this one has committed up to "
@@ -137,7 +152,7 @@ class KafkaSink(Sink):
             try:
                 with self._lock:
                     if self._writer is not None:
-                        self._publish(self._writer, (), Marker(self._published, self._generation))
+                        self._publish(self._writer, (), Marker(self._published, self._generation, self._run))
             except Exception as error:
                 log.warning("%r: the marker could not be renewed: %s", self, error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, get_args, overload
@@ -27,6 +27,7 @@ from ferry.spark.pipeline import (
     Input,
     Operator,
     key_type,
+    refuse_twice,
 )
 from ferry.spark.processes import EACH_TIME, ProcessInput, process_descriptor, shared
 from ferry.spark.windowed import (
@@ -37,6 +38,7 @@ from ferry.spark.windowed import (
     chosen_aggregator,
     join_of,
     kept,
+    outputs_of,
     read_by,
     with_late,
 )
@@ -91,8 +93,9 @@ class KeyedStream:
     def aggregate(
         self,
         name: str,
+        /,
         emit: Emit | EachRecord = "final",
-        aggregator: Aggregator | None = None,
+        aggregator: Aggregator | Mapping[str, Aggregate] | None = None,
         ttl: int | str | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
@@ -102,7 +105,7 @@ class KeyedStream:
             name: of the operator; its state belongs to this name.
             emit: `ferry.at_end()`, when a finite input has ended, or `ferry.changes()`, after each epoch what changed in it,
                 or `ferry.records(...)`, a row for each record.
-            aggregator: one of your own, instead of `aggregates`.
+            aggregator: one of your own, instead of `aggregates`; or a dict of these, for names such as "emit" and "ttl".
             ttl: how long a key is kept after its newest event time: "1h" forgets it once the watermark, as it is when an
                 epoch begins, has reached that time and an hour more. A record that comes then begins anew. Forgetting emits
                 nothing, and what is forgotten is not among the rows at the end. Not with an aggregator of your own, with
@@ -116,6 +119,7 @@ class KeyedStream:
             >>> recent = bids.event_time("ts").key_by("auction")
             >>> counts = recent.aggregate("counts", num=ferry.count(), emit=ferry.changes(), ttl="1h")
         """
+        aggregator, aggregates = outputs_of(name, aggregator, aggregates)
         texts = keeps_texts(aggregates, self.stream.input.schema)
         simple = aggregator is None and not texts and not isinstance(emit, EachRecord)
         ttl_ms = None if ttl is None else self._ttl(name, ttl, simple)
@@ -312,6 +316,8 @@ class KeyedStream:
             raise SpecRefused(f"operator name {name!r}: use lower-case letters, digits and _, starting with a letter")
         if any(o.descriptor.name == name for o in operators):
             raise SpecRefused(f"two operators are named {name!r}; names identify state and must differ")
+        fired = fired_schema(descriptor)
+        refuse_twice(fired.names, f"operator {name!r}", [key for key, _ in descriptor.key])
         sides = enumerate((self, *others))
         inputs = tuple(replace(one, side=side) for side, keyed in sides for one in keyed.stream._inputs)
         for one in inputs:
@@ -321,4 +327,4 @@ class KeyedStream:
                     f"{', '.join(one.schema.names)}: keep it until here"
                 )
         operators.append(Operator(descriptor, inputs))
-        return replace(self.stream, input=Input(descriptor.index, (), fired_schema(descriptor), None, 0), more=())
+        return replace(self.stream, input=Input(descriptor.index, (), fired, None, 0), more=())

@@ -11,15 +11,14 @@ from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.kernels import columns, panes
 from ferry.spark import emit, feeds
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.fragment import Fragmenter
-from ferry.spark.frames import for_spark
-from ferry.spark.ingest import batches_of, in_pieces, timed
+from ferry.spark.frames import for_spark, spark_schema
+from ferry.spark.ingest import in_pieces, timed
 from ferry.spark.pipeline import Input, LateOutput, MapBatches, Output
 from ferry.spark.splits import Malformed, Splits
 
@@ -60,15 +59,12 @@ def _in_tasks(batch: DataFrame, plan: CompiledPipeline, source: Input, late: Lat
     def made(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for records in feeds.read_shares(splits, shares):
             if not isinstance(records, Malformed):  # they were set aside when the operator read them
-                found = [records]
-                for function in maps:
-                    found = [one for each in found for one in batches_of(function(each))]
-                yield from found
+                yield from emit.mapped(maps, [records])
 
     def task(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from map(for_spark, late(made(shares)))
 
-    return feeds.raw_of(batch, name, plan).mapInArrow(task, from_arrow_schema(source.schema))
+    return feeds.raw_of(batch, name, plan).mapInArrow(task, spark_schema(source.schema))
 
 
 def late_of(descriptor: OperatorDescriptor, source: Input, output: LateOutput, low: int) -> Late:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +112,29 @@ def key_type(column: pa.Field, what: str) -> KeyType:
             "decimals of up to 38 digits and floats can be keys: make it one of these, or several columns, before key_by"
         )
     return kind
+
+
+def refuse_same(schema: pa.Schema, what: str) -> None:
+    """Refuse several columns of the very same name: nothing could tell which one is meant."""
+    if same := [name for i, name in enumerate(schema.names) if name in schema.names[:i]]:
+        raise SpecRefused(f"{what} several columns named {same[0]!r}; give each a name of its own")
+
+
+def refuse_twice(names: Sequence[str], what: str, keys: Sequence[str] = ()) -> None:
+    """Refuse columns of one name, also where capitals alone tell them apart, which Spark and most SQL do not look at."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.lower(), []).append(name)
+    for some in (some for some in alike.values() if len(some) > 1):
+        key = next((name for name in some if name in keys), None)
+        if key is None:
+            raise SpecRefused(
+                f"{what}: output columns {some} would have one name (capitals do not tell); rename one of them"
+            )
+        raise SpecRefused(
+            f"{what}: its key column {key!r} would be an output column beside another {some[-1]!r}; rename it before "
+            f"key_by, in .map_batches(ferry.select(..., other=pc.field({key!r})))"
+        )
 
 
 def name_of(function: Any) -> str:

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ferry.contract.errors import Fault, Final, SpecRefused
+from ferry.contract.errors import Fault, SpecRefused
 from ferry.spark.encodings import encodings, write_parts
+from ferry.spark.ownership import LIFE as LIFE
+from ferry.spark.ownership import Ownership
 from ferry.system import files
 
 if TYPE_CHECKING:
@@ -33,10 +35,6 @@ log = logging.getLogger("ferry.driver")
 
 MANIFEST = "_ferry.json"
 """In every published folder: whose it is, and rows and bytes of each part. Readers of Parquet skip such names."""
-
-
-LIFE = "_ferry-life"
-"""In a sink's directory: the last restore, from which on epochs have the numbers of others again."""
 
 
 Part = tuple[str, int, int]
@@ -74,8 +72,11 @@ class Sink(ABC):
         """The directory that is written to, if there is one; `base` takes the place of its parent."""
         return None
 
-    def identify(self, job: str) -> str | None:
-        """A name that what this sink writes is known by elsewhere, in this and every later run of the job; None: none."""
+    def identify(self, job: str, run: str = "", before: str | None = None) -> str | None:
+        """A name that what this sink writes is known by elsewhere, in this and every later run of the job; None: none.
+
+        `before`: the job whose checkpoint this run begins with.
+        """
         return None
 
     def open(self, committed: int) -> None:  # noqa: B027  most sinks have nothing to open
@@ -113,11 +114,11 @@ def place(sinks: Iterable[Sink], base: str | None) -> None:
         placed[where] = sink
 
 
-def identify(sinks: Iterable[Sink], job: str) -> None:
+def identify(sinks: Iterable[Sink], job: str, run: str = "", before: str | None = None) -> None:
     """Have every sink know whose it is. Two of one name would each keep the other from writing."""
     named: dict[str, Sink] = {}
     for sink in sinks:
-        name = sink.identify(job)
+        name = sink.identify(job, run, before)
         if name is not None and name in named:
             raise SpecRefused(f"{named[name]!r} and {sink!r} are both known as {name}; give each a name= of its own")
         if name is not None:
@@ -132,8 +133,7 @@ class Parquet(Sink):
     def __init__(self, directory: str) -> None:
         self.declared = directory
         self.directory = _local(directory)
-        self._life = ""
-        """of the job, as it was when the sink was opened"""
+        self._owner = Ownership(directory)
 
     def __repr__(self) -> str:
         return f"parquet({self.declared!r})"
@@ -144,24 +144,28 @@ class Parquet(Sink):
             self.directory = _local(base) / _local(self.declared).name
         return self.directory
 
+    def identify(self, job: str, run: str = "", before: str | None = None) -> None:
+        """The directory is claimed in the name of the run."""
+        self._owner.of(job, run, before)
+
     def open(self, committed: int) -> None:
-        """Refuse the output of another job; forget unfinished folders."""
+        """Refuse the output of another job, or another run; forget unfinished folders."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        for left in self.directory.glob(".epoch=*"):
-            shutil.rmtree(left)
-        self._life = self._present_life()
         newer = self._after(committed)
         if newer:
+            self._owner.refuse_another_run(self.directory)
             raise SpecRefused(
                 f"sink: {self.directory} holds epoch {newer[-1]} of another run (this one has committed up to {committed}); "
                 "choose another --output, or delete that directory"
             )
+        self._owner.claim(self.directory, self._has_published)
+        for left in self.directory.glob(".epoch=*"):
+            shutil.rmtree(left)
 
     def write(self, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
         """Write to a hidden folder, then rename. An epoch that is there already, and whole, has the same rows."""
         final = self.directory / f"epoch={epoch}"
-        if self._present_life() != self._life:
-            raise Final(f"{self!r}: the job was restored by another driver, and this one writes no more")
+        self._owner.require(self.directory, self._has_published)
         if final.exists():
             damage = self._damage(final, epoch)
             if damage is None:
@@ -184,7 +188,8 @@ class Parquet(Sink):
                     part.unlink()
             if not parts:
                 return hidden.rmdir()
-        about = {"sink": self.declared, "epoch": epoch, "life": self._life, "parts": parts}
+        whose = {"sink": self.declared, "run": self._owner.run, "life": self._owner.life}
+        about = {**whose, "epoch": epoch, "parts": parts}
         (hidden / MANIFEST).write_text(json.dumps(about))
         for made in (hidden / MANIFEST, hidden):
             files.sync(made)
@@ -195,25 +200,15 @@ class Parquet(Sink):
         """Delete the folders of later epochs: each is gone at once, the newest first. Raises SpecRefused for another's."""
         for hidden in self._moved(epoch, "."):
             shutil.rmtree(hidden)
-        self._begin_life()
+        self._owner.begin_life(self.directory)
 
     def keep_after(self, epoch: int) -> None:
         """Put the folders of later epochs aside, as `_kept-epoch=E`, which readers of Parquet skip."""
         self._moved(epoch, "_kept-")
-        self._begin_life()
+        self._owner.begin_life(self.directory)
 
-    def _begin_life(self) -> None:
-        """What a driver of the time before still writes is told from what is written from now on."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._life = uuid.uuid4().hex
-        with files.replacing(self.directory / LIFE, durable=True) as new:
-            new.write_text(self._life)
-
-    def _present_life(self) -> str:
-        try:
-            return (self.directory / LIFE).read_text()
-        except FileNotFoundError:
-            return ""
+    def _has_published(self) -> bool:
+        return bool(self._after(-1))
 
     def _after(self, epoch: int) -> list[int]:
         """Epochs that are there, later than this one, the newest first."""
@@ -222,6 +217,7 @@ class Parquet(Sink):
 
     def _moved(self, epoch: int, prefix: str) -> list[Path]:
         """Rename the folders of later epochs, on the disk; none if one is another sink's."""
+        self._owner.refuse_others(self.directory)
         later = [self.directory / f"epoch={one}" for one in self._after(epoch)]
         for folder in later:
             self._refuse_others(folder)
@@ -242,8 +238,8 @@ class Parquet(Sink):
         """What is wrong with a published folder: a machine that lost its power may keep a name and lose what it named."""
         try:
             manifest = json.loads((folder / MANIFEST).read_bytes())
-            whose = manifest["sink"], manifest["epoch"]
-            if manifest.get("life", "") != self._life:
+            whose, run = (manifest["sink"], manifest["epoch"]), manifest.get("run", "")
+            if manifest.get("life", "") != self._owner.life:
                 return "it was written before the job was restored, or by a driver that did not know"
             for name, (rows, size) in manifest["parts"].items():
                 found = pq.read_metadata(folder / name).num_rows, (folder / name).stat().st_size
@@ -253,6 +249,8 @@ class Parquet(Sink):
             return f"it cannot be read: {type(wrong).__name__}: {wrong}"
         if whose != (self.declared, epoch):
             raise SpecRefused(f"{folder} was written by parquet({whose[0]!r}); give {self!r} a directory of its own")
+        if run and self._owner.run and run != self._owner.run:
+            raise SpecRefused(f"sink: {folder} was written by run {run}; choose another --output")
         return None
 
 
@@ -339,7 +337,7 @@ class ForeachEpoch(Sink):
 
 
 def parquet(directory: str) -> Parquet:
-    """Parquet files, in one folder an epoch, which appears at once when it is whole.
+    """Parquet files, in one folder an epoch, which appears at once when it is whole. One run writes to a directory.
 
     Parameters:
         directory: holds the folders `epoch=E`; `ferry run --output DIR` puts its last name below DIR instead.
@@ -370,6 +368,9 @@ def foreach_epoch(
     function: Callable[[int, int, Any], None], truncate: Callable[[int], None] | None = None
 ) -> ForeachEpoch:
     """Call a function once for every epoch that fired rows, and again after failures: at least once.
+
+    Every run numbers its epochs from 0 on, and Ferry cannot know what the function writes to: let no two runs, nor two
+    sinks, write to one place.
 
     Parameters:
         function: gets the epoch's number, the driver's generation, and a DataFrame. It is called again until it returns,

@@ -27,6 +27,7 @@ from ferry.spark.pipeline import (
     Transform,
     key_type,
     name_of,
+    refuse_same,
 )
 from ferry.spark.processes import is_time
 from ferry.spark.words import milliseconds
@@ -188,6 +189,7 @@ class Stream:
             >>> dear = bids.transform(lambda rows: rows.where("price > 10000"))
         """
         schema = self.build.schema_after(function, self.input.schema, self._where())
+        refuse_same(schema, f"transform on {self._where()}: {name_of(function)} gives")
         return self._each(lambda one: replace(one, steps=(*one.steps, Transform(function)), schema=schema))
 
     def map_batches(self, function: Batches) -> Stream:
@@ -212,6 +214,7 @@ class Stream:
                 f"map_batches on {self._where()}: {name_of(function)} fails on an empty batch with columns "
                 f"{self.input.schema.names}: {type(error).__name__}: {error}"
             ) from error
+        refuse_same(schema, f"map_batches on {self._where()}: {name_of(function)} gives")
         return self._each(lambda one: replace(one, steps=(*one.steps, MapBatches(function)), schema=schema))
 
     def key_by(self, *columns: str) -> KeyedStream:
@@ -232,6 +235,8 @@ class Stream:
         """
         if not columns:
             raise SpecRefused(f"key_by on {self._where()}: name at least one column")
+        if twice := [column for i, column in enumerate(columns) if column in columns[:i]]:
+            raise SpecRefused(f"key_by on {self._where()}: column {twice[0]!r} is named twice; once is enough")
         for column in columns:
             self._column(column, "key_by")
             key_type(self.input.schema.field(column), "key_by")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.declared import keeps_texts
+from ferry.kernels.kinds import plain_type
 from ferry.kernels.values import named_type
 from ferry.process.aggregator import Aggregator, Functions
 from ferry.process.interval import IntervalJoin
@@ -37,13 +38,18 @@ class WindowedStream:
     window: Window
 
     def aggregate(
-        self, name: str, aggregator: Aggregator | None = None, late: Sink | None = None, **aggregates: Aggregate
+        self,
+        name: str,
+        /,
+        aggregator: Aggregator | Mapping[str, Aggregate] | None = None,
+        late: Sink | None = None,
+        **aggregates: Aggregate,
     ) -> Stream:
         """One row for each key and window, when the watermark has passed the window's end.
 
         Parameters:
             name: of the operator; its state belongs to this name.
-            aggregator: one of your own, instead of `aggregates`.
+            aggregator: one of your own, instead of `aggregates`; or a dict of these, for names such as "late".
             late: a sink for the records that come too late for all their windows, which are otherwise left out: they are
                 counted, and go there as they came, with all columns, when they come.
             aggregates: names of output columns, and the functions that make them.
@@ -54,6 +60,7 @@ class WindowedStream:
             ['auction', 'window_start', 'window_end', 'bids', 'top']
         """
         keyed, window = self.keyed, self.window
+        aggregator, aggregates = outputs_of(name, aggregator, aggregates)
         if aggregator is not None or keeps_texts(aggregates, keyed.stream.input.schema):
             made = chosen_aggregator(name, aggregator, aggregates)
             process = WindowAggregate(window.size_ms, window.slide_ms, made)
@@ -118,13 +125,18 @@ class SessionStream:
     window: SessionGap
 
     def aggregate(
-        self, name: str, aggregator: Aggregator | None = None, late: Sink | None = None, **aggregates: Aggregate
+        self,
+        name: str,
+        /,
+        aggregator: Aggregator | Mapping[str, Aggregate] | None = None,
+        late: Sink | None = None,
+        **aggregates: Aggregate,
     ) -> Stream:
         """One row for each session, when the watermark has passed its end.
 
         Parameters:
             name: of the operator; its state belongs to this name.
-            aggregator: one of your own, instead of `aggregates`.
+            aggregator: one of your own, instead of `aggregates`; or a dict of these, for names such as "late".
             late: a sink for the records that come too late, as for windows.
             aggregates: names of output columns, and the functions that make them.
         Returns: a stream of the key columns, window_start (the first record's time), window_end, and then the aggregates.
@@ -134,7 +146,7 @@ class SessionStream:
             >>> visits.aggregate("visits", num=ferry.count(), most=ferry.max("price")).columns
             ['bidder', 'window_start', 'window_end', 'num', 'most']
         """
-        made = chosen_aggregator(name, aggregator, aggregates)
+        made = chosen_aggregator(name, *outputs_of(name, aggregator, aggregates))
         sessions = SessionAggregate(self.window.gap_ms, made)
         fired = self.keyed._processed(name, sessions, columns=[read_by(self.keyed, made)])
         return with_late(fired, self.window.alone, (late,))
@@ -181,8 +193,9 @@ class RowStream:
     def aggregate(
         self,
         name: str,
+        /,
         columns: dict[str, str] | Sequence[str],
-        aggregator: Aggregator | None = None,
+        aggregator: Aggregator | Mapping[str, Aggregate] | None = None,
         order: str | Sequence[str] = (),
         number: str | None = None,
         **aggregates: Aggregate,
@@ -192,7 +205,7 @@ class RowStream:
         Parameters:
             name: of the operator; its state belongs to this name.
             columns: which columns of the record itself are there: names, or {output name: column}.
-            aggregator: one of your own, instead of `aggregates`.
+            aggregator: one of your own, instead of `aggregates`; or a dict of these, for names such as "order".
             order: columns that say in which order an epoch's records of a key are taken; none: that of event time.
             number: name of an output column for the record's number among those of its key, from 1 on.
             aggregates: names of output columns, and the functions that make them.
@@ -204,7 +217,8 @@ class RowStream:
             >>> last5.aggregate("last5", ["seq", "ts"], order="seq", n=ferry.count(), total=ferry.sum("price")).columns
             ['seq', 'ts', 'n', 'total']
         """
-        made, by = chosen_aggregator(name, aggregator, aggregates), [order] if isinstance(order, str) else list(order)
+        made = chosen_aggregator(name, *outputs_of(name, aggregator, aggregates))
+        by = [order] if isinstance(order, str) else list(order)
         window = RowWindows(self.window.size, made, kept(columns), self.window.slide, by, number)
         return self.keyed._processed(name, window, columns=[read_by(self.keyed, made, [*kept(columns).values(), *by])])
 
@@ -217,7 +231,8 @@ def with_late(fired: Stream, window: Window, late: Sequence[Sink | None] | None)
     if wrong := [one for one in given if not isinstance(one, Sink | None)]:
         raise SpecRefused(
             f"operator {descriptor.name!r}: late={wrong[0]!r} is not a sink; late= is where late records go, such as "
-            "ferry.parquet(...): an output column needs another name"
+            "ferry.parquet(...). An output column of this name is given in a dict: "
+            'aggregator={"late": ferry.max("column")}'
         )
     if given and len(given) != sides:
         raise SpecRefused(f"operator {descriptor.name!r}: late= of a join is a pair of sinks, (left, right)")
@@ -230,7 +245,18 @@ def with_late(fired: Stream, window: Window, late: Sequence[Sink | None] | None)
     return fired
 
 
-def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: dict[str, Aggregate]) -> Aggregator:
+def outputs_of(
+    name: str, aggregator: Aggregator | Mapping[str, Aggregate] | None, aggregates: Mapping[str, Aggregate]
+) -> tuple[Aggregator | None, dict[str, Aggregate]]:
+    """A user's own aggregator, and functions by output column, which may be in a dict in its place. Raises SpecRefused."""
+    if not isinstance(aggregator, Mapping):
+        return aggregator, dict(aggregates)
+    if odd := [out for out in aggregator if not isinstance(out, str) or not out or out in aggregates]:
+        raise SpecRefused(f"aggregate {name!r}: {odd[0]!r} is no name of an output column, or the name of two")
+    return None, {**aggregator, **aggregates}
+
+
+def chosen_aggregator(name: str, aggregator: Aggregator | None, aggregates: Mapping[str, Aggregate]) -> Aggregator:
     """A user's own, or the one of these functions. Raises SpecRefused."""
     if aggregator is not None and not isinstance(aggregator, Aggregator):
         raise SpecRefused(f"aggregate {name!r}: {aggregator!r} is not a ferry.Aggregator")
@@ -286,7 +312,7 @@ def _side(name: str, schema: pa.Schema, columns: dict[str, str] | Sequence[str])
     for output, column in pairs:
         if column not in schema.names:
             raise SpecRefused(f"join {name!r}: no column {column!r}; there are {', '.join(schema.names)}")
-        kind = schema.field(column).type
+        kind = plain_type(schema.field(column).type)
         try:
             named_type(str(kind))
         except ValueError:

@@ -22,8 +22,8 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import OVERFLOW, SpecRefused
-from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas
+from ferry.contract.errors import OVERFLOW, DataRefused
+from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas, values
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Groups, Ints, heap_keys
 from ferry.store import garbage, mapped
 from ferry.store.drops import Drops
@@ -337,12 +337,11 @@ class AggregateState:
         for place in aggregates.places(self.descriptor):
             try:
                 out.append(place.results(cells[place.state], records, rows[:, -1]))
-            except OverflowError as beyond:
-                a, window = place.aggregate, f" in the window from {start}" if self.descriptor.windowed else ""
-                raise SpecRefused(
-                    f"{OVERFLOW}operator {self.descriptor.name}, {a.name}={a.function}({a.column!r}): the sum of a key"
-                    f"{window} is {beyond}; make the column a double before the operator"
-                ) from beyond
+            except values.Beyond as beyond:
+                window = f" in the window from {start}" if self.descriptor.windowed else ""
+                a, key = place.aggregate, keys.text_of(out[: len(self.descriptor.key)], beyond.row)
+                what = f"operator {self.descriptor.name}, {a.name}={a.function}({a.column!r}): the sum of a key{window}"
+                raise DataRefused(f"{OVERFLOW}{what} is {beyond}: key {key}; {values.way_on(a)}") from beyond
         return pa.RecordBatch.from_arrays(out, schema=schemas.fired_schema(self.descriptor))
 
     def will_fire(self, delta: pa.RecordBatch, times: EpochTimes, vnodes: Ints) -> int:

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.errors import Bug, Exhausted, FerryError, Final, SpecRefused, StateUnavailable, Superseded
+from ferry.contract.errors import (
+    Bug,
+    DataRefused,
+    Exhausted,
+    FerryError,
+    Final,
+    SpecRefused,
+    StateUnavailable,
+    Superseded,
+)
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver import patience
 from ferry.driver.__main__ import code_of
@@ -90,7 +99,7 @@ def test_an_end_of_the_job_ends_the_wait_at_once(halt: Halt | None, tmp_path: Pa
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (SpecRefused("x"), 2), (Final("x"), 3), (StateUnavailable("x"), 3), (Superseded("x"), 3),
+        (SpecRefused("x"), 2), (DataRefused("x"), 3), (Final("x"), 3), (StateUnavailable("x"), 3), (Superseded("x"), 3),
         (Halted(Halt("superseded", "x")), 3), (Halted(Halt("unavailable", "x")), 3), (Halted(Halt("lost-epoch", "x")), 3),
         (Halted(Halt("away", "x")), 1), (Halted(Halt("failed", "x")), 1), (Halted(Halt("bug", "x")), 1),
         (Exhausted("x"), 1), (Bug("x"), 1),

@@ -385,10 +385,10 @@ class Topic:
         monkeypatch.setattr(kafka_sink, "marker_of", lambda *about, settled=True: self.marker)
 
 
-def driver(committed: int, **more: Any) -> kafka_sink.KafkaSink:
+def driver(committed: int, run: str = "", **more: Any) -> kafka_sink.KafkaSink:
     made = ferry.kafka_sink("a:1", "out", **more)
     assert isinstance(made, kafka_sink.KafkaSink)
-    sinks.identify([made], "job")
+    sinks.identify([made], "job", run)
     made.open(committed)
     return made
 
@@ -440,6 +440,39 @@ def test_a_restore_is_refused_unless_there_is_nothing_to_take_back(monkeypatch: 
     assert topic.marker == Marker(4, 2)
     with pytest.raises(SpecRefused, match="another run"):
         driver(-1)
+
+
+def test_two_runs_of_one_job_never_write_to_one_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both begin before either has published: whoever publishes first goes on, and no epoch is taken for the other's."""
+    topic = Topic(monkeypatch)
+    one, other = driver(-1, "job-a"), driver(-1, "job-b")
+    with pytest.raises(Unreachable):
+        one.write(0, 1, rows(0))  # fenced by the other one, and tried again
+    one.write(0, 1, rows(0))
+    with pytest.raises(Unreachable):
+        other.write(0, 1, rows(7))
+    with pytest.raises(
+        Final, match=r"run job-a writes as 'ferry.job.out', and this one is job-b; give this job another"
+    ):
+        other.write(0, 1, rows(7))
+    with pytest.raises(SpecRefused, match="run job-a writes"):
+        driver(-1, "job-c")
+    one._writer = None
+    one.write(1, 1, rows(1))
+    driver(1, "job-a").write(2, 2, rows(2))
+    assert topic.records == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
+
+
+def test_a_restored_run_goes_on_with_the_topic_of_the_run_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(monkeypatch)
+    driver(-1, "job-a").write(5, 1, rows(5))
+    for step, run in (("truncate_after", "job-b"), ("keep_after", "job-c")):
+        one = ferry.kafka_sink("a:1", "out")
+        sinks.identify([one], "job", run, "job")
+        getattr(one, step)(5)
+        driver(5, run).write(6, 2, rows(6))
+        assert topic.marker == Marker(6, 2, run)
+        topic.marker = Marker(5, 2, run)
 
 
 def test_a_broker_that_is_away_after_a_restore_is_nothing_special(monkeypatch: pytest.MonkeyPatch) -> None:

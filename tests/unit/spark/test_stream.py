@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -156,9 +157,18 @@ def test_a_join_renames_and_keeps_types(bids: Stream, people: Stream) -> None:
 
 windowed = lambda s: s.event_time("ts").key_by("auction").window(ferry.tumbling("10s"))  # noqa: E731
 
-unsigned = lambda rows: rows.append_column("u", pa.nulls(rows.num_rows, pa.uint64()))  # noqa: E731
+intervals = lambda rows: rows.append_column("u", pa.nulls(rows.num_rows, pa.month_day_nano_interval()))  # noqa: E731
 
 keyed = lambda s: s.event_time("ts").key_by("auction")  # noqa: E731
+
+
+def rolled(bids: Stream, window: Callable[[Stream], Any]) -> Stream:
+    """Totals of windows, by what an earlier operator has called the begin of its own."""
+    totals = windowed(bids).aggregate("totals", n=ferry.count())
+    if window is windowed:
+        return totals.key_by("window_start").window(ferry.tumbling("1h")).aggregate("top", n=ferry.max("n"))
+    return window(totals).aggregate("top", n=ferry.max("n"))  # type: ignore[no-any-return]
+
 
 REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("no process", lambda b, p: keyed(b).process("p", Latest), "is not a process; give an instance of a subclass"),
@@ -192,11 +202,21 @@ REFUSED: list[tuple[str, Callable[[Stream, Stream], object], str]] = [
     ("ttl of texts", lambda b, p: keyed(b).aggregate("x", ttl="1h", n=ferry.count(), c=ferry.last("channel")), "aggregate 'x': ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes(), and not of strings"),
     ("last of half a time", lambda b, p: b.event_time("ts").union(b).key_by("auction").aggregate("x", p=ferry.last("price")), "p=last('price') goes by event time; call .event_time(column)"),
     ("half a bound", lambda b, p: keyed(b).join("j", p.event_time("at").key_by("id"), ["price"], ["name"], within=(None, "1h")), "within=(None, '1h'): both bounds are needed"),
-    ("late of no type", lambda b, p: windowed(b.map_batches(unsigned)).aggregate("x", late=ferry.parquet("late"), n=ferry.count()), "operator 'x': late=: column 'u' is uint64, which Spark has not; cast it"),
+    ("late of no type", lambda b, p: windowed(b.map_batches(intervals)).aggregate("x", late=ferry.parquet("late"), n=ferry.count()), "operator 'x': late=: column 'u' is month_day_nano_interval, which Spark has not; cast it"),
     ("ttl at once", lambda b, p: keyed(b).aggregate("x", ttl=0, n=ferry.count()), "aggregate 'x': ttl=0 is no time that a key could be kept for"),
     ("endless ttl", lambda b, p: keyed(b).aggregate("x", ttl=2**63, n=ferry.count()), "is no time that a key could be kept for"),
     ("odd ttl", lambda b, p: keyed(b).aggregate("x", ttl=ferry.count()), "aggregate 'x': ttl: Aggregate(name='', function='count'"),
     ("ttl of records", lambda b, p: keyed(b).aggregate("x", ferry.records("ts"), ttl="1h", n=ferry.count()), "aggregate 'x': ttl= is for the aggregate functions of Ferry, emitted at_end() or as changes()"),
+    ("key twice", lambda b, p: b.key_by("auction", "channel", "auction"), "key_by on source 'bid': column 'auction' is named twice"),
+    ("key of a bound", lambda b, p: rolled(b, windowed), "operator 'top': its key column 'window_start' would be an output column beside another 'window_start'; rename it before key_by, in .map_batches(ferry.select(..., other=pc.field('window_start')))"),
+    ("key of a session's bound", lambda b, p: rolled(b, lambda s: s.key_by("window_end").window(ferry.session("1h"))), "'window_end'"),
+    ("capitals", lambda b, p: windowed(b).aggregate("x", n=ferry.count(), N=ferry.max("price")), "operator 'x': output columns ['n', 'N'] would have one name (capitals do not tell); rename one of them"),
+    ("capitals of a key", lambda b, p: windowed(b).aggregate("x", Auction=ferry.count()), "its key column 'auction' would be an output column beside another 'Auction'"),
+    ("capitals of a join", lambda b, p: windowed(b).join("j", keyed(b), {"A": "price"}, {"a": "price"}), "operator 'j': output columns ['A', 'a']"),
+    ("no name", lambda b, p: windowed(b).aggregate("x", {"": ferry.count()}), "aggregate 'x': '' is no name of an output column"),
+    ("name in both", lambda b, p: windowed(b).aggregate("x", {"n": ferry.count()}, n=ferry.count()), "aggregate 'x': 'n' is no name of an output column, or the name of two"),
+    ("output late", lambda b, p: windowed(b).aggregate("x", late=ferry.max("price"), n=ferry.count()), 'aggregator={"late": ferry.max("column")}'),
+    ("two of one name", lambda b, p: b.map_batches(lambda rows: rows.append_column("ts", rows.column(0))), "gives several columns named 'ts'; give each a name of its own"),
     ("no aggregate", lambda b, p: windowed(b).aggregate("x"), "aggregate 'x': name at least one"),
     ("not an aggregate", lambda b, p: windowed(b).aggregate("x", n="count"), "n='count' is not an aggregate"),
     ("no such column", lambda b, p: windowed(b).aggregate("x", s=ferry.sum("prize")), "s needs column 'prize'"),
@@ -247,3 +267,40 @@ def test_columns_of_any_type_can_be_counted(bids: Stream, build: Build) -> None:
     assert [column.number for column in state_columns(build.operators[0].descriptor)] == ["int"]
     with pytest.raises(SpecRefused, match="'y': n needs column 'chanel'"):
         windowed(bids).aggregate("y", n=ferry.count("chanel"))
+
+
+WORDS = [
+    "name",
+    "emit",
+    "ttl",
+    "late",
+    "aggregator",
+    "self",
+    "columns",
+    "order",
+    "number",
+    "aggregates",
+    "class",
+    "a b",
+    "_1",
+]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_an_output_column_may_have_any_name(bids: Stream, word: str) -> None:
+    """Also that of a parameter: name and self as they are, the others in a dict."""
+    given = {word: ferry.max("price")}
+    streams = {
+        "w": windowed(bids).aggregate("w", given, n=ferry.count()),
+        "s": keyed(bids).window(ferry.session("1s")).aggregate("s", given, n=ferry.count()),
+        "r": keyed(bids).window(ferry.rows(3)).aggregate("r", ["ts"], given, n=ferry.count()),
+        "k": keyed(bids).aggregate("k", aggregator=given, n=ferry.count()),
+        "e": keyed(bids).aggregate("e", ferry.records("ts"), given, n=ferry.count()),
+        "t": keyed(bids).aggregate("t", aggregator={word: ferry.max("channel")}, n=ferry.count()),
+    }
+    if word in ("name", "self"):
+        streams["plain"] = windowed(bids).aggregate("plain", **given)
+        streams["rows"] = keyed(bids).window(ferry.rows(3)).aggregate("rows", ["ts"], **given)
+        streams["keys"] = keyed(bids).aggregate("keys", **given)
+    for stream in streams.values():
+        assert word in stream.columns and stream.columns.count(word) == 1

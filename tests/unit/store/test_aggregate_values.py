@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.descriptors import GLOBAL, Aggregate, OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import DataRefused
+from ferry.kernels import aggregates, columns, grouping
+from ferry.kernels.contributions import contribute
+from ferry.kernels.grouping import merge_found
 from ferry.spark.fragment import Fragmenter
 from ferry.store.aggregate import AggregateState
 
@@ -110,17 +114,83 @@ SPREAD = {
 }
 
 
-@pytest.mark.parametrize("function", ["sum", "mean"])
 @pytest.mark.parametrize("epochs", SPREAD.values(), ids=SPREAD)
-def test_a_sum_beyond_64_bits_is_an_error_that_names_it(tmp_path: Path, epochs: Any, function: Any) -> None:
-    some = (Aggregate("low", "min", "x"), Aggregate("much", function, "x"))
-    with pytest.raises(
-        SpecRefused, match=rf"integer overflow: operator op, much={function}\('x'\).*make the column a double"
-    ):
+def test_a_sum_beyond_64_bits_is_an_error_that_names_it(tmp_path: Path, epochs: Any) -> None:
+    some = (Aggregate("low", "min", "x"), Aggregate("much", "sum", "x"))
+    said = r"integer overflow: operator op, much=sum\('x'\): the sum of a key in the window from .*: key 1; make the column a double"
+    with pytest.raises(DataRefused, match=said):
         run(tmp_path, some, Window(20, 10), epochs)
+
+
+@pytest.mark.parametrize("epochs", SPREAD.values(), ids=SPREAD)
+def test_a_mean_has_no_sum_that_is_too_great(tmp_path: Path, epochs: Any) -> None:
+    fired = run(tmp_path, (Aggregate("low", "min", "x"), Aggregate("m", "mean", "x")), Window(20, 10), epochs)
+    for row in fired:
+        start = row["window_start"]
+        xs = [x for tasks in epochs for records in tasks for _, t, x, _ in records if start <= t < start + 20]
+        assert row["m"] == float(Fraction(sum(xs), len(xs)))
+
+
+WIDE = st.one_of(
+    st.sampled_from([LEAST, GREATEST, 0, -1, 2**62, 1_710_037_800_000_000_000]), st.integers(LEAST, GREATEST)
+)
+
+
+@pytest.mark.parametrize("carry_bits", [40, 61])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_mean_of_integers_is_that_of_the_exact_sum(carry_bits: int, data: st.DataObject) -> None:
+    """In whatever order states are merged; where carries are too many (61), it is that of a sum of doubles."""
+    some = data.draw(st.lists(st.one_of(WIDE, st.none()), min_size=1, max_size=40))
+    descriptor = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), GLOBAL, (Aggregate("m", "mean", "x"),))
+    (place,), codes = aggregates.places(descriptor), aggregates.merge_codes(descriptor)
+    rows = np.zeros((len(some), grouping.CELLS + codes.size), np.int64)
+    batch = pa.RecordBatch.from_pydict({"x": pa.array(some, pa.int64())})
+    contribute(descriptor, batch, None, rows[:, grouping.CELLS :])
+    if carry_bits == 61:  # as if more had come before than 22 bits of carries can tell
+        rows[0, grouping.CELLS + 1] += np.int64((1 << 22) - 2) << 40
+    known = [x for x in some if x is not None]
+    before = (((1 << 22) - 2) << 64) if carry_bits == 61 else 0
+    while len(rows) > 1:
+        i = data.draw(st.integers(0, len(rows) - 2))
+        one = np.array([0])
+        into = np.ascontiguousarray(rows[i : i + 1])
+        merge_found(into, into.view(np.float64), one, one, rows[i + 1 :], rows[i + 1 :].view(np.float64), codes)
+        rows = np.concatenate([rows[:i], into, rows[i + 2 :]])
+    cells = columns.cell_arrays(descriptor, rows[:, grouping.CELLS :])
+    (found,) = place.results(cells[place.state], pa.array([len(some)]), rows[:, -1]).to_pylist()
+    if known:
+        assert math.isclose(found, Fraction(before + sum(known), len(known)), rel_tol=1e-15, abs_tol=1e-300)
+    else:
+        assert found is None
 
 
 def test_a_sum_just_within_64_bits_is_exact(tmp_path: Path) -> None:
     epochs: Any = [[[(1, 1, GREATEST - 5, None)], [(1, 2, 5, None)]], [[(2, 1, LEAST + 5, None), (2, 2, -5, None)]]]
     fired = run(tmp_path, (Aggregate("s", "sum", "x"),), Window(10, 10), epochs)
     assert sorted((row["k"], row["s"]) for row in fired) == [(1, GREATEST), (2, LEAST)]
+
+
+@pytest.mark.parametrize("cut", ["one task", "tasks", "epochs"])
+@pytest.mark.parametrize(
+    ("ys", "expected"),
+    [
+        ([math.inf, 1.0], math.nan), ([1.0, 2.0, -math.inf], math.nan), ([math.inf, math.inf], math.nan),
+        ([math.inf, -math.inf, 3.0], math.nan), ([math.nan, 1.0], math.nan), ([math.inf], None), ([math.nan], None),
+        ([1e200, -1e200], math.inf), ([1.0, 3.0], 2.0),
+    ],
+)  # fmt: skip
+def test_a_variance_with_an_infinity_is_no_number(
+    tmp_path: Path, ys: list[float], expected: float | None, cut: str
+) -> None:
+    """As in Spark, whose squares of differences from an infinite mean are none; finite ones may be too great."""
+    records: list[Record] = [(1, i, None, y) for i, y in enumerate(ys)]
+    epochs = {
+        "one task": [[records]],
+        "tasks": [[[one] for one in records]],
+        "epochs": [[[one]] for one in records],
+    }[cut]
+    made = tuple(Aggregate(name, name, "y", None, "float") for name in ("variance", "stddev"))
+    (row,) = run(tmp_path, made, Window(20, 20), epochs)
+    for found, wanted in ((row["variance"], expected), (row["stddev"], expected and expected**0.5)):
+        assert found == wanted or (math.isnan(found) and wanted is not None and math.isnan(wanted))
