@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ferry.contract.errors import Fault
-from ferry.spark.files import DirectorySplits
+from ferry.spark.directory import DirectorySplits
 from ferry.spark.splits import WHOLE, FlowSplits, LagSplits, Splits, has_flows
 
 SCHEMA = "source string, split string"
@@ -69,9 +69,8 @@ class SplitsReader(DataSourceStreamReader):
         self._tasks = tasks
         self._directory = directory
         self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
-        for name, source in sources.items():
-            if isinstance(source, DirectorySplits):
-                source.keep(directory / "checkpoint" / TAKEN, name)
+        for name, source in self._folders():
+            source.keep(directory / "checkpoint" / TAKEN, name)
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first record."""
@@ -121,6 +120,22 @@ class SplitsReader(DataSourceStreamReader):
         now = offset["positions"]
         return {name: s.lag(now[name]) for name, s in self._sources.items() if isinstance(s, LagSplits)}
 
+    def troubles(self) -> list[str]:
+        """What of folders could not be read at the last look, while the rest goes on."""
+        return [f"source {name!r}: {one}" for name, source in self._folders() for one in source.troubles]
+
+    def notice(self) -> str:
+        """What of folders is no input; empty: nothing."""
+        return "; ".join(f"source {name!r}: {text}" for name, source in self._folders() if (text := source.notice()))
+
+    def failed(self, end: dict[str, Any], reason: str) -> None:
+        """The epoch that ends here could not be read, for this reason: what it names may be mended."""
+        for name, source in self._folders():
+            source.failed(end["positions"][name], reason)
+
+    def _folders(self) -> list[tuple[str, DirectorySplits]]:
+        return [(name, source) for name, source in self._sources.items() if isinstance(source, DirectorySplits)]
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
         """Splits dealt out to the tasks."""
         tasks = slots(self._directory) or self._tasks
@@ -166,10 +181,22 @@ def _ticks(file: Path) -> int:
 class Batch:
     """What an epoch has: shares for tasks that read them, or the rows of `ferry` for what passes through Spark."""
 
-    def __init__(self, spark: SparkSession, shares: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Of shares that the driver has planned."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        shares: Sequence[Sequence[tuple[str, str]]],
+        again: Callable[[str], Sequence[Sequence[tuple[str, str]]]] | None = None,
+    ) -> None:
+        """Of shares that the driver has planned. `again`: plans them once more, when they could not be read."""
         self._spark = spark
         self._shares = [list(share) for share in shares]
+        self._again = again
+
+    def failed(self, reason: str) -> None:
+        """Tasks could not read it, for this reason: what was mended since is taken as it is now. Raises Fault."""
+        if self._again is not None:
+            self._shares = [list(share) for share in self._again(reason)]
+            self.__dict__.pop("frame", None)
 
     def shares(self) -> list[list[tuple[str, str]]]:
         """Rows (source, split) for one task each."""

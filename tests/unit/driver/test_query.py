@@ -32,6 +32,15 @@ class Numbers:
     def lags(self, offset: Any) -> dict[str, int]:
         return {"a": self.end - offset["a"]}
 
+    def troubles(self) -> list[str]:
+        return []
+
+    def notice(self) -> str:
+        return ""
+
+    def failed(self, end: Any, reason: str) -> None:
+        """Nothing can be mended."""
+
     def partitions(self, start: Any, end: Any) -> Any:
         rows = [("a", json.dumps(i)) for i in range(start["a"], end["a"])]
         return [type("Share", (), {"rows": [row]}) for row in rows]
@@ -111,8 +120,8 @@ class Patience:
     def failed(self, what: str) -> None:
         self.said.append(what)
 
-    def succeeded(self) -> None:
-        self.said.append("ok")
+    def partly(self, what: str) -> None:
+        self.said.append(what or "ok")
 
 
 class Unsteady(Numbers):
