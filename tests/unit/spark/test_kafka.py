@@ -172,6 +172,20 @@ def test_a_topic_that_is_not_there_or_is_another_is_refused(monkeypatch: pytest.
         one.latest(start, 1)
 
 
+@pytest.mark.parametrize("finite", [False, True])
+def test_a_topic_that_is_made_again_between_two_looks_for_partitions_is_seen_before_its_records_are_taken(
+    monkeypatch: pytest.MonkeyPatch, finite: bool
+) -> None:
+    brokers = Brokers(p0=(0, 9))
+    one = source(brokers, monkeypatch, finite=finite)
+    monkeypatch.setattr(kafka, "PARTITIONS_SECONDS", 60.0)
+    monkeypatch.setattr(kafka, "SAME_SECONDS", 0.0)
+    first = one.latest(one.start(), 4)
+    brokers.id = "two"
+    with pytest.raises(SpecRefused, match="made again"):
+        one.latest(first, 4)
+
+
 def test_a_partition_without_a_leader_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     class Young(Brokers):
         """Has just begun."""
