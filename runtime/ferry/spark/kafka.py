@@ -24,8 +24,8 @@ PARTITIONS_SECONDS = 5.0
 """Between two looks for new partitions."""
 
 SAME_SECONDS = 0.5
-"""Before records are taken the topic is the one that was begun with, as of so long ago: one that is made again under its name
-has other records at the same offsets."""
+"""Before records are taken the topic was the one that the job began with, so long ago at most: one that is made again under
+its name has other records at the same offsets."""
 
 MISSING_SECONDS = 5.0
 """A new job waits so long for its topic, and for leaders of all partitions."""

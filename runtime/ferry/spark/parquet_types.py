@@ -179,6 +179,12 @@ def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Sche
         column = batch.column(field.name)
         try:
             column = _in_new_calendar(column, file, field.name)
+        except ValueError as wrong:
+            raise SpecRefused(
+                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {column.type} and in the old calendar, with {wrong}, which is "
+                "not read: write the file anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
+            ) from wrong
+        try:
             columns.append(column if column.type == field.type else exact(column, field.type))
         except (pa.ArrowException, ValueError) as wrong:
             mine = file.schema.field(field.name).type
@@ -238,18 +244,18 @@ def _in_new_calendar(column: pa.Array, file: FileTypes, name: str) -> pa.Array:
         column = column.cast(UTC_TIMES)
     if not legacy or not (t.is_date32(column.type) or t.is_timestamp(column.type)):
         if legacy and t.is_nested(column.type) and _has_days(column.type):
-            raise ValueError("dates and times in the old calendar are read at the top level only")
+            raise ValueError("dates or times inside of other values")
         return column
     if t.is_date32(column.type):
         days = column.cast(pa.int32())
         return _plus_days(days, np.asarray(days.fill_null(0)), 1).cast(pa.int32()).cast(column.type)
     per_us = {"ms": 1000, "us": 1}.get(column.type.unit)
     if per_us is None:
-        raise ValueError(f"{column.type} in the old calendar")
+        raise ValueError(f"the unit {column.type.unit}")
     times = column.cast(pa.int64())
     values = np.asarray(times.fill_null(0))
     if file.zone not in ("UTC", "Z", "Etc/UTC", "GMT") and (values < NEW_CLOCKS_US // per_us).any():
-        raise ValueError(f"a time before 1900 that was written in time zone {file.zone}, in the old calendar")
+        raise ValueError(f"a time before 1900 that was written in time zone {file.zone}")
     day = DAY_US // per_us
     return _plus_days(times, np.floor_divide(values, day), day).cast(column.type)
 
