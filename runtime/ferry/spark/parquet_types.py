@@ -181,8 +181,8 @@ def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Sche
             column = _in_new_calendar(column, file, field.name)
         except ValueError as wrong:
             raise SpecRefused(
-                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {column.type} and in the old calendar, with {wrong}, which is "
-                "not read: write the file anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
+                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {column.type} in the old calendar, with {wrong}, which is not "
+                "read: write the file anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
             ) from wrong
         try:
             columns.append(column if column.type == field.type else exact(column, field.type))
