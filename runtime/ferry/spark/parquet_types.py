@@ -181,8 +181,8 @@ def converted(path: str, batch: pa.RecordBatch, file: FileTypes, wanted: pa.Sche
             column = _in_new_calendar(column, file, field.name)
         except ValueError as wrong:
             raise SpecRefused(
-                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {column.type} in the old calendar, with {wrong}, which is not "
-                "read: write the file anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
+                f"{DOES_NOT_FIT}{path}: column {field.name!r} is {column.type} in the old calendar, with {wrong}, which is "
+                "not read: write the file anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
             ) from wrong
         try:
             columns.append(column if column.type == field.type else exact(column, field.type))
@@ -242,7 +242,7 @@ def _in_new_calendar(column: pa.Array, file: FileTypes, name: str) -> pa.Array:
     legacy = file.legacy_int96 if name in file.int96 else file.legacy
     if t.is_timestamp(column.type) and name in file.int96:
         column = column.cast(UTC_TIMES)
-    if not legacy or not (t.is_date32(column.type) or t.is_timestamp(column.type)):
+    if not legacy or not _is_legacy(column.type):
         if legacy and t.is_nested(column.type) and _has_days(column.type):
             raise ValueError("dates or times inside of other values")
         return column
@@ -269,4 +269,9 @@ def _plus_days(column: pa.Array, days: np.ndarray, day: int) -> pa.Array:
 def _has_days(kind: pa.DataType) -> bool:
     if t.is_nested(kind):
         return any(_has_days(kind.field(i).type) for i in range(kind.num_fields))
-    return bool(t.is_date32(kind) or t.is_timestamp(kind))
+    return _is_legacy(kind)
+
+
+def _is_legacy(kind: pa.DataType) -> bool:
+    """Whether values of a type may be in the old calendar: times without a zone came after it."""
+    return bool(t.is_date32(kind) or (t.is_timestamp(kind) and kind.tz is not None))
