@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ferry.contract.errors import InputAway, Unreachable
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.directory import DirectorySplits
+from ferry.spark.source import TROUBLE
 
 log = logging.getLogger("ferry.driver")
 
@@ -41,6 +43,19 @@ def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMet
             continue
         metrics.mended(SOURCE_FAILING)
         return plan
+
+
+def pass_on(directory: Path, metrics: DriverMetrics, said: bool) -> bool:
+    """Say what Ferry's source beside Spark's own waits for; whether there is anything, as `said` the last time."""
+    try:
+        text = (directory / TROUBLE).read_text()
+    except FileNotFoundError:
+        text = ""
+    if text:
+        metrics.report_problem(SOURCE_FAILING, f"source: {text}")
+    elif said:
+        metrics.mended(SOURCE_FAILING)
+    return bool(text)
 
 
 def notice(metrics: DriverMetrics, text: str) -> None:

@@ -379,9 +379,10 @@ class Job:
 
     def _tick(self, loop: Loop, epochs: Epochs) -> None:
         """Ask for an epoch without data when group changes wait for one, or the watermark, or a timer of the clock."""
-        file = self.settings.path / TICKS
+        file, waits = self.settings.path / TICKS, False
         while True:
             time.sleep(0.2)
+            waits = inputs.pass_on(self.settings.path, epochs.metrics, waits)
             wanted = loop.machine.moves.pending() or loop.machine.checkpoints.wanted is not None
             if wanted or epochs.wants_tick() or epochs.timer_is_due():
                 self._ticks += 1

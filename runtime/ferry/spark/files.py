@@ -156,21 +156,23 @@ class JsonSplits(DirectorySplits):
 def parquet_files(
     directory: str | os.PathLike[str], schema: pa.Schema | None = None, finite: bool = False, flow: str | None = None
 ) -> ParquetSplits:
-    """A directory of Parquet files; new files are new records.
+    """A directory of Parquet files, and of its folders COLUMN=VALUE; new files are new records.
 
-    A file is read whole in one epoch, also when it holds more rows than an epoch should.
+    A file is read whole in one epoch, also when it holds more rows than an epoch should. One that cannot be read is named in
+    the status, and waited for until somebody replaces or removes it. Columns are exactly those of the file, or refused.
 
     Parameters:
         directory: where every worker sees the files under the same path.
-        schema: the columns; else those of the first file. Give it when old files may go: every task looks for itself.
+        schema: the columns, of files and of folders; else those of the first file, and of all folders. Give it when old
+            files may go: every driver looks for itself.
         finite: the input is what the directory held when the job began, and then it ends.
         flow: a pattern for the paths of files, which says what comes in order for itself: "{flow}/*" makes every folder in
             the directory a flow, from when the folder is there; "{flow}-*.parquet" every beginning of a name, from its first
             file on. The watermark waits for the slowest flow (see `Stream.event_time`), and a file that fits no flow ends
             the job. None: all files are one flow.
     Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if the directory is not there, or holds no file to take the columns from, when the job begins; or if
-        `flow` is no pattern.
+    Raises: SpecRefused, if the directory is not there, or holds no file to take the columns from, or files that do not fit,
+        or folders that would not be read, when the job begins; or if `flow` is no pattern.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("shop", pa.string()), ("ts", pa.int64())])
@@ -183,9 +185,10 @@ def parquet_files(
 def json_files(
     directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, flow: str | None = None
 ) -> JsonSplits:
-    """A directory of files with one JSON object per line; new files are new records.
+    """A directory of files with one JSON object per line, and of its folders COLUMN=VALUE; new files are new records.
 
-    A line that is no object, or does not fit the schema, is reported as Malformed; a missing field is null.
+    A line that is no object, or does not fit the schema, is reported as Malformed; a missing field is null. A file may be
+    compressed (gzip, bz2, zstd, lz4); one that cannot be read is named in the status, and waited for.
 
     Parameters:
         directory: where every worker sees the files under the same path.
@@ -193,7 +196,8 @@ def json_files(
         finite: the input is what the directory held when the job began, and then it ends.
         flow: what comes in order for itself, as for `parquet_files`.
     Returns: a source, for what `sources(spark, args)` returns.
-    Raises: SpecRefused, if the directory is not there, when the job begins; or if `flow` is no pattern.
+    Raises: SpecRefused, if the directory is not there, or holds folders that would not be read, when the job begins; or if
+        `flow` is no pattern.
     Example:
         >>> import pyarrow as pa
         >>> columns = pa.schema([("user", pa.string()), ("ts", pa.int64())])

@@ -8,11 +8,12 @@ when every source is finite and has ended, one last row says so, and everything 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
@@ -22,6 +23,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from ferry.contract.errors import Fault
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.splits import WHOLE, FlowSplits, LagSplits, Splits, has_flows
+from ferry.system.files import replacing
+
+T = TypeVar("T")
 
 SCHEMA = "source string, split string"
 TICK, FLUSH, FLOWS = "tick", "flush", "flows "
@@ -30,8 +34,14 @@ TICK, FLUSH, FLOWS = "tick", "flush", "flows "
 SLOTS = "slots"
 """File of the run's directory: how many task slots there are, where executors come and go."""
 
+WAIT_SECONDS = 1.0
+"""Between two tries to read what Spark cannot wait for."""
+
 TICKS = "tick"
 """File of the run's directory for the source's process."""
+
+TROUBLE = "trouble"
+"""File of the run's directory: what the source's process waits for, where Spark plans the epochs."""
 
 TAKEN = "files"
 """Folder beside Spark's offsets: which files of directories were taken."""
@@ -163,6 +173,52 @@ class SplitsReader(DataSourceStreamReader):
         """Nothing to clean."""
 
 
+class WaitingReader(SplitsReader):
+    """Of a process of Spark's: what cannot be read is waited for, and a file says so, for an error would end the query."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        """As soon as all sources say where they begin."""
+        return self._waited(super().initialOffset)
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """The same offset, but for ticks, while a source cannot be read.
+
+        What states begin from is waited for here: Spark's own sources would go on without it.
+        """
+        ask = partial(super().latestOffset, start, limit)
+        now = start["positions"]
+        if any(not self._sources[name].ended(now[name]) for name in self._first):
+            later = self._waited(ask)
+        else:
+            try:
+                later = ask()
+            except Fault as wrong:
+                self._say(str(wrong))
+                return self.ticked(start)
+        self._say("; ".join(self.troubles()))
+        return later
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
+        """As soon as all sources can say what is between these offsets."""
+        return self._waited(lambda: super(WaitingReader, self).partitions(start, end))
+
+    def _waited(self, ask: Callable[[], T]) -> T:
+        while True:
+            try:
+                return ask()
+            except Fault as wrong:
+                self._say(str(wrong))
+                time.sleep(WAIT_SECONDS)
+
+    def _say(self, text: str) -> None:
+        file = self._directory / TROUBLE
+        if text:
+            with replacing(file) as new:
+                new.write_text(text)
+        else:
+            file.unlink(missing_ok=True)
+
+
 def slots(directory: Path) -> int:
     """How many task slots there are where executors come and go; 0: nobody has said."""
     try:
@@ -260,6 +316,6 @@ def splits_source(
             return SCHEMA
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return SplitsReader(sources, max_rows, tasks, directory, False, first)
+            return WaitingReader(sources, max_rows, tasks, directory, False, first)
 
     return FerrySplits
