@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -43,6 +46,50 @@ def test_malformed_records_are_set_aside_and_late_ones_counted(tmp_path: Path) -
     records = [json.loads(line) for file in letters.glob("epoch=*/*") for line in file.read_text().splitlines()]
     assert len(records) == 5 and all(r["reason"] for r in records), records
     assert any("noon" in r["record"] for r in records)
+
+
+def test_input_that_is_broken_or_away_is_named_and_waited_for(tmp_path: Path) -> None:
+    good = [some(n, n * 10_000, 300) for n in range(8)]
+    folder, whole = tmp_path / "in", tmp_path / "whole"
+    for where in (folder, whole):
+        where.mkdir()
+        for n, records in enumerate(good):
+            table = pa.table(dict(zip(("user", "ts", "amount"), map(list, zip(*records, strict=True)), strict=True)))
+            pq.write_table(table, where / f"{n}", compression="none", use_dictionary=False, write_page_checksum=True)
+    (folder / "0").write_bytes(b"")
+    data = bytearray((folder / "3").read_bytes())
+    data[300:320] = bytes(20)
+    (folder / "3").write_bytes(data)
+    (folder / "loop").symlink_to("loop")
+
+    def mend(running: runner.Running) -> None:
+        def await_degraded(text: str) -> None:
+            running.await_that(
+                lambda: any(r["kind"] == "degraded" and text in r["text"] for r in running.records()), text, 120
+            )
+
+        await_degraded("loop: Too many levels of symbolic links")
+        (folder / "loop").unlink()
+        shutil.copy(whole / "0", folder / "0")
+        await_degraded("/in/3 cannot be read: ")
+        os.rename(folder, tmp_path / "away")
+        time.sleep(3)
+        shutil.copy(whole / "3", tmp_path / "away" / "3")
+        os.rename(tmp_path / "away", folder)
+        running.await_epoch(4)
+        os.rename(folder, tmp_path / "away")
+        await_degraded("/in")
+        time.sleep(3)
+        os.rename(tmp_path / "away", folder)
+
+    job = clicks.job(tmp_path, {"input": str(folder), "format": "parquet"})
+    result = runner.run(job, tmp_path, meanwhile=mend)
+    assert result.code == 0 and not result.left, result.story()
+    found: Counter[tuple[str | None, int, int, int]] = Counter()
+    for file in result.output.glob("clicks/epoch=*/*.parquet"):
+        found.update(clicks.row(one) for one in pq.read_table(file).to_pylist())
+    assert found == clicks.expected([click for records in good for click in records])
+    assert not [r for r in result.kinds("action") if "driver" in r["text"]], result.story()
 
 
 def test_a_sink_that_fails_stops_the_job_and_a_later_run_goes_on(tmp_path: Path) -> None:

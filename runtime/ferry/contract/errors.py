@@ -4,6 +4,7 @@ FerryError
   Refusal            a peer or a user asked for something that is not allowed; nothing changed
     SpecRefused        the job file or the pipeline is wrong: the user mends it
       DataRefused        the pipeline cannot go on with the data that came: a sum is too great, records are gone
+      InputAway          a folder of input is not there: a job that has begun waits for it
     Superseded         a newer generation or routing table exists: the sender is a zombie and stops
     Final              a sink, or a user's function in it, says that another try is of no use: the job stops
   UserCodeFailed       a function of the user's raised: tried again a few times, then the job stops with its text
@@ -14,6 +15,8 @@ FerryError
     StateUnavailable   no copy of a virtual node is left: the job stops, it never goes on empty
   Bug                an invariant is broken: crash with the story
 """
+
+import re
 
 
 class FerryError(Exception):
@@ -43,6 +46,10 @@ class SpecRefused(Refusal):
 
 class DataRefused(SpecRefused):
     """Data has come that the pipeline cannot go on with, though nothing in it was wrong; the message says what to change."""
+
+
+class InputAway(SpecRefused):
+    """A folder of input is not there, or holds nothing that says what its columns are. A job that has begun waits for it."""
 
 
 class Superseded(Refusal):
@@ -97,6 +104,23 @@ NO_TRANSPORT = "no transport: "
 
 OVERFLOW = "integer overflow: "
 """What the text of a SpecRefused begins with that a reader of fired rows gets: reading them again would not help."""
+
+FAULT = re.compile(r"ferry\.contract\.errors\.(\w+: [^\n]*)")
+"""In the text of a failed Spark job: what a task has raised."""
+
+
+def fault_in(text: str) -> str:
+    """What a task of Spark's has raised, in the text of its job's failure; the text, when it was nothing of Ferry's.
+
+    >>> fault_in("An error occurred\\n  ferry.contract.errors.Fault: in/a.json cannot be read\\n at org.apache...")
+    'Fault: in/a.json cannot be read'
+    """
+    found = FAULT.search(text)
+    return found[1] if found else text
+
+
+DOES_NOT_FIT = "does not fit: "
+"""What the text of a SpecRefused has that a task gets for a value that the declared type of its column cannot hold."""
 
 RECORDS_LOST = "records lost: "
 """What the text of a SpecRefused begins with that a task gets whose records the source has no more: nor would that."""

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from ferry.contract import limits, watermarks
 from ferry.contract import messages as m
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug
+from ferry.contract.errors import Bug, Fault, fault_in
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
@@ -44,6 +44,9 @@ log = logging.getLogger("ferry.driver")
 
 EPOCH = "epoch"
 """Tag of Spark's jobs that are of an epoch, where others last."""
+
+REASON_MAX = 600
+"""Characters that are said of a failed ingest run."""
 
 TIMER_SECONDS = 1.5
 """From the end of an epoch to the next one that is made for a timer: instances report once a second."""
@@ -178,6 +181,10 @@ class Epochs:
         errors = [r.error for r in receipts if r.error]
         if errors:
             self._ingest_failed(order, errors[0])
+            try:
+                batch.failed(errors[0])
+            except Fault as wrong:  # The next run meets it again, and says it.
+                log.warning("epoch %d cannot be planned again: %s", order.step.epoch, wrong)
         else:
             self._patience.succeeded()
             record.tasks += len(receipts)
@@ -204,12 +211,12 @@ class Epochs:
             refuse_final(error)
             if not is_passing(error):
                 raise
-            return [Receipt(error=str(error))]
+            return [Receipt(error=fault_in(str(error)))]
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
-        """Try again a little later: the coordinator may know by then who is gone."""
+        """Try again a little later: the coordinator may know by then who is gone, or somebody has mended the input."""
         refuse_final(reason)
-        self._patience.failed(f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:300]}")
+        self._patience.failed(f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:REASON_MAX]}")
         self.loop.post(core.IngestFailed(order.step, order.run))
 
     def _ingested(self, order: core.StartIngest, receipts: list[Receipt]) -> None:

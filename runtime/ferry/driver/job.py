@@ -23,7 +23,7 @@ from ferry.contract.manifest import Manifest
 from ferry.contract.notes import EpochNotes
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
-from ferry.driver import session, standby
+from ferry.driver import inputs, session, standby
 from ferry.driver.announcer import Announcer
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.ends import Halted, Stopped
@@ -32,7 +32,7 @@ from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
 from ferry.driver.opening import OpeningSinks
 from ferry.driver.orders import next_order
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
+from ferry.driver.patience import ReportedPatience
 from ferry.driver.program import Program, prepared
 from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
@@ -90,13 +90,15 @@ class Job:
         announcer = Announcer(job_registry, journal, self.settings.slots, self._surroundings.life)
         spark = session.start(self.settings, self._surroundings, announcer.starting)
         session.watch_over(spark)
-        plan = compile.build(spark, module, self.settings.pipeline_args, self.settings.output, self.settings.events)
+        metrics = DriverMetrics(self.settings.job, self.settings.directory)
+        args = self.settings.pipeline_args, self.settings.output, self.settings.events
+        begun = self._surroundings.begun or self._checkpoint.begun()[0] >= 0
+        plan = inputs.built(lambda: compile.build(spark, module, *args), begun, metrics)
         sinks.identify(plan.sinks, self.settings.job, self.settings.run)
         program = prepared(self.settings, self._surroundings, spark, plan)
         if self._surroundings.standby and not self._await_turn(program):
             return ExitCode.FINISHED
         announcer.settle([o.descriptor for o in plan.operators])
-        metrics = DriverMetrics(self.settings.job, self.settings.directory)
         if weakness := journal.weakness():
             log.warning("%s", weakness)
             metrics.warn("JournalNotSafe", weakness)
@@ -288,11 +290,12 @@ class Job:
         if not frames:
             first = dict.fromkeys(plan.first, rows)
             reader = SplitsReader(splits, rows, cores, settings.path, True, first, lambda: self._ticks)
-            patience = ReportedPatience(loop, metrics, "SourceFailing", QUIET_SECONDS)
+            patience = ReportedPatience(loop, metrics, inputs.SOURCE_FAILING, inputs.SOURCE_QUIET_SECONDS)
+            tell = partial(inputs.notice, metrics)
 
             def own(run: Run) -> OwnQuery:
                 return OwnQuery(
-                    spark, reader, self._checkpoint, interval / 1000, run, patience, metrics.lags.update
+                    spark, reader, self._checkpoint, interval / 1000, run, patience, metrics.lags.update, tell
                 ).start()
 
             return own
@@ -359,6 +362,8 @@ class Job:
             raise RuntimeError(f"the query ended by itself: {failed}")
         metrics.latency.flush()
         metrics.finished = epochs.finished
+        if epochs.finished and not metrics.rows:
+            metrics.warn(inputs.NOT_READ, inputs.nothing_read(epochs.plan.sources, metrics.malformed))
         metrics.note("finished" if epochs.finished else "stopped", f"{metrics.rows} rows")
         return 0
 
@@ -377,9 +382,10 @@ class Job:
 
     def _tick(self, loop: Loop, epochs: Epochs) -> None:
         """Ask for an epoch without data when group changes wait for one, or the watermark, or a timer of the clock."""
-        file = self.settings.path / TICKS
+        file, waits = self.settings.path / TICKS, False
         while True:
             time.sleep(0.2)
+            waits = inputs.pass_on(self.settings.path, epochs.metrics, waits)
             wanted = loop.machine.moves.pending() or loop.machine.checkpoints.wanted is not None
             if wanted or epochs.wants_tick() or epochs.timer_is_due():
                 self._ticks += 1

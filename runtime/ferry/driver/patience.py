@@ -54,6 +54,18 @@ class ReportedPatience:
         if self._since is not None:
             self._since += seconds
 
+    def partly(self, what: str) -> None:
+        """It works but for this, which is said, and nothing waits for it; empty: it works."""
+        if not what:
+            return self.succeeded()
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            log.warning("%s", what)
+        if now - self._since >= self._quiet:
+            self._metrics.report_problem(self._reason, what)
+        return None
+
     def succeeded(self) -> None:
         """It works (again)."""
         self._since = None

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import OVERFLOW, RECORDS_LOST, DataRefused, Fault, FerryError
+from ferry.contract.errors import DOES_NOT_FIT, OVERFLOW, RECORDS_LOST, DataRefused, Fault, FerryError
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
@@ -42,10 +42,11 @@ from ferry.spark.source import Batch
 log = logging.getLogger("ferry.driver")
 
 READ_ERRORS = re.compile(
-    r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|[Jj]ob \d+ cancelled|ExecutorLost|FetchFailed"
+    r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|contract\.errors\.(?:Fault|Unreachable)|"
+    r"[Jj]ob \d+ cancelled|ExecutorLost|FetchFailed"
 )
-"""In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost; or its
-tasks were, with their executors."""
+"""In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost; input
+could not be read; or its tasks were, with their executors."""
 
 FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused|DataRefused)\b")
 """In the text of a failed Spark job."""
@@ -71,7 +72,7 @@ def is_final(error: Exception) -> bool:
 def refuse_final(error: Exception | str) -> None:
     """Raise DataRefused when rows cannot be read, or made, for what they hold: no other reader or task would help."""
     found = re.search(
-        rf"(?:{OVERFLOW}|{RECORDS_LOST}).*?(?=\. Detail: |\n|$)", str(error)
+        rf"(?:{OVERFLOW}|{RECORDS_LOST}|{DOES_NOT_FIT}).*?(?=\. Detail: |\n|$)", str(error)
     )  # Flight adds where it was raised.
     if found is not None:
         raise DataRefused(found[0])

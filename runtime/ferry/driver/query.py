@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import Fault
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.patience import ReportedPatience
 from ferry.spark.source import Batch, SplitsReader
@@ -42,8 +42,9 @@ class OwnQuery:
         run: Callable[[Batch, int], None],
         patience: ReportedPatience | None = None,
         tell_lags: Callable[[dict[str, int]], None] = lambda lags: None,
+        tell_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`patience`: for sources that cannot be reached; None: the first one that cannot ends the query."""
+        """`patience`: for sources that cannot be read, wholly or in part; None: the first one that cannot ends the query."""
         self._spark = spark
         self._reader = reader
         self._checkpoint = checkpoint
@@ -51,6 +52,7 @@ class OwnQuery:
         self._run = run
         self._patience = patience
         self._tell_lags = tell_lags
+        self._tell_notice = tell_notice
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
@@ -90,17 +92,17 @@ class OwnQuery:
         return self._asked(self._reader.initialOffset)
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        """What the sources answer, as soon as they can be reached."""
+        """What the sources answer, as soon as they can be read."""
         while True:
             try:
                 answer = ask()
-            except Unreachable as error:
+            except Fault as error:
                 if self._patience is None:
                     raise
                 self._patience.failed(f"source: {error}")
                 continue
             if self._patience is not None:
-                self._patience.succeeded()
+                self._patience.partly("; ".join(self._reader.troubles()))
             return answer
 
     def _later(self, offset: Any, due: float) -> Any:
@@ -111,6 +113,7 @@ class OwnQuery:
             later = self._asked(partial(self._latest, offset))
             if later != offset:
                 later = json.loads(json.dumps(later))  # as whoever goes on with it will find it
+            self._tell_notice(self._reader.notice())
             self._tell_lags(self._reader.lags(later))  # what is about to be read does not wait
             if later != offset:
                 return later
@@ -118,15 +121,21 @@ class OwnQuery:
             wait = min(wait * 2, max(LOOK_SECONDS_MAX, self._interval))
 
     def _latest(self, offset: Any) -> Any:
-        """Also while a source cannot be reached, groups change and timers go off."""
+        """Also while a source cannot be read, groups change and timers go off."""
         try:
             return self._reader.latestOffset(offset, None)
-        except Unreachable:
+        except Fault:
             if (ticked := self._reader.ticked(offset)) != offset:
                 return ticked
             raise
 
     def _one(self, epoch: int, begin: Any, end: Any) -> None:
-        shares = [share.rows for share in self._asked(lambda: self._reader.partitions(begin, end))]
-        self._run(Batch(self._spark, shares), epoch)
+        def shares() -> list[list[tuple[str, str]]]:
+            return [share.rows for share in self._reader.partitions(begin, end)]
+
+        def again(reason: str) -> list[list[tuple[str, str]]]:
+            self._reader.failed(end, reason)
+            return shares()
+
+        self._run(Batch(self._spark, self._asked(shares), again), epoch)
         self._checkpoint.end(epoch)

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import Fault
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
@@ -158,7 +158,7 @@ class IngestTask:
             for fragmenter in self.fragmenters.values():
                 self.sender.send(fragmenter.drain())
             self.sender.finish()
-        except (fl.FlightError, pa.ArrowIOError, OSError, Unreachable) as failed:
+        except (fl.FlightError, pa.ArrowIOError, OSError, Fault) as failed:
             self.sender.fail()
             error = f"{type(failed).__name__}: {failed}"
         return Receipt(

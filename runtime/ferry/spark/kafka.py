@@ -23,6 +23,10 @@ from ferry.spark.splits import BATCH_ROWS, Flow, Malformed, Position, Split
 PARTITIONS_SECONDS = 5.0
 """Between two looks for new partitions."""
 
+SAME_SECONDS = 0.5
+"""Before records are taken the topic was the one that the job began with, so long ago at most: one that is made again under
+its name has other records at the same offsets."""
+
 MISSING_SECONDS = 5.0
 """A new job waits so long for its topic, and for leaders of all partitions."""
 
@@ -145,19 +149,23 @@ class KafkaSplits:
         if self.ended(start):
             return start
         first, offsets = {**start["first"]}, {**start["offsets"]}
+        self._look_for_partitions(start, PARTITIONS_SECONDS)
         if not self.finite:
-            self._look_for_partitions(start)
             if new := [one for one in self._partitions if str(one) not in offsets]:
                 found = _named(self._brokers.earliest(new))
                 first, offsets = first | found, offsets | found
         if sum(self._waiting(offsets).values()) < max_rows or time.monotonic() - self._ends_at > ENDS_SECONDS:
             self._look_for_ends(offsets)
-        for partition, many in spread(self._bounded(start, self._waiting(offsets)), max_rows).items():
+        waiting = self._bounded(start, self._waiting(offsets))
+        if any(many > 0 for many in waiting.values()):
+            self._look_for_partitions(start, SAME_SECONDS)
+        for partition, many in spread(waiting, max_rows).items():
             offsets[str(partition)] += many
         return start if offsets == start["offsets"] else {**start, "first": first, "offsets": offsets}
 
-    def _look_for_partitions(self, position: Position) -> None:
-        if self._partitions and time.monotonic() - self._partitions_at < PARTITIONS_SECONDS:
+    def _look_for_partitions(self, position: Position, seconds: float) -> None:
+        """Unless that was done less than so long ago."""
+        if self._partitions and time.monotonic() - self._partitions_at < seconds:
             return
         topic, self._partitions = self._brokers.partitions()
         self._partitions_at = time.monotonic()

@@ -1,13 +1,14 @@
 """Values that a schema registry knows: with which schema one was written, and what it says. Must never import Kafka.
 
 Before such a value stand a zero byte and the schema's number, in four bytes. Schemas never change, so each is asked for once
-in a process.
+in a process. That there is none may be another answer tomorrow: it is waited for, then believed for a while.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -25,6 +26,12 @@ FRAME = 5
 
 SCHEMAS_MAX = 1000
 """Schemas of registries that a process remembers."""
+
+MISSING_SECONDS = 30.0
+"""A schema that the registry does not know is waited for so long: a follower knows it later than who has written it."""
+
+BELIEVED_SECONDS = 60.0
+"""After so long the registry is asked again for a schema that it did not have, or that could not be used."""
 
 
 class SchemaRegistry:
@@ -75,34 +82,70 @@ class _Unfit(ValueError):
     """A value that cannot be read."""
 
 
-@lru_cache(SCHEMAS_MAX)
-def _asked(url: str, number: int) -> tuple[str, Any]:
-    """(kind, schema); what is not found is remembered as well."""
-    import fastavro
-    import httpx
+_missing: dict[tuple[str, int], float] = {}
+"""Schemas that registries do not know, and since when this process is told so."""
 
-    try:
-        answer = httpx.get(f"{url}/schemas/ids/{number}", timeout=ANSWER_SECONDS)
-    except httpx.HTTPError as error:
-        raise Unreachable(f"schema registry: {type(error).__name__}: {error}") from error
-    if answer.status_code == 404:
-        return "", f"the registry has no schema {number}"
-    if answer.status_code != 200:
-        raise Unreachable(f"schema registry: status {answer.status_code} for schema {number}")
-    about = answer.json()
-    kind = about.get("schemaType", "AVRO")
-    if kind not in ("AVRO", "JSON"):
-        return "", f"schema {number} is {kind}; Avro and JSON can be read"
-    if about.get("references"):
-        return "", f"schema {number} refers to others, which is not read"
-    return kind, fastavro.parse_schema(json.loads(about["schema"])) if kind == "AVRO" else None
+_unfit: dict[tuple[str, int], tuple[float, str]] = {}
+"""Until when it is believed that values of a schema cannot be read, and why."""
 
 
 def _schema_of(url: str, number: int) -> tuple[str, Any]:
-    kind, schema = _asked(url, number)
-    if not kind:
-        raise _Unfit(schema)
-    return kind, schema
+    """(kind, schema). Raises _Unfit when its values cannot be read, Unreachable when nobody can say."""
+    until, why = _unfit.get((url, number), (0.0, ""))
+    if time.monotonic() < until:
+        raise _Unfit(why)
+    try:
+        return _asked(url, number)
+    except _Unfit as wrong:
+        if len(_unfit) >= SCHEMAS_MAX:
+            _unfit.clear()
+        _unfit[url, number] = time.monotonic() + BELIEVED_SECONDS, str(wrong)
+        raise
+
+
+@lru_cache(SCHEMAS_MAX)
+def _asked(url: str, number: int) -> tuple[str, Any]:
+    """As _schema_of, of the registry itself. What is raised is not remembered."""
+    import httpx
+
+    try:
+        answer = httpx.get(f"{url}/schemas/ids/{number}", timeout=ANSWER_SECONDS, follow_redirects=True)
+    except httpx.HTTPError as error:
+        raise Unreachable(f"schema registry: {type(error).__name__}: {error}") from error
+    if answer.status_code == 404:
+        _await(url, number)
+        raise _Unfit(f"the registry has no schema {number}")
+    if answer.status_code != 200:
+        raise Unreachable(f"schema registry: status {answer.status_code} for schema {number}")
+    try:
+        about = answer.json()
+        text = about["schema"]
+    except (ValueError, TypeError, KeyError) as wrong:
+        raise Unreachable(f"schema registry: what it answers for schema {number} is no schema") from wrong
+    kind = about.get("schemaType", "AVRO")
+    if kind not in ("AVRO", "JSON"):
+        raise _Unfit(f"schema {number} is {kind}; Avro and JSON can be read")
+    if about.get("references"):
+        raise _Unfit(f"schema {number} refers to others, which is not read")
+    return kind, _parsed(number, text) if kind == "AVRO" else None
+
+
+def _await(url: str, number: int) -> None:
+    """Raise Unreachable while a schema that the registry does not know may still become known."""
+    if len(_missing) >= SCHEMAS_MAX:
+        _missing.clear()
+    since = _missing.setdefault((url, number), time.monotonic())
+    if time.monotonic() - since < MISSING_SECONDS:
+        raise Unreachable(f"schema registry: it has no schema {number}; for {MISSING_SECONDS:g} s it is asked again")
+
+
+def _parsed(number: int, text: str) -> Any:
+    import fastavro
+
+    try:
+        return fastavro.parse_schema(json.loads(text))
+    except Exception as wrong:  # Of many kinds.
+        raise _Unfit(f"schema {number} is no schema of Avro: {wrong}") from wrong
 
 
 def _avro(schema: Any, data: bytes) -> dict[str, Any]:

@@ -8,11 +8,12 @@ when every source is finite and has ended, one last row says so, and everything 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
@@ -20,8 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ferry.contract.errors import Fault
-from ferry.spark.files import DirectorySplits
+from ferry.spark.directory import DirectorySplits
 from ferry.spark.splits import WHOLE, FlowSplits, LagSplits, Splits, has_flows
+from ferry.system.files import replacing
+
+T = TypeVar("T")
 
 SCHEMA = "source string, split string"
 TICK, FLUSH, FLOWS = "tick", "flush", "flows "
@@ -30,8 +34,14 @@ TICK, FLUSH, FLOWS = "tick", "flush", "flows "
 SLOTS = "slots"
 """File of the run's directory: how many task slots there are, where executors come and go."""
 
+WAIT_SECONDS = 1.0
+"""Between two tries to read what Spark cannot wait for."""
+
 TICKS = "tick"
 """File of the run's directory for the source's process."""
+
+TROUBLE = "trouble"
+"""File of the run's directory: what the source's process waits for, where Spark plans the epochs."""
 
 TAKEN = "files"
 """Folder beside Spark's offsets: which files of directories were taken."""
@@ -69,9 +79,8 @@ class SplitsReader(DataSourceStreamReader):
         self._tasks = tasks
         self._directory = directory
         self._ticks = partial(_ticks, directory / TICKS) if ticks is None else ticks
-        for name, source in sources.items():
-            if isinstance(source, DirectorySplits):
-                source.keep(directory / "checkpoint" / TAKEN, name)
+        for name, source in self._folders():
+            source.keep(directory / "checkpoint" / TAKEN, name)
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first record."""
@@ -121,6 +130,22 @@ class SplitsReader(DataSourceStreamReader):
         now = offset["positions"]
         return {name: s.lag(now[name]) for name, s in self._sources.items() if isinstance(s, LagSplits)}
 
+    def troubles(self) -> list[str]:
+        """What of folders could not be read at the last look, while the rest goes on."""
+        return [f"source {name!r}: {one}" for name, source in self._folders() for one in source.troubles]
+
+    def notice(self) -> str:
+        """What of folders is no input; empty: nothing."""
+        return "; ".join(f"source {name!r}: {text}" for name, source in self._folders() if (text := source.notice()))
+
+    def failed(self, end: dict[str, Any], reason: str) -> None:
+        """The epoch that ends here could not be read, for this reason: what it names may be mended."""
+        for name, source in self._folders():
+            source.failed(end["positions"][name], reason)
+
+    def _folders(self) -> list[tuple[str, DirectorySplits]]:
+        return [(name, source) for name, source in self._sources.items() if isinstance(source, DirectorySplits)]
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
         """Splits dealt out to the tasks."""
         tasks = slots(self._directory) or self._tasks
@@ -148,6 +173,52 @@ class SplitsReader(DataSourceStreamReader):
         """Nothing to clean."""
 
 
+class WaitingReader(SplitsReader):
+    """Of a process of Spark's: what cannot be read is waited for, and a file says so, for an error would end the query."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        """As soon as all sources say where they begin."""
+        return self._waited(super().initialOffset)
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """The same offset, but for ticks, while a source cannot be read.
+
+        What states begin from is waited for here: Spark's own sources would go on without it.
+        """
+        ask = partial(super().latestOffset, start, limit)
+        now = start["positions"]
+        if any(not self._sources[name].ended(now[name]) for name in self._first):
+            later = self._waited(ask)
+        else:
+            try:
+                later = ask()
+            except Fault as wrong:
+                self._say(str(wrong))
+                return self.ticked(start)
+        self._say("; ".join(self.troubles()))
+        return later
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Share]:
+        """As soon as all sources can say what is between these offsets."""
+        return self._waited(lambda: super(WaitingReader, self).partitions(start, end))
+
+    def _waited(self, ask: Callable[[], T]) -> T:
+        while True:
+            try:
+                return ask()
+            except Fault as wrong:
+                self._say(str(wrong))
+                time.sleep(WAIT_SECONDS)
+
+    def _say(self, text: str) -> None:
+        file = self._directory / TROUBLE
+        if text:
+            with replacing(file) as new:
+                new.write_text(text)
+        else:
+            file.unlink(missing_ok=True)
+
+
 def slots(directory: Path) -> int:
     """How many task slots there are where executors come and go; 0: nobody has said."""
     try:
@@ -166,10 +237,22 @@ def _ticks(file: Path) -> int:
 class Batch:
     """What an epoch has: shares for tasks that read them, or the rows of `ferry` for what passes through Spark."""
 
-    def __init__(self, spark: SparkSession, shares: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Of shares that the driver has planned."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        shares: Sequence[Sequence[tuple[str, str]]],
+        again: Callable[[str], Sequence[Sequence[tuple[str, str]]]] | None = None,
+    ) -> None:
+        """Of shares that the driver has planned. `again`: plans them once more, when they could not be read."""
         self._spark = spark
         self._shares = [list(share) for share in shares]
+        self._again = again
+
+    def failed(self, reason: str) -> None:
+        """Tasks could not read it, for this reason: what was mended since is taken as it is now. Raises Fault."""
+        if self._again is not None:
+            self._shares = [list(share) for share in self._again(reason)]
+            self.__dict__.pop("frame", None)
 
     def shares(self) -> list[list[tuple[str, str]]]:
         """Rows (source, split) for one task each."""
@@ -233,6 +316,6 @@ def splits_source(
             return SCHEMA
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return SplitsReader(sources, max_rows, tasks, directory, False, first)
+            return WaitingReader(sources, max_rows, tasks, directory, False, first)
 
     return FerrySplits

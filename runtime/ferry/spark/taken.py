@@ -70,11 +70,15 @@ class Taken:
         self._at: str | None = None
         self._files: dict[str, File] = {}
         self._missed: dict[str, float] = {}
+        self._changing: dict[str, File] = {}
+        """Files that could not be read when they were taken, as they were seen last."""
         self._names = 0
 
     def keep(self, log: Path) -> None:
         """Keep the list in this file; without one, only this process has it."""
         self._log = log
+        for line in self._read():
+            self._changing |= {name: File(mtime, name, size) for mtime, name, size in line.get("changing", ())}
 
     def new(self, position: Position, listed: list[File], forget: bool = True) -> list[File]:
         """The listed files that were not taken up to this position. Raises Fault when a taken one was written again."""
@@ -83,7 +87,7 @@ class Taken:
             self._forget({file.name for file in listed})
         for file in listed:
             known = self._files.get(file.name, file)
-            if known != file:
+            if file not in (known, self._changing.get(file.name)):
                 raise Fault(
                     f"{self._directory}/{file.name} was read, and then written again or replaced: a file is read once. "
                     "Put it back as it was or remove it, and write what is new under a name of its own"
@@ -108,6 +112,16 @@ class Taken:
     def known(self) -> list[File]:
         """Every taken file that is not forgotten."""
         return list(self._files.values())
+
+    def may_change(self, files: list[File]) -> None:
+        """These files of the epoch under way could not be read: whoever mends them writes them again, or removes them."""
+        if changed := [file for file in files if self._changing.get(file.name) != file]:
+            self._changing |= {file.name: file for file in changed}
+            self._append({"id": self._at, "changing": [list(file) for file in changed]})
+
+    def changes(self, name: str) -> bool:
+        """Whether a file may be another than it was when it was taken."""
+        return name in self._changing
 
     def _come_to(self, position: Position, listed: list[File]) -> None:
         """A position that Spark starts from is in Spark's log, so the list follows it and holds nothing that never was."""
@@ -143,6 +157,7 @@ class Taken:
         gone = [name for name, since in self._missed.items() if now - since >= FORGET_SECONDS]
         for name in gone:
             del self._files[name]
+            self._changing.pop(name, None)
         if gone:
             self._append({"id": self._at, "gone": gone})
 
@@ -154,7 +169,7 @@ class Taken:
             if "files" in line:
                 lines[line["id"]] = {**line, "gone": line.get("gone", [])}
             elif line["id"] in lines:
-                lines[line["id"]]["gone"] += line["gone"]
+                lines[line["id"]]["gone"] += line.get("gone", [])
         chain: list[dict[str, Any]] = []
         while at:
             if at not in lines:
@@ -179,11 +194,16 @@ class Taken:
     def _append(self, line: dict[str, Any]) -> None:
         if self._log is None:
             return
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with open(self._log, "ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
             os.fsync(file.fileno())
         self._names += len(line.get("files", ())) + len(line.get("gone", ())) + 1
-        if self._names > 2 * len(self._files) + NAMES_SPARE and (chain := self._chain(self._at)) is not None:
+        if (
+            self._at
+            and self._names > 2 * len(self._files) + NAMES_SPARE
+            and (chain := self._chain(self._at)) is not None
+        ):
             self._rewrite(chain)
 
     def _rewrite(self, chain: list[dict[str, Any]]) -> None:
@@ -195,7 +215,11 @@ class Taken:
             files = [list(file) for file in _folded(old).values()]
             kept.insert(0, {"id": old[-1]["id"], "after": "", "files": files, "gone": []})
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        lines = [{key: line[key] for key in ("id", "after", "files", "gone") if key in line} for line in kept]
+        lines: list[dict[str, Any]] = [
+            {key: line[key] for key in ("id", "after", "files", "gone") if key in line} for line in kept
+        ]
+        if self._changing:
+            lines.append({"id": "", "changing": [list(file) for file in self._changing.values()]})
         with replacing(self._log, durable=True) as new:
             new.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         self._names = sum(len(line["files"]) + 1 for line in kept)

@@ -1,4 +1,4 @@
-"""Clicks from JSON files, counted and summed per user in windows of 10 s; the sink can be made to fail from outside."""
+"""Clicks from files, counted and summed per user in windows of 10 s; the sink can be made to fail from outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ SCHEMA = pa.schema([("user", pa.string()), ("ts", pa.int64()), ("amount", pa.int
 
 def sources(spark: Any, args: dict[str, Any]) -> dict[str, Any]:
     """The files that are there when the job begins."""
-    return {"clicks": ferry.json_files(args["input"], SCHEMA, finite=True)}
+    read = ferry.parquet_files if args.get("format") == "parquet" else ferry.json_files
+    return {"clicks": read(args["input"], SCHEMA, finite=True)}
 
 
 def pipeline(streams: Any, args: dict[str, Any]) -> Any:

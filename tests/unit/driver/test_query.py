@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import Fault, RowsGone, Unreachable
 from ferry.driver.checkpoint import KEPT_EPOCHS, Checkpoint
 from ferry.driver.query import OwnQuery
 
@@ -31,6 +31,15 @@ class Numbers:
 
     def lags(self, offset: Any) -> dict[str, int]:
         return {"a": self.end - offset["a"]}
+
+    def troubles(self) -> list[str]:
+        return []
+
+    def notice(self) -> str:
+        return ""
+
+    def failed(self, end: Any, reason: str) -> None:
+        """Nothing can be mended."""
 
     def partitions(self, start: Any, end: Any) -> Any:
         rows = [("a", json.dumps(i)) for i in range(start["a"], end["a"])]
@@ -111,8 +120,8 @@ class Patience:
     def failed(self, what: str) -> None:
         self.said.append(what)
 
-    def succeeded(self) -> None:
-        self.said.append("ok")
+    def partly(self, what: str) -> None:
+        self.said.append(what or "ok")
 
 
 class Unsteady(Numbers):
@@ -149,6 +158,64 @@ def test_a_source_that_cannot_be_reached_is_asked_again_and_ticks_go_on(tmp_path
     assert found[:3] == [2, 2, 0], "the third epoch is for a tick"
     assert "source: no broker" in patience.said and "ok" in patience.said and {"a": 2} in lags
     assert {"a": 4} not in lags, "what the next epoch reads does not wait"
+
+
+@pytest.mark.parametrize("kind", [Unreachable, RowsGone, Fault])
+def test_whatever_may_be_mended_is_waited_for(tmp_path: Path, kind: type[Fault]) -> None:
+    class Broken(Numbers):
+        left = 2
+
+        def partitions(self, start: Any, end: Any) -> Any:
+            self.left -= 1
+            if self.left >= 0:
+                raise kind("in/f is broken")
+            return super().partitions(start, end)
+
+    patience, dry = Patience(), threading.Event()
+    args: Any = None, Broken(2), Checkpoint(tmp_path), 0.0, lambda *_: dry.set(), patience
+    query: Any = OwnQuery(*args).start()
+    assert dry.wait(10) and query.isActive and patience.said.count("source: in/f is broken") == 2
+
+
+def test_what_cannot_be_read_in_part_is_said_while_the_rest_goes_on(tmp_path: Path) -> None:
+    source, patience, notices, dry = Numbers(4), Patience(), [], threading.Event()
+    source.troubles = lambda: ["source 'a': in/f is broken"]  # type: ignore[method-assign]
+    source.notice = lambda: "in/done is not read"  # type: ignore[method-assign]
+    found: list[Any] = []
+
+    def run(batch: Any, epoch: int) -> None:
+        found.append(batch)
+        if len(found) == 2:
+            dry.set()
+
+    args: Any = None, source, Checkpoint(tmp_path), 0.0, run, patience, lambda _: None, notices.append
+    OwnQuery(*args).start()
+    assert dry.wait(10) and "source 'a': in/f is broken" in patience.said and "in/done is not read" in notices
+
+
+def test_an_epoch_that_could_not_be_read_is_planned_as_its_input_is_now(tmp_path: Path) -> None:
+    class Mended(Numbers):
+        told: tuple[Any, str] | None = None
+
+        def failed(self, end: Any, reason: str) -> None:
+            self.told = end, reason
+
+        def partitions(self, start: Any, end: Any) -> Any:
+            rows = [("a", "mended" if self.told else "broken")]
+            return [type("Share", (), {"rows": rows})]
+
+    source, found, dry = Mended(2), [], threading.Event()
+
+    def run(batch: Any, epoch: int) -> None:
+        found.append(batch.shares())
+        batch.failed("in/f cannot be read")
+        found.append(batch.shares())
+        dry.set()
+
+    args: Any = None, source, Checkpoint(tmp_path), 0.0, run
+    OwnQuery(*args).start()
+    assert dry.wait(10) and found == [[[("a", "broken")]], [[("a", "mended")]]]
+    assert source.told == ({"a": 2}, "in/f cannot be read")
 
 
 def test_without_patience_it_ends_the_query(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Side, Window
+from ferry.contract.errors import Fault
 from ferry.contract.ingest_runs import Deal, IngestRun
 from ferry.contract.latency import bucket_of
 from ferry.contract.limits import WATERMARK_NONE
@@ -203,3 +204,14 @@ def test_a_column_may_say_of_which_flow_a_record_is(kind: pa.DataType) -> None:
     drained = made.fragmenters[0].drain()
     assert sum(sum(b["n"].to_pylist()) for b in drained) == 5
     assert by_flow(pa.record_batch({"p": ["", "a"]}), "p")[0][0] == "''", "a name of its own"
+
+
+def test_input_that_cannot_be_read_is_the_receipts_error_and_not_the_tasks() -> None:
+    class Broken:
+        def read(self, split: Any, columns: Any) -> Any:
+            raise Fault("in/f.parquet cannot be read: OSError: Corrupt snappy compressed data")
+
+    one = task(None)
+    one.work.feeds["clicks"] = (Feed(0, (), ("k",), None, cast(Any, Broken()), None),)  # type: ignore[index]
+    receipt = Receipt.load(one.run([[("clicks", "{}")]]))
+    assert receipt.error == "Fault: in/f.parquet cannot be read: OSError: Corrupt snappy compressed data"

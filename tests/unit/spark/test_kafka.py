@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import ferry
 from ferry.contract.errors import Final, RowsGone, SpecRefused, Unreachable
 from ferry.driver.publisher import refuse_final
-from ferry.spark import kafka, kafka_client, kafka_sink, sinks
+from ferry.spark import kafka, kafka_client, kafka_registry, kafka_sink, sinks
 from ferry.spark.json_lines import parse_each
 from ferry.spark.kafka import KafkaSplits, rounds, shared, spread
 from ferry.spark.kafka_client import NoTopic, RangeReader, TopicEnds
@@ -170,6 +170,20 @@ def test_a_topic_that_is_not_there_or_is_another_is_refused(monkeypatch: pytest.
     brokers.ends, brokers.id = {0: (0, 1)}, "two"
     with pytest.raises(SpecRefused, match="made again"):
         one.latest(start, 1)
+
+
+@pytest.mark.parametrize("finite", [False, True])
+def test_a_topic_that_is_made_again_between_two_looks_for_partitions_is_seen_before_its_records_are_taken(
+    monkeypatch: pytest.MonkeyPatch, finite: bool
+) -> None:
+    brokers = Brokers(p0=(0, 9))
+    one = source(brokers, monkeypatch, finite=finite)
+    monkeypatch.setattr(kafka, "PARTITIONS_SECONDS", 60.0)
+    monkeypatch.setattr(kafka, "SAME_SECONDS", 0.0)
+    first = one.latest(one.start(), 4)
+    brokers.id = "two"
+    with pytest.raises(SpecRefused, match="made again"):
+        one.latest(first, 4)
 
 
 def test_a_partition_without_a_leader_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,16 +539,25 @@ SCHEMAS = {
 }
 
 
+FIRST: list[tuple[int, bytes]] = []
+"""Status and body of what the registry answers first."""
+
+
 @pytest.fixture
-def registry() -> Iterator[str]:
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Stands in for a schema registry."""
+    monkeypatch.setattr(kafka_registry, "MISSING_SECONDS", 0.0)
+    monkeypatch.setattr(kafka_registry, "BELIEVED_SECONDS", 0.0)
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             number = int(self.path.rpartition("/")[2])
-            self.send_response(200 if number in SCHEMAS else 503 if number == 9 else 404)
-            self.end_headers()
-            self.wfile.write(json.dumps(SCHEMAS.get(number)).encode())
+            status, body = 200 if number in SCHEMAS else 503 if number == 9 else 404, json.dumps(SCHEMAS.get(number))
+            status, data = FIRST.pop(0) if FIRST else (status, body.encode())
+            if status:
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(data)
 
         def log_message(self, *words: Any) -> None:
             pass
@@ -567,6 +590,42 @@ def test_values_are_read_by_the_schemas_that_a_registry_knows(registry: str) -> 
     assert isinstance(made, pa.RecordBatch) and made.to_pylist() == [{"offset": 0, "ts": 1}, {"offset": 2, "ts": 2}]
     with pytest.raises(Unreachable, match="503"):
         list(decoder.decode([Record(framed(9, {}), 0)], None))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        (500, b""),
+        (429, b"{}"),
+        (404, b'{"error_code": 40403}'),
+        (401, b""),
+        (0, b""),
+        (200, b""),
+        (200, b"<html>"),
+        (200, b"{}"),
+    ],
+)
+def test_what_a_registry_answers_first_is_not_believed_for_ever(
+    registry: str, first: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_registry, "MISSING_SECONDS", 60.0)
+    decoder, value = Decoder(COLUMNS, [], SchemaRegistry(registry)), Record(framed(2, {"user": "a", "ts": 2}), 0)
+    FIRST.append(first)
+    with pytest.raises(Unreachable, match="schema registry"):
+        list(decoder.decode([value], None))
+    (made,) = decoder.decode([value], None)
+    assert isinstance(made, pa.RecordBatch) and made.to_pylist() == [{"user": "a", "ts": 2}]
+
+
+def test_a_schema_that_came_late_is_found_after_all(registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, value = Decoder(COLUMNS, [], SchemaRegistry(registry)), Record(framed(2, {"user": "a", "ts": 2}), 0)
+    for status, body in ((404, b""), (200, b'{"schemaType": "PROTOBUF", "schema": ""}'), (200, b'{"schema": "{}"}')):
+        FIRST.append((status, body))
+        (bad,) = [one for one in decoder.decode([value], None) if isinstance(one, Malformed)]
+        assert bad.count == 1
+        made = [one for one in decoder.decode([value], None) if isinstance(one, pa.RecordBatch)]
+        assert [batch.to_pylist() for batch in made] == [[{"user": "a", "ts": 2}]]
+        kafka_registry._asked.cache_clear()
 
 
 def test_a_login_of_a_registry_is_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 import ferry
-from ferry.contract.errors import Fault
-from ferry.spark.source import FLOWS, SplitsReader
+from ferry.contract.errors import Fault, Unreachable
+from ferry.spark import source as spark_source
+from ferry.spark.source import FLOWS, TROUBLE, SplitsReader, WaitingReader
 from ferry.spark.splits import WHOLE
 from ferry.workloads.nexmark import NexmarkGenerator, NexmarkSplits
 
@@ -104,3 +105,45 @@ def test_flows_go_to_the_tasks_with_every_epoch_also_without_data(tmp_path: Path
 def said(reader: SplitsReader, start: Any, stop: Any) -> list[str]:
     """What the rows of an epoch say that are of no source."""
     return [split for share in reader.partitions(start, stop) for name, split in share.rows if not name]
+
+
+class Away(Waiting):
+    """Cannot be read for the next `times` calls."""
+
+    times = 0
+
+    def latest(self, start: int, max_rows: int) -> int:
+        if self.times:
+            self.times -= 1
+            raise Unreachable("the folder is away")
+        return super().latest(start, max_rows)
+
+
+def test_beside_sparks_own_sources_what_is_away_is_said_in_a_file(tmp_path: Path) -> None:
+    away = Away(1000)
+    reader = WaitingReader({"a": away}, 90, 2, tmp_path, False)  # type: ignore[dict-item]
+    start = reader.initialOffset()
+    away.times = 1
+    assert reader.latestOffset(start, None) == start
+    assert (tmp_path / TROUBLE).read_text() == "the folder is away"
+    assert reader.latestOffset(start, None)["positions"] == {"a": 90} and not (tmp_path / TROUBLE).exists()
+
+
+def test_what_states_begin_from_is_waited_for_by_sparks_own_sources(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(spark_source, "WAIT_SECONDS", 0.0)
+    away = Away(50, True)
+    reader = WaitingReader({"a": away}, 90, 2, tmp_path, False, {"a": WHOLE})  # type: ignore[dict-item]
+    start = reader.initialOffset()
+    away.times = 3
+    assert reader.latestOffset(start, None)["positions"] == {"a": 50} and not away.times
+
+
+def test_what_is_wrong_with_folders_is_said_of_their_sources(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "loop").symlink_to("loop")
+    (tmp_path / "in" / "dead").symlink_to("nowhere")
+    source = ferry.json_files(tmp_path / "in", pa.schema([("a", pa.int64())]))
+    reader = SplitsReader({"clicks": source, "b": Waiting(0)}, 90, 2, tmp_path, False)  # type: ignore[dict-item]
+    reader.latestOffset(reader.initialOffset(), None)
+    assert reader.troubles()[0].startswith("source 'clicks': ") and "loop" in reader.troubles()[0]
+    assert reader.notice().startswith("source 'clicks': ") and "dead (a link to nothing)" in reader.notice()

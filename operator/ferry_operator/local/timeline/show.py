@@ -156,13 +156,15 @@ def event_text(record: Record) -> str | None:
             return f"driver ready: {text}"
         case "finished":
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
-        case "lost" | "halt" | "degraded" | "mended":
+        case "lost" | "halt" | "degraded" | "mended" | "warning":
             return f"{record['kind']}: {record.get('text', '')}"
     return None
 
 
 def _style(record: Record) -> str:
-    return {"lost": "yellow", "halt": "red", "degraded": "red", "action": "cyan"}.get(record["kind"], "")
+    return {"lost": "yellow", "warning": "yellow", "halt": "red", "degraded": "red", "action": "cyan"}.get(
+        record["kind"], ""
+    )
 
 
 def summary_table(summary: Summary, job: str) -> Table:
@@ -192,6 +194,8 @@ def summary_table(summary: Summary, job: str) -> Table:
         table.add_row("recovery", f"{recovery.text}: {took}")
     for text in summary.degraded:
         table.add_row("degraded", text)
+    for text in summary.warnings:
+        table.add_row("warning", text)
     return table
 
 

@@ -139,6 +139,7 @@ class Summary:
     moves: tuple[Move, ...]
     recoveries: tuple[Recovery, ...]
     degraded: tuple[str, ...]
+    warnings: tuple[str, ...]
     latency: LatencyQuantiles | None = None
     """of records, from their creation to the sinks; None: no source says when they were created"""
 
@@ -175,9 +176,14 @@ def summarize(records: Sequence[Record]) -> Summary:
         gap_median=statistics.median(gaps(ends)) if len(ends) > 1 else 0.0,
         moves=tuple(moves_of(records)),
         recoveries=tuple(recoveries_of(records)),
-        degraded=tuple(str(r.get("text", "")) for r in records if r["kind"] == "degraded"),
+        degraded=_texts(records, "degraded"),
+        warnings=_texts(records, "warning"),
         latency=latency_of(records),
     )
+
+
+def _texts(records: Sequence[Record], kind: str) -> tuple[str, ...]:
+    return tuple(str(r.get("text", "")) for r in records if r["kind"] == kind)
 
 
 def latency_of(records: Sequence[Record]) -> LatencyQuantiles | None:

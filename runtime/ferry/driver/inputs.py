@@ -1,0 +1,77 @@
+"""Input that is away, is not read, or holds nothing: a job that has begun waits for it, and says so."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ferry.contract.errors import InputAway, Unreachable
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.spark.compile import CompiledPipeline
+from ferry.spark.directory import DirectorySplits
+from ferry.spark.source import TROUBLE
+
+log = logging.getLogger("ferry.driver")
+
+SOURCE_FAILING, NOT_READ = "SourceFailing", "NotRead"
+"""What it is called in the driver's status: a problem, and a notice."""
+
+SOURCE_QUIET_SECONDS = 2.0
+"""A source that can be read again within this time is no problem."""
+
+LOOK_SECONDS = 1.0
+"""Between two looks for input that is away when a driver begins."""
+
+
+def built(build: Callable[[], CompiledPipeline], begun: bool, metrics: DriverMetrics) -> CompiledPipeline:
+    """The pipeline, as soon as its sources can say what columns they have.
+
+    Raises InputAway, in a job that has not `begun`, for a folder that is not there.
+    """
+    while True:
+        try:
+            plan = build()
+        except (InputAway, Unreachable) as away:
+            if isinstance(away, InputAway) and not begun:
+                raise
+            log.warning("source: %s", away)
+            metrics.report_problem(SOURCE_FAILING, f"source: {away}")
+            time.sleep(LOOK_SECONDS)
+            continue
+        metrics.mended(SOURCE_FAILING)
+        return plan
+
+
+def pass_on(directory: Path, metrics: DriverMetrics, said: bool) -> bool:
+    """Say what Ferry's source beside Spark's own waits for; whether there is anything, as `said` the last time."""
+    try:
+        text = (directory / TROUBLE).read_text()
+    except FileNotFoundError:
+        text = ""
+    if text:
+        metrics.report_problem(SOURCE_FAILING, f"source: {text}")
+    elif said:
+        metrics.mended(SOURCE_FAILING)
+    return bool(text)
+
+
+def notice(metrics: DriverMetrics, text: str) -> None:
+    """Say what of the input is not read; empty: all of it is."""
+    if text:
+        metrics.delayed(NOT_READ, text)
+    else:
+        metrics.caught_up(NOT_READ)
+
+
+def nothing_read(sources: Mapping[str, Any], malformed: int) -> str:
+    """What to say of a finite job that has read no record."""
+    about = (f"source {name!r} " + _contents(source) for name, source in sources.items())
+    aside = f" ({malformed} were set aside as malformed)" if malformed else ""
+    return f"no record was read{aside}: {'; '.join(about)}"
+
+
+def _contents(source: Any) -> str:
+    return source.contents() if isinstance(source, DirectorySplits) else "was at its end"

@@ -1,0 +1,92 @@
+"""Files of lines, compressed or not, in blocks of whole lines. A compressed file is unpacked block by block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from ferry.contract.errors import Fault
+
+PACKINGS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
+"""Codecs of Arrow by what a file begins with; its name may say something else."""
+
+ARCHIVES = {
+    b"PK\x03\x04": "a zip archive",
+    b"\xfd7zXZ": "compressed with xz",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"\xff\x06\x00\x00sNaPpY": "compressed with snappy",
+    b"PAR1": "a Parquet file",
+    b"ORC": "an ORC file",
+    b"Obj\x01": "an Avro file",
+}
+
+UTF_16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{")
+
+OLD_MAC = re.compile(rb"\r(?!\n)\s*\{")
+
+
+def packing(path: str) -> str | None:
+    """How a file is compressed; None: it is not. Raises Fault for what cannot be unpacked."""
+    with open(path, "rb") as file:
+        begin = file.read(10)
+    for magic, codec in PACKINGS.items():
+        if begin.startswith(magic):
+            return codec
+    for magic, what in ARCHIVES.items():
+        if begin.startswith(magic):
+            raise Fault(
+                f"{path} cannot be read: it is {what}; lines of JSON are read plain, or in gzip, bz2, zstd or lz4 frames: "
+                "put such a file in its place, or remove it"
+            )
+    return None
+
+
+def opened(path: str, packed: str | None) -> Any:
+    """The bytes of a file, unpacked."""
+    return open(path, "rb") if packed is None else pa.input_stream(path, compression=packed)
+
+
+def blocks(path: str, packed: str | None, low: int, high: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """(where it begins, whole lines) of those lines that begin in [low, high); of all, when the file is compressed."""
+    if packed is not None:
+        yield from _unpacked(path, packed, size)
+        return
+    with open(path, "rb") as file:
+        if low:
+            file.seek(low - 1)
+            file.readline()
+        while (at := file.tell()) < high:
+            data = file.read(min(size, high - at))
+            if not data.endswith(b"\n"):
+                data += file.readline()
+            yield at, data
+
+
+def _unpacked(path: str, packed: str, size: int) -> Iterator[tuple[int, bytes]]:
+    at, parts = 0, []
+    with closing(opened(path, packed)) as file:
+        while data := file.read(size):
+            end = data.rfind(b"\n") + 1
+            if not end:
+                parts.append(data)  # A line that is longer than a block.
+                continue
+            whole = b"".join([*parts, data[:end]])
+            yield at, whole
+            at, parts = at + len(whole), [data[end:]]
+    if rest := b"".join(parts):
+        yield at, rest
+
+
+def hint(path: str, data: bytes) -> str:
+    """What is wrong with lines that cannot be parsed because of how the whole file was written; empty: nothing is known."""
+    with open(path, "rb") as file:
+        begin = file.read(2)
+    if begin.startswith(UTF_16) or data[:2] in UTF_16:
+        return "the file is UTF-16: write it as UTF-8; "
+    if OLD_MAC.search(data):
+        return "lines end with a carriage return alone: end them with a line feed; "
+    return ""

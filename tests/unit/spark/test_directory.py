@@ -1,0 +1,390 @@
+"""Directories with what is not as it should be: away, unreadable, broken, in folders, compressed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ferry.contract.errors import Fault, InputAway, RowsGone, SpecRefused, Unreachable
+from ferry.spark import directory, files, listing
+from ferry.spark.directory import DirectorySplits
+from ferry.spark.files import json_files, parquet_files
+from ferry.spark.splits import Malformed
+
+SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be read is tried again at every look."""
+    monkeypatch.setattr(directory, "AGAIN_SECONDS", 0.0)
+
+
+def parquet(path: Path, order: int, *rows: int, **how: Any) -> None:
+    """A file of these rows, with a time of its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": list(rows), "b": [str(row) for row in rows]}), path, **how)
+    aged(path, order)
+
+
+def lines(*rows: int) -> bytes:
+    return b"".join(b'{"a": %d, "b": "%d"}\n' % (row, row) for row in rows)
+
+
+def aged(path: Path, order: int) -> None:
+    os.utime(path, ns=(10**18 + order, 10**18 + order))
+
+
+def names(position: Any) -> list[str]:
+    return [name for _, name, _ in position["files"]]
+
+
+def read(source: DirectorySplits, start: Any, stop: Any, tasks: int = 2) -> list[dict[str, Any]]:
+    """All records between two positions."""
+    found: list[dict[str, Any]] = []
+    for split in source.plan(start, stop, tasks):
+        for batch in source.read(json.loads(json.dumps(split))):
+            assert isinstance(batch, pa.RecordBatch), batch
+            assert batch.schema.equals(source.schema())
+            found += batch.to_pylist()
+    return found
+
+
+def everything(source: DirectorySplits) -> list[dict[str, Any]]:
+    """All records of a folder."""
+    start = source.start()
+    return read(source, start, source.latest(start, 10**9))
+
+
+# ---- away
+@pytest.mark.parametrize("finite", [False, True])
+def test_a_folder_that_is_away_is_waited_for_once_the_job_has_begun(tmp_path: Path, finite: bool) -> None:
+    folder = tmp_path / "in"
+    with pytest.raises(InputAway, match="no directory"):
+        json_files(folder, SCHEMA, finite).start()
+    folder.mkdir()
+    (folder / "1.json").write_bytes(lines(1))
+    (folder / "2.json").write_bytes(lines(2))
+    source = json_files(folder, SCHEMA, finite)
+    start = source.start()
+    first = source.latest(start, 1)
+    os.rename(folder, tmp_path / "away")
+    for step in (lambda: source.latest(first, 10), lambda: json_files(folder, SCHEMA, finite).latest(first, 10)):
+        with pytest.raises(Unreachable, match=r"the folder .*/in cannot be listed: No such file or directory"):
+            step()
+    with pytest.raises(Fault, match=r"1.json went away"):
+        source.plan(start, first, 1)
+    os.rename(tmp_path / "away", folder)
+    assert [row["a"] for row in read(source, first, source.latest(first, 10))] == [2]
+
+
+@pytest.mark.parametrize("error", [5, 13, 116])
+def test_an_error_of_the_file_system_is_waited_for_from_the_start(tmp_path: Path, error: int, monkeypatch: Any) -> None:
+    source = json_files(tmp_path, SCHEMA, finite=True)
+
+    def scandir(path: str) -> Any:
+        raise OSError(error, os.strerror(error), path)
+
+    monkeypatch.setattr(listing.os, "scandir", scandir)
+    for step in (source.start, lambda: parquet_files(tmp_path).schema()):
+        with pytest.raises(Unreachable, match=os.strerror(error)):
+            step()
+
+
+def test_an_entry_that_cannot_be_looked_at_is_said_and_the_others_are_read(tmp_path: Path) -> None:
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    (tmp_path / "1.json").write_bytes(lines(1))
+    source = json_files(tmp_path, SCHEMA)
+    start = source.start()
+    stop = source.latest(start, 10)
+    assert names(stop) == ["1.json"] and read(source, start, stop)
+    (said,) = source.troubles
+    assert "loop.json: Too many levels of symbolic links" in said
+    with pytest.raises(Unreachable, match=r"finite input.*loop.json: Too many levels"):
+        json_files(tmp_path, SCHEMA, finite=True).start()
+    (tmp_path / "loop.json").unlink()
+    assert source.latest(stop, 10) == stop and not source.troubles
+
+
+def test_links_to_nothing_and_pipes_are_passed_over_aloud(tmp_path: Path) -> None:
+    (tmp_path / "dead.json").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    source = json_files(tmp_path, SCHEMA, finite=True)
+    assert source.ended(source.start())
+    assert "dead.json (a link to nothing)" in source.notice() and "pipe (neither" in source.notice()
+    assert "holds no file" in source.contents() and "dead.json" in source.contents()
+
+
+# ---- broken
+BROKEN = {
+    "no bytes": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "something else": lambda data: b"hello" * 100,
+    "footer": lambda data: data[:-8] + b"\xff\xff\xff\x7f" + data[-4:],
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_file_without_a_footer_keeps_its_place_until_it_is_mended(tmp_path: Path, how: str) -> None:
+    for order, name in enumerate("abc"):
+        parquet(tmp_path / name, order, order)
+    whole = (tmp_path / "b").read_bytes()
+    (tmp_path / "b").write_bytes(BROKEN[how](whole))
+    aged(tmp_path / "b", 1)
+    source = parquet_files(tmp_path)
+    start = source.start()
+    first = source.latest(start, 100)
+    assert names(first) == ["a"] and f"{tmp_path}/b cannot be read: " in source.troubles[0]
+    assert "put a whole file in its place, or remove it" in source.troubles[0]
+    assert source.latest(first, 100) == first and source.troubles
+    with pytest.raises(Fault, match="b cannot be read"):
+        parquet_files(tmp_path, finite=True).start()
+    (tmp_path / "b").write_bytes(whole)
+    aged(tmp_path / "b", 9)
+    second = source.latest(first, 100)
+    assert names(second) == ["b", "c"] and not source.troubles, "also when it is younger now"
+    assert [row["a"] for row in read(source, first, second)] == [1, 2]
+
+
+def test_a_broken_file_holds_up_its_own_flow_alone(tmp_path: Path) -> None:
+    parquet(tmp_path / "n" / "2", 2, 2)
+    parquet(tmp_path / "s" / "3", 3, 3)
+    (tmp_path / "n" / "1").write_bytes(b"")
+    aged(tmp_path / "n" / "1", 1)
+    source = parquet_files(tmp_path, SCHEMA, flow="{flow}/*")
+    start = source.start()
+    first = source.latest(start, 100)
+    assert names(first) == ["s/3"] and source.flows(first) == {"n": True, "s": False}
+    (tmp_path / "n" / "1").unlink()
+    assert names(source.latest(first, 100)) == ["n/2"]
+
+
+def flipped(path: Path, order: int) -> None:
+    """Change the bytes of a page, and nothing else."""
+    data = bytearray(path.read_bytes())
+    at = pq.read_metadata(path).row_group(0).column(0).data_page_offset + 300
+    data[at : at + 40] = bytes(byte ^ 0xFF for byte in data[at : at + 40])
+    path.write_bytes(data)
+    aged(path, order)
+
+
+@pytest.mark.parametrize("compression", ["snappy", "none", "zstd"])
+def test_a_file_whose_pages_are_broken_is_named_and_may_be_replaced_or_removed(
+    tmp_path: Path, compression: str
+) -> None:
+    inbox = tmp_path / "in"
+    for order, name in enumerate("abc"):
+        rows = range(1000 * order, 1000 * order + 1000)
+        parquet(inbox / name, order, *rows, compression=compression, use_dictionary=False, write_page_checksum=True)
+    whole = (inbox / "b").read_bytes()
+    flipped(inbox / "b", 1)
+
+    def planner() -> DirectorySplits:
+        made = parquet_files(inbox, SCHEMA)
+        made.keep(tmp_path / "lists", "x")
+        return made
+
+    source = planner()
+    start = source.start()
+    stop = source.latest(start, 10**6)
+    with pytest.raises(
+        Fault, match=r"in/b cannot be read: \w+: .*put a whole file in its place, or remove it"
+    ) as raised:
+        read(source, start, stop)
+    source.failed(stop, f"Fault: {raised.value}")
+    assert source.plan(start, stop, 1), "it is as it was"
+    (inbox / "b").write_bytes(whole + b"")
+    aged(inbox / "b", 7)
+    for one in (source, planner()):  # also of a process that begins then
+        assert sorted(row["a"] for row in read(one, start, stop)) == [*range(3000)]
+        assert one.latest(stop, 10**6) == stop, "it is not taken again"
+    (inbox / "a").write_bytes(b"")
+    with pytest.raises(RowsGone, match="a was written again"):
+        source.plan(start, stop, 1)
+    aged(inbox / "b", 8)
+    with pytest.raises(Fault, match="b was read, and then written again"):
+        (inbox / "a").unlink()
+        source.latest(stop, 10)
+
+
+def test_a_broken_file_of_an_epoch_that_is_removed_has_no_records(tmp_path: Path) -> None:
+    parquet(tmp_path / "a", 0, 1)
+    parquet(tmp_path / "b", 1, *range(1000), compression="none", use_dictionary=False, write_page_checksum=True)
+    flipped(tmp_path / "b", 1)
+    source = parquet_files(tmp_path, SCHEMA)
+    start = source.start()
+    stop = source.latest(start, 10**6)
+    with pytest.raises(Fault) as raised:
+        read(source, start, stop)
+    source.failed(stop, str(raised.value))
+    (tmp_path / "b").unlink()
+    assert read(source, start, stop) == [{"a": 1, "b": "1"}]
+
+
+def test_texts_that_are_no_utf_8_are_of_a_broken_file(tmp_path: Path) -> None:
+    table = pa.table({"b": pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())})
+    pq.write_table(table, tmp_path / "a")
+    with pytest.raises(Fault, match=r"a cannot be read: ArrowInvalid: .*UTF8"):
+        everything(parquet_files(tmp_path))
+
+
+def test_a_file_that_does_not_fit_is_refused_at_first_and_waited_for_later(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": ["x"]}), tmp_path / "b")
+    aged(tmp_path / "b", 5)
+    wanted = pa.schema([("a", pa.int64())])
+    with pytest.raises(SpecRefused, match="b: column 'a' is string in the file, and declared as int64"):
+        source = parquet_files(tmp_path, wanted)
+        source.latest(source.start(), 10)
+    os.rename(tmp_path / "b", tmp_path / "_b")
+    parquet(tmp_path / "a", 1, 1)
+    source = parquet_files(tmp_path, wanted)
+    first = source.latest(source.start(), 10)
+    os.rename(tmp_path / "_b", tmp_path / "b")
+    assert source.latest(first, 10) == first and "column 'a' is string" in source.troubles[0]
+
+
+def test_columns_come_from_the_first_file_that_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    aged(tmp_path / "a", 0)
+    with pytest.raises(InputAway, match=r"holds no file to take the columns from: .*a cannot be read"):
+        parquet_files(tmp_path).schema()
+    parquet(tmp_path / "b", 1, 1)
+    assert parquet_files(tmp_path).schema().equals(SCHEMA)
+
+
+# ---- folders
+def test_folders_of_hive_are_read_with_their_columns(tmp_path: Path) -> None:
+    parquet(tmp_path / "date=2024-01-01" / "hour=00" / "p", 1, 1)
+    parquet(tmp_path / "date=2024-01-02" / "hour=13" / "p", 2, 2)
+    parquet(tmp_path / "date=__HIVE_DEFAULT_PARTITION__" / "hour=7" / "p", 3, 3)
+    for hidden in ("_SUCCESS", "date=2024-01-01/.p.crc", "date=2024-01-01/_committed", "p._COPYING_"):
+        (tmp_path / hidden).write_bytes(b"")
+    parquet(tmp_path / "_temporary" / "0" / "p", 9, 9)
+    source = parquet_files(tmp_path, finite=True)
+    assert source.schema().field("date").type == pa.date32() and source.schema().field("hour").type == pa.int32()
+    rows = everything(source)
+    assert [(row["a"], str(row["date"]), row["hour"]) for row in rows] == [
+        (1, "2024-01-01", 0),
+        (2, "2024-01-02", 13),
+        (3, "None", 7),
+    ]
+    declared = pa.schema([("hour", pa.string()), ("a", pa.int32()), ("date", pa.timestamp("us", "UTC"))])
+    rows = everything(parquet_files(tmp_path, declared))
+    assert next((row["hour"], row["a"], str(row["date"])[:10]) for row in rows) == ("00", 1, "2024-01-01")
+    source = parquet_files(tmp_path, declared)
+    start = source.start()
+    (split,) = source.plan(start, source.latest(start, 10**6), 1)
+    for columns in (["hour"], ["date", "a"], []):
+        batches = [batch for batch in source.read(split, columns) if isinstance(batch, pa.RecordBatch)]
+        assert [batch.schema.names for batch in batches] == [columns] * 3
+        assert sum(batch.num_rows for batch in batches) == 3
+
+
+def test_names_of_folders_are_decoded_as_spark_does(tmp_path: Path) -> None:
+    for order, name in enumerate(("a%2Fb", "a b", "%C3%A9", "é", "50%25", "")):
+        folder = tmp_path / f"shop={name}"
+        folder.mkdir()
+        (folder / "1.json").write_bytes(lines(order))
+        aged(folder / "1.json", order)
+    rows = everything(json_files(tmp_path, pa.schema([("shop", pa.string()), ("a", pa.int64())]), finite=True))
+    assert [row["shop"] for row in rows] == ["a/b", "a b", "é", "é", "50%", ""]
+
+
+def test_a_value_of_a_folder_that_is_of_another_type_is_named(tmp_path: Path) -> None:
+    parquet(tmp_path / "day=soon" / "p", 1, 1)
+    source = parquet_files(tmp_path, pa.schema([("a", pa.int64()), ("day", pa.date32())]))
+    start = source.start()
+    assert source.latest(start, 10) == start
+    assert "day=soon/p: the folder says day=soon, which is no date32" in source.troubles[0]
+
+
+@pytest.mark.parametrize("make", [lambda d: parquet_files(d, SCHEMA), lambda d: json_files(d, SCHEMA)])
+def test_other_folders_are_refused_by_name_and_said_when_they_come_later(tmp_path: Path, make: Any) -> None:
+    (tmp_path / "empty").mkdir()
+    source = make(tmp_path)
+    start = source.start()
+    parquet(tmp_path / "done" / "p", 1, 1)
+    assert source.latest(start, 10) == start and "done (a folder that is not named COLUMN=VALUE)" in source.notice()
+    with pytest.raises(SpecRefused, match=r"holds done, .*begins with '_' or '.', or .* flow="):
+        make(tmp_path).start()
+
+
+def test_folders_that_lead_back_to_themselves_end(tmp_path: Path) -> None:
+    parquet(tmp_path / "k=1" / "p", 1, 1)
+    (tmp_path / "k=2").symlink_to(".")
+    source = parquet_files(tmp_path, SCHEMA)
+    assert names(source.latest(source.start(), 10)) == ["k=1/p"]
+    assert "twice" in source.troubles[0]
+
+
+# ---- texts
+def framed(data: bytes, codec: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+PACKED = {
+    "1.json.gz": lambda d: gzip.compress(d[:777]) + gzip.compress(d[777:]),
+    "2.bz2": lambda d: bz2.compress(d[:777]) + bz2.compress(d[777:]),
+    "3.json.zst": lambda d: framed(d, "zstd"),
+    "4.lz4": lambda d: framed(d, "lz4"),
+    "5.json": gzip.compress,
+    "6.json.gz": lambda d: d,
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_compressed_lines_are_read_whatever_their_name(tmp_path: Path, name: str, monkeypatch: Any) -> None:
+    data = lines(*range(3000))[:-1]
+    (tmp_path / name).write_bytes(PACKED[name](data))
+    for block in (1, 50, 10_000, 1 << 20):
+        monkeypatch.setattr(files, "JSON_BLOCK_BYTES", block)
+        source = json_files(tmp_path, SCHEMA, finite=True)
+        if block > 1 or name.startswith("5"):
+            assert [row["a"] for row in everything(source)] == [*range(3000)]
+
+
+@pytest.mark.parametrize("name", ["1.json.gz", "2.bz2", "3.json.zst", "4.lz4"])
+def test_a_compressed_file_that_is_cut_off_is_named(tmp_path: Path, name: str) -> None:
+    whole = PACKED[name](lines(*range(20_000)))
+    (tmp_path / name).write_bytes(whole[:-30])
+    source = json_files(tmp_path, SCHEMA)
+    with pytest.raises(Fault, match=f"{name} cannot be read: OSError: .*put a whole file in its place"):
+        everything(source)
+        raise Fault(source.troubles[0])  # where the first look has found it
+
+
+@pytest.mark.parametrize("begin", [b"PK\x03\x04", b"\xfd7zXZ\0", b"PAR1", b"Obj\x01"])
+def test_other_formats_are_named(tmp_path: Path, begin: bytes) -> None:
+    (tmp_path / "x.json").write_bytes(begin + bytes(100))
+    source = json_files(tmp_path, SCHEMA)
+    assert source.latest(source.start(), 10)["id"] == ""
+    assert "x.json cannot be read: it is " in source.troubles[0] and "gzip, bz2" in source.troubles[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (lines(1, 2).decode().encode("utf-16"), "the file is UTF-16: write it as UTF-8"),
+        (lines(1, 2).decode().encode("utf-16-le"), "the file is UTF-16"),
+        (lines(1, 2).decode().encode("utf-16-be"), "the file is UTF-16"),
+        (lines(1, 2).replace(b"\n", b"\r"), "carriage return alone"),
+    ],
+)
+def test_how_a_file_was_written_is_the_reason_of_its_malformed_lines(tmp_path: Path, data: bytes, why: str) -> None:
+    (tmp_path / "1.json").write_bytes(data)
+    source = json_files(tmp_path, SCHEMA)
+    start = source.start()
+    (split,) = source.plan(start, source.latest(start, 10), 1)
+    bad = [one for one in source.read(split) if isinstance(one, Malformed)]
+    assert bad and why in bad[0].reason
