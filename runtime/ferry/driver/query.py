@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import Unreachable, UserCodeFailed
 from ferry.driver.checkpoint import Checkpoint
-from ferry.driver.patience import ReportedPatience
+from ferry.driver.patience import ReportedPatience, UserCodeTries
 from ferry.spark.source import Batch, SplitsReader
 
 log = logging.getLogger("ferry.driver")
@@ -42,8 +42,10 @@ class OwnQuery:
         run: Callable[[Batch, int], None],
         patience: ReportedPatience | None = None,
         tell_lags: Callable[[dict[str, int]], None] = lambda lags: None,
+        tries: UserCodeTries | None = None,
     ) -> None:
-        """`patience`: for sources that cannot be reached; None: the first one that cannot ends the query."""
+        """`patience`: for sources that cannot be reached; `tries`: for a user's own that fail. None: the first one that does
+        ends the query."""
         self._spark = spark
         self._reader = reader
         self._checkpoint = checkpoint
@@ -51,6 +53,7 @@ class OwnQuery:
         self._run = run
         self._patience = patience
         self._tell_lags = tell_lags
+        self._tries = tries
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
@@ -99,8 +102,14 @@ class OwnQuery:
                     raise
                 self._patience.failed(f"source: {error}")
                 continue
-            if self._patience is not None:
-                self._patience.succeeded()
+            except UserCodeFailed as error:
+                if self._tries is None:
+                    raise
+                self._tries.failed(error)
+                continue
+            for patience in (self._patience, self._tries):
+                if patience is not None:
+                    patience.succeeded()
             return answer
 
     def _later(self, offset: Any, due: float) -> Any:
@@ -111,7 +120,7 @@ class OwnQuery:
             later = self._asked(partial(self._latest, offset))
             if later != offset:
                 later = json.loads(json.dumps(later))  # as whoever goes on with it will find it
-            self._tell_lags(self._reader.lags(later))  # what is about to be read does not wait
+            self._tell_lags(self._asked(partial(self._reader.lags, later)))  # what is about to be read does not wait
             if later != offset:
                 return later
             time.sleep(wait)

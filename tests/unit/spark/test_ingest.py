@@ -163,6 +163,9 @@ class _Shops:
 
     has_flows = True
 
+    def schema(self) -> pa.Schema:
+        return pa.schema([("k", pa.int64()), ("t", pa.int64())])
+
     def read(self, split: Any, columns: Any) -> Any:
         for flow, times in (("", [3]), ("north", [50, 70]), ("south", [20]), ("north", [60])):
             if flow:
