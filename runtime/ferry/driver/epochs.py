@@ -223,7 +223,7 @@ class Epochs:
             receipts, died = reading.all(batch.without(self._poison.aside))
             if died:
                 where = f"a task of operator {operator.descriptor.name!r}"
-                receipts += self._poison.search(died, reading.one, where)
+                receipts += self._poison.search(died, reading.one, where, code_of(operator, self.plan))
             return receipts + reading.left_out(self._poison.aside)
         except Exception as error:
             before = f"a step before operator {operator.descriptor.name!r}: {code_of(operator, self.plan)}"

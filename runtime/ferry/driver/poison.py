@@ -61,10 +61,10 @@ class Poison:
         """No task dies any more."""
         self._metrics.mended(POISON)
 
-    def search(self, died: Sequence[Shares], attempt: Attempt, where: str) -> list[Receipt]:
+    def search(self, died: Sequence[Shares], attempt: Attempt, where: str, code: str = "") -> list[Receipt]:
         """Receipts of all that is left of these shares; of one with an error the run is to be tried again.
 
-        `where` says who reads them. Raises Final with the place of a record that kills, unless it may be set aside.
+        `where` says who reads them, `code` which functions of the user's do. Raises Final with the place of a record that kills, unless it may be set aside.
         """
         receipts: list[Receipt] = []
         waiting = [(share, True) for share in reversed(died)]
@@ -75,13 +75,13 @@ class Poison:
             if made is None and (pieces := divided(share)):
                 waiting += [(piece, False) for piece in reversed(pieces)]
                 continue
-            made = self._judged(share, attempt, where) if made is None else made
+            made = self._judged(share, attempt, where, code) if made is None else made
             if any(receipt.error for receipt in made):
                 return made
             receipts += made
         return receipts
 
-    def _judged(self, share: Shares, attempt: Attempt, where: str) -> list[Receipt]:
+    def _judged(self, share: Shares, attempt: Attempt, where: str, code: str) -> list[Receipt]:
         """What is left of a share that cannot be cut: nothing but a dead letter, if it dies again and again."""
         deaths, losses = 1, self._losses()
         while deaths < DEATHS_MAX:
@@ -103,8 +103,8 @@ class Poison:
             raise Final(f"{text}, while it is read from its source: mend or remove it there")
         if not self._set_aside:
             raise Final(
-                f"{text}: a crash of native code, an exit, or no memory. Nothing is lost: mend the code that reads it, or "
-                "set spec.deadLetter.onCrash: set-aside, and start the job again"
+                f"{text}: a crash of native code, an exit, or no memory. Nothing is lost: mend {code or 'the record'}, or set "
+                "spec.deadLetter.onCrash: set-aside, and start the job again"
             )
         if len(self.aside) == ASIDE_MAX:
             raise Final(f"{text}: {ASIDE_MAX} records of this epoch were set aside already, so the code is the cause")
