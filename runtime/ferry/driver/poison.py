@@ -20,6 +20,8 @@ from ferry.contract.notes import Receipt, RecordPlace
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.spark.attempts import DEATHS_MAX
 from ferry.spark.cuts import PARTS, cut, opened, parts
+from ferry.spark.files import DirectorySplits, JsonSplits
+from ferry.spark.kafka import KafkaSplits
 from ferry.spark.source import TICK
 
 log = logging.getLogger("ferry.driver")
@@ -127,15 +129,23 @@ class Poison:
         if name.startswith("@"):
             return "rows of an operator before it"
         whole, low, high = opened(split)
-        describe = getattr(self._sources.get(name), "place", None)
-        try:
-            where = describe(json.loads(whole)) if describe is not None else f"split {whole[:PLACE_MAX]}"
-        except Exception:
-            where = f"split {whole[:PLACE_MAX]}"
+        where = _described(self._sources.get(name), whole)
         if high == low + 1:
             return f"record {low} (counted from 0) of source {name!r}, {where}"
         numbers = "" if (low, high) == (0, None) else f", records {low} to {'the end' if high is None else high - 1}"
         return f"source {name!r}, {where}{numbers}"
+
+
+def _described(source: Any, split: str) -> str:
+    """File or partition of a split of Ferry's own sources; that of another one as it is."""
+    doc = json.loads(split)
+    if isinstance(source, KafkaSplits):
+        return source.place(doc)
+    if not isinstance(source, DirectorySplits):
+        return f"split {split[:PLACE_MAX]}"
+    unit = "bytes" if isinstance(source, JsonSplits) else "row groups"
+    pieces = [f"{about[1]}, {unit} {low} to {high - 1}" for about, low, high in doc["pieces"]]
+    return "; ".join(pieces[:3]) + (f"; and {len(pieces) - 3} more" if len(pieces) > 3 else "")
 
 
 def divided(share: Shares) -> list[Shares]:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -44,9 +44,6 @@ JSON_SHARE_BYTES = 4 << 20
 
 class DirectorySplits(ABC):
     """What both formats share: listing, positions, and dividing files among tasks."""
-
-    unit: ClassVar[str]
-    """What the numbers of a piece of a file count."""
 
     def __init__(self, directory: str | os.PathLike[str], finite: bool = False, flow: str | None = None) -> None:
         self.directory = os.fspath(directory)
@@ -238,11 +235,6 @@ class DirectorySplits(ABC):
                 self._check_same(file)
                 raise
 
-    def place(self, split: Split) -> str:
-        """Where the records of a split lie, for people."""
-        pieces = [f"{about[1]}, {self.unit} {low} to {high - 1}" for about, low, high in split["pieces"]]
-        return "; ".join(pieces[:3]) + (f"; and {len(pieces) - 3} more" if len(pieces) > 3 else "")
-
     def _check_same(self, file: File) -> None:
         """Raise RowsGone unless the file is there as it was when it was taken."""
         path = self._path(file.name)
@@ -256,8 +248,6 @@ class DirectorySplits(ABC):
 
 class ParquetSplits(DirectorySplits):
     """See `parquet_files`."""
-
-    unit = "row groups"
 
     def __init__(
         self,
@@ -313,8 +303,6 @@ class ParquetSplits(DirectorySplits):
 
 class JsonSplits(DirectorySplits):
     """See `json_files`."""
-
-    unit = "bytes"
 
     def __init__(
         self, directory: str | os.PathLike[str], schema: pa.Schema, finite: bool = False, flow: str | None = None
