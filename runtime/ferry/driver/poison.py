@@ -66,7 +66,8 @@ class Poison:
     def search(self, died: Sequence[Shares], attempt: Attempt, where: str, code: str = "") -> list[Receipt]:
         """Receipts of all that is left of these shares; of one with an error the run is to be tried again.
 
-        `where` says who reads them, `code` which functions of the user's do. Raises Final with the place of a record that kills, unless it may be set aside.
+        `where` says who reads them, `code` which functions of the user's do. Raises Final with the place of a record that
+        kills, unless it may be set aside.
         """
         receipts: list[Receipt] = []
         waiting = [(share, True) for share in reversed(died)]
@@ -105,8 +106,8 @@ class Poison:
             raise Final(f"{text}, while it is read from its source: mend or remove it there")
         if not self._set_aside:
             raise Final(
-                f"{text}: a crash of native code, an exit, or no memory. Nothing is lost: mend {code or 'the record'}, or set "
-                "spec.deadLetter.onCrash: set-aside, and start the job again"
+                f"{text}: a crash of native code, an exit, or no memory. Nothing is lost: mend {code or 'the record'}, or "
+                "set spec.deadLetter.onCrash: set-aside, and start the job again"
             )
         if len(self.aside) == ASIDE_MAX:
             raise Final(f"{text}: {ASIDE_MAX} records of this epoch were set aside already, so the code is the cause")
