@@ -253,8 +253,8 @@ class Loops:
             self._loops.remove(loop)
             if not loop.over:
                 loop.job.coming += 1  # Spark starts its task again.
-            for share in loop.owes.values():
-                share.deaths += 1
+            for turn, share in enumerate(loop.owes.values()):
+                share.deaths += turn == 0  # It reads what it was dealt in turn.
                 if share.deaths < self._deaths_max:
                     self._again(share)
                 else:

@@ -230,6 +230,7 @@ class IngestTask:
                     self._set_aside(records.count, records.records, records.reason)
             elif isinstance(records, cuts.Aside):
                 if feed.counted:
+                    self.unread += 1
                     self._set_aside(1, _texts(records.records), KILLS)
             elif isinstance(records, Flow):
                 flow = records.name

@@ -97,15 +97,16 @@ def source_code(name: str, source: Any) -> Iterator[None]:
     if is_ferrys(source):
         yield
         return
-    with users(f"source {name!r}", type(source)):
-        try:
+    try:
+        with users(f"source {name!r}", type(source)):
             yield
-        except FerryError:
-            raise
-        except Exception as error:
-            if is_away(error):
-                raise Unreachable(f"source {name!r}: {type(error).__name__}: {error}") from error
-            raise
+    except UserCodeFailed as failed:
+        cause = failed.__cause__
+        if isinstance(cause, Fault):
+            raise cause from None
+        if cause is not None and is_away(cause):
+            raise Unreachable(f"source {name!r}: {type(cause).__name__}: {cause}") from cause
+        raise
 
 
 @contextmanager

@@ -14,13 +14,15 @@ import pyarrow.flight as fl
 import pytest
 
 from ferry.contract.certificates import authority, issue
-from ferry.contract.errors import Exhausted, Refusal
+from ferry.contract.errors import Exhausted, Refusal, SpecRefused
 from ferry.contract.ingest_runs import Deal, IngestRun
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Step
 from ferry.contract.notes import Receipt
 from ferry.contract.tickets import Right, loop_right, looping, stage_right
+from ferry.contract.user_code import USER_CODE
 from ferry.driver import loops as driver_loops
+from ferry.driver.failures import last_words
 from ferry.driver.loops import Loops
 from ferry.spark import loops as tasks
 from ferry.spark.flight import Connections, connect
@@ -98,6 +100,12 @@ class Rig:
                 rig.dealt.append(task)
                 if name == "dies once" and rig.dealt.count(task) == 1 and len(rig.dealt) == 1:
                     raise SystemExit
+                if name == "dies":
+                    raise SystemExit
+                if name == "users":
+                    return Receipt(task, error=f"{USER_CODE}KeyError: 'n' (job.py:3), map_batches").dump()
+                if name == "refuses":
+                    raise SpecRefused("no column 'k'")
                 if name == "fails" or (name == "fails once" and len(rig.dealt) == 1):
                     raise ValueError("a bug of the user's")
                 if name == "waits" or (name == "waits once" and len(rig.dealt) == 1):
@@ -166,6 +174,35 @@ def test_a_share_that_always_fails_says_why(rig: Rig) -> None:
         rig.loops.ingest(run(1), [[("fails", "7")]])
     assert len(rig.dealt) == driver_loops.FAILURES_MAX
     assert rig.loops.ingest(run(2), [[("a", "1")]])[0][0].rows == 1, "the loops are none the worse"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("deaths", [1, driver_loops.DEATHS_MAX])
+def test_a_share_of_which_loops_die_is_given_back(rig: Rig, deaths: int) -> None:
+    """Dealt again and again it would keep the job busy for ever, and nobody would hear of it."""
+    receipts, died = rig.loops.ingest(run(1), [[("dies", "7")], [("a", "20")]], deaths)
+    assert [r.rows for r in receipts] == [20] and died == [[("dies", "7")]]
+    assert len(rig.dealt) == deaths + 1
+    assert rig.loops.ingest(run(2), [[("a", "1")]])[0][0].rows == 1, "other loops are there"
+
+
+def test_an_error_of_the_users_code_ends_the_run_at_once(rig: Rig) -> None:
+    (receipt,), _ = rig.loops.ingest(run(1), [[("waits", "7")], [("users", "8")]])
+    assert "KeyError: 'n' (job.py:3)" in str(receipt.error) and rig.dealt.count(2) <= 1
+    rig.freed.set()
+
+
+def test_what_no_other_try_would_mend_is_tried_once(rig: Rig) -> None:
+    with pytest.raises(RuntimeError, match="no column 'k'"):
+        rig.loops.ingest(run(1), [[("refuses", "7")]])
+    assert len(rig.dealt) == 1
+
+
+def test_while_no_task_asks_the_last_error_of_tasks_is_shown(rig: Rig) -> None:
+    assert "machine is very slow" in rig.loops._nobody_asks()
+    text = "Job aborted: Traceback (most recent call last):\n  File \"w.py\", line 1\nModuleNotFoundError: No module named 'polarz'\n\n\tat x"
+    rig.loops._last_words = last_words(text)
+    assert rig.loops._nobody_asks().endswith("ended with ModuleNotFoundError: No module named 'polarz'")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

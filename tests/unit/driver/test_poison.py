@@ -80,7 +80,9 @@ def split(end: int, begin: int = 0) -> str:
         lambda end: st.tuples(st.just(end), st.sets(st.integers(0, end - 1), max_size=4), st.integers(1, 700))
     )
 )
-def test_every_record_counts_once_but_for_those_that_kill(tmp_path_factory: Any, case: tuple[int, set[int], int]) -> None:
+def test_every_record_counts_once_but_for_those_that_kill(
+    tmp_path_factory: Any, case: tuple[int, set[int], int]
+) -> None:
     end, kills, batch = case
     numbers = Numbers(kills, batch=batch)
     search = poison(numbers, tmp_path_factory.mktemp("run"))
@@ -173,7 +175,9 @@ def window(share: Shares) -> tuple[int, int]:
     return low, 1000 if high is None else high
 
 
-@pytest.mark.parametrize(("share", "words"), [([("@0", "{}")], "of rows that an operator fired"), ([("", "tick")], "before")])
+@pytest.mark.parametrize(
+    ("share", "words"), [([("@0", "{}")], "of rows that an operator fired"), ([("", "tick")], "before")]
+)
 def test_what_cannot_be_cut_ends_the_job(share: Shares, words: str, tmp_path: Path) -> None:
     with pytest.raises(Final, match=words):
         poison(Numbers(set()), tmp_path).search([share], lambda share: None, "a task")
