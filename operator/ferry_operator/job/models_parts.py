@@ -342,3 +342,9 @@ class DeadLetter(SpecPart):
         f"{limits.DEAD_LETTER_BYTES_MAX >> 30}Gi the oldest epochs are deleted.",
         json_schema_extra=restart("The driver is restarted; later epochs write there."),
     )
+    on_crash: Literal["stop", "set-aside"] = Field(
+        default="stop",
+        description="A record of which the task that reads it dies: stop the job with the record's place, or set the record "
+        "aside and go on without it.",
+        json_schema_extra=PACE,
+    )

@@ -71,6 +71,7 @@ def settings_for(job: StreamJob, job_file: Path, directory: RunPlace, options: O
         events=options.events,
         output=str(options.output.absolute()) if options.output is not None else None,
         dead_letter=_dead_letter(one.dead_letter.directory, options.output),
+        on_crash=one.dead_letter.on_crash,
         spark=dict(one.spark),
         bandwidth_bytes=(one.handover.bandwidth.bytes or None) if one.handover.bandwidth is not None else None,
         heartbeat_ms=round(one.failure.heartbeat.seconds * 1000),

@@ -31,7 +31,8 @@ Timeline records by `kind`:
 `latency` {records, p50, p90, p99, p999, max, counts: [[bucket, records], ...]} (seconds from records' creation to the sinks,
 of the epochs since the last such line; buckets of `contract/latency.py`),
 `action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {text}, `degraded` {text}
-(a problem begins; once, however often it is tried again), `mended` {text}, `warning`
+(a problem begins; once, however often it is tried again), `mended` {text}, `malformed` {text} (the first one of a run, and
+each record that is set aside because tasks die of it), `warning`
 {text} (what should be mended, though the job goes on).
 """
 
@@ -59,6 +60,9 @@ DRIVER, WORKERS, INSTANCES, SYNCING = "driver.json", "workers", "instances", "sy
 
 CONTINUOUS, MICRO_BATCH = "continuous", "micro-batch"
 """How epochs are run; `RunSettings.epoch_mode` leaves it open with "auto"."""
+
+SET_ASIDE = "set-aside"
+"""Of `RunSettings.on_crash`."""
 
 STAGES = ("begin", "ingest", "prepare", "commit", "emit", "sink")
 """Stages of an epoch at which a run can be told to stop and let an action happen."""
@@ -143,6 +147,8 @@ class RunSettings:
     output: str | None = None
     """Replaces the directory of parquet sinks."""
     dead_letter: str | None = None
+    on_crash: str = "stop"
+    """What becomes of a record of which tasks die: stop the job, or set-aside, among the dead letters."""
     spark: dict[str, str] = field(default_factory=dict)
     bandwidth_bytes: int | None = None
     """Bytes per second that one instance sends for snapshots; None = no limit."""

@@ -46,6 +46,12 @@ class Receipt:
     """How many records were how old when the epoch was planned (`contract/latency.py`); of sources that say so."""
     busy: float = 0.0
     """Seconds from when it was dealt its records to this receipt."""
+    unread: int = 0
+    """Malformed records that `rows` does not count: their source could not make records of them."""
+    first_malformed: str = ""
+    """What is wrong with the first one, and where it lies."""
+    died: bool = False
+    """It has read nothing: attempts before it have died."""
 
     def dump(self) -> str:
         """As the task returns it."""
@@ -57,6 +63,10 @@ class Receipt:
         doc = known(Receipt, json.loads(text))
         numbered = {name: _by_number(doc[name]) for name in ("maxima", "flows", "ages")}
         return Receipt(**{**doc, **numbered, "letters": tuple(doc["letters"])})
+
+
+RecordPlace = tuple[str, str, int]
+"""A record: its source, the split as JSON, its number there."""
 
 
 class EpochCounts(NamedTuple):
@@ -89,10 +99,14 @@ class EpochNotes:
     """Files of dead letters that belong to this epoch."""
     ages: Counts = field(default_factory=dict)
     """How many records of this epoch were how old when it was planned."""
+    aside: tuple[RecordPlace, ...] = ()
+    """Records of this epoch that are left out: a task dies of each. Whoever reads them again leaves them out, too."""
 
     def next_epoch(self, late: int, spark: str) -> EpochNotes:
         """Of the epoch after this one, before anything is read. `late`: of the last step of this epoch."""
-        return replace(self, epoch=EpochCounts(), late=self.late + late, spark=spark, flush=False, letters=(), ages={})
+        return replace(
+            self, epoch=EpochCounts(), late=self.late + late, spark=spark, flush=False, letters=(), ages={}, aside=()
+        )
 
     def next_operator(self, late: int) -> EpochNotes:
         """Of the step after this one in the same epoch. `late`: of this step."""
@@ -139,8 +153,9 @@ class EpochNotes:
         """As it is committed."""
         maxima = {operator: {i: _wire(c) for i, c in sides.items()} for operator, sides in self.maxima.items()}
         doc = {**asdict(self), "maxima": maxima}
-        if not self.ages:
-            del doc["ages"]  # so it was before there were any
+        for name in ("ages", "aside"):
+            if not doc[name]:
+                del doc[name]  # so it was before there were any
         return json.dumps(doc, separators=(",", ":")).encode()
 
     @staticmethod
@@ -152,6 +167,7 @@ class EpochNotes:
             int(operator): {side: _clocks(wire) for side, wire in _by_number(sides).items()}
             for operator, sides in doc.get("maxima", {}).items()
         }
+        doc["aside"] = tuple((source, split, number) for source, split, number in doc.get("aside", ()))
         return EpochNotes(**{**doc, "letters": tuple(doc.get("letters", ())), "ages": _by_number(doc.get("ages", {}))})
 
 

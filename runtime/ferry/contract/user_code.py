@@ -32,6 +32,12 @@ _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 _BENEATH = ("_pytest", "cloudpickle", "numba", "numpy", "pandas", "pluggy", "py4j", "pyarrow", "pyspark")
 """Installed packages between Ferry and the user's functions, or below them: never the user's own."""
 
+_FRAME = re.compile(
+    r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?:[ \t]+(?P<statement>(?!File ")[^\n]+))?'
+)
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:: [^\n]*)?)$", re.MULTILINE)
+"""A frame of a printed traceback, and the line with the error behind the last one."""
+
 
 def _rank(file: str) -> int:
     """2: the user's file; 1: of an installed package, which may hold the user's pipeline; 0: Ferry's or a library's."""
@@ -72,6 +78,12 @@ def _place(frames: Sequence[traceback.FrameSummary]) -> str:
     return f"{Path(last.filename).name}:{last.lineno}{inside}{cut}"
 
 
+def reason(error: BaseException) -> str:
+    """Type, words and the user's statement of an error that is a refusal: `KeyError: 'x' (job.py:13 in price: "row[x]")`."""
+    summary, at = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, where(error)
+    return f"{summary} ({at})" if at and not isinstance(error, SyntaxError) else summary
+
+
 def place_of(function: object) -> str:
     """File and line where a function or class of the user's is defined; empty: nobody knows."""
     code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
@@ -101,6 +113,19 @@ def line_in(text: str) -> str | None:
     """The line inside a longer text, such as a traceback of Spark's; None: it has none."""
     found = re.search(rf"{re.escape(USER_CODE)}[^\n]*", text)
     return found[0].rstrip() if found else None
+
+
+def line_in_traceback(text: str, what: str) -> str | None:
+    """The line for a traceback inside a longer text, as Spark's of a function of the user's; None: it has none of theirs."""
+    frames = [one for one in _FRAME.finditer(text) if _rank(one["file"]) == 2]
+    if not frames:
+        return None
+    last = frames[-1]
+    error = _RAISED.search(text, last.end())
+    inside = "" if last["name"] == "<module>" else f" in {last['name']}"
+    statement = f': "{_cut(last["statement"].strip(), STATEMENT_MAX)}"' if last["statement"] else ""
+    at = f"{Path(last['file']).name}:{last['line']}{inside}{statement}"
+    return f"{USER_CODE}{_cut(error[1] if error else 'an error', MESSAGE_MAX)} ({at}), {what}"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import time
 
 from ferry import environment
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import DataRefused, FerryError, Refusal, SpecRefused, StateUnavailable
+from ferry.contract.errors import DataRefused, FerryError, Refusal, SpecRefused, StateUnavailable, UserCodeFailed
 from ferry.contract.exit_codes import ExitCode
 from ferry.driver import exits, session
 from ferry.driver.ends import BeginsAgain, Halted
@@ -60,6 +60,8 @@ def main() -> int:
             if code is ExitCode.REFUSED
             else f"stopped: {error}"
             if isinstance(error, DataRefused)
+            else str(error)
+            if isinstance(error, UserCodeFailed)
             else why
         )
     session.kill()  # the reason is the last line of the log: whoever looks for it looks there
@@ -80,7 +82,9 @@ def code_of(error: FerryError) -> ExitCode:
     """Of a driver that ends with it: final is what the next one would meet again."""
     if isinstance(error, SpecRefused) and not isinstance(error, DataRefused):
         return ExitCode.REFUSED
-    final = error.kind in FINAL_HALTS if isinstance(error, Halted) else isinstance(error, Refusal | StateUnavailable)
+    final = isinstance(error, Refusal | StateUnavailable | UserCodeFailed)
+    if isinstance(error, Halted):
+        final = error.kind in FINAL_HALTS
     return ExitCode.HALTED if final else ExitCode.CRASHED
 
 

@@ -23,6 +23,9 @@ class DeadLetters:
         found = [p for p in directory.glob("epoch=*") if p.name[6:].isdigit()]
         self._bytes = {int(p.name[6:]): _size(p) for p in sorted(found, key=lambda p: int(p.name[6:]))}
 
+    def __str__(self) -> str:
+        return str(self._directory)
+
     def keep(self, epoch: int, letters: Mapping[str, Sequence[str]]) -> None:
         """Write those that came with receipts where tasks that share the directory with the driver write theirs."""
         for name, lines in letters.items():

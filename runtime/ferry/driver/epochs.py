@@ -11,36 +11,45 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from ferry.contract import limits, watermarks
 from ferry.contract import messages as m
-from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Bug, Fault, fault_in
+from ferry.contract.documents import SET_ASIDE, RunSettings
+from ferry.contract.errors import Bug, Fault, UserCodeFailed, fault_in
 from ferry.contract.ingest_runs import IngestRun
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochNotes, Receipt, dead_letters_name
 from ferry.contract.tickets import Right, stage_right
+from ferry.contract.user_code import line_in
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord, is_at_rest
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.dead_letters import DeadLetters
+from ferry.driver.failures import is_passing, refuse_final, sql_error, user_error
 from ferry.driver.loops import Loops
 from ferry.driver.orders import next_order
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
-from ferry.driver.publisher import Publisher, has_fired, is_passing, refuse_final
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
+from ferry.driver.poison import Poison
+from ferry.driver.publisher import Publisher, has_fired
+from ferry.driver.reading import Reading, code_of
 from ferry.driver.watch import EpochWatch
 from ferry.protocol import coordinator as core
 from ferry.spark.compile import CompiledPipeline
-from ferry.spark.feeds import planned_once, run_ingest, shares_of
+from ferry.spark.feeds import in_spark, planned_once
 from ferry.spark.ingest import IngestWork
 from ferry.spark.source import Batch
 
 log = logging.getLogger("ferry.driver")
 
+
+MALFORMED = "Malformed"
+"""What the problem is called in the driver's status."""
 
 EPOCH = "epoch"
 """Tag of Spark's jobs that are of an epoch, where others last."""
@@ -87,6 +96,9 @@ class Epochs:
         dead_letters = DeadLetters(Path(settings.dead_letter or settings.path / "dead-letter"))
         self.publisher = Publisher(settings, spark, plan, loop, metrics, hook, self._watch, dead_letters)
         self._patience = ReportedPatience(loop, metrics, "IngestFailing", QUIET_SECONDS)
+        self._tries = UserCodeTries(loop, metrics)
+        set_aside = settings.on_crash == SET_ASIDE
+        self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses)
         self._last_end: float | None = None
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
         """when a flow becomes idle, in milliseconds; 0: the notes will tell"""
@@ -148,7 +160,7 @@ class Epochs:
                 record.late = late + order.rows[-1].late
                 record.planned, record.ages = self._checkpoint.planned(epoch) / 1000, notes.ages
                 record.newest = notes.newest()
-                if self.publisher.publish(order, notes, record, batch):
+                if self.publisher.publish(order, notes, record, batch.without(notes.aside)):
                     break
             else:
                 raise Bug(f"{order} inside an epoch")
@@ -176,7 +188,7 @@ class Epochs:
         if order.step.operator:
             self._checkpoint.require_same(order.step.epoch, EpochNotes.load(order.meta).spark)
         readers = {i: True for rows in order.rows for i, _ in rows.readers}
-        with self._watch.on([*order.helpers, *readers]):
+        with self._watch.on([*order.helpers, *readers]), self._not_slow(order):
             receipts = self._receipts(order, batch)
         errors = [r.error for r in receipts if r.error]
         if errors:
@@ -187,12 +199,22 @@ class Epochs:
                 log.warning("epoch %d cannot be planned again: %s", order.step.epoch, wrong)
         else:
             self._patience.succeeded()
+            self._tries.succeeded()
+            self._poison.over()
             record.tasks += len(receipts)
             record.busy += sum(r.busy for r in receipts)
             self._ingested(order, receipts)
 
+    def _not_slow(self, order: core.StartIngest) -> AbstractContextManager[None]:
+        """Say it when the user's code takes long; nothing else of an ingest does."""
+        operator = self.plan.operators[order.step.operator]
+        if not (code := code_of(operator, self.plan)):
+            return nullcontext()
+        text = f"tasks of operator {operator.descriptor.name!r} have read epoch {order.step.epoch} through {code}"
+        return not_slow(self.metrics, text)
+
     def _receipts(self, order: core.StartIngest, batch: Batch) -> list[Receipt]:
-        """Run the ingest job; one receipt a task."""
+        """Run the ingest job; one receipt a task, or of all that is left of a share that kills its task."""
         operator = self.plan.operators[order.step.operator]
         helpers = tuple(one for i in order.helpers if (one := self.loop.members.registration(i)))
         read = {side.origin for side in operator.inputs}
@@ -202,21 +224,32 @@ class Epochs:
         high = self.loop.machine.commits.results[order.step.operator].high
         work, planned = self._works[order.step.operator], self._checkpoint.planned(order.step.epoch)
         run = IngestRun(order.step, generation, order.run, helpers, right, high, planned)
+        self._poison.begin(order.step.epoch, EpochNotes.load(order.meta).aside if order.step.operator else ())
+        reading = Reading(self.spark, self.plan, operator, work, run, rows, self._loops, self._planned)
         try:
-            if self._loops is not None:
-                return self._loops.ingest(run, shares_of(batch, operator, self.plan, work, rows))
-            job = run_ingest(self.spark, batch, operator, self.plan, work, run, rows, self._planned)
-            return [Receipt.load(receipt) for receipt in job]
+            receipts, died = reading.all(batch.without(self._poison.aside))
+            if died:
+                where = f"a task of operator {operator.descriptor.name!r}"
+                receipts += self._poison.search(died, reading.one, where, code_of(operator, self.plan))
+            return receipts + reading.left_out(self._poison.aside)
         except Exception as error:
+            before = f"a step before operator {operator.descriptor.name!r}: {code_of(operator, self.plan)}"
+            if (users := user_error(error, before)) is not None:
+                return [Receipt(error=str(users))]
             refuse_final(error)
-            if not is_passing(error):
-                raise
-            return [Receipt(error=fault_in(str(error)))]
+            if is_passing(error):
+                return [Receipt(error=fault_in(str(error)))]
+            if any(map(in_spark, operator.inputs)) and (users := sql_error(error, before)) is not None:
+                return [Receipt(error=str(users))]
+            raise
 
     def _ingest_failed(self, order: core.StartIngest, reason: str) -> None:
-        """Try again a little later: the coordinator may know by then who is gone, or somebody has mended the input."""
-        refuse_final(reason)
-        self._patience.failed(f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:REASON_MAX]}")
+        """Try again a little later: the coordinator may know by then who is gone, and the user's code may have a network."""
+        if (line := line_in(reason)) is not None:
+            self._tries.failed(UserCodeFailed(line))
+        else:
+            refuse_final(reason)
+            self._patience.failed(f"ingest of epoch {order.step.epoch}, run {order.run}: {reason[:REASON_MAX]}")
         self.loop.post(core.IngestFailed(order.step, order.run))
 
     def _ingested(self, order: core.StartIngest, receipts: list[Receipt]) -> None:
@@ -239,11 +272,24 @@ class Epochs:
         now, inputs = self._checkpoint.planned(step.epoch), self.plan.operators[step.operator].inputs
         idle = {side: source.idle_ms for side, source in enumerate(inputs) if source.idle_ms is not None}
         unlisted = [side for side, source in enumerate(inputs) if source.flow is not None]
-        notes = begun.add(step.operator, receipts, letters, now, idle, unlisted)
+        notes = replace(begun.add(step.operator, receipts, letters, now, idle, unlisted), aside=self._poison.aside)
         high = limits.WATERMARK_END if notes.flush else self._watermark(notes, order, now)
         self._silent_at = self._next_silence(notes, now)
+        self._judge_input(before, receipts, step.operator == 0)
         chosen = tuple((i, tuple(winners[i])) for i in sorted(winners))
         self.loop.post(core.Ingested(step, order.run, chosen, high, notes.dump()))
+
+    def _judge_input(self, before: EpochNotes, receipts: Sequence[Receipt], first: bool) -> None:
+        """Say where the first malformed record of all lies, and when most records of an epoch are malformed."""
+        malformed, rows = sum(r.malformed for r in receipts), sum(r.rows + r.unread for r in receipts)
+        reason = next((r.first_malformed for r in receipts if r.first_malformed), "")
+        if malformed and not before.malformed:
+            self.metrics.note("malformed", f"the first malformed record: {reason}; see {self.publisher.dead_letters}")
+        if malformed * 2 > rows:
+            text = f"{malformed} of {rows} records of an epoch are malformed and set aside: {reason}"
+            self.metrics.report_problem(MALFORMED, f"{text}; see {self.publisher.dead_letters}")
+        elif rows:
+            self.metrics.mended(MALFORMED)
 
     def _watermark(self, notes: EpochNotes, order: core.StartIngest, now: int) -> int:
         """The watermark of a step's operator; the coordinator never lets it go back."""

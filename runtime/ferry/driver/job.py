@@ -32,7 +32,7 @@ from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
 from ferry.driver.opening import OpeningSinks
 from ferry.driver.orders import next_order
-from ferry.driver.patience import ReportedPatience
+from ferry.driver.patience import ReportedPatience, UserCodeTries
 from ferry.driver.program import Program, prepared
 from ferry.driver.query import OwnQuery
 from ferry.driver.restoring import Restoring
@@ -292,11 +292,10 @@ class Job:
             reader = SplitsReader(splits, rows, cores, settings.path, True, first, lambda: self._ticks)
             patience = ReportedPatience(loop, metrics, inputs.SOURCE_FAILING, inputs.SOURCE_QUIET_SECONDS)
             tell = partial(inputs.notice, metrics)
+            waiting = patience, metrics.lags.update, tell, UserCodeTries(loop, metrics)
 
             def own(run: Run) -> OwnQuery:
-                return OwnQuery(
-                    spark, reader, self._checkpoint, interval / 1000, run, patience, metrics.lags.update, tell
-                ).start()
+                return OwnQuery(spark, reader, self._checkpoint, interval / 1000, run, *waiting).start()
 
             return own
         # Spark's own sources do not wait for what has to be read first: it is in the first epoch then.

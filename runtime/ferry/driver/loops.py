@@ -3,7 +3,8 @@
     a job of n tasks --> n loops attach --> deal, answer, deal, answer ... --> told to end, or gone --> Spark starts another
 
 A loop that goes, or fails, loses what it was dealt; that is dealt again under another number, so nobody can take what the
-first one has staged for what counts. Must never decide which run counts: the coordinator does.
+first one has staged for what counts. A share whose loops have died too often is given back: whoever asked for it looks for
+the record that kills them (`driver/poison.py`). Must never decide which run counts: the coordinator does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from ferry.contract.errors import Exhausted, Refusal
 from ferry.contract.ingest_runs import Deal, IngestRun, Shares
 from ferry.contract.notes import Receipt
 from ferry.contract.tickets import Right, loop_right, looping
+from ferry.contract.user_code import line_in
+from ferry.driver.failures import is_final_text, last_words
+from ferry.spark.attempts import DEATHS_MAX
 from ferry.spark.ingest import IngestWork
 from ferry.spark.loops import DealAnswer, LoopsPlace, loops
 from ferry.system.flight_places import FlightPlace
@@ -52,11 +56,18 @@ class _Job:
 
 
 @dataclass(eq=False, slots=True)
+class _Share:
+    deal: Deal
+    deaths: int = 0
+    """of loops that had it"""
+
+
+@dataclass(eq=False, slots=True)
 class _Loop:
     job: _Job
     worker: int | None
     deals: queue.SimpleQueue[Deal | None] = field(default_factory=queue.SimpleQueue)
-    owes: dict[int, Deal] = field(default_factory=dict)
+    owes: dict[int, _Share] = field(default_factory=dict)
     """By number: what it has not answered."""
     over: bool = False
     """It is dealt nothing any more, and ends as soon as it hears of it."""
@@ -84,10 +95,14 @@ class Loops:
         self._changed = threading.Condition()
         self._jobs: dict[int, _Job] = {}
         self._loops: list[_Loop] = []
-        self._waiting: deque[Deal] = deque()
+        self._waiting: deque[_Share] = deque()
         """dealt to nobody yet"""
         self._receipts: list[Receipt] = []
         self._failures: list[str] = []
+        self._died: list[Shares] = []
+        self._deaths_max = DEATHS_MAX
+        self._last_words = ""
+        """of the last job of Spark's that failed"""
         self._open = 0
         """shares of the run under way without a receipt"""
         self._given_up = False
@@ -98,31 +113,42 @@ class Loops:
         threading.Thread(target=self._keep, name="loops-keep", daemon=True).start()
 
     # ---- runs
-    def ingest(self, run: IngestRun, shares: Sequence[Shares]) -> list[Receipt]:
-        """The receipt of every share; one with an error, when the run is to be tried again.
+    def ingest(
+        self, run: IngestRun, shares: Sequence[Shares], deaths_max: int = DEATHS_MAX
+    ) -> tuple[list[Receipt], list[Shares]]:
+        """(The receipt of every share, the shares that so many loops have died of).
 
-        Raises RuntimeError for a share that fails again and again.
+        One receipt with an error: the run is to be tried again. Raises RuntimeError for a share that fails again and again.
         """
         with self._changed:
             self._receipts, self._failures, self._open, self._given_up = [], [], len(shares), False
+            self._died, self._deaths_max = [], deaths_max
             for turn, share in enumerate(shares):
-                self._waiting.append(self._deal(run, turn, share))
+                self._waiting.append(_Share(self._deal(run, turn, share)))
             self._hand_out()
             since = time.monotonic()
             try:
                 while self._open:
                     self._changed.wait(LOOK_SECONDS)
                     if self._given_up:
-                        return [Receipt(error="loops were given up with what they were dealt")]
-                    if len(self._failures) >= FAILURES_MAX:
+                        return [Receipt(error="loops were given up with what they were dealt")], []
+                    if len(self._failures) >= FAILURES_MAX or (self._failures and is_final_text(self._failures[-1])):
                         raise RuntimeError(self._failures[-1])
+                    if failed := [one for one in self._receipts if one.error and line_in(one.error)]:
+                        return failed, []  # It fails again as a rule, and nobody is to wait for the others.
                     # As a job of Spark's, it waits for executors for as long as there are none.
                     since = since if self._waiting and self._wanted() else time.monotonic()
                     if time.monotonic() - since > ATTACH_SECONDS:
-                        return [Receipt(error=f"no task of Spark has asked for its share within {ATTACH_SECONDS:g} s")]
-                return self._receipts
+                        return [Receipt(error=self._nobody_asks())], []
+                return self._receipts, self._died
             finally:
                 self._leave_run()
+
+    def _nobody_asks(self) -> str:
+        text = f"no task of Spark has asked for its share within {ATTACH_SECONDS:g} s"
+        if self._last_words:
+            return f"{text}: the last tasks ended with {self._last_words}"
+        return f"{text}; Spark is still starting them, or this machine is very slow"
 
     def await_all(self) -> None:
         """Wait until as many as are wanted hold their place. Raises Exhausted when that takes longer than a look."""
@@ -139,13 +165,13 @@ class Loops:
     def silent(self, worker: int) -> None:
         """A worker is silent: its loops would keep what they are dealt for ever. Callable from any thread."""
         with self._changed:
-            owed: list[Deal] = []
+            owed: list[_Share] = []
             for loop in self._loops:
                 if loop.worker == worker:
                     owed += loop.owes.values()
                     loop.owes, loop.over = {}, True
-            for deal in owed:
-                self._again(deal)
+            for share in owed:
+                self._again(share)
 
     def _leave_run(self) -> None:
         """What is not answered by now is nobody's any more, and who owes it gets nothing else."""
@@ -162,9 +188,9 @@ class Loops:
     def _hand_out(self) -> None:
         """To who has least to do."""
         while self._waiting and (able := [loop for loop in self._loops if not loop.over]):
-            loop, deal = min(able, key=lambda one: len(one.owes)), self._waiting.popleft()
-            loop.owes[deal.task] = deal
-            loop.deals.put(deal)
+            loop, share = min(able, key=lambda one: len(one.owes)), self._waiting.popleft()
+            loop.owes[share.deal.task] = share
+            loop.deals.put(share.deal)
 
     # ---- loops
     def serve(self, ticket: bytes, context: Any, reader: Any, writer: Any) -> None:
@@ -204,20 +230,22 @@ class Loops:
 
     def _answered(self, loop: _Loop, deal: Deal, answer: DealAnswer) -> None:
         with self._changed:
-            if loop.owes.pop(deal.task, None) is None:
+            if (share := loop.owes.pop(deal.task, None)) is None:
                 return  # The run is over.
             if answer.failed:
                 log.warning("a share of epoch %d failed: %s", deal.run.step.epoch, answer.failed)
                 self._failures.append(answer.failed)
                 if len(self._failures) < FAILURES_MAX:
-                    self._again(deal)
+                    self._again(share)
             else:
                 self._receipts.append(Receipt.load(answer.receipt))
                 self._open -= 1
             self._changed.notify_all()
 
-    def _again(self, deal: Deal) -> None:
-        self._waiting.append(self._deal(deal.run, deal.turn + 1, deal.shares))
+    def _again(self, share: _Share) -> None:
+        deal = share.deal
+        share.deal = self._deal(deal.run, deal.turn + 1, deal.shares)
+        self._waiting.append(share)
         self._hand_out()
 
     def _left(self, loop: _Loop) -> None:
@@ -225,8 +253,13 @@ class Loops:
             self._loops.remove(loop)
             if not loop.over:
                 loop.job.coming += 1  # Spark starts its task again.
-            for deal in loop.owes.values():
-                self._again(deal)
+            for turn, share in enumerate(loop.owes.values()):
+                share.deaths += turn == 0  # It reads what it was dealt in turn.
+                if share.deaths < self._deaths_max:
+                    self._again(share)
+                else:
+                    self._died.append(share.deal.shares)
+                    self._open -= 1
             self._changed.notify_all()
 
     # ---- jobs
@@ -260,6 +293,7 @@ class Loops:
             made.mapPartitions(loops(self._place, number, self._works)).collect()
         except Exception as error:
             log.warning("a job of loops ended: %s", str(error)[:300])
+            self._last_words = last_words(str(error))
         with self._changed:
             del self._jobs[number]
 

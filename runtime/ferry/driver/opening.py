@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import Unreachable
+from ferry.contract.errors import Unreachable, UserCodeFailed
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver.ends import Stopped
+from ferry.driver.failures import is_final, sink_code
 from ferry.driver.orders import sleep
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
-from ferry.driver.publisher import is_final
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, watched
 from ferry.spark import sinks
 
 log = logging.getLogger("ferry.driver")
@@ -72,36 +72,29 @@ class OpeningSinks:
         """One after the other. `await_turn` is called before each try; what it takes is none of the sink's patience."""
         ms, left = self._settings.sink_patience_ms, list(self._sinks)
         patience = ReportedPatience(loop, metrics, "SinkFailing", limit=None if ms is None else ms / 1000)
+        tries = UserCodeTries(loop, metrics)
         while left and not self._stop.is_set():
             try:
                 began = time.monotonic()
                 await_turn()
                 patience.allow(time.monotonic() - began)
-                with _watched(metrics, f"sink {left[0]!r} is to {what}, and has not answered"):
+                text = f"sink {left[0]!r} is to {what}, and has not answered for {QUIET_SECONDS:g} s"
+                with watched(metrics, "SinkFailing", QUIET_SECONDS, text), sink_code(left[0]):
                     step(left[0])
                 patience.succeeded()
+                tries.succeeded()
                 left.pop(0)
             except Stopped:
                 break
+            except UserCodeFailed as failed:
+                with suppress(Stopped):
+                    tries.failed(failed)
             except Exception as error:
                 if is_final(error):
                     raise
                 with suppress(Stopped):
                     patience.failed(f"sink {left[0]!r} cannot {what}: {type(error).__name__}: {error}")
         return not left
-
-
-@contextmanager
-def _watched(metrics: DriverMetrics, what: str) -> Iterator[None]:
-    """Say it when this takes long: some sinks wait for what is away, and say nothing."""
-    watch = threading.Timer(QUIET_SECONDS, metrics.report_problem, ("SinkFailing", f"{what} for {QUIET_SECONDS:g} s"))
-    watch.daemon = True
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.cancel()
-        watch.join()  # or it would be said after its end
 
 
 def _await_claim(loop: Loop) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from ferry.contract.errors import Final
+from ferry.contract.errors import Final, UserCodeFailed
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import Loop
 from ferry.driver.orders import sleep
@@ -17,6 +20,15 @@ RETRY_SECONDS_MAX = 30.0
 
 SOON_SECONDS = 0.05
 """Waits double up to this: who takes the place of one that is gone is known after some milliseconds."""
+
+TRY_AGAIN_SECONDS = (1.0, 3.0, 8.0)
+"""Before each further try of the user's code: it may have been the network, for 12 seconds."""
+
+SLOW_SECONDS = 60.0
+"""The user's code that takes longer is said to be slow. It has the time that it needs."""
+
+USER_CODE_FAILS, SLOW_CODE = "UserCode", "SlowCode"
+"""What these problems are called in the driver's status."""
 
 QUIET_SECONDS = 5.0
 """What fails because an instance is gone works again within this time, as a rule: it is no problem before."""
@@ -70,3 +82,50 @@ class ReportedPatience:
         """It works (again)."""
         self._since = None
         self._metrics.mended(self._reason)
+
+
+class UserCodeTries:
+    """Follows the user's code, which fails again as a rule: it is said at once, and the job stops after a few tries."""
+
+    def __init__(self, loop: Loop, metrics: DriverMetrics) -> None:
+        self._loop = loop
+        self._metrics = metrics
+        self._failures = 0
+
+    def failed(self, error: UserCodeFailed) -> None:
+        """Wait before the next try. Raises the error after the last one, and what `sleep` raises when the job ends."""
+        log.warning("%s", error)
+        self._metrics.report_problem(USER_CODE_FAILS, str(error))
+        if self._failures == len(TRY_AGAIN_SECONDS):
+            raise error
+        self._failures += 1
+        sleep(self._loop, TRY_AGAIN_SECONDS[self._failures - 1])
+
+    def succeeded(self) -> None:
+        """It works (again)."""
+        if self._failures:
+            self._failures = 0
+            self._metrics.mended(USER_CODE_FAILS)
+
+
+@contextmanager
+def watched(metrics: DriverMetrics, reason: str, seconds: float, text: str) -> Iterator[None]:
+    """Report this problem when something takes longer than `seconds`."""
+    watch = threading.Timer(seconds, metrics.report_problem, (reason, text))
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+        watch.join()  # or it would be said after its end
+
+
+@contextmanager
+def not_slow(metrics: DriverMetrics, text: str) -> Iterator[None]:
+    """Report it while the user's code takes longer than `SLOW_SECONDS`."""
+    try:
+        with watched(metrics, SLOW_CODE, SLOW_SECONDS, f"{text} for {SLOW_SECONDS:g} s and more"):
+            yield
+    finally:
+        metrics.mended(SLOW_CODE)

@@ -7,7 +7,6 @@ does: it is tried again, degraded, for as long as the job may wait. Must never d
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from ferry.contract import limits
 from ferry.contract.certificates import authority
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import DOES_NOT_FIT, OVERFLOW, RECORDS_LOST, DataRefused, Fault, FerryError
+from ferry.contract.errors import UserCodeFailed
 from ferry.contract.notes import EpochNotes
 from ferry.contract.tickets import ReadTicket, Right, read_right
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Hook, Loop
 from ferry.driver.dead_letters import DeadLetters
-from ferry.driver.patience import QUIET_SECONDS, ReportedPatience
+from ferry.driver.failures import is_final, is_passing, refuse_final, sink_code, user_error
+from ferry.driver.patience import QUIET_SECONDS, ReportedPatience, UserCodeTries, not_slow
 from ferry.driver.watch import EpochWatch
 from ferry.kernels.schemas import fired_schema
 from ferry.protocol import coordinator as core
@@ -36,46 +36,16 @@ from ferry.spark.compile import CompiledPipeline
 from ferry.spark.feeds import records_frame, rows_frame
 from ferry.spark.late import late_frame
 from ferry.spark.pipeline import LateOutput, Output
-from ferry.spark.sinks import RowParts
+from ferry.spark.sinks import ForeachEpoch, RowParts, Sink
 from ferry.spark.source import Batch
+from ferry.spark.user_functions import is_ferrys
 
 log = logging.getLogger("ferry.driver")
-
-READ_ERRORS = re.compile(
-    r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|contract\.errors\.(?:Fault|Unreachable)|"
-    r"[Jj]ob \d+ cancelled|ExecutorLost|FetchFailed"
-)
-"""In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost; input
-could not be read; or its tasks were, with their executors."""
-
-FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused|DataRefused)\b")
-"""In the text of a failed Spark job."""
 
 
 def has_fired(rows: core.FiredRows) -> bool:
     """Whether there may be any: what leaders count before they fire is never less than nothing of something."""
     return rows.fired > 0
-
-
-def is_passing(error: Exception) -> bool:
-    """Whether a failed Spark job may be due to an instance that died under it."""
-    return READ_ERRORS.search(str(error)) is not None
-
-
-def is_final(error: Exception) -> bool:
-    """Whether a sink says that another try is of no use: by its class, or that of what failed in a task of Spark."""
-    if isinstance(error, FerryError):
-        return not isinstance(error, Fault)
-    return FINAL_ERRORS.search(str(error)) is not None
-
-
-def refuse_final(error: Exception | str) -> None:
-    """Raise DataRefused when rows cannot be read, or made, for what they hold: no other reader or task would help."""
-    found = re.search(
-        rf"(?:{OVERFLOW}|{RECORDS_LOST}|{DOES_NOT_FIT}).*?(?=\. Detail: |\n|$)", str(error)
-    )  # Flight adds where it was raised.
-    if found is not None:
-        raise DataRefused(found[0])
 
 
 class Publisher:
@@ -108,6 +78,7 @@ class Publisher:
         self._reading = ReportedPatience(loop, metrics, "ReadFailing", QUIET_SECONDS)
         limit = settings.sink_patience_ms
         self._sinking = ReportedPatience(loop, metrics, "SinkFailing", limit=None if limit is None else limit / 1000)
+        self._tries = UserCodeTries(loop, metrics)
         direct = all(emit.is_direct(output) for output in plan.outputs)
         self._local_rows = limits.EMIT_DIRECT_ROWS if direct else limits.EMIT_LOCAL_ROWS
         self._local_bytes = limits.EMIT_DIRECT_BYTES if direct else limits.EMIT_LOCAL_BYTES
@@ -169,13 +140,11 @@ class Publisher:
             while True:
                 try:
                     made = emit.result(self.spark, output, None, partial(self._records, batch, output))
-                    output.sink.write(epoch, self.loop.machine.generation, made)
-                    self._sinking.succeeded()
+                    self._give(output.sink, epoch, self.loop.machine.generation, made)
+                    self._succeeded()
                     break
                 except Exception as error:
-                    if is_final(error):
-                        raise
-                    self._sinking.failed(f"sink of epoch {epoch}: {type(error).__name__}: {error}")
+                    self._sink_failed(f"sink of epoch {epoch}", error)
 
     def _records(self, batch: Batch, output: Output) -> DataFrame:
         return records_frame(self.spark, batch.frame, self.plan, output.input)
@@ -190,16 +159,14 @@ class Publisher:
                 with self._watch.on(i for one in read.values() for i, _ in one.readers):
                     splits = {i: self.splits(one) for i, one in read.items()}
                     made = late_frame(self.spark, batch.frame, self.plan, output, splits, of.low)
-                    output.sink.write(epoch, of.generation, made)
-                self._sinking.succeeded()
+                    self._give(output.sink, epoch, of.generation, made)
+                self._succeeded()
                 return True
             except Exception as error:
                 if read and is_passing(error):
                     self._read_failed(of, error)
                     return False
-                if is_final(error):
-                    raise
-                self._sinking.failed(f"late records of epoch {epoch}: {type(error).__name__}: {error}")
+                self._sink_failed(f"late records of epoch {epoch}", error)
 
     def _publish_rows(self, rows: core.FiredRows, epoch: int) -> int | None:
         """Give the sinks of an operator the rows, again and again; how many there were. None: they could not be read."""
@@ -217,15 +184,32 @@ class Publisher:
             try:
                 self._write(rows, table, epoch)
                 self._reading.succeeded()
-                self._sinking.succeeded()
+                self._succeeded()
                 return table.num_rows if table is not None else rows.fired
             except Exception as error:
                 if table is None and is_passing(error):
                     self._read_failed(rows, error)
                     return None
-                if is_final(error):
-                    raise
-                self._sinking.failed(f"sink of epoch {epoch}: {type(error).__name__}: {error}")
+                self._sink_failed(f"sink of epoch {epoch}", error)
+
+    def _give(self, sink: Sink, epoch: int, generation: int, rows: pa.Table | DataFrame | RowParts) -> None:
+        """Have a sink write rows. Raises UserCodeFailed for what a user's own raises."""
+        if is_ferrys(sink) and not isinstance(sink, ForeachEpoch):
+            return sink.write(epoch, generation, rows)
+        with not_slow(self.metrics, f"sink {sink!r} has written epoch {epoch}"), sink_code(sink):
+            sink.write(epoch, generation, rows)
+
+    def _succeeded(self) -> None:
+        self._sinking.succeeded()
+        self._tries.succeeded()
+
+    def _sink_failed(self, what: str, error: Exception) -> None:
+        """Wait before the next try. Raises what no other try would mend."""
+        if not isinstance(error, UserCodeFailed) and is_final(error):
+            raise error
+        if (users := user_error(error, what)) is not None:
+            return self._tries.failed(users)
+        self._sinking.failed(f"{what}: {type(error).__name__}: {error}")
 
     def _fetch(self, rows: core.FiredRows) -> pa.Table | None:
         """The rows, where the driver may hold them; None where tasks have to read them."""
@@ -263,7 +247,7 @@ class Publisher:
                 else:
                     frame = partial(self._rows_frame, rows, schema, output)
                     made = emit.result(self.spark, output, table, frame)
-                output.sink.write(epoch, rows.generation, made)
+                self._give(output.sink, epoch, rows.generation, made)
 
     def _rows_frame(self, rows: core.FiredRows, schema: pa.Schema, output: Output) -> DataFrame:
         return rows_frame(self.spark, self.splits(rows), schema, emit.before_sql(output.input.steps)[0])

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
-from ferry.contract.errors import Fault
+from ferry.contract.errors import Fault, UserCodeFailed
 from ferry.driver.checkpoint import Checkpoint
-from ferry.driver.patience import ReportedPatience
+from ferry.driver.patience import ReportedPatience, UserCodeTries
 from ferry.spark.source import Batch, SplitsReader
 
 log = logging.getLogger("ferry.driver")
@@ -43,8 +43,12 @@ class OwnQuery:
         patience: ReportedPatience | None = None,
         tell_lags: Callable[[dict[str, int]], None] = lambda lags: None,
         tell_notice: Callable[[str], None] = lambda text: None,
+        tries: UserCodeTries | None = None,
     ) -> None:
-        """`patience`: for sources that cannot be read, wholly or in part; None: the first one that cannot ends the query."""
+        """`patience`: for sources that cannot be read, wholly or in part; `tries`: for a user's own that fail.
+
+        None: the first failure ends the query.
+        """
         self._spark = spark
         self._reader = reader
         self._checkpoint = checkpoint
@@ -53,6 +57,7 @@ class OwnQuery:
         self._patience = patience
         self._tell_lags = tell_lags
         self._tell_notice = tell_notice
+        self._tries = tries
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._epochs, name="query", daemon=True)
 
@@ -101,8 +106,15 @@ class OwnQuery:
                     raise
                 self._patience.failed(f"source: {error}")
                 continue
+            except UserCodeFailed as error:
+                if self._tries is None:
+                    raise
+                self._tries.failed(error)
+                continue
             if self._patience is not None:
                 self._patience.partly("; ".join(self._reader.troubles()))
+            if self._tries is not None:
+                self._tries.succeeded()
             return answer
 
     def _later(self, offset: Any, due: float) -> Any:
@@ -114,7 +126,7 @@ class OwnQuery:
             if later != offset:
                 later = json.loads(json.dumps(later))  # as whoever goes on with it will find it
             self._tell_notice(self._reader.notice())
-            self._tell_lags(self._reader.lags(later))  # what is about to be read does not wait
+            self._tell_lags(self._asked(partial(self._reader.lags, later)))  # what is about to be read does not wait
             if later != offset:
                 return later
             time.sleep(wait)

@@ -30,6 +30,8 @@ class EpochWatch:
         self._watched: frozenset[InstanceId] = frozenset()
         self._number = 0
         self._lock = threading.Lock()
+        self.losses = 0
+        """Instances that were lost so far, whoever watches them."""
 
     @contextmanager
     def on(self, instances: Iterable[InstanceId]) -> Iterator[None]:
@@ -51,6 +53,7 @@ class EpochWatch:
     def lost(self, instance: InstanceId) -> None:
         """An instance was lost; callable from any thread."""
         with self._lock:
+            self.losses += 1
             if instance not in self._watched:
                 return
             self.gone.set()

@@ -9,15 +9,19 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import FerryError, SpecRefused
+from ferry.contract.user_code import place_of, reason, where
 from ferry.spark import graph, sinks
 from ferry.spark.arguments import Arguments, refuse_unbounded
 from ferry.spark.emit import is_parted
@@ -26,6 +30,7 @@ from ferry.spark.frames import arrow_schema, require_names, require_types, spark
 from ferry.spark.pipeline import Build, Frames, Input, LateOutput, Operator, Output, Transform, name_of, refuse_same
 from ferry.spark.splits import Splits, has_flows
 from ferry.spark.stream import Stream
+from ferry.spark.user_functions import is_ferrys, refused
 from ferry.system import user_module
 
 STATEFUL = (
@@ -82,12 +87,23 @@ def build(
 ) -> CompiledPipeline:
     """Call the module's functions and check what they declare; `output` replaces the directory of file sinks.
 
-    `events` is one more argument, which `sources` has to heed.
+    `events` is one more argument, which `sources` has to heed. Raises SpecRefused for whatever goes wrong in it.
     """
+    try:
+        return _built(spark, module, given, output, events)
+    except (FerryError, Py4JError, OSError):
+        raise
+    except Exception as error:
+        raise SpecRefused(f"the pipeline cannot be built: {reason(error)}") from error
+
+
+def _built(
+    spark: SparkSession, module: ModuleType, given: dict[str, Any], output: str | None, events: int | None
+) -> CompiledPipeline:
     args = Arguments(given, events)
     sources = _call(module, "sources", spark, args)
     if not isinstance(sources, dict) or not sources:
-        raise SpecRefused(f"{module.__name__}.sources must return a dict of named sources, it returned {sources!r}")
+        raise SpecRefused(f"{_named(module)}.sources must return a dict of named sources, it returned {sources!r}")
     _refuse_names(sources)
     refuse_unbounded(args, sources)
     schemas = {name: _source_schema(name, source) for name, source in sources.items()}
@@ -101,7 +117,7 @@ def build(
     for one in outputs:
         if not isinstance(one, Output):
             raise SpecRefused(
-                f"{module.__name__}.pipeline must return what .sink(...) returns (or a list of them), not {one!r}"
+                f"{_named(module)}.pipeline must return what .sink(...) returns (or a list of them), not {one!r}"
             )
     graph.refuse_unread(sources, building.operators, outputs)
     graph.refuse_initial(sources, building.operators, outputs)
@@ -189,17 +205,25 @@ class _Streams(dict[str, Stream]):
 def _call(module: ModuleType, name: str, *args: Any) -> Any:
     function = getattr(module, name, None)
     if function is None:
-        raise SpecRefused(f"{module.__name__} has no function {name}(...)")
+        raise SpecRefused(f"{_named(module)} has no function {name}(...)")
     try:
         inspect.signature(function).bind(*args)
     except TypeError as error:
-        raise SpecRefused(f"{module.__name__}.{name} must take {len(args)} arguments: {error}") from error
+        raise SpecRefused(f"{_named(module)}.{name} must take {len(args)} arguments: {error}") from error
     try:
         return function(*args)
-    except SpecRefused:
-        raise
-    except Exception as error:
-        raise SpecRefused(f"{module.__name__}.{name} failed: {type(error).__name__}: {error}") from error
+    except SpecRefused as refused:
+        if not (at := where(refused)):
+            raise
+        raise SpecRefused(f"{refused} ({at})") from refused
+    except (Exception, SystemExit) as error:
+        raise SpecRefused(f"{_named(module)}.{name} failed: {reason(error)}") from error
+
+
+def _named(module: ModuleType) -> str:
+    """How the user knows it: a file is loaded under a name that nobody has seen."""
+    own = module.__name__.startswith(user_module.PREFIX) and module.__file__
+    return Path(own).name if own else module.__name__
 
 
 def _source_schema(name: str, source: Any) -> pa.Schema:
@@ -209,7 +233,15 @@ def _source_schema(name: str, source: Any) -> pa.Schema:
         refuse_stateful(source, f"source {name!r}")
         return arrow_schema(source.schema)
     if isinstance(source, Splits):
-        return source.schema()
+        with nullcontext() if is_ferrys(source) else refused(f"source {name!r}: schema()"):
+            schema = source.schema()
+        if not isinstance(schema, pa.Schema):
+            at = place_of(type(source))
+            raise SpecRefused(
+                f"source {name!r} ({at}): its schema is {type(schema).__name__}; it has to be a pyarrow.Schema, such as "
+                'pyarrow.schema([("user", pyarrow.string())])'
+            )
+        return schema
     raise SpecRefused(f"source {name!r}: {type(source).__name__} is neither a streaming DataFrame nor Ferry's splits")
 
 
@@ -219,10 +251,8 @@ def _schema_after(spark: SparkSession, function: Frames, schema: pa.Schema, wher
     empty = spark.createDataFrame([], spark_schema(schema)).alias(RECORDS)
     try:
         made = function(empty)
-    except Exception as error:
-        raise SpecRefused(
-            f"transform on {where}: {name_of(function)} fails: {type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise SpecRefused(f"transform on {where}: {name_of(function)} fails: {reason(error)}") from error
     if not isinstance(made, DataFrame):
         raise SpecRefused(f"transform on {where}: {name_of(function)} must return a DataFrame, it returned {made!r}")
     if where.startswith("source"):

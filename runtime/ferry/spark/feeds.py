@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 from ferry.contract.errors import SpecRefused
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.kernels.schemas import fired_schema
-from ferry.spark import flight
+from ferry.spark import cuts, flight
+from ferry.spark.attempts import deaths
 from ferry.spark.compile import CompiledPipeline
 from ferry.spark.emit import before_sql, map_frame, mapped, schema_after
 from ferry.spark.expressions import Need, planned
@@ -137,8 +138,23 @@ def run_ingest(
     run: IngestRun,
     rows: Rows,
     planned: Mapping[int, PlannedOnce],
+    most: int | None = None,
 ) -> list[str]:
-    """Run the ingest job: the receipt of every task."""
+    """Run the ingest job: the receipt of every task. One that dies more often than `most` times says that it has."""
+    with deaths(spark.sparkContext, most):
+        return _run(spark, batch, operator, plan, work, run, rows, planned)
+
+
+def _run(
+    spark: SparkSession,
+    batch: Batch,
+    operator: Operator,
+    plan: CompiledPipeline,
+    work: IngestWork,
+    run: IngestRun,
+    rows: Rows,
+    planned: Mapping[int, PlannedOnce],
+) -> list[str]:
     once = planned.get(operator.descriptor.index)
     shares = shares_of(batch, operator, plan, work, rows) if once or not through_spark(operator, plan, work) else []
     if once and shares and (receipts := once.receipts(run, shares)) is not None:
@@ -147,11 +163,22 @@ def run_ingest(
         frame = batch.frame.filter(F.col("source").isin(*_read(work, plan), *_CONTROL))
         job = _frame(spark, with_fired(spark, frame, rows), operator, plan, work, lambda: run)
         return [r[0] for r in job.collect()]
+    return run_shares(spark, shares, work, run)
+
+
+def run_shares(spark: SparkSession, shares: list[Shares], work: IngestWork, run: IngestRun) -> list[str]:
+    """Receipts of shares that a task each reads. No record passes through Spark: there is nothing to plan, and no Python
+    worker is needed to hand out the splits."""
     if not shares:
         return []
-    # No record passes through Spark, so there is nothing to plan, and no Python worker is needed to hand out the splits.
     job = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(ingest_shares(work, run))
     return list(job.collect())
+
+
+def counting(work: IngestWork, plan: CompiledPipeline, operator: Operator) -> IngestWork:
+    """What tasks do that only set records aside for an operator: those of the sources that it is the first to read."""
+    mine = [n for n, first in first_readers(plan.sources, plan.operators).items() if first == operator.descriptor.index]
+    return replace(work, feeds={n: (replace(_counts_only(plan.sources[n], None), columns=None),) for n in mine})
 
 
 def works_of(plan: CompiledPipeline, authority: str | None, dead_letter: str | None) -> dict[int, IngestWork]:
@@ -264,7 +291,7 @@ def _records(spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipe
     splits = origin if isinstance(origin, Splits) else None
 
     def expand(batches: Any) -> Any:
-        for records in read_shares(splits, batches):
+        for records in read_shares(name, splits, batches):
             if isinstance(records, Malformed):
                 # Rows alone go through Spark: nobody would count these, so they must not vanish.
                 raise SpecRefused(f"source {name!r} before Spark's steps: {records.count} malformed: {records.reason}")
@@ -273,13 +300,15 @@ def _records(spark: SparkSession, mine: DataFrame, name: str, plan: CompiledPipe
     return mine.mapInArrow(expand, spark_schema(schema_after(functions, schema)))
 
 
-def read_shares(splits: Splits | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch | Malformed]:
+def read_shares(
+    name: str, splits: Splits | None, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch | Malformed]:
     """What splits hold, in a task; `splits` is their source, None: they are of fired rows."""
     for batch in batches:
         for split in batch.column("split").to_pylist():
             doc = json.loads(split)
-            for records in splits.read(doc, None) if splits else flight.read_rows(doc):
-                if not isinstance(records, Flow):
+            for records in cuts.read(name, splits, doc, None) if splits else flight.read_rows(doc):
+                if not isinstance(records, Flow | cuts.Aside):
                     yield records
 
 

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 
 from ferry import environment
 from ferry.contract.descriptors import OperatorDescriptor
-from ferry.contract.errors import Fault
+from ferry.contract.errors import Fault, UserCodeFailed
 from ferry.contract.ingest_runs import IngestRun, Shares
 from ferry.contract.latency import BUCKET_MAX
 from ferry.contract.limits import WATERMARK_NONE
@@ -34,7 +34,8 @@ from ferry.contract.places import Registration
 from ferry.contract.tickets import stage_ticket
 from ferry.kernels.ages import ages
 from ferry.kernels.schemas import fragment_schema
-from ferry.spark import flight
+from ferry.spark import cuts, flight
+from ferry.spark.attempts import died_before
 from ferry.spark.flight import Connections
 from ferry.spark.fragment import Fragmenter
 from ferry.spark.pipeline import Batches
@@ -48,12 +49,18 @@ RECEIPT = "receipt string"
 DEAD_LETTERS_MAX = 100
 """Malformed records that go with one receipt; more are counted only."""
 
+REASON_MAX = 300
+"""Characters of the reason that the first malformed record of a task is reported with."""
+
 PIECE_BYTES = 256 * 1024 * 1024
 """Records are taken into fragments in pieces of at most this size."""
 
 
 EVENT_TIME = "_event_time"
 """Column for the event time of fired rows, while they are judged."""
+
+KILLS = "a task dies of this record (spec.deadLetter.onCrash: set-aside)"
+"""Reason of a dead letter."""
 
 NO_SIDE = -1
 """In place of an input: records are only counted."""
@@ -123,6 +130,8 @@ def ingest_shares(work: IngestWork, run: IngestRun) -> Callable[[Iterable[Shares
 def _attempted(work: IngestWork, run: IngestRun, inputs: Iterable[pa.RecordBatch | Shares]) -> str:
     context = TaskContext.get()
     assert context is not None
+    if died_before():
+        return Receipt(died=True).dump()
     with Connections(work.authority) as connections:
         return IngestTask(work, run, int(context.taskAttemptId()), int(context.partitionId()), connections).run(inputs)
 
@@ -142,7 +151,8 @@ class IngestTask:
         self.flush = False
         self.rows = 0
         """records read, before `maps` drop or add any"""
-        self.malformed = 0
+        self.malformed = self.unread = 0
+        self.first_malformed = ""
         self.dead_letters: list[str] = []
         self._planned = run.planned
         self._ages = np.zeros(BUCKET_MAX + 1, np.int64)
@@ -158,6 +168,9 @@ class IngestTask:
             for fragmenter in self.fragmenters.values():
                 self.sender.send(fragmenter.drain())
             self.sender.finish()
+        except UserCodeFailed as failed:
+            self.sender.fail()
+            error = str(failed)
         except (fl.FlightError, pa.ArrowIOError, OSError, Fault) as failed:
             self.sender.fail()
             error = f"{type(failed).__name__}: {failed}"
@@ -166,6 +179,8 @@ class IngestTask:
             helper=self.sender.helper,
             rows=self.rows,
             malformed=self.malformed,
+            unread=self.unread,
+            first_malformed=self.first_malformed,
             maxima=self.maxima,
             letters=tuple(self.dead_letters),
             flush=self.flush,
@@ -192,7 +207,7 @@ class IngestTask:
                 self._heed(split)
                 continue
             for feed in self.work.feeds.get(name, ()):
-                for flow, records in self._expand(feed, json.loads(split)):
+                for flow, records in self._expand(name, feed, json.loads(split)):
                     self._add(name, feed, records, flow)
 
     def _heed(self, control: str) -> None:
@@ -202,16 +217,21 @@ class IngestTask:
             name, flows = json.loads(control.removeprefix(FLOWS))
             self.flows |= {feed.number: flows for feed in self.work.feeds.get(name, ()) if feed.side != NO_SIDE}
 
-    def _expand(self, feed: Feed, split: dict[str, Any]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def _expand(self, name: str, feed: Feed, split: dict[str, Any]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Records of a split, each batch with its flow."""
         if feed.splits is None:
             yield from (("", rows) for rows in flight.read_rows(split))
             return
         flow = ""
-        for records in feed.splits.read(split, feed.columns):
+        for records in cuts.read(name, feed.splits, split, feed.columns):
             if isinstance(records, Malformed):
                 if feed.counted:
+                    self.unread += records.count
                     self._set_aside(records.count, records.records, records.reason)
+            elif isinstance(records, cuts.Aside):
+                if feed.counted:
+                    self.unread += 1
+                    self._set_aside(1, _texts(records.records), KILLS)
             elif isinstance(records, Flow):
                 flow = records.name
             else:
@@ -255,6 +275,7 @@ class IngestTask:
     def _set_aside(self, count: int, records: list[str], reason: str) -> None:
         """Write records to a hidden file of this attempt; the driver makes those of accepted attempts visible."""
         self.malformed += count
+        self.first_malformed = self.first_malformed or reason[:REASON_MAX]
         lines = [json.dumps({"reason": reason, "record": record}) for record in records]
         w = self.work
         if w.dead_letter is None:
@@ -264,6 +285,13 @@ class IngestTask:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / f"{dead_letters_name(self._mine)}.jsonl", "a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
+
+
+def _texts(records: pa.RecordBatch) -> list[str]:
+    """Each record as a text that needs no values of Python, which has not all that Arrow has."""
+    names, columns = records.schema.names, records.columns
+    rows = ({name: str(column[i]) for name, column in zip(names, columns, strict=True)} for i in range(len(records)))
+    return [json.dumps(row) for row in rows]
 
 
 def hidden_dead_letters(directory: Path, epoch: int) -> Path:

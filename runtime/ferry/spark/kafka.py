@@ -211,6 +211,11 @@ class KafkaSplits:
         pieces = [(int(one), begun[one], offset) for one, offset in stop["offsets"].items() if begun[one] < offset]
         return [{"pieces": share} for share in shared(sorted(pieces), tasks)] if pieces else []
 
+    def place(self, split: Split) -> str:
+        """Where the records of a split lie, for people."""
+        pieces = [f"partition {one}, offsets {low} to {high - 1}" for one, low, high in split["pieces"]]
+        return f"topic {self._topic}, " + "; ".join(pieces[:3]) + ("; ..." if len(pieces) > 3 else "")
+
     def read(self, split: Split, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch | Malformed | Flow]:
         """The records of a split. Raises SpecRefused when the brokers have lost any, Unreachable when they do not answer."""
         with lent_reader(self._place, self._topic) as reader:

@@ -57,7 +57,7 @@ def _in_tasks(batch: DataFrame, plan: CompiledPipeline, source: Input, late: Lat
     maps = [step.function for step in source.steps if isinstance(step, MapBatches)]
 
     def made(shares: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for records in feeds.read_shares(splits, shares):
+        for records in feeds.read_shares(name, splits, shares):
             if not isinstance(records, Malformed):  # they were set aside when the operator read them
                 yield from emit.mapped(maps, [records])
 

@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from ferry.contract.ingest_runs import IngestRun, Shares
+from ferry.spark.attempts import died_before
 from ferry.spark.source import SCHEMA, rows_of
 
 RUN, SHARES = "ferry.run", "ferry.shares"
@@ -77,7 +78,7 @@ def shares_leaf(spark: SparkSession, shares: int) -> DataFrame:
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = json.loads(_local_property(SHARES))
-        for batch in batches:
+        for batch in [] if died_before() else batches:
             yield from (rows_of(mine[i]) for i in batch.column(0).to_pylist())
 
     return spark.range(0, shares, 1, shares).mapInArrow(read, SCHEMA)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
@@ -21,8 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ferry.contract.errors import Fault
+from ferry.contract.notes import RecordPlace
+from ferry.spark.attempts import died_before
+from ferry.spark.cuts import cut
 from ferry.spark.directory import DirectorySplits
 from ferry.spark.splits import WHOLE, FlowSplits, LagSplits, Splits, has_flows
+from ferry.spark.user_functions import source_code
 from ferry.system.files import replacing
 
 T = TypeVar("T")
@@ -84,7 +88,8 @@ class SplitsReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first record."""
-        return {"positions": {n: s.start() for n, s in self._sources.items()}, "tick": 0, "flushed": False}
+        positions = {name: self._ask(name, lambda source: source.start()) for name in self._sources}
+        return {"positions": positions, "tick": 0, "flushed": False}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """About max_rows further on; the same offset when there is nothing to do."""
@@ -92,7 +97,7 @@ class SplitsReader(DataSourceStreamReader):
         later = self._later(now)
         if later != now:
             return {**start, "positions": later}
-        if self._finite and not start["flushed"] and all(s.ended(now[n]) for n, s in self._sources.items()):
+        if self._finite and not start["flushed"] and all(self._ended(name, now) for name in self._sources):
             return {**start, "flushed": True}
         return self.ticked(start)
 
@@ -102,7 +107,7 @@ class SplitsReader(DataSourceStreamReader):
 
     def _later(self, now: dict[str, Any]) -> dict[str, Any]:
         """Positions further on: of what is read first, then of all that has something new, which shares max_rows evenly."""
-        if first := [name for name in self._first if not self._sources[name].ended(now[name])]:
+        if first := [name for name in self._first if not self._ended(name, now)]:
             return now | {name: self._begun(name, now[name]) for name in first}
         groups: dict[Any, list[str]] = {}
         for name, source in self._sources.items():
@@ -112,13 +117,13 @@ class SplitsReader(DataSourceStreamReader):
             before = len(active)
             rows = max(self._max_rows // max(before, 1), 1)
             for name in (name for group in active for name in group):
-                later[name] = self._sources[name].latest(now[name], rows)
+                later[name] = self._latest(name, now[name], rows)
             active = [group for group in active if any(later[name] != now[name] for name in group)]
         return later
 
     def _begun(self, name: str, now: Any) -> Any:
-        later = self._sources[name].latest(now, self._first[name])
-        if self._first[name] == WHOLE and not self._sources[name].ended(later):
+        later = self._latest(name, now, self._first[name])
+        if self._first[name] == WHOLE and not self._ended(name, {name: later}):
             raise Fault(
                 f"source {name!r}, from which an operator's state begins, did not end with the first epoch; Spark's own "
                 "sources cannot wait for the rest of it"
@@ -128,7 +133,19 @@ class SplitsReader(DataSourceStreamReader):
     def lags(self, offset: dict[str, Any]) -> dict[str, int]:
         """How many records wait behind an offset, of sources that know."""
         now = offset["positions"]
-        return {name: s.lag(now[name]) for name, s in self._sources.items() if isinstance(s, LagSplits)}
+        known = [name for name, source in self._sources.items() if isinstance(source, LagSplits)]
+        return {name: self._ask(name, partial(_lag, now[name])) for name in known}
+
+    def _ask(self, name: str, ask: Callable[[Any], T]) -> T:
+        """What a source answers. Raises UserCodeFailed when a user's own fails."""
+        with source_code(name, self._sources[name]):
+            return ask(self._sources[name])
+
+    def _ended(self, name: str, now: Mapping[str, Any]) -> bool:
+        return self._ask(name, lambda source: source.ended(now[name]))
+
+    def _latest(self, name: str, now: Any, rows: int) -> Any:
+        return self._ask(name, lambda source: source.latest(now, rows))
 
     def troubles(self) -> list[str]:
         """What of folders could not be read at the last look, while the rest goes on."""
@@ -153,10 +170,11 @@ class SplitsReader(DataSourceStreamReader):
         for name, source in self._sources.items():
             a, b = start["positions"][name], end["positions"][name]
             if a != b:
-                for i, split in enumerate(source.plan(a, b, tasks)):
-                    shares[i % tasks].append((name, json.dumps(split)))
+                planned = self._ask(name, partial(_planned, a, b, tasks))
+                for i, split in enumerate(planned):
+                    shares[i % tasks].append((name, split))
             if has_flows(source):
-                flows = cast(FlowSplits, source).flows(b)
+                flows = self._ask(name, partial(_flows, b))
                 shares[0].append(("", FLOWS + json.dumps([name, flows], sort_keys=True)))
         if end["flushed"] and not start["flushed"]:
             shares[0].append(("", FLUSH))
@@ -219,6 +237,18 @@ class WaitingReader(SplitsReader):
             file.unlink(missing_ok=True)
 
 
+def _lag(now: Any, source: LagSplits) -> int:
+    return source.lag(now)
+
+
+def _planned(start: Any, stop: Any, tasks: int, source: Splits) -> list[str]:
+    return [json.dumps(split) for split in source.plan(start, stop, tasks)]
+
+
+def _flows(position: Any, source: FlowSplits) -> Mapping[str, bool]:
+    return source.flows(position)
+
+
 def slots(directory: Path) -> int:
     """How many task slots there are where executors come and go; 0: nobody has said."""
     try:
@@ -258,6 +288,18 @@ class Batch:
         """Rows (source, split) for one task each."""
         return self._shares
 
+    def without(self, records: Iterable[RecordPlace]) -> Batch:
+        """The same, but for these records, which are set aside."""
+        numbers: dict[tuple[str, str], list[int]] = {}
+        for name, split, number in records:
+            numbers.setdefault((name, split), []).append(number)
+        if not numbers:
+            return self
+        cuts = {(name, split): cut(split, 0, None, sorted(found)) for (name, split), found in numbers.items()}
+        return Batch(
+            self._spark, [[(name, cuts.get((name, split), split)) for name, split in share] for share in self.shares()]
+        )
+
     @cached_property
     def frame(self) -> DataFrame:
         """The same as a DataFrame with a partition for each share, and a column for each of Spark's own sources."""
@@ -286,7 +328,7 @@ def shares_frame(spark: SparkSession, shares: Sequence[Sequence[tuple[str, str]]
     """A DataFrame of (source, split) with a partition for each share."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+        for batch in [] if died_before() else batches:
             for i in batch.column(0).to_pylist():
                 yield rows_of(shares[i])
 

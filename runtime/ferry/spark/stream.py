@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ferry.contract.errors import SpecRefused
+from ferry.contract.user_code import place_of, reason
 from ferry.kernels.kinds import key_kind_of
 from ferry.spark.expressions import Filter, Select
 from ferry.spark.keyed import KeyedStream
@@ -30,10 +30,9 @@ from ferry.spark.pipeline import (
     refuse_same,
 )
 from ferry.spark.processes import is_time
+from ferry.spark.sinks import Sink
+from ferry.spark.user_functions import UserBatches, UserFrames
 from ferry.spark.words import milliseconds
-
-if TYPE_CHECKING:
-    from ferry.spark.sinks import Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +187,12 @@ class Stream:
         Example:
             >>> dear = bids.transform(lambda rows: rows.where("price > 10000"))
         """
+        self._callable(function, "transform")
+        where = f"transform on {self._where()}"
         schema = self.build.schema_after(function, self.input.schema, self._where())
-        refuse_same(schema, f"transform on {self._where()}: {name_of(function)} gives")
-        return self._each(lambda one: replace(one, steps=(*one.steps, Transform(function)), schema=schema))
+        refuse_same(schema, f"{where}: {name_of(function)} gives")
+        step = Transform(UserFrames(function, where))
+        return self._each(lambda one: replace(one, steps=(*one.steps, step), schema=schema))
 
     def map_batches(self, function: Batches) -> Stream:
         """Arrow batches in and out, inside the task; keeps the records out of the JVM.
@@ -204,18 +206,30 @@ class Stream:
             >>> bids.map_batches(lambda batch: batch.select(["ts", "auction"])).columns
             ['ts', 'auction']
         """
+        self._callable(function, "map_batches")
         empty = pa.RecordBatch.from_pylist([], schema=self.input.schema)
-        if isinstance(function, Filter | Select):
+        if own := isinstance(function, Filter | Select):
             function = function.bound(self.input.schema)
+        called = f"map_batches on {self._where()}: {name_of(function)}"
         try:
-            schema = function(empty).schema
-        except Exception as error:
+            made = function(empty)
+        except (Exception, SystemExit) as error:
             raise SpecRefused(
-                f"map_batches on {self._where()}: {name_of(function)} fails on an empty batch with columns "
-                f"{self.input.schema.names}: {type(error).__name__}: {error}"
+                f"{called} fails on an empty batch with columns {self.input.schema.names}: {reason(error)}"
             ) from error
-        refuse_same(schema, f"map_batches on {self._where()}: {name_of(function)} gives")
-        return self._each(lambda one: replace(one, steps=(*one.steps, MapBatches(function)), schema=schema))
+        if not isinstance(made, pa.RecordBatch | pa.Table):
+            at = place_of(function)
+            raise SpecRefused(
+                f"{called} ({at}) must return a RecordBatch or a Table, it returned {type(made).__name__}"
+            )
+        schema = made.schema
+        refuse_same(schema, f"{called} gives")
+        step = MapBatches(function if own else UserBatches(function, f"map_batches on {self._where()}", schema))
+        return self._each(lambda one: replace(one, steps=(*one.steps, step), schema=schema))
+
+    def _callable(self, function: object, what: str) -> None:
+        if not callable(function):
+            raise SpecRefused(f"{what} on {self._where()}: {type(function).__name__} is no function")
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Partition by one or more columns. Keys are told from each other as SQL groups them.
@@ -253,6 +267,12 @@ class Stream:
             >>> counts = per_auction.aggregate("counts", num=ferry.count())
             >>> output = counts.sink(ferry.parquet("counts"))
         """
+        if not isinstance(sink, Sink):
+            given = name_of(sink) if callable(sink) else type(sink).__name__
+            raise SpecRefused(
+                f"sink on {self._where()}: {given} is no sink; use ferry.parquet(...), ferry.console(), "
+                "ferry.foreach_epoch(function) or an object of a class of ferry.Sink"
+            )
         if self.more:
             raise SpecRefused(f"sink on {self._where()}, which is united with others: give each a sink of its own")
         return Output(self.input, sink)

@@ -10,6 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 from ferry.contract.errors import SpecRefused
+from ferry.contract.user_code import reason
+
+PREFIX = "ferry_pipeline_"
+"""What the names of modules begin with that are files of the user's."""
 
 
 def load(module: str | None, file: str | None) -> ModuleType:
@@ -22,7 +26,7 @@ def load(module: str | None, file: str | None) -> ModuleType:
         if not path.is_file():
             raise SpecRefused(f"spec.pipeline.file: no file {file}")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-        name = f"ferry_pipeline_{path.stem}_{digest}"
+        name = f"{PREFIX}{path.stem}_{digest}"
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
         made = importlib.util.module_from_spec(spec)
@@ -31,7 +35,5 @@ def load(module: str | None, file: str | None) -> ModuleType:
         return made
     except SpecRefused:
         raise
-    except Exception as error:
-        raise SpecRefused(
-            f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise SpecRefused(f"spec.pipeline: {module or file} cannot be imported: {reason(error)}") from error

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,10 @@ from ferry.contract.messages import Fragment
 from ferry.contract.names import Step
 from ferry.contract.notes import EpochNotes, Receipt
 from ferry.contract.tickets import Judge, Right, stage_ticket
+from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.driver.checkpoint import Checkpoint
 from ferry.driver.epochs import Epochs
+from ferry.driver.poison import Poison
 from ferry.process.api import SideRows
 from ferry.protocol.coordinator import Ingested, StartIngest
 from ferry.spark.compile import CompiledPipeline
@@ -29,6 +31,7 @@ from ferry.spark.feeds import works_of
 from ferry.spark.flight import Connections
 from ferry.spark.graph import offsets_only
 from ferry.spark.ingest import IngestTask
+from ferry.spark.source import Batch
 from tests.unit.streams import sources
 
 
@@ -49,6 +52,8 @@ def test_the_offsets_of_an_epoch_are_committed_with_all_its_steps(tmp_path: Path
     epochs.loop = SimpleNamespace(
         machine=SimpleNamespace(generation=1, commits=SimpleNamespace(late=0)), post=posted.append
     )
+    epochs._poison = Poison({}, cast(Any, None), False, lambda: 0)
+    epochs.metrics = DriverMetrics("job", str(tmp_path))
     epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
     epochs.plan = SimpleNamespace(operators=[operator(), operator()])
     epochs._checkpoint = Checkpoint(tmp_path)
@@ -64,22 +69,22 @@ def run_of(monkeypatch: pytest.MonkeyPatch, operator: Any, failed: str = "") -> 
     runs: list[IngestRun] = []
 
     def run_ingest(
-        spark: Any, batch: Any, operator: Any, plan: Any, work: Any, run: IngestRun, rows: Any, planned: Any
+        spark: Any, batch: Any, operator: Any, plan: Any, work: Any, run: IngestRun, *more: Any
     ) -> list[str]:
         runs.append(run)
         if failed:
             raise RuntimeError(failed)
         return []
 
-    monkeypatch.setattr("ferry.driver.epochs.run_ingest", run_ingest)
+    monkeypatch.setattr("ferry.driver.reading.run_ingest", run_ingest)
     epochs: Any = object.__new__(Epochs)
     epochs._root, epochs._works, epochs._loops, epochs.spark = Right.root("secret"), [None], None, None
-    epochs._planned = {}
+    epochs._planned, epochs._poison = {}, Poison({}, cast(Any, None), False, lambda: 0)
     commits = SimpleNamespace(results=[SimpleNamespace(high=1234)])
     epochs.loop = SimpleNamespace(machine=SimpleNamespace(generation=2, commits=commits), members=None)
     epochs.plan = CompiledPipeline({}, (operator,), ())
     epochs._checkpoint = SimpleNamespace(planned=lambda epoch: 1000 * epoch)
-    assert epochs._receipts(StartIngest(Step(4, 0), 3, (), (), b""), None) == []
+    assert epochs._receipts(StartIngest(Step(4, 0), 3, (), (), b""), Batch(cast(Any, None), [])) == []
     (run,) = runs
     return run
 
@@ -122,6 +127,8 @@ class _Driver:
         self.epochs.loop = SimpleNamespace(machine=machine, post=self.posted.append)
         self.epochs.publisher = SimpleNamespace(dead_letters=SimpleNamespace(keep=lambda epoch, letters: None))
         self.epochs.plan = SimpleNamespace(operators=operators)
+        self.epochs._poison = Poison({}, cast(Any, None), False, lambda: 0)
+        self.epochs.metrics = DriverMetrics("job", str(folder))
         self.epochs._checkpoint = Checkpoint(folder)
         self.epochs.idle = threading.Event()
         self.epochs.idle.set()

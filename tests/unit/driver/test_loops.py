@@ -14,13 +14,15 @@ import pyarrow.flight as fl
 import pytest
 
 from ferry.contract.certificates import authority, issue
-from ferry.contract.errors import Exhausted, Refusal
+from ferry.contract.errors import Exhausted, Refusal, SpecRefused
 from ferry.contract.ingest_runs import Deal, IngestRun
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.contract.names import Step
 from ferry.contract.notes import Receipt
 from ferry.contract.tickets import Right, loop_right, looping, stage_right
+from ferry.contract.user_code import USER_CODE
 from ferry.driver import loops as driver_loops
+from ferry.driver.failures import last_words
 from ferry.driver.loops import Loops
 from ferry.spark import loops as tasks
 from ferry.spark.flight import Connections, connect
@@ -98,6 +100,12 @@ class Rig:
                 rig.dealt.append(task)
                 if name == "dies once" and rig.dealt.count(task) == 1 and len(rig.dealt) == 1:
                     raise SystemExit
+                if name == "dies":
+                    raise SystemExit
+                if name == "users":
+                    return Receipt(task, error=f"{USER_CODE}KeyError: 'n' (job.py:3), map_batches").dump()
+                if name == "refuses":
+                    raise SpecRefused("no column 'k'")
                 if name == "fails" or (name == "fails once" and len(rig.dealt) == 1):
                     raise ValueError("a bug of the user's")
                 if name == "waits" or (name == "waits once" and len(rig.dealt) == 1):
@@ -150,14 +158,14 @@ def test_a_loop_loads_its_kernels_before_it_is_dealt_anything(rig: Rig, monkeypa
 
 def test_every_share_is_dealt_once_and_answered(rig: Rig) -> None:
     for number in range(3):
-        receipts = rig.loops.ingest(run(number), [[("a", "1")], [("b", "20")], [("c", "300")]])
+        receipts, _ = rig.loops.ingest(run(number), [[("a", "1")], [("b", "20")], [("c", "300")]])
         assert sum(r.rows for r in receipts) == 321
     assert sorted(rig.dealt) == list(range(1, 10)), "no number comes twice"
-    assert rig.loops.ingest(run(3), []) == []
+    assert rig.loops.ingest(run(3), []) == ([], [])
 
 
 def test_a_share_that_fails_is_dealt_again_and_under_another_number(rig: Rig) -> None:
-    (receipt,) = rig.loops.ingest(run(1), [[("fails once", "7")]])
+    ((receipt,), _) = rig.loops.ingest(run(1), [[("fails once", "7")]])
     assert (receipt.task, receipt.rows, rig.dealt) == (2, 7, [1, 2])
 
 
@@ -165,13 +173,42 @@ def test_a_share_that_always_fails_says_why(rig: Rig) -> None:
     with pytest.raises(RuntimeError, match="ValueError: a bug of the user's"):
         rig.loops.ingest(run(1), [[("fails", "7")]])
     assert len(rig.dealt) == driver_loops.FAILURES_MAX
-    assert rig.loops.ingest(run(2), [[("a", "1")]])[0].rows == 1, "the loops are none the worse"
+    assert rig.loops.ingest(run(2), [[("a", "1")]])[0][0].rows == 1, "the loops are none the worse"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("deaths", [1, driver_loops.DEATHS_MAX])
+def test_a_share_of_which_loops_die_is_given_back(rig: Rig, deaths: int) -> None:
+    """Dealt again and again it would keep the job busy for ever, and nobody would hear of it."""
+    receipts, died = rig.loops.ingest(run(1), [[("dies", "7")], [("a", "20")]], deaths)
+    assert [r.rows for r in receipts] == [20] and died == [[("dies", "7")]]
+    assert len(rig.dealt) == deaths + 1
+    assert rig.loops.ingest(run(2), [[("a", "1")]])[0][0].rows == 1, "other loops are there"
+
+
+def test_an_error_of_the_users_code_ends_the_run_at_once(rig: Rig) -> None:
+    (receipt,), _ = rig.loops.ingest(run(1), [[("waits", "7")], [("users", "8")]])
+    assert "KeyError: 'n' (job.py:3)" in str(receipt.error) and rig.dealt.count(2) <= 1
+    rig.freed.set()
+
+
+def test_what_no_other_try_would_mend_is_tried_once(rig: Rig) -> None:
+    with pytest.raises(RuntimeError, match="no column 'k'"):
+        rig.loops.ingest(run(1), [[("refuses", "7")]])
+    assert len(rig.dealt) == 1
+
+
+def test_while_no_task_asks_the_last_error_of_tasks_is_shown(rig: Rig) -> None:
+    assert "machine is very slow" in rig.loops._nobody_asks()
+    text = "Job aborted: Traceback (most recent call last):\n  File \"w.py\", line 1\nModuleNotFoundError: No module named 'polarz'\n\n\tat x"
+    rig.loops._last_words = last_words(text)
+    assert rig.loops._nobody_asks().endswith("ended with ModuleNotFoundError: No module named 'polarz'")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_a_loop_takes_along_is_dealt_again(rig: Rig) -> None:
     rig.await_loops(2)
-    (receipt,) = rig.loops.ingest(run(1), [[("dies once", "7")]])
+    ((receipt,), _) = rig.loops.ingest(run(1), [[("dies once", "7")]])
     assert (receipt.task, receipt.rows) == (2, 7)
 
 
@@ -181,7 +218,7 @@ def test_loops_of_a_silent_worker_keep_nothing(rig: Rig) -> None:
     for loop in rig.loops._loops:
         loop.worker = 1
     threading.Timer(0.2, rig.loops.silent, [1]).start()
-    (receipt,) = rig.loops.ingest(run(1), [[("waits once", "7")]])
+    ((receipt,), _) = rig.loops.ingest(run(1), [[("waits once", "7")]])
     assert (receipt.task, receipt.rows) == (2, 7)
     rig.await_loops(2)
     assert all(loop.worker is None for loop in rig.loops._loops if not loop.over), "others have come"
@@ -191,9 +228,9 @@ def test_loops_of_a_silent_worker_keep_nothing(rig: Rig) -> None:
 def test_a_run_that_is_given_up_ends_and_leaves_nothing_to_the_next_one(rig: Rig) -> None:
     rig.await_loops(2)
     threading.Timer(0.2, rig.loops.give_up).start()
-    (receipt,) = rig.loops.ingest(run(1), [[("waits", "7")], [("waits", "8")]])
+    ((receipt,), _) = rig.loops.ingest(run(1), [[("waits", "7")], [("waits", "8")]])
     assert receipt.error is not None and receipt.task == -1
-    receipts = rig.loops.ingest(run(2), [[("a", "1")], [("a", "2")]])
+    receipts, _ = rig.loops.ingest(run(2), [[("a", "1")], [("a", "2")]])
     assert sum(r.rows for r in receipts) == 3, "by others, for those wait still"
     rig.freed.set()
     rig.await_loops(2)
@@ -216,7 +253,7 @@ def test_without_loops_a_run_is_to_be_tried_again(rig: Rig, monkeypatch: pytest.
     rig.await_loops(2)
     monkeypatch.setattr(driver_loops, "ATTACH_SECONDS", 0.2)
     monkeypatch.setattr(rig.loops, "_hand_out", lambda: None)
-    (receipt,) = rig.loops.ingest(run(1), [[("a", "1")]])
+    ((receipt,), _) = rig.loops.ingest(run(1), [[("a", "1")]])
     assert "no task of Spark has asked" in str(receipt.error)
 
 
@@ -231,7 +268,7 @@ def test_without_executors_a_run_waits_for_them(rig: Rig, monkeypatch: pytest.Mo
         time.sleep(2 * driver_loops.LOOK_SECONDS)
         assert not asked.done()
         rig.wanted = 1
-        assert [receipt.rows for receipt in asked.result(20)] == [7]
+        assert [receipt.rows for receipt in asked.result(20)[0]] == [7]
 
 
 @pytest.mark.parametrize("whose", ["another root", "another life", "a fragment's"])

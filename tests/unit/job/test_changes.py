@@ -79,6 +79,7 @@ CHANGED: dict[str, tuple[Any, ChangeKind]] = {
     "spec.failure.stallDeadline": ("1h", ChangeKind.LIVE),
     "spec.sink.patience": ("10m", ChangeKind.RESTART),
     "spec.deadLetter.directory": ("/data/bad", ChangeKind.RESTART),
+    "spec.deadLetter.onCrash": ("set-aside", ChangeKind.RESTART),
     "spec.spark": ({"spark.x": "y"}, ChangeKind.RESTART),
     "spec.kubernetes.image": ("jobs:2", ChangeKind.ROLLING),
     "spec.kubernetes.imagePullPolicy": ("Always", ChangeKind.LIVE),

@@ -83,7 +83,7 @@ def test_an_epoch_like_one_that_was_too_wide_is_read_by_tasks_at_once() -> None:
     publisher._connections = None
     publisher._local_rows, publisher._local_bytes, publisher._row_bytes = 1000, 5 * BATCH.nbytes, {}
     publisher.loop, publisher.hook = SimpleNamespace(stages={}), lambda epoch, stage: None
-    publisher._reading = publisher._sinking = SimpleNamespace(succeeded=lambda: None)
+    publisher._reading = publisher._sinking = publisher._tries = SimpleNamespace(succeeded=lambda: None)
     publisher._watch, publisher._readers = EpochWatch(lambda: None, lambda instance: True), ThreadPoolExecutor(4)
     publisher._fired_schema = lambda rows: SCHEMA
     publisher.splits = lambda rows: [{"batches": rows.fired // 10}]

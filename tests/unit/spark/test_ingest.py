@@ -164,6 +164,9 @@ class _Shops:
 
     has_flows = True
 
+    def schema(self) -> pa.Schema:
+        return pa.schema([("k", pa.int64()), ("t", pa.int64())])
+
     def read(self, split: Any, columns: Any) -> Any:
         for flow, times in (("", [3]), ("north", [50, 70]), ("south", [20]), ("north", [60])):
             if flow:
@@ -208,6 +211,9 @@ def test_a_column_may_say_of_which_flow_a_record_is(kind: pa.DataType) -> None:
 
 def test_input_that_cannot_be_read_is_the_receipts_error_and_not_the_tasks() -> None:
     class Broken:
+        def schema(self) -> pa.Schema:
+            return pa.schema([("k", pa.string())])
+
         def read(self, split: Any, columns: Any) -> Any:
             raise Fault("in/f.parquet cannot be read: OSError: Corrupt snappy compressed data")
 

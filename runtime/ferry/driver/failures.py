@@ -1,0 +1,135 @@
+"""Failures of an epoch: an instance is gone, no other try would help, a system is away, or it is the user's code.
+
+a function before an operator, behind one, or in a transform -> UserCodeFailed, tried again a few times
+a user's sink that cannot reach what it writes to            -> tried for as long as spec.sink.patience says
+a user's sink that raises anything else                      -> UserCodeFailed, as a function
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException, PythonException
+
+from ferry.contract.errors import (
+    DOES_NOT_FIT,
+    OVERFLOW,
+    RECORDS_LOST,
+    DataRefused,
+    Fault,
+    FerryError,
+    Final,
+    SpecRefused,
+    UserCodeFailed,
+)
+from ferry.contract.user_code import MESSAGE_MAX, USER_CODE, line_in, line_in_traceback, line_of
+from ferry.spark.sinks import ForeachEpoch, Sink
+from ferry.spark.user_functions import is_away, is_ferrys
+
+READ_ERRORS = re.compile(
+    r"pyarrow\._flight\.Flight\w+|FlightUnavailable|RowsGone|rows gone|contract\.errors\.(?:Fault|Unreachable)|"
+    r"[Jj]ob \d+ cancelled|ExecutorLost|FetchFailed"
+)
+"""In the text of a failed Spark job: it could not reach an instance, that one had no rows (any more), or was lost; input
+could not be read; or its tasks were, with their executors."""
+
+FINAL_ERRORS = re.compile(r"ferry\.contract\.errors\.(Final|SpecRefused|DataRefused)\b")
+"""In the text of a failed Spark job."""
+
+DIED = "Python worker exited unexpectedly"
+"""In the text of a failed Spark job: a process of a task has died under it."""
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether a failed Spark job may be due to an instance that died under it."""
+    return READ_ERRORS.search(str(error)) is not None
+
+
+def is_final(error: Exception) -> bool:
+    """Whether a sink says that another try is of no use: by its class, or that of what failed in a task of Spark."""
+    if isinstance(error, FerryError):
+        return not isinstance(error, Fault)
+    return is_final_text(str(error))
+
+
+def is_final_text(text: str) -> bool:
+    """Whether a task has failed so that another try is of no use."""
+    return FINAL_ERRORS.search(text) is not None
+
+
+def refuse_final(error: Exception | str) -> None:
+    """Raise DataRefused when rows cannot be read, or made, for what they hold: no other reader or task would help.
+
+    And what a task has raised that is final by its class: Final, SpecRefused or DataRefused.
+    """
+    text = str(error)
+    found = re.search(
+        rf"(?:{OVERFLOW}|{RECORDS_LOST}|{DOES_NOT_FIT}).*?(?=\. Detail: |\n|$)", text
+    )  # Flight adds where it was raised.
+    if found is not None:
+        raise DataRefused(found[0])
+    if (raised := FINAL_ERRORS.search(text)) is not None:
+        words = text[raised.end() :].removeprefix(": ").split("\n")[0]
+        raise {"Final": Final, "SpecRefused": SpecRefused, "DataRefused": DataRefused}[raised[1]](words)
+
+
+def last_words(text: str) -> str:
+    """The error with which a Python traceback inside a longer text ends, or how Spark says that a process has died."""
+    if DIED in text:
+        return "the death of their process"
+    errors = re.findall(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit)\b[^\n]*", text, re.MULTILINE)
+    return errors[-1][:300] if errors else text.split("\n")[0][:300]
+
+
+def has_died(error: Exception) -> bool:
+    """Whether a job of Spark's has failed because processes of its tasks died, on executors that are there."""
+    return DIED in str(error) and not is_passing(error)
+
+
+def user_error(error: BaseException, what: str) -> UserCodeFailed | None:
+    """The error of the user's code that a step or a job of Spark has failed with; None: it is none of theirs."""
+    if isinstance(error, UserCodeFailed):
+        return error
+    text = str(error)
+    line = line_in(text) or (line_in_traceback(text, what) if isinstance(error, Py4JError | PySparkException) else None)
+    return UserCodeFailed(line) if line is not None else None
+
+
+def sql_error(error: BaseException, what: str) -> UserCodeFailed | None:
+    """The error of the user's steps in Spark SQL that a job has failed with, as a division by zero; None: it is none."""
+    if not isinstance(error, Py4JError | PySparkException):
+        return None
+    found = re.search(r"\[[A-Z][A-Z_.]+\][^\n]*", str(error))
+    words = found[0] if found is not None else last_words(str(error))
+    return UserCodeFailed(f"{USER_CODE}{words[:MESSAGE_MAX]}, {what}")
+
+
+@contextmanager
+def sink_code(sink: Sink) -> Iterator[None]:
+    """Around a call of a sink. Raises UserCodeFailed for what a user's own raises, unless it cannot reach something."""
+    function: Any = sink.function if isinstance(sink, ForeachEpoch) else type(sink)
+    users = isinstance(sink, ForeachEpoch) or not is_ferrys(sink)
+    what = f"sink {sink!r}"
+    try:
+        yield
+    except FerryError:
+        raise
+    except (Exception, SystemExit) as error:
+        if (found := user_error(error, what)) is not None:
+            raise found from error
+        if users and not _waits(error):
+            raise UserCodeFailed(line_of(error, what, function)) from error
+        raise
+
+
+def _waits(error: BaseException) -> bool:
+    """Whether something is away that may come back: of Spark's own errors all that are not about the program."""
+    if isinstance(error, Exception) and is_passing(error):
+        return True
+    if isinstance(error, Py4JError | PySparkException):
+        return not isinstance(error, AnalysisException | PythonException | TypeError | ValueError | AttributeError)
+    return is_away(error)

@@ -1,0 +1,110 @@
+"""One run of an ingest: by loops, or by jobs of Spark; all of what an epoch has for an operator, or one share of it.
+
+A share whose tasks have died is given back, whatever way it was read. Must never decide what becomes of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ferry.contract.errors import Final
+from ferry.contract.ingest_runs import IngestRun, Shares
+from ferry.contract.notes import Receipt, RecordPlace
+from ferry.contract.user_code import place_of
+from ferry.driver.failures import has_died
+from ferry.driver.loops import Loops
+from ferry.spark.attempts import DEATHS_MAX
+from ferry.spark.compile import CompiledPipeline
+from ferry.spark.cuts import cut
+from ferry.spark.feeds import Rows, counting, run_ingest, run_shares, shares_of, through_spark
+from ferry.spark.ingest import IngestWork
+from ferry.spark.pipeline import MapBatches, Operator, Transform, name_of
+from ferry.spark.planned import PlannedOnce
+from ferry.spark.source import TICK, Batch
+from ferry.spark.user_functions import UserBatches, UserFrames, is_ferrys
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Of one operator in one run."""
+
+    spark: SparkSession
+    plan: CompiledPipeline
+    operator: Operator
+    work: IngestWork
+    run: IngestRun
+    rows: Rows
+    loops: Loops | None
+    planned: Mapping[int, PlannedOnce]
+
+    @property
+    def _in_spark(self) -> bool:
+        return through_spark(self.operator, self.plan, self.work)
+
+    def all(self, batch: Batch) -> tuple[list[Receipt], list[Shares]]:
+        """(Receipts, shares of which tasks have died)."""
+        if self.loops is not None:
+            return self.loops.ingest(self.run, shares_of(batch, self.operator, self.plan, self.work, self.rows))
+        try:
+            receipts = self._job(batch, self.rows, None if self._in_spark else DEATHS_MAX)
+        except Exception as error:
+            if not has_died(error):
+                raise
+            if foreign := [name for name, source in self.plan.sources.items() if isinstance(source, DataFrame)]:
+                raise Final(
+                    f"tasks of operator {self.operator.descriptor.name!r} die again and again; of which record is not known "
+                    f"where source {foreign[0]!r} is Spark's own. {code_of(self.operator, self.plan)}"
+                ) from error
+            return [], shares_of(batch, self.operator, self.plan, self.work, self.rows)
+        if not any(receipt.died for receipt in receipts):
+            return receipts, []
+        shares = shares_of(batch, self.operator, self.plan, self.work, self.rows)
+        pairs = list(zip(shares, receipts, strict=True))
+        return [r for _, r in pairs if not r.died], [share for share, r in pairs if r.died]
+
+    def one(self, share: Shares) -> list[Receipt] | None:
+        """Receipts of one share; None: its task has died of it."""
+        if self.loops is not None:
+            receipts, died = self.loops.ingest(self.run, [share], 1)
+            return None if died else receipts
+        fired = {int(name[1:]): [json.loads(split)] for name, split in share if name.startswith("@")}
+        shares = [[("", TICK)]] if fired and self._in_spark else [] if fired else [share]
+        receipts = self._job(Batch(self.spark, shares), fired, 1)
+        return None if any(receipt.died for receipt in receipts) else receipts
+
+    def left_out(self, aside: Iterable[RecordPlace]) -> list[Receipt]:
+        """Receipts of records that are set aside where records pass through Spark's SQL, which counts no malformed ones."""
+        if self.loops is not None or not self._in_spark:
+            return []
+        shares: list[Shares] = [[(name, cut(split, number, number + 1, [number]))] for name, split, number in aside]
+        work = counting(self.work, self.plan, self.operator)
+        return [Receipt.load(one) for one in run_shares(self.spark, shares, work, self.run)]
+
+    def _job(self, batch: Batch, rows: Rows, most: int | None) -> list[Receipt]:
+        made = run_ingest(self.spark, batch, self.operator, self.plan, self.work, self.run, rows, self.planned, most)
+        return [Receipt.load(receipt) for receipt in made]
+
+
+def code_of(operator: Operator, plan: CompiledPipeline) -> str:
+    """The user's functions and sources that tasks of an operator run, each with its place; empty: none of the user's own."""
+    found: dict[str, None] = {}
+    for one in operator.inputs:
+        origin = plan.sources.get(one.origin) if isinstance(one.origin, str) else None
+        if origin is not None and not isinstance(origin, DataFrame) and not is_ferrys(origin):
+            found[f"source {one.origin!r}{_at(type(origin))}"] = None
+        for function in _functions(one.steps):
+            found[f"{name_of(function.function)}{_at(function.function)}"] = None
+    return ", ".join(found)
+
+
+def _functions(steps: Sequence[MapBatches | Transform]) -> list[UserBatches | UserFrames]:
+    return [step.function for step in steps if isinstance(step.function, UserBatches | UserFrames)]
+
+
+def _at(function: object) -> str:
+    place = place_of(function)
+    return f" ({place})" if place else ""

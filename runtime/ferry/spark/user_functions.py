@@ -1,0 +1,143 @@
+"""The user's functions and sources as Ferry calls them: in tasks, in the driver, behind an operator.
+
+    a function raises, exits, or returns other columns -> UserCodeFailed, one line that says which one and where
+    a source or a sink cannot reach something          -> Unreachable or the error itself: it is waited for, not blamed
+
+A child process that a function leaves behind by `os.fork` ends when it returns: two processes must not answer as one task.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from ferry.contract.errors import Fault, FerryError, SpecRefused, Unreachable, UserCodeFailed
+from ferry.contract.user_code import calling, line_of, reason
+from ferry.spark.pipeline import Batches, Frames, name_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+AWAY = re.compile(
+    r"operational|interfaceerror|connect|timeout|timed_?out|unavailable|network|socket|transport|broker|throttl|retri|"
+    r"toomanyrequests|http|unreachable|dns|ssl",
+    re.IGNORECASE,
+)
+"""Names of errors by which clients of databases and services say that the other end is away or busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserBatches:
+    """A function of the user's for `map_batches`."""
+
+    function: Batches
+    where: str
+    """Which one it is, as in "map_batches on source 'orders'"."""
+    schema: pa.Schema
+    """What it returned for an empty batch."""
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
+        """What it returns. Raises UserCodeFailed, also for other columns or types than those of an empty batch."""
+        with users(f"{name_of(self.function)} in {self.where}", self.function):
+            made = self.function(batch)
+            if not isinstance(made, pa.RecordBatch | pa.Table):
+                raise TypeError(f"it returned {type(made).__name__}; a RecordBatch or a Table is needed")
+            return made if _columns(made.schema) == _columns(self.schema) else self._fitted(made)
+
+    def _fitted(self, made: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+        """With the declared types where a batch has nothing but nulls: builders of Arrow know no type for these."""
+        if made.schema.names == self.schema.names:
+            columns = [
+                column.cast(field.type) if pa.types.is_null(column.type) else column
+                for column, field in zip(made.columns, self.schema, strict=True)
+            ]
+            made = type(made).from_arrays(columns, names=made.schema.names)
+        if (now := _columns(made.schema)) != (declared := _columns(self.schema)):
+            raise TypeError(f"it returned columns ({_listed(now)}), and ({_listed(declared)}) for an empty batch")
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class UserFrames:
+    """A function of the user's for `transform`."""
+
+    function: Frames
+    where: str
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        """What it returns. Raises UserCodeFailed."""
+        with users(f"{name_of(self.function)} in {self.where}", self.function):
+            return self.function(frame)
+
+
+@contextmanager
+def users(what: str, function: object) -> Iterator[None]:
+    """Around a call of a function of the user's. Raises UserCodeFailed for all that it raises, exits too."""
+    process = os.getpid()
+    try:
+        with calling(what, function):
+            yield
+    except SystemExit as left:
+        raise UserCodeFailed(line_of(left, what, function)) from left
+    finally:
+        if os.getpid() != process:
+            os._exit(1)
+
+
+@contextmanager
+def source_code(name: str, source: Any) -> Iterator[None]:
+    """Around a call of a source. Raises UserCodeFailed for what a user's own raises, Unreachable if something is away."""
+    if is_ferrys(source):
+        yield
+        return
+    try:
+        with users(f"source {name!r}", type(source)):
+            yield
+    except UserCodeFailed as failed:
+        cause = failed.__cause__
+        if isinstance(cause, Fault):
+            raise cause from None
+        if cause is not None and is_away(cause):
+            raise Unreachable(f"source {name!r}: {type(cause).__name__}: {cause}") from cause
+        raise
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Around a call while the program is built: whatever is raised there is about the program. Raises SpecRefused."""
+    try:
+        yield
+    except FerryError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SpecRefused(f"{what} failed: {reason(error)}") from error
+
+
+def is_ferrys(value: object) -> bool:
+    """Whether a source or a sink is one that comes with Ferry."""
+    return type(value).__module__.split(".")[0] == "ferry"
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an error says that a system cannot be reached, as a network, a disk or a database that is down does.
+
+    These are OSError with its kinds, Ferry's faults, and errors that a client names so, as psycopg's OperationalError.
+    """
+    if isinstance(error, OSError | Fault | fl.FlightError):
+        return True
+    return any(AWAY.search(kind.__name__) for kind in type(error).__mro__[:-2])
+
+
+def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    return [(field.name, field.type) for field in schema]
+
+
+def _listed(columns: list[tuple[str, pa.DataType]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)

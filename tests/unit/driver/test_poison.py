@@ -1,0 +1,189 @@
+"""The search for records that kill tasks: what is left counts once, and no record is blamed for another's death."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferry.contract.errors import Final
+from ferry.contract.ingest_runs import Shares
+from ferry.contract.notes import EpochNotes, Receipt
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.driver.poison import POISON, Poison
+from ferry.spark import cuts
+from ferry.spark.source import Batch
+
+
+class Numbers:
+    """A source of the numbers of a split, in batches; some kill whoever is given them, or whoever reads so far."""
+
+    def __init__(self, kills: set[int], reading: int | None = None, batch: int = 100) -> None:
+        self.kills, self.reading, self.batch = kills, reading, batch
+        self.attempts: list[Shares] = []
+        self.deaths = 0
+        self.seen: list[int] = []
+        self.aside: list[int] = []
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("n", pa.int64())])
+
+    def read(self, split: Any, columns: Any) -> Any:
+        for low in range(split.get("begin", 0), split["end"], self.batch):
+            high = min(low + self.batch, split["end"])
+            if self.reading is not None and low <= self.reading < high:
+                raise InterruptedError
+            yield pa.record_batch({"n": pa.array(range(low, high), pa.int64())})
+
+    def attempt(self, share: Shares) -> list[Receipt] | None:
+        self.attempts.append(share)
+        seen: list[int] = []
+        aside: list[int] = []
+        for name, split in share:
+            if name == "":
+                continue
+            try:
+                for one in cuts.read(name, self, json.loads(split), None):  # type: ignore[arg-type]
+                    if isinstance(one, cuts.Aside):
+                        aside += one.records["n"].to_pylist()
+                    else:
+                        seen += one["n"].to_pylist()
+            except Exception:
+                self.deaths += 1
+                return None
+        if self.kills & set(seen):
+            self.deaths += 1
+            return None
+        self.seen += seen
+        self.aside += aside
+        return [Receipt(task=len(self.attempts), rows=len(seen), malformed=len(aside))]
+
+
+def poison(numbers: Numbers, folder: Path, set_aside: bool = True, losses: Any = lambda: 0) -> Poison:
+    made = Poison({"s": numbers}, DriverMetrics("job", str(folder)), set_aside, losses)
+    made.begin(3, ())
+    return made
+
+
+def split(end: int, begin: int = 0) -> str:
+    return json.dumps({"begin": begin, "end": end})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 3000).flatmap(
+        lambda end: st.tuples(st.just(end), st.sets(st.integers(0, end - 1), max_size=4), st.integers(1, 700))
+    )
+)
+def test_every_record_counts_once_but_for_those_that_kill(
+    tmp_path_factory: Any, case: tuple[int, set[int], int]
+) -> None:
+    end, kills, batch = case
+    numbers = Numbers(kills, batch=batch)
+    search = poison(numbers, tmp_path_factory.mktemp("run"))
+    receipts = search.search([[("s", split(end)), ("", "tick")]], numbers.attempt, "a task")
+    assert sorted(numbers.seen) == sorted(set(range(end)) - kills) and sorted(numbers.aside) == sorted(kills)
+    assert sum(r.rows for r in receipts) == end - len(kills)
+    assert sorted(number for _, _, number in search.aside) == sorted(kills)
+    # Whoever reads the epoch again, as another driver does, leaves out the same, and nothing dies of it.
+    notes = EpochNotes.load(EpochNotes(aside=search.aside).dump())
+    again = Numbers(kills, batch=batch)
+    for share in Batch(None, [[("s", split(end))]]).without(notes.aside).shares():  # type: ignore[arg-type]
+        assert again.attempt(share) is not None
+    assert sorted(again.seen) == sorted(numbers.seen) and sorted(again.aside) == sorted(kills)
+
+
+def test_many_records_cost_few_processes(tmp_path: Path) -> None:
+    numbers = Numbers({177_777}, batch=131_072)
+    poison(numbers, tmp_path).search([[("s", split(200_000))]], numbers.attempt, "a task")
+    assert numbers.aside == [177_777] and numbers.deaths < 14 and len(numbers.attempts) < 80
+
+
+def test_the_job_stops_with_the_place_unless_records_may_be_set_aside(tmp_path: Path) -> None:
+    numbers = Numbers({500, 600})
+    search = poison(numbers, tmp_path, set_aside=False)
+    with pytest.raises(Final, match=r"a task of 'w' dies of record 500 .*source 's', split .*1000}, 3 times alone"):
+        search.search([[("s", split(1000))]], numbers.attempt, "a task of 'w'")
+    (problem,) = search._metrics.problems
+    assert problem.reason == POISON and "record 500 (counted from 0) of source 's'" in problem.text
+    search.over()
+    assert not search._metrics.problems
+
+
+def test_a_record_that_its_source_cannot_read_is_not_set_aside(tmp_path: Path) -> None:
+    numbers = Numbers(set(), reading=450)
+    with pytest.raises(Final, match="while it is read from its source"):
+        poison(numbers, tmp_path).search([[("s", split(1000))]], numbers.attempt, "a task")
+
+
+def test_a_share_that_is_too_much_at_once_is_read_in_parts(tmp_path: Path) -> None:
+    """As one that takes more memory than there is."""
+    numbers = Numbers(set())
+    attempt, large = numbers.attempt, 0
+
+    def tight(share: Shares) -> list[Receipt] | None:
+        nonlocal large
+        low, high = json.loads(share[0][1])[cuts.CUT][:2]
+        if min(high or 1000, 1000) - low > 300:
+            large += 1
+            return None
+        return attempt(share)
+
+    receipts = poison(numbers, tmp_path, set_aside=False).search([[("s", split(1000))]], tight, "a task")
+    assert sorted(numbers.seen) == list(range(1000)) and sum(r.rows for r in receipts) == 1000 and large
+
+
+def test_no_record_is_blamed_while_workers_are_lost(tmp_path: Path) -> None:
+    """Whatever is dealt to a worker that is about to go dies with it; seven times in a row here."""
+    numbers, losses = Numbers(set()), [0]
+    attempt = numbers.attempt
+
+    def unlucky(share: Shares) -> list[Receipt] | None:
+        if losses[0] < 7:
+            losses[0] += 1
+            return None
+        return attempt(share)
+
+    search = poison(numbers, tmp_path, set_aside=False, losses=lambda: losses[0])
+    search.search([[("s", cuts.cut(split(100), 7, 8))]], unlucky, "a task")
+    assert numbers.seen == [7] and not search.aside
+
+
+def test_an_error_ends_the_search_and_what_was_found_is_kept_for_the_next_run(tmp_path: Path) -> None:
+    numbers = Numbers({5, 900})
+    attempt = numbers.attempt
+
+    def breaks(share: Shares) -> list[Receipt] | None:
+        return [Receipt(error="an instance was lost")] if 900 in range(*window(share)) else attempt(share)
+
+    search = poison(numbers, tmp_path)
+    (receipt,) = search.search([[("s", split(1000))]], breaks, "a task")
+    assert receipt.error == "an instance was lost" and [number for *_, number in search.aside] == [5]
+    search.begin(3, ())
+    assert len(search.aside) == 1
+    search.begin(4, ())
+    assert search.aside == ()
+
+
+def window(share: Shares) -> tuple[int, int]:
+    low, high, _ = json.loads(share[0][1])[cuts.CUT]
+    return low, 1000 if high is None else high
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [([("@0", "{}")], "of rows that an operator fired"), ([("", "tick")], "before")]
+)
+def test_what_cannot_be_cut_ends_the_job(share: Shares, words: str, tmp_path: Path) -> None:
+    with pytest.raises(Final, match=words):
+        poison(Numbers(set()), tmp_path).search([share], lambda share: None, "a task")
+
+
+def test_records_that_kill_are_bounded(tmp_path: Path) -> None:
+    numbers = Numbers(set(range(3000)))
+    with pytest.raises(Final, match="100 records of this epoch were set aside already"):
+        poison(numbers, tmp_path).search([[("s", split(3000))]], numbers.attempt, "a task")

@@ -1,0 +1,134 @@
+"""The user's code that fails is named at once, tried again a few times, and ends the job."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ferry.contract.errors import UserCodeFailed
+from ferry.contract.names import Attempt, CommitId, Step
+from ferry.coordinator.driver_metrics import DriverMetrics
+from ferry.driver import patience
+from ferry.driver.__main__ import code_of
+from ferry.driver.checkpoint import Checkpoint
+from ferry.driver.epochs import Epochs
+from ferry.driver.patience import TRY_AGAIN_SECONDS, UserCodeTries, not_slow
+from ferry.driver.query import OwnQuery
+from ferry.protocol.coordinator import FiredRows
+from tests.unit.driver.test_publisher import publisher
+
+LINE = "user code: KeyError: 'n' (job.py:3 in f), f in map_batches on source 's'"
+
+
+class Clock:
+    """Time that only waiting moves."""
+
+    now = 0.0
+
+    def sleep(self, loop: Any, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(patience, "sleep", made.sleep)
+    return made
+
+
+def tries(folder: Path) -> tuple[UserCodeTries, DriverMetrics]:
+    metrics, loop = DriverMetrics("job", str(folder)), SimpleNamespace(ending=None, halt=None)
+    return UserCodeTries(loop, metrics), metrics  # type: ignore[arg-type]
+
+
+def test_it_is_named_at_once_and_the_job_stops_within_a_quarter_of_a_minute(tmp_path: Path, clock: Clock) -> None:
+    made, metrics = tries(tmp_path)
+    for _ in TRY_AGAIN_SECONDS:
+        made.failed(UserCodeFailed(LINE))
+        assert [(p.reason, p.text) for p in metrics.problems] == [("UserCode", LINE)]
+    with pytest.raises(UserCodeFailed, match="KeyError"):
+        made.failed(UserCodeFailed(LINE))
+    assert clock.now == 12 and code_of(UserCodeFailed(LINE)) == 3, "no other driver is started for it"
+
+
+def test_one_that_works_again_has_all_its_tries_again(tmp_path: Path, clock: Clock) -> None:
+    made, metrics = tries(tmp_path)
+    for _ in range(5):
+        made.failed(UserCodeFailed(LINE))
+        made.succeeded()
+        assert not metrics.problems
+
+
+def test_a_receipt_with_an_error_of_the_users_is_no_failure_of_instances(tmp_path: Path, clock: Clock) -> None:
+    epochs: Any = object.__new__(Epochs)
+    epochs._tries, metrics = tries(tmp_path)
+    posted: list[Any] = []
+    epochs.loop = SimpleNamespace(post=posted.append)
+    order: Any = SimpleNamespace(step=Step(3, 0), run=1)
+    for _ in TRY_AGAIN_SECONDS:
+        epochs._ingest_failed(order, LINE)
+    with pytest.raises(UserCodeFailed, match="KeyError"):
+        epochs._ingest_failed(order, LINE)
+    assert [p.reason for p in metrics.problems] == ["UserCode"] and len(posted) == len(TRY_AGAIN_SECONDS)
+
+
+def test_a_users_sink_stops_the_job_and_one_that_is_away_does_not(tmp_path: Path, clock: Clock) -> None:
+    made, metrics = publisher(tmp_path, None)
+    rows = FiredRows(CommitId(Step(5, 0), Attempt(1, 1)), 1, 0, 10, (), 7, 0)
+    errors: list[Exception] = [ConnectionError("down"), UserCodeFailed(LINE), ConnectionError("down")]
+    reasons: list[str] = []
+
+    def write(*args: Any) -> None:
+        reasons.append(",".join(sorted(problem.reason for problem in metrics.problems)))
+        if errors:
+            raise errors.pop(0)
+
+    made._write = write  # type: ignore[method-assign]
+    assert made._publish_rows(rows, 5) == 7 and not metrics.problems
+    assert reasons == ["", "SinkFailing", "SinkFailing,UserCode", "SinkFailing,UserCode"]
+    errors += [UserCodeFailed(LINE)] * 9
+    with pytest.raises(UserCodeFailed, match="KeyError"):
+        made._publish_rows(rows, 6)
+    assert len(errors) == 9 - len(TRY_AGAIN_SECONDS) - 1
+
+
+@pytest.mark.parametrize("what", ["initialOffset", "latestOffset", "partitions", "lags"])
+def test_a_source_that_raises_in_the_driver_ends_the_job_after_its_tries(what: str, tmp_path: Path, clock: Clock) -> None:
+    asked: list[str] = []
+
+    class Reader:
+        def __getattr__(self, name: str) -> Any:
+            def answer(*args: Any) -> Any:
+                if name == what:
+                    asked.append(name)
+                    raise UserCodeFailed(LINE)
+                return {"initialOffset": {"a": 0}, "latestOffset": {"a": 1}}.get(name, {})
+
+            return answer
+
+    made, metrics = tries(tmp_path)
+    query: Any = OwnQuery(None, Reader(), Checkpoint(tmp_path / "c"), 0.0, print, tries=made)  # type: ignore[arg-type]
+    query.start()._thread.join(20)
+    assert str(query.exception()) == LINE and len(asked) == len(TRY_AGAIN_SECONDS) + 1
+    assert [problem.text for problem in metrics.problems] == [LINE]
+
+
+def test_code_that_takes_long_is_said_to_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "SLOW_SECONDS", 0.01)
+    _, metrics = tries(tmp_path)
+    said = threading.Event()
+    report = metrics.report_problem
+
+    def reported(reason: str, text: str) -> None:
+        report(reason, text)
+        said.set()
+
+    monkeypatch.setattr(metrics, "report_problem", reported)
+    with not_slow(metrics, "tasks of operator 'w' have read epoch 3 through f (job.py:3)"):
+        assert said.wait(20)
+        assert [problem.reason for problem in metrics.problems] == ["SlowCode"]
+    assert not metrics.problems

@@ -1,0 +1,100 @@
+"""Whatever goes wrong while a program is built is a refusal that names the user's file and line, never a crash."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ferry.contract.errors import SpecRefused
+from ferry.spark.compile import build, load
+
+HEAD = """
+import pyarrow as pa
+import ferry
+
+ROWS = pa.schema([("ts", pa.int64()), ("k", pa.int64())])
+
+def sources(spark, args):
+    return {"a": ferry.parquet_files(DIRECTORY, schema=ROWS)}
+
+def pipeline(streams, args):
+    rows = streams["a"].event_time("ts")
+    counts = rows.key_by("k").aggregate("n", n=ferry.count(), emit=ferry.at_end())
+    return counts.sink(ferry.console())
+"""
+
+
+def refused(folder: Path, *changes: tuple[str, str]) -> str:
+    text = HEAD.replace("DIRECTORY", repr(str(folder)))
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, textwrap.dedent(new))
+    file = folder / "job.py"
+    file.write_text(text)
+    with pytest.raises(SpecRefused) as error:
+        build(cast(Any, None), load(None, str(file)), {})
+    return str(error.value)
+
+
+SINK = "ferry.console()"
+LAST = "return counts.sink(ferry.console())"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (SINK, "print", 'sink on operator \'n\': print is no sink; use ferry.parquet(...), ferry.console()'),
+        (SINK, "ferry.Sink", "Sink is no sink"),
+        (SINK, "'out'", "str is no sink"),
+        (LAST, "return counts.sink(ferry.console(), 3)", "job.py.pipeline failed: TypeError"),
+        (LAST, "return {}['nothing']", "job.py.pipeline failed: KeyError: 'nothing' (job.py:13 in pipeline"),
+        (LAST, "return undefined", "job.py.pipeline failed: NameError: name 'undefined' is not defined (job.py:13"),
+        (LAST, "raise SystemExit(1)", "job.py.pipeline failed: SystemExit: 1 (job.py:13"),
+        ("import ferry", "import ferry, sys; sys.exit('no')", "cannot be imported: SystemExit: no (job.py:3"),
+        ("import ferry", "import ferry; 1 / 0", "cannot be imported: ZeroDivisionError: division by zero (job.py:3"),
+        ("import ferry", "import ferry, polarz", "cannot be imported: ModuleNotFoundError: No module named 'polarz' (job.py:3"),
+        ("def pipeline", "def pipeline pipeline", "cannot be imported: SyntaxError"),
+        ('key_by("k")', 'key_by("kk")', "no column 'kk'; there are ts, k (job.py:12 in pipeline"),
+        ("rows.key_by", "rows.map_batches(7).key_by", "map_batches on source 'a': int is no function (job.py:12"),
+        ("rows.key_by", "rows.transform(7).key_by", "transform on source 'a': int is no function (job.py:12"),
+        ("rows.key_by", "rows.map_batches(lambda b: None).key_by", "<lambda> (job.py:12) must return a RecordBatch or a Table"),
+        ("rows.key_by", "rows.map_batches(lambda b: b.nothing).key_by", "AttributeError: 'pyarrow.lib.RecordBatch' object"),
+        ('ferry.parquet_files', 'ferry.nothing', "job.py.sources failed: AttributeError"),
+    ],
+    ids=lambda one: one[:40],
+)  # fmt: skip
+def test_a_mistake_is_refused_with_its_line(old: str, new: str, words: str, tmp_path: Path) -> None:
+    text = refused(tmp_path, (old, new))
+    assert words in text and "job.py" in text and "ferry_pipeline_" not in text, text
+
+
+MINE = """class Mine:
+    def __init__(self, of=None): pass
+    def schema(self): return WHAT
+    def start(self): return 0
+    def latest(self, start, max_rows): return 0
+    def ended(self, position): return True
+    def plan(self, start, stop, tasks): return []
+    def read(self, split, columns): return iter(())
+
+def sources"""
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("{}['columns']", "source 'a': schema() failed: KeyError: 'columns' (job.py:9 in schema"),
+     ("{'k': 'int'}", "source 'a' (job.py:7): its schema is dict; it has to be a pyarrow.Schema")],
+)  # fmt: skip
+def test_a_source_of_the_users_that_has_no_schema_is_refused(what: str, words: str, tmp_path: Path) -> None:
+    source = f"ferry.parquet_files({str(tmp_path)!r}, schema=ROWS)"
+    text = refused(tmp_path, ("def sources", MINE.replace("WHAT", what)), (source, "Mine()"))
+    assert words in text, text
+
+
+def test_a_sink_of_the_users_that_fails_while_the_program_is_built_is_refused(tmp_path: Path) -> None:
+    sink = "class Mine(ferry.Sink):\n    def write(self, *given): pass\n    def place(self, base): return base.nothing\n\ndef sources"
+    text = refused(tmp_path, ("def sources", sink), (SINK, "Mine()"))
+    assert "the pipeline cannot be built: AttributeError: 'NoneType' object has no attribute 'nothing' (job.py:9 in place" in text

@@ -1,0 +1,163 @@
+"""What the user's functions and sources do wrong in a task, and how the line reads that people see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ferry.contract.errors import Fault, Unreachable, UserCodeFailed
+from ferry.contract.notes import Receipt
+from ferry.spark import cuts
+from ferry.spark.fragment import Fragmenter
+from ferry.spark.ingest import Feed, IngestTask
+from ferry.spark.splits import Malformed
+from ferry.spark.user_functions import UserBatches, is_away, users
+from tests.unit.spark.test_ingest import task
+
+SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64())])
+
+
+class Source:
+    """Of a user's; `then` is what it gives, or raises."""
+
+    def __init__(self, *then: Any) -> None:
+        self.then = then
+
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def read(self, split: Any, columns: Any) -> Iterator[Any]:
+        for one in self.then:
+            if isinstance(one, Exception):
+                raise one
+            yield one
+
+
+def batch(*keys: Any) -> pa.RecordBatch:
+    return pa.record_batch({"k": pa.array(keys), "t": pa.array([1] * len(keys), pa.int64())})
+
+
+def receipt(source: Source, *functions: Any) -> Receipt:
+    made: IngestTask = task(None)
+    made.fragmenters = {0: Fragmenter(made.work.descriptor)}
+    maps = tuple(UserBatches(one, "map_batches on source 's'", SCHEMA) for one in functions)
+    feed: Any = Feed(0, maps, ("k",), "t", source, None)  # type: ignore[arg-type]
+    made.work = replace(made.work, feeds={"s": (feed,)})
+    return Receipt.load(made.run([[("s", "{}")]]))
+
+
+def raises(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return [100 // n for n in batch["k"].to_pylist()] and batch
+
+
+def leaves(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise SystemExit(3)
+
+
+def other_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.rename_columns(["key", "t"])
+
+
+def other_types(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"k": batch["k"].cast(pa.string()), "t": batch["t"]})
+
+
+def nothing(batch: pa.RecordBatch) -> None:
+    return None
+
+
+def network(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise ConnectionError("the service is away")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (raises, 'ZeroDivisionError: integer division or modulo by zero (test_user_functions.py:56 in <listcomp>: "return [100'),
+        (leaves, "SystemExit: 3 (test_user_functions.py:60 in leaves"),
+        (other_columns, "returned columns (key int64, t int64), and (k int64, t int64) for an empty batch"),
+        (other_types, "returned columns (k string, t int64), and (k int64, t int64)"),
+        (nothing, "returned NoneType; a RecordBatch or a Table is needed"),
+        (network, "ConnectionError: the service is away"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)  # fmt: skip
+def test_an_error_of_a_function_is_in_the_receipt(function: Any, words: str) -> None:
+    error = str(receipt(Source(batch(0, 1)), function).error)
+    assert error.startswith("user code: ") and words in error, error
+    assert f"{function.__name__} in map_batches on source 's'" in error and "test_user_functions.py:" in error
+
+
+def test_a_column_of_nothing_but_nulls_has_the_type_that_was_declared() -> None:
+    made = UserBatches(lambda rows: batch(None, None), "map_batches", SCHEMA)(batch(1))
+    assert made.schema.equals(SCHEMA) and made["k"].null_count == 2
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (KeyError("offset"), "user code: KeyError: 'offset' (test_user_functions.py"),
+        ({"k": 1}, "read() gave dict; it has to give batches"),
+        (batch("text"), "column 'k' is string; its schema() says int64"),
+        (pa.record_batch({"t": [1]}), "column 'k' is missing"),
+    ],
+    ids=str,
+)
+def test_an_error_of_a_users_source_is_in_the_receipt(then: Any, words: str) -> None:
+    error = str(receipt(Source(batch(1), then)).error)
+    assert words in error and "source 's'" in error, error
+
+
+def test_a_source_that_reaches_nothing_is_not_the_users_code() -> None:
+    error = str(receipt(Source(batch(1), ConnectionError("503"))).error)
+    assert error == "Unreachable: source 's': ConnectionError: 503"
+
+
+class OperationalError(Exception):
+    """As clients of databases have it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "away"),
+    [
+        (OSError("no room"), True), (TimeoutError(), True), (OperationalError("connection failed"), True),
+        (Fault("x"), True), (Unreachable("x"), True), (KeyError("x"), False), (TypeError("x"), False),
+        (RuntimeError("x"), False), (AssertionError(), False), (Exception("x"), False), (UserCodeFailed("x"), False),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_may_come_back_is_told_from_errors_of_a_program(error: Exception, away: bool) -> None:
+    assert is_away(error) is away
+
+
+def test_a_child_that_a_function_leaves_behind_answers_nothing() -> None:
+    """It would be a second task that sends the same fragment."""
+    read, write = os.pipe()
+    with users("f", None):
+        child = os.fork()
+    if child == 0:
+        os.write(write, b"answered")
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert os.read(read, 100) == b""
+    os.close(read)
+
+
+def test_malformed_records_of_a_split_that_is_cut_are_counted_once() -> None:
+    source: Any = Source(batch(1, 2, 3), Malformed(1, ["x"]), batch(4, 5), Malformed(1, ["y"]))
+    for edges in ([0, 3, 5, None], [0, 1, 4, None], [0, 5, 64, None], [0, 2, 3, 4, 5, 512, None]):
+        keys, bad = [], []
+        for low, high in pairwise(edges):
+            for one in cuts.read("s", source, {cuts.CUT: [low, high, [3]], "split": {}}, None):
+                if isinstance(one, Malformed):
+                    bad += one.records
+                elif isinstance(one, pa.RecordBatch):
+                    keys += one["k"].to_pylist()
+        assert (keys, bad) == ([1, 2, 3, 5], ["x", "y"]), edges
