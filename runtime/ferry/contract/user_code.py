@@ -95,13 +95,15 @@ def line_in(text: str) -> str | None:
 def calling(what: str, function: object = None, key: object = None) -> Iterator[None]:
     """Around a call of the user's code: what it raises becomes UserCodeFailed, but for a Refusal (SpecRefused, Final).
 
+    SystemExit, too: what the user's code ends is no process of Ferry's.
+
     Raises UserCodeFailed.
     """
     try:
         yield
     except (UserCodeFailed, Refusal):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeFailed(line_of(error, what, function, key)) from error
 
 

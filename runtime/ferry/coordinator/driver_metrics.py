@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status, append_record
 from ferry.contract.latency import Counts
-from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
+from ferry.contract.limits import SLOW_SECONDS, WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.coordinator.move_metrics import MoveMetrics
@@ -92,6 +92,23 @@ def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
     return tuple(
         ReportedProblem(reason, "; ".join(texts)[:PROBLEM_TEXT_MAX], time.time() - (now - since) / 1000)
         for reason, (texts, since) in found.items()
+    )
+
+
+def code_problems(machine: Coordinator) -> tuple[ReportedProblem, ...]:
+    """How the user's code in instances keeps the job from going on; read from another thread."""
+    now, code = machine.now, machine.attempts.code
+    found = [("UserCode", reason, code.since)] if (reason := code.reason) else []
+    slow = [
+        (since, f"{i}: {what}, for {(now - since) // 1000} s")
+        for i, (what, since) in sorted(dict(machine.members.in_code).items())
+        if now - since >= SLOW_SECONDS * 1000
+    ]
+    if slow:
+        found.append(("SlowCode", "; ".join(text for _, text in slow), min(since for since, _ in slow)))
+    wall = time.time()
+    return tuple(
+        ReportedProblem(name, text[:PROBLEM_TEXT_MAX], wall - (now - since) / 1000) for name, text, since in found
     )
 
 
@@ -281,7 +298,7 @@ class DriverMetrics:
             epoch_seconds=seconds,
             journal_up=machine.journaling.up,
             finished=self.finished,
-            problems=self.problems,
+            problems=(*self.problems, *code_problems(machine)),
             notices=(*self.lasting, *notices(machine)),
             moves_given_up=sum(machine.now < r.backoff.until for r in list(machine.moves.refused.values())),
             transport=move_metrics.links(),

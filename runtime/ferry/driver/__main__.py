@@ -16,7 +16,7 @@ import time
 
 from ferry import environment
 from ferry.contract.documents import RunSettings
-from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable
+from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable, UserCodeFailed
 from ferry.contract.exit_codes import ExitCode
 from ferry.driver import session
 from ferry.driver.ends import BeginsAgain, Halted
@@ -54,7 +54,13 @@ def main() -> int:
         if isinstance(error, BeginsAgain) and time.monotonic() >= steady_at:
             follow(error)
         code, why = code_of(error), f"{type(error).__name__}: {error}"
-        why = f"refused: {error}" if code is ExitCode.REFUSED else why
+        why = (
+            f"refused: {error}"
+            if code is ExitCode.REFUSED
+            else str(error)
+            if isinstance(error, UserCodeFailed)
+            else why
+        )
     session.kill()  # the reason is the last line of the log: whoever looks for it looks there
     print(why, file=sys.stderr)
     return code
@@ -73,7 +79,9 @@ def code_of(error: FerryError) -> ExitCode:
     """Of a driver that ends with it: final is what the next one would meet again."""
     if isinstance(error, SpecRefused):
         return ExitCode.REFUSED
-    final = error.kind in FINAL_HALTS if isinstance(error, Halted) else isinstance(error, Refusal | StateUnavailable)
+    final = isinstance(error, Refusal | StateUnavailable | UserCodeFailed)
+    if isinstance(error, Halted):
+        final = error.kind in FINAL_HALTS
     return ExitCode.HALTED if final else ExitCode.CRASHED
 
 

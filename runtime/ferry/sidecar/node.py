@@ -15,7 +15,6 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
 from typing import Any
 
 from ferry.channel import choice
@@ -41,6 +40,7 @@ from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics, MetricsFile
 from ferry.sidecar.peers import Peers
+from ferry.sidecar.signs import Signs
 from ferry.store.lock import DirectoryLock
 from ferry.system import flight_places, user_module
 from ferry.system.flight_places import FlightPlace
@@ -77,6 +77,7 @@ class Node:
         self._lock = DirectoryLock(self.dir)
         self._counted = MetricsFile(self.dir)
         self._delay_control = DelayControl()
+        self._signs = Signs()
         self._life = life.hex()
         self._inbox = Inbox()
         self._registry = JobRegistry(settings.run, settings.redis, settings.secret)
@@ -109,7 +110,7 @@ class Node:
         self._load_processes(descriptors)
         lend = self._chosen.lend_bytes
         data = self._data = Data(
-            self.settings, self.me, self.dir, descriptors, self._send, self._send_nowait, lend, self._say_alive
+            self.settings, self.me, self.dir, descriptors, self._send, self._send_nowait, lend, self._signs
         )
         if data.arena is not None:
             self._chosen.lend(data.arena)
@@ -205,7 +206,7 @@ class Node:
     def _loop(self) -> None:
         tick_at = report_at = pumped_at = upkeep_at = 0.0
         idle, began, waited = TICK_SECONDS, time.monotonic(), 0.0
-        (self.dir / ALIVE).touch()
+        self._signs.begin(self.dir / ALIVE)
         while not self._may_end():
             since = time.monotonic()
             item = self._inbox.take(idle)
@@ -218,7 +219,7 @@ class Node:
                 self._idle_at = now
             if now >= tick_at:
                 tick_at = now + TICK_SECONDS
-                self._say_alive()
+                self._signs.turns()
                 self._perform(self._machine.step(core.Tick(int(now * 1000))))
             if now >= report_at:
                 report_at = now + REPORT_SECONDS
@@ -245,11 +246,6 @@ class Node:
             self._delay_control.sent(now, time.monotonic())
         return pumped
 
-    def _say_alive(self) -> None:
-        """To the parent: this loop works, however long. It says nothing before the loop has begun."""
-        with suppress(FileNotFoundError):
-            os.utime(self.dir / ALIVE)
-
     def _handle(self, event: core.Event, body: Any) -> None:
         if isinstance(event, m.Prepare) and self._is_outdone(event.attempt):
             return
@@ -268,7 +264,7 @@ class Node:
         while True:
             busy = time.monotonic() - self._idle_at
             busy_ms = int(busy * 1000) if busy > BUSY_SECONDS else 0
-            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms)), None)
+            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms, *self._signs.computes_for())), None)
             time.sleep(self.settings.heartbeat_ms / 1000)
 
     def _may_end(self) -> bool:

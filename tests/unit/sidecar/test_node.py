@@ -21,6 +21,7 @@ from ferry.protocol.instance import machine as core
 from ferry.sidecar import ALIVE, node
 from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.inbox import Inbox
+from ferry.sidecar.signs import Signs
 
 ME = InstanceId("0.0")
 
@@ -66,7 +67,7 @@ def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest
 def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
     """And rests as long as it worked."""
     one, worked = node.Node.__new__(node.Node), list[float]()
-    one._inbox, one.dir, one._delay_control = Inbox(), tmp_path, DelayControl()
+    one._inbox, one.dir, one._delay_control, one._signs = Inbox(), tmp_path, DelayControl(), Signs()
     scans = SimpleNamespace(pump=lambda chunks: False)
 
     def work() -> bool:
@@ -95,7 +96,7 @@ def test_a_message_that_can_never_be_sent_is_told_to_the_driver() -> None:
 def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     one, sent = node.Node.__new__(node.Node), []
     one.me, one.settings = ME, SimpleNamespace(heartbeat_ms=500)  # type: ignore[assignment]
-    one._idle_at = 100.0
+    one._idle_at, one._signs = 100.0, Signs()
 
     def sleep(seconds: float) -> None:
         assert seconds == 0.5
