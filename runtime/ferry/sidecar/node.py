@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from ferry.channel import choice
@@ -107,6 +108,7 @@ class Node:
         descriptors = self._wait_for_shapes()
         if descriptors is None:
             return 0
+        self._descriptors = descriptors
         self._load_processes(descriptors)
         lend = self._chosen.lend_bytes
         data = self._data = Data(
@@ -249,10 +251,20 @@ class Node:
     def _handle(self, event: core.Event, body: Any) -> None:
         if isinstance(event, m.Prepare) and self._is_outdone(event.attempt):
             return
+        if isinstance(event, m.Ask) and event.generation > self._machine.saved.generation:
+            self._require_same_program()
         self._data.receive(event, body)
         self._perform(self._machine.step(event))
         if isinstance(event, m.Commit):
             self._delay_control.committed(event.commit_id.step.epoch, time.monotonic())
+
+    def _require_same_program(self) -> None:
+        """A driver is new: its program may have a mistake mended. Raises BeginsAnew, to load that with all state kept."""
+        with suppress(Unreachable):
+            if self._registry.descriptors() not in (None, self._descriptors):
+                raise BeginsAnew(
+                    f"{self.me}: the program is another than when this instance was started: it begins anew"
+                )
 
     def _is_outdone(self, attempt: Attempt) -> bool:
         """Whether a later attempt waits in the inbox: the driver has given this one up, and would wait for its work."""
