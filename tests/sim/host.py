@@ -325,6 +325,9 @@ class Host:
         step, attempt, low, high = prepare.step, prepare.attempt, prepare.low, prepare.high
         if any((step, attempt, h) not in self.partials for h in helpers):
             return  # Released while it stood still: a real one computes before it takes anything else.
+        if self.world.code.random() < self.world.code_fails and not self.world.net.fair:
+            self.take(core.ComputeFailed(step, attempt, "user code: it failed"))
+            return
         partials = [self.partials[(step, attempt, h)] for h in helpers]
         mine = self.bodies.setdefault(CommitId(step, attempt), {})
         for chain, vnodes in chains:

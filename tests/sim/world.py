@@ -48,13 +48,16 @@ class World(Restores):
         one that the seed draws."""
         self.seed, self.rules, self.verbose = seed, rules or Rules(), verbose
         self.rnd = Dice(f"world/{seed}")
+        self.code = Dice(f"code/{seed}")
+        self.code_fails = self.code.choice((0.0, 0.0, 0.0, 0.0, 0.1, 0.3))
+        """How often the user's code fails."""
         s = self.scenario = scenario or faults.draw(seed)
         self.graph, self.operators, self.vnodes, self.epochs = s.graph, len(s.graph), s.vnodes, s.epochs
         self.keys, self.splits, self.varied = s.keys, s.splits, s.varied
         self.settings = dcore.CoordinatorSettings(
             operators=len(s.graph), attempt_ms=s.attempt_ms, commit_ms=80, grace_ms=30 * (seed % 2), return_ms=3_000, start_ms=300,
             warm_ms=3_000, plan_ms=(300, 2_000, 1_800_000)[seed % 3], backoff_ms=100, backoff_max_ms=800, silence_ms=300 if s.pulses else 1 << 40, retry_ms=1_000,
-            retry_max_ms=4_000, apart_ms=6_000,
+            retry_max_ms=4_000, apart_ms=6_000, code_waits_ms=(20,) * 50,
         )  # fmt: skip
         self.clock = Clock()
         self.after = self.clock.after

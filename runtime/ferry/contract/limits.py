@@ -41,10 +41,14 @@ STANDSTILL_TIMEOUTS = 4
 for its signs of life share an interpreter with its work."""
 
 HANG_SECONDS = 60.0
-"""An instance whose loop did not come round for this long is killed by its parent, and comes back to its files.
+"""An instance whose loop did not come round for this long, and which is not in the user's code, is killed by its parent, and
+comes back to its files.
 
 A driver whose loop did not is not well either: `GET /healthz` says so, and whoever looks after it ends it.
 """
+
+SLOW_SECONDS = 60.0
+"""What an instance has computed for this long without a break is said to be slow (SlowCode). It has the time it needs."""
 
 SYNC_SECONDS = 60.0
 """An instance that has ended may take so long to have its files on the disk. One that takes longer is killed: they are no

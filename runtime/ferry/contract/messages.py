@@ -19,6 +19,7 @@
 | Waiting | instance -> driver | an attempt takes long: so far it is here, and these it has not heard from |
 | Unsendable | instance -> driver | a message can never be sent, whoever tries |
 | Failed | instance -> driver | this instance cannot go on, with the reason |
+| CodeFailed | instance -> driver | the user's code failed in an attempt, with the reason; the instance goes on |
 | Pulse | instance -> driver | it lives, and how long it has been at work without a break |
 | Begins | driver -> instance | an epoch begins: copying waits for it |
 | Leaving | instance -> driver | it was told to end: the next epochs must not count on its help |
@@ -44,6 +45,10 @@ from ferry.contract.plain import built, plain
 from ferry.contract.records import record
 from ferry.contract.results import Results
 from ferry.contract.routing import GroupChange, Table, Version
+from ferry.contract.signs import Begins as Begins
+from ferry.contract.signs import Leaving as Leaving
+from ferry.contract.signs import Pulse as Pulse
+from ferry.contract.signs import Report as Report
 
 
 @record
@@ -224,6 +229,19 @@ class Failed:
 
 
 @record
+class CodeFailed:
+    """The user's code raised while this attempt was computed: nothing is logged, nothing has changed."""
+
+    instance: InstanceId
+    step: Step
+    attempt: Attempt
+    reason: str
+    """One line (`contract.user_code`)."""
+    final: bool = False
+    """The code says that another try is of no use."""
+
+
+@record
 class Waiting:
     """An attempt takes long; said again and again by everybody who takes part in it, so that the cause is found."""
 
@@ -243,51 +261,6 @@ class Unsendable:
     instance: InstanceId
     peer: str
     reason: str
-
-
-@record
-class Pulse:
-    """Said at every heartbeat, also while the instance computes: who says nothing stands still."""
-
-    instance: InstanceId
-    busy_ms: int
-    """For so long its loop has had work without a break; 0 when that is not worth mentioning."""
-
-
-@record
-class Begins:
-    """An epoch begins: whoever copies state gives way for a moment. Nothing that is right depends on it."""
-
-    epoch: int
-    bandwidth: int = -1
-    """Bytes a second that copies may use from now on; 0: no bound; -1: nobody has said anything."""
-
-
-@record
-class Report:
-    """What an instance holds, once a second: for people, the planner, and timers of the clock. No row depends on it."""
-
-    instance: InstanceId
-    life: str
-    vnodes: tuple[int, ...]
-    state_bytes: tuple[int, ...]
-    """Per one of `vnodes`."""
-    computed: tuple[int, ...]
-    """Rows computed for each of `vnodes` as their leader, since this life began."""
-    rdma: int = 0
-    tcp: int = 0
-    """Links to other instances, by what carries them."""
-    reason: str = ""
-    """Why some are not RDMA although a device was asked for."""
-    timer: int | None = None
-    """When its first timer of the clock is due, in milliseconds since 1970; None: it has none."""
-    busy_ms: int = 0
-    """For how long its loop has worked, and not waited for messages, since this life began."""
-    received: tuple[int, ...] = ()
-    """Records that came for each of `vnodes` as their leader, since this life began; empty: an older peer."""
-    boundaries: tuple[tuple[int, InstanceId, int | None], ...] = ()
-    """Virtual nodes that it hands over at the boundary of a window, to whom, and from which event time on windows start
-    there, in milliseconds; None: that depends on what comes."""
 
 
 @record
@@ -319,13 +292,6 @@ class Unrestorable:
     reason: str
 
 
-@record
-class Leaving:
-    """This instance was told to end, and stays for the epochs that may count on its help."""
-
-    instance: InstanceId
-
-
 Message = (
     Install
     | Ask
@@ -354,6 +320,7 @@ Message = (
     | Checkpointed
     | Unrestorable
     | BriefPrepare
+    | CodeFailed
 )
 
 KINDS: dict[int, type[Any]] = dict(enumerate(typing.get_args(Message), start=1))

@@ -132,6 +132,8 @@ def line_in_traceback(text: str, what: str) -> str | None:
 def calling(what: str, function: object = None, key: object = None) -> Iterator[None]:
     """Around a call of the user's code: what it raises becomes UserCodeFailed, but for a Refusal (SpecRefused, Final).
 
+    SystemExit, too: what the user's code ends is no process of Ferry's.
+
     Raises UserCodeFailed.
     """
     try:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from ferry.contract.documents import CHECKPOINT_DELAYED, CheckpointStatus, ReportedProblem, Status, append_record
 from ferry.contract.latency import Counts
-from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
+from ferry.contract.limits import SLOW_SECONDS, WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.coordinator.move_metrics import MoveMetrics
@@ -95,9 +95,26 @@ def notices(machine: Coordinator) -> tuple[ReportedProblem, ...]:
     )
 
 
+def code_problems(machine: Coordinator) -> tuple[ReportedProblem, ...]:
+    """How the user's code in instances keeps the job from going on; read from another thread."""
+    now, code = machine.now, machine.attempts.code
+    found = [("UserCode", reason, code.since)] if (reason := code.reason) else []
+    slow = [
+        (since, f"{i}: {what}, for {(now - since) // 1000} s")
+        for i, (what, since) in sorted(dict(machine.members.in_code).items())
+        if now - since >= SLOW_SECONDS * 1000
+    ]
+    if slow:
+        found.append(("SlowCode", "; ".join(text for _, text in slow), min(since for since, _ in slow)))
+    wall = time.time()
+    return tuple(
+        ReportedProblem(name, text[:PROBLEM_TEXT_MAX], wall - (now - since) / 1000) for name, text, since in found
+    )
+
+
 @dataclass(slots=True)
 class EpochRecord:
-    """One finished epoch: wall-clock seconds, counts, and seconds per stage."""
+    """One finished epoch: when it began by the clock on the wall, how long it took, counts, and seconds per stage."""
 
     epoch: int
     begin: float
@@ -115,6 +132,12 @@ class EpochRecord:
     """How old its records were when it was planned, as far as their sources say when they were created."""
     newest: Mapping[int, int] = field(default_factory=dict)
     """By operator: the newest event time of what sources have brought for it."""
+    ended: float = 0.0
+    """Monotonic: steps of the clock on the wall change no rate."""
+
+    def lasted(self, seconds: float, ended: float) -> None:
+        """It took so long, and ended then (monotonic)."""
+        self.end, self.ended = self.begin + seconds, ended
 
 
 class DriverMetrics:
@@ -129,6 +152,8 @@ class DriverMetrics:
         """The epoch that was taken over; None before the groups have answered."""
         self.finished = False
         self.problems: tuple[ReportedProblem, ...] = ()
+        self._problem_since: dict[str, float] = {}
+        """monotonic"""
         """What fails and is tried again."""
         self.lasting: tuple[ReportedProblem, ...] = ()
         """What should be mended, though the job goes on."""
@@ -223,6 +248,7 @@ class DriverMetrics:
         known = next((t for t in self.problems if t.reason == reason), None)
         if known is None:
             self.problems = (*self.problems, ReportedProblem(reason, text, time.time()))
+            self._problem_since[reason] = time.monotonic()
             self.note("degraded", text)
         else:
             self.problems = tuple(replace(t, text=text) if t is known else t for t in self.problems)
@@ -232,14 +258,15 @@ class DriverMetrics:
         for over in self.problems:
             if over.reason == reason:
                 self.problems = tuple(t for t in self.problems if t is not over)
-                self.note("mended", f"{reason}, after {time.time() - over.since:.1f} s")
+                self.note("mended", f"{reason}, after {time.monotonic() - self._problem_since[reason]:.1f} s")
 
     def rates(self) -> tuple[float, float]:
         """(records per second, median epoch seconds) over the last epochs."""
         recent = list(self.recent)[-16:]
         if not recent:
             return 0.0, 0.0
-        seconds = max(recent[-1].end - recent[0].begin, 1e-9)
+        first = recent[0]
+        seconds = max(recent[-1].ended - first.ended + first.end - first.begin, 1e-3)
         return sum(r.rows for r in recent) / seconds, statistics.median(r.end - r.begin for r in recent)
 
     def lag(self) -> int | None:
@@ -281,8 +308,8 @@ class DriverMetrics:
             epoch_seconds=seconds,
             journal_up=machine.journaling.up,
             finished=self.finished,
-            problems=self.problems,
-            notices=(*self.lasting, *notices(machine)),
+            problems=(*self.problems, *code_problems(machine)),
+            notices=(*self.lasting, *notices(machine), *move_metrics.damages()),
             moves_given_up=sum(machine.now < r.backoff.until for r in list(machine.moves.refused.values())),
             transport=move_metrics.links(),
             began=self.began,

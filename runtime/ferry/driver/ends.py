@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ferry.contract.errors import FerryError, Unreachable
+from ferry.contract.errors import FerryError, Unreachable, UserCodeFailed
 
 if TYPE_CHECKING:
     from ferry.protocol import coordinator as core
@@ -24,3 +24,8 @@ class Stopped(FerryError):
 
 class BeginsAgain(Unreachable):
     """The journal says which checkpoint the next driver begins with; this one ends."""
+
+
+def end_of(halt: core.Halt) -> FerryError:
+    """What a driver raises after this halt: of the user's code the line alone."""
+    return UserCodeFailed(halt.reason) if halt.kind == "user-code" else Halted(halt)

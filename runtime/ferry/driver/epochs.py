@@ -100,6 +100,7 @@ class Epochs:
         set_aside = settings.on_crash == SET_ASIDE
         self._poison = Poison(plan.sources, metrics, set_aside, lambda: self._watch.losses)
         self._last_end: float | None = None
+        """monotonic"""
         self._silent_at: int | None = 0 if any(i.idle_ms for o in plan.operators for i in o.inputs) else None
         """when a flow becomes idle, in milliseconds; 0: the notes will tell"""
         self._halting = threading.Event()
@@ -117,10 +118,10 @@ class Epochs:
 
     def timer_is_due(self) -> bool:
         """Whether a timer of the clock waits for an epoch; instances have some time to say that it has gone off."""
-        due, now = self.loop.move_metrics.next_timer(), time.time()
-        return (
-            due is not None and self.idle.is_set() and now - (self._last_end or 0) > TIMER_SECONDS and now * 1000 >= due
-        )
+        due, last = self.loop.move_metrics.next_timer(), self._last_end
+        if due is None or not self.idle.is_set() or (last is not None and time.monotonic() - last <= TIMER_SECONDS):
+            return False
+        return time.time() * 1000 >= due
 
     def _cancel(self) -> None:
         """End what Spark does for the epoch under way, and nothing else."""
@@ -138,9 +139,8 @@ class Epochs:
         if self.finished or self._halting.is_set():
             threading.Event().wait()
         self.idle.clear()
-        begin = time.time()
-        mark = time.monotonic()
-        stages = {"spark": max(begin - self._last_end, 0.0) if self._last_end else 0.0}
+        begin, mark = time.time(), time.monotonic()
+        stages = {"spark": mark - self._last_end if self._last_end is not None else 0.0}
         self.hook(epoch, "begin")
         self.loop.stages.clear()
         record = EpochRecord(epoch, begin, begin, 0, 0, 0, 0, stages)
@@ -165,7 +165,8 @@ class Epochs:
             else:
                 raise Bug(f"{order} inside an epoch")
         self.loop.post(core.EpochEnded(epoch))
-        record.end = self._last_end = time.time()
+        self._last_end = time.monotonic()
+        record.lasted(self._last_end - mark, self._last_end)
         self._stage_times(record, mark)
         machine = self.loop.machine
         self.metrics.finish_epoch(record, machine.generation, watermark)

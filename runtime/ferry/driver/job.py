@@ -26,7 +26,7 @@ from ferry.coordinator.loop import Loop
 from ferry.driver import inputs, session, standby
 from ferry.driver.announcer import Announcer
 from ferry.driver.checkpoint import Checkpoint
-from ferry.driver.ends import Halted, Stopped
+from ferry.driver.ends import Halted, Stopped, end_of
 from ferry.driver.epochs import Epochs
 from ferry.driver.executors import Backend, Executors
 from ferry.driver.keeper import Keeper
@@ -376,7 +376,7 @@ class Job:
             except queue.Empty:
                 return
             if isinstance(order, core.Halt) and epochs.idle.is_set():
-                raise Halted(order)
+                raise end_of(order)
             loop.orders.put(order)
 
     def _tick(self, loop: Loop, epochs: Epochs) -> None:

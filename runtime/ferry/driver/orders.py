@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferry.coordinator.loop import Loop
-from ferry.driver.ends import Halted, Stopped
+from ferry.driver.ends import Stopped, end_of
 from ferry.protocol import coordinator as core
 
 
@@ -13,11 +13,11 @@ def next_order(loop: Loop) -> core.StartIngest | core.Emit | core.Ready:
     if order is None:
         raise Stopped("the job was stopped")
     if isinstance(order, core.Halt):
-        raise Halted(order)
+        raise end_of(order)
     return order
 
 
 def sleep(loop: Loop, seconds: float) -> None:
     """Wait within an epoch; raises Halted or Stopped at once when the job is to end."""
     if loop.ending.wait(seconds):
-        raise Halted(loop.halt) if loop.halt is not None else Stopped("the job was stopped")
+        raise end_of(loop.halt) if loop.halt is not None else Stopped("the job was stopped")

@@ -20,7 +20,8 @@ from ferry.contract.notes import Receipt, RecordPlace
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.spark.attempts import DEATHS_MAX
 from ferry.spark.cuts import PARTS, cut, opened, parts
-from ferry.spark.directory import DirectorySplits, JsonSplits
+from ferry.spark.directory import DirectorySplits
+from ferry.spark.files import JsonSplits
 from ferry.spark.kafka import KafkaSplits
 from ferry.spark.source import TICK
 

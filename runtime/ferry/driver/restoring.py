@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ferry.contract import messages as m
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.descriptors import OperatorDescriptor, of_any_version
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, SpecRefused
 from ferry.contract.manifest import Manifest
@@ -90,7 +90,7 @@ class Restoring:
                 f"restoreFrom: checkpoint {manifest.number} has {manifest.virtual_nodes} virtual nodes, this job has "
                 f"{virtual_nodes}; set state.virtualNodes: {manifest.virtual_nodes}"
             )
-        if manifest.operators != self._operators:
+        if of_any_version(manifest.operators) != of_any_version(self._operators):
             names = [[one.name for one in operators] for operators in (manifest.operators, self._operators)]
             raise SpecRefused(
                 f"restoreFrom: the operators of checkpoint {manifest.number} ({', '.join(names[0])}) are not those of this "

@@ -35,6 +35,7 @@ from ferry.kernels.grouping import CELLS, COUNT, Ints, merge_found
 from ferry.kernels.values import TEXTS, arrow_type
 from ferry.process.api import Work, batch_of
 from ferry.process.groups import begins_of
+from ferry.process.users import users_code
 
 TIME = "_time"
 """Column of event times, for an aggregator that goes by them."""
@@ -104,10 +105,11 @@ class Aggregator(ABC):
         numbers, distance = np.arange(begins.size), 1
         while (later := np.flatnonzero(numbers - distance >= begins)).size:
             pairs = np.stack([later - distance, later], axis=1).reshape(-1)
-            both = self.merge(states.take(pa.array(pairs)), np.arange(0, pairs.size, 2))
+            pairs_begin = np.arange(0, pairs.size, 2)
+            both = _called(self, "merge", states.schema, later.size, states.take(pa.array(pairs)), pairs_begin)
             source = numbers.copy()
             source[later] = numbers.size + np.arange(later.size)
-            states = pa.concat_batches([states, batch_of(both, states.schema, "merge")]).take(pa.array(source))
+            states = pa.concat_batches([states, both]).take(pa.array(source))
             distance *= 2
         return states
 
@@ -228,7 +230,7 @@ def taken_in(
     if rows.num_rows:
         order = np.argsort(row_group, kind="stable")
         begins = begins_of(row_group[order])
-        new = batch_of(aggregator.update(rows.take(pa.array(order)), begins), aggregator.state, "update")
+        new = updated(aggregator, rows.take(pa.array(order)), begins)
         states = pa.concat_batches([states.cast(new.schema), new])
         groups = np.concatenate([kept_group, row_group[order][begins]])
     order = np.argsort(groups, kind="stable")
@@ -240,14 +242,37 @@ def merged_states(aggregator: Aggregator, states: pa.RecordBatch, group: Ints) -
     begins = begins_of(group)
     if begins.size == group.size:
         return states
-    return batch_of(aggregator.merge(states, begins), aggregator.state, "merge")
+    return _called(aggregator, "merge", aggregator.state, begins.size, states, begins)
+
+
+def updated(aggregator: Aggregator, rows: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
+    """The state of each group of these rows."""
+    return _called(aggregator, "update", aggregator.state, begins.size, rows, begins)
+
+
+def ran(aggregator: Aggregator, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
+    """Each state merged with all before it in its group."""
+    return _called(aggregator, "running", aggregator.state, states.num_rows, states, begins)
+
+
+def _called(aggregator: Aggregator, name: str, schema: pa.Schema, rows: int, *given: Any) -> pa.RecordBatch:
+    """What a function of the aggregator gives, which has to be so many rows of this schema.
+
+    Raises UserCodeFailed, where the aggregator is the user's own.
+    """
+    function = getattr(aggregator, name)
+    with users_code(f"{name} of {type(aggregator).__name__}", function):
+        found = batch_of(function(*given), schema, name)
+        if found.num_rows != rows:
+            raise SpecRefused(f"{name}: {found.num_rows} rows were given for {rows} groups; give one row a group")
+        return found
 
 
 def results(
     aggregator: Aggregator, states: pa.RecordBatch, before: Sequence[pa.Array], output: pa.Schema
 ) -> pa.RecordBatch:
     """Rows of `output`: these columns, and what the aggregator reads from each state."""
-    found = batch_of(aggregator.result(states), aggregator.output, "result")
+    found = _called(aggregator, "result", aggregator.output, states.num_rows, states)
     return pa.RecordBatch.from_arrays([*before, *found.columns], schema=output)
 
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from ferry.contract.errors import SpecRefused
 from ferry.kernels.columns import indices
 from ferry.kernels.grouping import Ints
-from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of
-from ferry.process.api import Process, Work, batch_of
+from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of, updated
+from ferry.process.api import Process, Work
 from ferry.process.groups import at_once
 from ferry.process.tables import StateTable
 
@@ -90,9 +90,7 @@ class RowWindows(Process):
             last, first = ends[at], begins[at]
             members = indices(first, last + 1)
             groups = np.concatenate([[0], np.cumsum(last + 1 - first)[:-1]])
-            states = batch_of(
-                self.aggregator.update(rows.take(pa.array(members)), groups), self.aggregator.state, "update"
-            )
+            states = updated(self.aggregator, rows.take(pa.array(members)), groups)
             columns: list[Any] = [] if self.number is None else [pa.array(number[last])]
             columns += [rows.column(column).take(pa.array(last)) for column in self.columns.values()]
             work.emit(keys[last], results(self.aggregator, states, columns, self.output))

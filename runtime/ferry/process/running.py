@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from ferry.kernels.grouping import Ints
-from ferry.process.aggregator import Aggregator, open_aggregator, results, rows_of
-from ferry.process.api import Process, Work, batch_of
+from ferry.process.aggregator import Aggregator, open_aggregator, ran, results, rows_of, updated
+from ferry.process.api import Process, Work
 from ferry.process.groups import at_once, distinct
 from ferry.process.row_windows import chosen, in_order
 from ferry.process.tables import StateTable
@@ -54,13 +54,13 @@ class RunningAggregate(Process):
     def _take(self, work: Work, rows: pa.RecordBatch, key: Ints) -> None:
         """The state of each record by itself, merged with all before it."""
         touched = distinct(key, work.count)
-        schema, kept = self.aggregator.state, work.read(STATE, touched)
-        each = batch_of(self.aggregator.update(rows, np.arange(rows.num_rows)), schema, "update")
+        kept = work.read(STATE, touched)
+        each = updated(self.aggregator, rows, np.arange(rows.num_rows))
         keys = np.concatenate([kept.key, key])
         order = np.argsort(keys, kind="stable")
         states = pa.concat_batches([kept.values, each]).take(pa.array(order))
         spans = np.searchsorted(keys[order], np.arange(work.count + 1))
-        states = batch_of(self.aggregator.running(states, spans[keys[order]]), schema, "running")
+        states = ran(self.aggregator, states, spans[keys[order]])
         new = states.filter(pa.array(order >= kept.key.size))
         columns = [rows.column(column) for column in self.columns.values()]
         work.emit(key, results(self.aggregator, new, columns, self.output))

@@ -19,8 +19,16 @@ from ferry.contract.limits import WATERMARK_NONE
 from ferry.kernels.grouping import Ints
 from ferry.kernels.numbering import ordered
 from ferry.kernels.sessions import joined
-from ferry.process.aggregator import Aggregator, merged_states, open_aggregator, results, taken_in, timed_rows
-from ferry.process.api import Process, SideRows, Work, batch_of
+from ferry.process.aggregator import (
+    Aggregator,
+    merged_states,
+    open_aggregator,
+    results,
+    taken_in,
+    timed_rows,
+    updated,
+)
+from ferry.process.api import Process, SideRows, Work
 from ferry.process.condensing import Condensing
 from ferry.process.groups import distinct
 from ferry.process.joins import (
@@ -142,11 +150,7 @@ class SessionAggregate(Condensing):
     def condense(self, rows: SideRows, low: int) -> SideRows:
         """A part is what there is of a session; records that are late by then are parts by themselves."""
         _, begins, last = joined(rows.key, rows.times, rows.times, self.gap_ms, low - self.gap_ms)
-        states = batch_of(
-            self.aggregator.update(timed_rows(self.aggregator, rows.batch, rows.times), begins),
-            self.aggregator.state,
-            "update",
-        )
+        states = updated(self.aggregator, timed_rows(self.aggregator, rows.batch, rows.times), begins)
         part = pa.RecordBatch.from_arrays([pa.array(last), *states.columns], schema=self.parts)
         return SideRows(part, rows.key[begins], rows.times[begins])
 

@@ -24,6 +24,7 @@ from ferry.process.classes import arguments_of, class_of, name_of
 from ferry.process.ddl import schema_of
 from ferry.process.state_variables import Cursor, KeyedRows, Kind, ListState, MapState, ValueState, Variable
 from ferry.process.timers import Timers
+from ferry.process.users import users_code
 
 BASE = "pyspark.sql.streaming.stateful_processor"
 """Module of PySpark's StatefulProcessor, and of what its methods are given."""
@@ -155,6 +156,7 @@ class Emitted:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
+        self._names = {*schema.names}
         self._keys: list[Ints] = []
         self._batches: list[pa.RecordBatch] = []
         self._row_keys: list[int] = []
@@ -165,8 +167,12 @@ class Emitted:
         row = _spark().Row
         for one in given:
             if isinstance(one, row):
+                fields = one.asDict()
+                if fields.keys() != self._names:
+                    names = ", ".join(self._schema.names)
+                    raise SpecRefused(f"a Row has the fields {', '.join(fields)}; they have to be {names}")
                 self._row_keys.append(key)
-                self._rows.append(one.asDict())
+                self._rows.append(fields)
             elif hasattr(one, "columns"):
                 self._add_frame(key, one)
             else:
@@ -224,7 +230,11 @@ class HostedProcessor(Process):
         self._begins = len(inputs) > 1
 
     def process(self, work: Work) -> None:
-        """Of every key its initial state, if it has any, and its rows; then its timers."""
+        """Of every key its initial state, if it has any, and its rows; then its timers. Raises UserCodeFailed."""
+        with users_code(f"StatefulProcessor {self.made_of.rpartition(':')[2]}", class_of(self.made_of)):
+            self._process(work)
+
+    def _process(self, work: Work) -> None:
         handle, emitted, processor = Handle(self.time_mode, work), Emitted(self.output), self._made()
         processor.init(handle)
         handle.opened = True
@@ -232,15 +242,18 @@ class HostedProcessor(Process):
         times = self._times(work.now, max(work.low, 0))
         for key, rows in self._by_key(work.rows(1), work.key_of(1), work.count) if self._begins else ():
             handle.cursor.at = key
-            for one in rows:
-                processor.handleInitialState(keys[key], one, times)
+            with users_code("handleInitialState", processor.handleInitialState, keys[key]):
+                for one in rows:
+                    processor.handleInitialState(keys[key], one, times)
         for key, rows in self._inputs(work):
             handle.cursor.at = key
-            emitted.add(key, processor.handleInputRows(keys[key], rows, times))
+            with users_code("handleInputRows", processor.handleInputRows, keys[key]):
+                emitted.add(key, processor.handleInputRows(keys[key], rows, times))
         for key, time in zip(*map(np.ndarray.tolist, self._due(work)), strict=True):
             handle.cursor.at = key
             if handle.has_timer(time):
-                self._fire(work, handle, emitted, processor, keys[key], time)
+                with users_code("handleExpiredTimer", processor.handleExpiredTimer, keys[key]):
+                    self._fire(work, handle, emitted, processor, keys[key], time)
         handle.expire(np.unique(work.processing_timers().key))
         handle.cursor.at = -1
         processor.close()

@@ -84,10 +84,10 @@ class ApiJournal:
             found = self._found()
             before = found["spec"].get("operators")
             operators.check(before or self._before.operators(), descriptors)
-            if before is not None:
+            if before == (now := operators.dump(descriptors)):
                 return
             with suppress(_Conflict):
-                return self._write(found, {"operators": operators.dump(descriptors)})
+                return self._write(found, {"operators": now})
         raise self._restless()
 
     def read(self) -> Table | None:

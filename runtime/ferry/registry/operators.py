@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.descriptors import OperatorDescriptor, of_any_version
 from ferry.contract.errors import SpecRefused
 
 
@@ -20,7 +20,7 @@ def load(text: str) -> list[OperatorDescriptor]:
 
 def check(before: str | None, descriptors: list[OperatorDescriptor]) -> None:
     """Raises SpecRefused when the running job has others."""
-    if before is None or load(before) == descriptors:
+    if before is None or of_any_version(load(before)) == of_any_version(descriptors):
         return
     were, are = (
         ", ".join(one["name"] for one in json.loads(text)["operators"]) for text in (before, dump(descriptors))

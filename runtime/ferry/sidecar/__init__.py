@@ -5,7 +5,7 @@ about groups or epochs, never import Spark, and never fork after a device is ope
 """
 
 ALIVE = "alive"
-"""File in the instance's directory whose time says when its loop came round last; the parent looks at it."""
+"""File in the instance's directory: signs of life (`signs`), which its parent looks at."""
 
 STARTED = "started"
 """File in the worker's directory: instances were started, and Redis has heard of the worker (for a startup probe)."""

@@ -22,21 +22,24 @@ from ferry.contract import messages as m
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.documents import RunSettings
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import Bug, FerryError, RowsGone
+from ferry.contract.errors import Bug, FerryError, Refusal, StateUnavailable, UserCodeFailed
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.tickets import ReadTicket
 from ferry.durable.copies import Copies
 from ferry.durable.location import Location
 from ferry.kernels.columns import narrowed, records_by_vnode, split_by_vnode, take_vnodes
 from ferry.kernels.grouping import Ints
-from ferry.kernels.schemas import fired_schema, fragment_schema, state_schema
+from ferry.kernels.schemas import fragment_schema, state_schema
+from ferry.process.users import is_users_class
 from ferry.protocol.instance import machine as core
 from ferry.sidecar.archive import Archiver
 from ferry.sidecar.loading import Loader
 from ferry.sidecar.metrics import LoadCounter
+from ferry.sidecar.reads import fired_rows
 from ferry.sidecar.saved import SavedRecord
 from ferry.sidecar.scans import Scans, scan_of
 from ferry.sidecar.shadows import bytes_by_vnode
+from ferry.sidecar.signs import Computing, Signs
 from ferry.sidecar.staging import Staging
 from ferry.store.log import DeltaLog
 from ferry.store.process import ProcessState
@@ -46,9 +49,6 @@ log = logging.getLogger("ferry.sidecar")
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Another one after each start of the machine."""
-
-PAUSE_SECONDS = 0.0001
-"""Between two pieces of a read of which the first had no rows."""
 
 
 class BeginsAnew(FerryError):
@@ -67,26 +67,23 @@ class Data:
         send: Callable[[core.Send, Any], None],
         send_nowait: Callable[[core.Send, Any], bool],
         lend_bytes: int = 0,
-        alive: Callable[[], None] = lambda: None,
+        signs: Signs | None = None,
         boot_id: Path = BOOT_ID,
     ) -> None:
-        """`alive` is called between the parts of what may take long."""
+        """`signs` hear of the parts of what may take long."""
         self.me = me
         self.descriptors = descriptors
         self.virtual_nodes = settings.virtual_nodes
         self._send = send
-        self._alive = alive
+        self._signs = signs or Signs()
+        self._alive = self._signs.turns
         self._lock = threading.RLock()
         self._record = SavedRecord(directory, settings.path, settings.run, boot_id)
         self._log = DeltaLog(directory / "log", lend_bytes)
         self.arena = self._log.arena
         """what may be lent to a device: logged deltas are sent from there"""
         self.staging = Staging(directory / "staged")
-        each = settings.memory_bytes // len(descriptors)
-        self.states: list[State] = [
-            open_state(descriptor, self.virtual_nodes, directory / f"state-{descriptor.index}", each)
-            for descriptor in descriptors
-        ]
+        self.states = self._open_states(directory, settings.memory_bytes // len(descriptors))
         self.scans = Scans(
             me,
             lambda to, chunk, batch: send_nowait(core.Send(to, chunk), _body(batch)),
@@ -117,7 +114,7 @@ class Data:
                 ),
                 copies,
             )
-        self._loader = Loader(me, self.states, self.virtual_nodes, self._lock, copies, alive)
+        self._loader = Loader(me, self.states, self.virtual_nodes, self._lock, copies, self._alive)
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
         self._chunk: Any = None
@@ -125,6 +122,23 @@ class Data:
         """virtual nodes that are held, and learned, whole: as states of processes were told"""
         self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
         self.tally = LoadCounter(self.virtual_nodes)
+
+    def _open_states(self, directory: Path, memory_bytes: int) -> list[State]:
+        """Raises BeginsAnew when files are not what was written: this copy is given up, and made anew from another one."""
+        self._record.opens()
+        try:
+            return [
+                open_state(descriptor, self.virtual_nodes, directory / f"state-{descriptor.index}", memory_bytes)
+                for descriptor in self.descriptors
+            ]
+        except StateUnavailable as error:
+            self._record.give_up(str(error))
+            raise BeginsAnew(f"{self.me}: its state is damaged, and is made anew: {error}") from error
+
+    @property
+    def damage(self) -> str:
+        """Why the life before gave up what it held; empty: it did not."""
+        return self._record.damage
 
     def limit_copies(self, bytes_per_second: int) -> None:
         """Copies to learners and to the store may use so much from now on; 0: what they use by themselves."""
@@ -236,7 +250,23 @@ class Data:
             share = take_vnodes(merged, offsets, np.array(vnodes, dtype=np.int64))
             self._send(core.Send(leader, part), _body(narrowed(share, schema)))
 
-    def _compute(self, effect: core.Compute) -> core.Computed:
+    def _compute(self, effect: core.Compute) -> core.Computed | core.ComputeFailed:
+        """What the user's code raises, and what is refused, is no failure of this instance: nothing is left of it."""
+        prepare, state = effect.prepare, self.states[effect.prepare.step.operator]
+        descriptor = self.descriptors[prepare.step.operator]
+        users = descriptor.kind == "process" and any(map(is_users_class, descriptor.shape.classes))
+        what = f"operator {descriptor.name!r} in epoch {prepare.step.epoch}"
+        try:
+            with self._signs.computes(Computing(CommitId(prepare.step, prepare.attempt), what, users)):
+                return self._computed_of(effect)
+        except (UserCodeFailed, Refusal) as error:
+            if isinstance(error, Refusal) and isinstance(state, ProcessState) and not state.is_made:
+                raise  # Another program is here than where the pipeline was built; elsewhere there may be the right one.
+            log.warning("%s: attempt %s: %s", self.me, prepare.attempt, error, exc_info=error.__cause__)
+            final = not isinstance(error, UserCodeFailed)
+            return core.ComputeFailed(prepare.step, prepare.attempt, str(error), final)
+
+    def _computed_of(self, effect: core.Compute) -> core.Computed:
         prepare = effect.prepare
         state = self.states[prepare.step.operator]
         schema = fragment_schema(self.descriptors[prepare.step.operator])
@@ -360,34 +390,9 @@ class Data:
 
     # ---- reads
     def read(self, ticket: ReadTicket, allowed: Callable[[], bool]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Fired rows of a committed step; every batch is made under the lock, after asking whether it is still allowed."""
-        descriptor = self.descriptors[ticket.operator]
-        state = self.states[ticket.operator]
-        times = EpochTimes(ticket.low, ticket.high, ticket.epoch)
-
-        def check() -> None:
-            if not allowed():
-                raise RowsGone(f"instance {self.me} has no rows of epoch {ticket.epoch}, attempt {ticket.attempt}")
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            with self._lock:
-                check()
-                made = iter(state.fired(times, np.array(ticket.vnodes, dtype=np.int64)))
-            while True:
-                with self._lock:
-                    check()
-                    batch = next(made, None)
-                if batch is None:
-                    return
-                if batch.num_rows:
-                    yield batch
-                else:
-                    # A lock is not fair: without a pause the loop that waits for it would hardly ever get it.
-                    time.sleep(PAUSE_SECONDS)
-
-        with self._lock:
-            check()
-        return fired_schema(descriptor), batches()
+        """Fired rows of a committed step (`sidecar.reads`)."""
+        operator = ticket.operator
+        return fired_rows(self.me, self.descriptors[operator], self.states[operator], self._lock, ticket, allowed)
 
 
 def _body(batch: pa.RecordBatch | None) -> pa.Buffer | None:

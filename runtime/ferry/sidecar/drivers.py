@@ -68,7 +68,7 @@ class Drivers:
                 return [p for p, g in known.items() if g < message.generation]
             case m.Answer():
                 wanted = message.generation
-            case m.Prepared() | m.FragmentsGone() | m.Waiting():
+            case m.Prepared() | m.FragmentsGone() | m.CodeFailed() | m.Waiting():
                 wanted = message.attempt.generation
             case _:
                 wanted = max(known.values(), default=0)

@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from ferry.channel import choice
@@ -29,6 +30,7 @@ from ferry.contract.errors import SpecRefused, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.names import Attempt, InstanceId
 from ferry.contract.tickets import Judge, ReadTicket, Right
+from ferry.contract.user_code import USER_CODE
 from ferry.environment import Environment
 from ferry.protocol.instance import machine as core
 from ferry.registry import JobRegistry
@@ -41,6 +43,7 @@ from ferry.sidecar.inbox import Inbox
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics, MetricsFile
 from ferry.sidecar.peers import Peers
+from ferry.sidecar.signs import ENDED, EndedLife, Signs, how, read_end
 from ferry.store.lock import DirectoryLock
 from ferry.system import flight_places, user_module
 from ferry.system.flight_places import FlightPlace
@@ -77,10 +80,12 @@ class Node:
         self._lock = DirectoryLock(self.dir)
         self._counted = MetricsFile(self.dir)
         self._delay_control = DelayControl()
+        self._signs = Signs()
         self._life = life.hex()
         self._inbox = Inbox()
         self._registry = JobRegistry(settings.run, settings.redis, settings.secret)
         self._stop = threading.Event()
+        self._end_before: EndedLife | None = None
         self._begun = 0
         """epochs, as the driver has told"""
         self._leaves: tuple[float, int] | None = None
@@ -106,11 +111,17 @@ class Node:
         descriptors = self._wait_for_shapes()
         if descriptors is None:
             return 0
+        self._descriptors = descriptors
         self._load_processes(descriptors)
         lend = self._chosen.lend_bytes
-        data = self._data = Data(
-            self.settings, self.me, self.dir, descriptors, self._send, self._send_nowait, lend, self._say_alive
-        )
+        try:
+            sends = self._send, self._send_nowait
+            data = self._data = Data(self.settings, self.me, self.dir, descriptors, *sends, lend, self._signs)
+        except BeginsAnew as end:
+            log.error("%s", end)
+            return ExitCode.CRASHED
+        self._end_before = read_end(self.dir)
+        (self.dir / ENDED).unlink(missing_ok=True)
         if data.arena is not None:
             self._chosen.lend(data.arena)
         saved = data.saved()
@@ -205,7 +216,7 @@ class Node:
     def _loop(self) -> None:
         tick_at = report_at = pumped_at = upkeep_at = 0.0
         idle, began, waited = TICK_SECONDS, time.monotonic(), 0.0
-        (self.dir / ALIVE).touch()
+        self._signs.begin(self.dir / ALIVE)
         while not self._may_end():
             since = time.monotonic()
             item = self._inbox.take(idle)
@@ -218,7 +229,7 @@ class Node:
                 self._idle_at = now
             if now >= tick_at:
                 tick_at = now + TICK_SECONDS
-                self._say_alive()
+                self._signs.turns()
                 self._perform(self._machine.step(core.Tick(int(now * 1000))))
             if now >= report_at:
                 report_at = now + REPORT_SECONDS
@@ -245,18 +256,32 @@ class Node:
             self._delay_control.sent(now, time.monotonic())
         return pumped
 
-    def _say_alive(self) -> None:
-        """To the parent: this loop works, however long. It says nothing before the loop has begun."""
-        with suppress(FileNotFoundError):
-            os.utime(self.dir / ALIVE)
-
     def _handle(self, event: core.Event, body: Any) -> None:
         if isinstance(event, m.Prepare) and self._is_outdone(event.attempt):
             return
+        if isinstance(event, m.Ask) and event.generation > self._machine.saved.generation:
+            self._require_same_program()
         self._data.receive(event, body)
         self._perform(self._machine.step(event))
+        if isinstance(event, m.Ask) and self._end_before is not None:
+            self._tell_of_end(self._end_before)
         if isinstance(event, m.Commit):
             self._delay_control.committed(event.commit_id.step.epoch, time.monotonic())
+
+    def _require_same_program(self) -> None:
+        """A driver is new: its program may have a mistake mended. Raises BeginsAnew, to load that with all state kept."""
+        with suppress(Unreachable):
+            if self._registry.descriptors() not in (None, self._descriptors):
+                raise BeginsAnew(
+                    f"{self.me}: the program is another than when this instance was started: it begins anew"
+                )
+
+    def _tell_of_end(self, end: EndedLife) -> None:
+        """The life before died in the user's code: nobody else knows."""
+        self._end_before, computing = None, end.computing
+        if computing is not None and computing.users:
+            reason = f"{USER_CODE}it ended the process of instance {self.me} ({how(end.code)}), {computing.what}"
+            self._send(core.Send(core.DRIVER, m.CodeFailed(self.me, *computing.commit_id, reason)), None)
 
     def _is_outdone(self, attempt: Attempt) -> bool:
         """Whether a later attempt waits in the inbox: the driver has given this one up, and would wait for its work."""
@@ -268,7 +293,7 @@ class Node:
         while True:
             busy = time.monotonic() - self._idle_at
             busy_ms = int(busy * 1000) if busy > BUSY_SECONDS else 0
-            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms)), None)
+            self._send(core.Send(core.DRIVER, m.Pulse(self.me, busy_ms, *self._signs.computes_for())), None)
             time.sleep(self.settings.heartbeat_ms / 1000)
 
     def _may_end(self) -> bool:
@@ -289,6 +314,7 @@ class Node:
         sizes = data.sizes()
         timer, boundaries = data.next_timer(), data.scans.boundaries()
         report = data.tally.report(self.me, self._life, sizes, watch.links, timer, busy_ms, boundaries)
+        report = replace(report, damage=data.damage) if data.damage else report
         sent, received = data.scans.sent_bytes, data.tally.received_bytes
         self._counted.replace(InstanceMetrics(int(sizes.sum()), sent, received, watch.rows, watch.lent_bytes))
         self._send(core.Send(core.DRIVER, report), None)

@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from ferry.registry import Claim, JobRegistry
 from ferry.sidecar import ALIVE, STARTED, forks
 from ferry.sidecar.instance import live
 from ferry.sidecar.metrics import InstanceLife, InstancesCollector
+from ferry.sidecar.signs import write_end
+from ferry.sidecar.watchdog import Watchdog, cpu_seconds
 from ferry.system.monitoring import MonitoringServer
 
 log = logging.getLogger("ferry.sidecar")
@@ -60,6 +63,7 @@ class Parent:
         self._dir = settings.worker_path(worker)
         self._wanted_file = surroundings.instances_file or self._dir / INSTANCES
         self._children: dict[int, BaseProcess] = {}
+        self._watchdogs: dict[int, Watchdog] = {}
         self._failures: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
         self._started: dict[int, float] = {}
@@ -138,13 +142,14 @@ class Parent:
                 del self._children[index]
                 self._lives[index].up = False
                 delay = self._delay(index, now)
+                write_end(self._dir / str(index), child.exitcode)
                 if child.exitcode == ExitCode.NO_TRANSPORT and not self._any_steady(now):
                     self._stop, self._code = True, ExitCode.NO_TRANSPORT  # the child's last words have to be the last
                     return
                 log.warning("instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.exitcode, delay)
             elif index >= self._wanted:
                 child.terminate()
-            elif self._hangs(index):
+            elif self._watchdogs[index].hangs(now):
                 log.error("instance %d.%d hangs for %.0f s: killed", self._worker, index, limits.HANG_SECONDS)
                 child.kill()
         for index in range(self._wanted if self._preloaded.is_set() else 0):
@@ -162,13 +167,6 @@ class Parent:
     def _any_steady(self, now: float) -> bool:
         return any(now - self._started[index] > STEADY_SECONDS for index in self._children)
 
-    def _hangs(self, index: int) -> bool:
-        """Whether the loop of a running instance stands still (it writes no time before it has begun)."""
-        try:
-            return time.time() - (self._dir / str(index) / ALIVE).stat().st_mtime > limits.HANG_SECONDS
-        except FileNotFoundError:
-            return False
-
     def _start(self, index: int) -> None:
         directory = self._dir / str(index)
         directory.mkdir(parents=True, exist_ok=True)
@@ -184,6 +182,7 @@ class Parent:
             self._delay(index, now)
             return
         self._children[index] = child
+        self._watchdogs[index] = Watchdog(directory / ALIVE, partial(cpu_seconds, child.pid or 0))
         life = self._lives.setdefault(index, InstanceLife(restarts=-1))
         life.up, life.restarts = True, life.restarts + 1
         self._started[index] = now

@@ -17,7 +17,8 @@ import pyarrow as pa
 from ferry.contract import limits
 from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import RowsGone
+from ferry.contract.errors import RowsGone, UserCodeFailed
+from ferry.contract.user_code import calling
 from ferry.kernels import columns, schemas
 from ferry.kernels.changes import CHANGES, EMIT, EVENT_TIMERS, PROCESSING_TIMERS, emission
 from ferry.kernels.grouping import Ints
@@ -25,6 +26,7 @@ from ferry.process.api import Clocks, Process, SideRows
 from ferry.process.rounds import ProcessChanges, Touched, run
 from ferry.process.tables import Entries
 from ferry.process.timers import Timers
+from ferry.process.users import users_code
 from ferry.store.entries import Due, EntryStore
 from ferry.store.expiry import Remainder
 from ferry.store.process_tables import TouchedKeys, changed, decoded
@@ -55,7 +57,13 @@ class ProcessState:
 
     @cached_property
     def _process(self) -> Process:
-        return self._load()
+        with calling("where it is made anew"):
+            return self._load()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the process was found here, and is what the pipeline has declared."""
+        return "_process" in self.__dict__
 
     # -- merging of batches -----------------------------------------------------------------------------------------
 
@@ -67,7 +75,10 @@ class ProcessState:
     def delta(
         self, parts: list[pa.RecordBatch], times: EpochTimes, vnodes: Ints | None = None
     ) -> tuple[pa.RecordBatch, int]:
-        """What the process makes of these rows and of the timers of these virtual nodes, and how many records are late."""
+        """What the process makes of these rows and of the timers of these virtual nodes, and how many records are late.
+
+        Raises UserCodeFailed, with the operator's name; then nothing has changed, and it may be tried again.
+        """
         led = np.arange(self.virtual_nodes) if vnodes is None else np.asarray(vnodes, np.int64)
         rows = self.combine(parts)
         due = [
@@ -77,7 +88,7 @@ class ProcessState:
         if not rows.num_rows and not any(d.keys for d in due):
             return columns.empty(CHANGES), 0
         keys = TouchedKeys.of(self.descriptor, rows, due)
-        changes = run(self._process, self._touched(keys, rows, due, times))
+        changes = self._run(self._touched(keys, rows, due, times))
         batches = [
             changed(keys, self._numbers[name], self._process.tables[name], table)
             for name, table in changes.tables.items()
@@ -86,6 +97,14 @@ class ProcessState:
         batches += keys.timers_changed(PROCESSING_TIMERS, changes.processing_timers)
         batches.append(self._emitted(keys, changes, times.epoch))
         return columns.sorted_by_hash(batches), changes.late
+
+    def _run(self, touched: Touched) -> ProcessChanges:
+        try:
+            process = self._process
+            with users_code(f"process() of {type(process).__name__}", process.process):
+                return run(process, touched)
+        except UserCodeFailed as failed:
+            raise UserCodeFailed(f"{failed}, operator {self.descriptor.name!r}") from failed
 
     def _touched(self, keys: TouchedKeys, rows: pa.RecordBatch, due: list[Due], times: EpochTimes) -> Touched:
         sides = tuple(self._side(rows, keys.of_rows, side) for side in range(self.descriptor.inputs))

@@ -12,7 +12,7 @@ import pytest
 
 from ferry.contract import messages as m
 from ferry.contract.documents import Status
-from ferry.contract.names import InstanceId, Term
+from ferry.contract.names import Attempt, InstanceId, Step, Term
 from ferry.contract.notes import EpochCounts, EpochNotes
 from ferry.contract.plans import Plan
 from ferry.contract.routing import Group, Table, Version
@@ -20,7 +20,7 @@ from ferry.coordinator.driver_metrics import PROBLEM_TEXT_MAX, DriverMetrics, Ep
 from ferry.coordinator.move_metrics import MoveMetrics
 from ferry.coordinator.work_rates import WorkRates
 from ferry.protocol.backoff import Backoff
-from ferry.protocol.coordinator import Coordinator, CoordinatorSettings, Tick
+from ferry.protocol.coordinator import Connected, Coordinator, CoordinatorSettings, Tick
 
 NOTES = EpochNotes(rows=100, malformed=7, late=3, epoch=EpochCounts(40, 2, 1))
 """After an epoch of 40 rows, 2 malformed; 1 late record at its first operator, and 5 at its last."""
@@ -118,3 +118,41 @@ def test_what_waits_is_told_as_of_now(tmp_path: Path) -> None:
     group = Group(Term(0, 0), (InstanceId("0.0"),))
     work = metrics.status(Coordinator(CoordinatorSettings(), Table(Version(0, 0), (group,)), None), moves).work
     assert work is not None and work.backlog == 0
+
+
+def test_a_step_of_the_clock_on_the_wall_changes_no_rate_and_no_duration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = DriverMetrics("job", str(tmp_path))
+    for epoch, wall in enumerate((10_000.0, 10_001.0, 50.0, 99_000.0)):
+        record = EpochRecord(epoch, wall, wall, 100, 0, 0, 0)
+        record.lasted(0.5, 7.0 + epoch)
+        metrics.finish_epoch(record, 1, 0)
+    assert metrics.rates() == (400 / 3.5, 0.5)
+    metrics.report_problem("SinkFailing", "try 1")
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    metrics.mended("SinkFailing")
+    last = json.loads((tmp_path / "timeline.jsonl").read_text().splitlines()[-1])
+    assert last["text"] == "SinkFailing, after 0.0 s"
+
+
+def test_the_users_code_is_a_problem_while_it_fails_and_when_it_is_slow(tmp_path: Path) -> None:
+    a, b = InstanceId("0.0"), InstanceId("1.0")
+    machine = Coordinator(CoordinatorSettings(), Table(Version(0, 0), (Group(Term(0, 0), (a,)),), initial=True), None)
+    machine.start()
+    for i in (a, b):
+        machine.step(Connected(i))
+    machine.step(Tick(100_000))
+    machine.step(m.Pulse(a, 70_000, "operator 'w' in epoch 3", 70_000))
+    machine.step(m.Pulse(b, 59_000, "operator 'w' in epoch 3", 59_000))
+    metrics = DriverMetrics("job", str(tmp_path))
+
+    def problems() -> list[tuple[str, str]]:
+        return [(one.reason, one.text) for one in metrics.status(machine, MoveMetrics()).problems]
+
+    assert problems() == [("SlowCode", "0.0: operator 'w' in epoch 3, for 70 s")]
+    machine.attempts.code.failed(m.CodeFailed(b, Step(3, 0), Attempt(1, 1), "user code: KeyError"), True)
+    machine.step(m.Pulse(a, 0))
+    assert problems() == [("UserCode", "user code: KeyError")]
+    machine.attempts.code.over()
+    assert not problems()

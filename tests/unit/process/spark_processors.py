@@ -264,4 +264,6 @@ class Wrong(StatefulProcessor):
             self.value.update(("one",))
         if self.what == "sets a timer":
             self.handle.registerTimer(1)
+        if self.what == "raises":
+            1 // 0
         yield (1, 2) if self.what == "gives a tuple" else told(key, "x") if self.what != "gives a text" else Row(k="a")

@@ -17,7 +17,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from ferry.contract.errors import SpecRefused
+from ferry.contract.errors import SpecRefused, UserCodeFailed
 from ferry.contract.limits import WATERMARK_NONE
 from ferry.process.ddl import schema_of
 from ferry.process.harness import ProcessHarness
@@ -264,14 +264,14 @@ WRONG = {
     "keeps a text": "state 'value': 'n' cannot be int64",
     "sets a timer": "timers need time_mode",
     "gives a tuple": "neither a Row nor a DataFrame",
-    "gives a text": "rows that were given are not k int64",
+    "gives a text": "a Row has the fields k; they have to be k, what, a, b",
 }
 
 
 @pytest.mark.parametrize(("what", "why"), WRONG.items(), ids=[*WRONG])
 def test_what_a_processor_may_not(what: str, why: str) -> None:
     mine = rig(sp.Wrong(what), "None")
-    with pytest.raises(SpecRefused, match=why):
+    with pytest.raises(UserCodeFailed, match=why):
         mine.epoch(rows((1, "", 0, 0)))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ferry.contract import places
-from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
+from ferry.contract.descriptors import Aggregate, OperatorDescriptor, ProcessShape, Window
 from ferry.contract.errors import SpecRefused, Superseded, Unreachable
 from ferry.contract.places import DriverPlace, Registration
 from ferry.contract.routing import Version
@@ -211,6 +211,25 @@ def test_other_operators_than_those_of_the_running_job_are_refused(redis: Redis)
         with pytest.raises(SpecRefused, match=r"they were counts, now they are counts.*Put them back"):
             journal.settle(descriptors)
     assert redis.registry().descriptors() == [counts]
+
+
+def test_a_mended_program_goes_on_with_the_state_of_the_one_before(redis: Redis) -> None:
+    """Its file has another content, and so another name; what its code declares is the same."""
+
+    def process(version: str, table: str = "t") -> OperatorDescriptor:
+        made_of = f"ferry_pipeline_my-job_{version}:Mine"
+        shape = ProcessShape(
+            made_of, f'{{"of": {{"made_of": "{made_of}"}}}}', (("k",),), ("",), "", ((table, "", None),)
+        )
+        return OperatorDescriptor("p", 0, "process", (("k", "int"),), Window(1, 1), process=shape)
+
+    journal = redis.journal()
+    journal.settle([process("0123456789ab")])
+    journal.settle([process("ba9876543210")])
+    assert redis.registry().descriptors() == [process("ba9876543210")], "instances look for the classes of the new one"
+    for other in (process("0123456789ab", "u"), replace(process("0"), name="q")):
+        with pytest.raises(SpecRefused):
+            journal.settle([other])
 
 
 def test_operators_that_an_older_release_has_published_are_the_same(redis: Redis) -> None:

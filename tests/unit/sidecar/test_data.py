@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from ferry.contract import messages as m
 from ferry.contract.descriptors import Aggregate, OperatorDescriptor, Window
 from ferry.contract.documents import Links, RunSettings
 from ferry.contract.epoch_times import EpochTimes
+from ferry.contract.errors import SpecRefused
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.contract.tickets import ReadTicket
@@ -26,9 +27,10 @@ from ferry.process.shapes import shape_of
 from ferry.protocol.instance import machine as core
 from ferry.sidecar import data
 from ferry.sidecar.data import Data
+from ferry.sidecar.signs import Signs, look
 from ferry.spark.fragment import Fragmenter
 from ferry.store.process import ProcessState
-from tests.unit.store.processes import Everything
+from tests.unit.store.processes import COLUMNS, Everything, Fragile
 
 ME, NEXT, LEARNER = InstanceId("0.0"), InstanceId("1.0"), InstanceId("2.0")
 DESCRIPTOR = OperatorDescriptor("op", 0, "aggregate", (("k", "int"),), Window(1000, 1000), (Aggregate("n", "count"),))
@@ -47,9 +49,7 @@ def settings_of(directory: Path) -> RunSettings:
 class One:
     """The data of one instance, and what it sent."""
 
-    def __init__(
-        self, directory: Path, me: InstanceId, lend_bytes: int, alive: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, directory: Path, me: InstanceId, lend_bytes: int, signs: Signs | None = None) -> None:
         self.sent: list[tuple[core.Send, Any]] = []
         self.me, self.directory = me, directory
         self.data = Data(
@@ -60,7 +60,7 @@ class One:
             lambda *a: self.sent.append(a),
             lambda *a: True,
             lend_bytes,
-            alive,
+            signs,
         )
         self.data.saved()
 
@@ -90,14 +90,16 @@ class One:
 
 def test_a_loop_says_that_it_lives_between_the_parts_of_long_work(tmp_path: Path) -> None:
     """Else its parent would take it for one that hangs, and kill it in the middle."""
-    said: list[int] = []
-    one = One(tmp_path, ME, 0, lambda: said.append(1))
+    signs = Signs()
+    signs.begin(tmp_path / "alive")
+    one = One(tmp_path, ME, 0, signs)
     one.compute()
     for chain in ((ME,), (ME, NEXT), (ME, LEARNER)):
         one.data.perform(core.LogDelta(delta_of(chain, (0, 1))))
-    before = len(said)
+    before = look(tmp_path / "alive")
     one.data.perform(core.Apply(CommitId(STEP, ATTEMPT)))
-    assert before >= 4 and len(said) - before >= 3
+    after = look(tmp_path / "alive")
+    assert before is not None and after is not None and before.turn > 4 and after.turn - before.turn >= 3
 
 
 def test_records_are_counted_as_they_come_not_as_rows_that_tasks_made_of_them(tmp_path: Path) -> None:
@@ -133,6 +135,45 @@ def test_states_of_processes_are_told_what_is_held_whole_and_of_which_timers_the
     delta, _ = state.delta([state.combine(f.drain())], EpochTimes(0, 0, 1, 10), np.arange(VNODES))
     state.apply(delta, 1, "x")
     assert made.next_timer() == 50
+
+
+@pytest.mark.parametrize(("n", "final", "said"), [(0, False, "user code: ZeroDivisionError"), (-1, True, "of no use")])
+def test_an_instance_outlives_the_code_of_the_user(tmp_path: Path, n: int, final: bool, said: str) -> None:
+    """It says so, has nothing of the attempt, and computes the next one."""
+    process = OperatorDescriptor(
+        "p", 0, "process", (("k", "int"),), Window(1, 1),
+        process=shape_of("p", Fragile(), pa.schema([("k", pa.int64())]), [COLUMNS], None),
+    )  # fmt: skip
+    signs = Signs()
+    made = Data(settings_of(tmp_path), ME, tmp_path, [process], lambda *a: None, lambda *a: True, signs=signs)
+    made.saved()
+
+    def compute(number: int, n: int) -> core.Event | None:
+        f, attempt = Fragmenter(process), Attempt(1, number)
+        f.add(pa.record_batch({"k": [1], "t": [0], "n": [n], "text": ["a"]}), ["k"], "t")
+        made.receive(m.Partials(STEP, attempt, ME), made.states[0].combine(f.drain()))
+        prepare = m.Prepare(STEP, attempt, Version(1, 1), ((ME, ()),), limits.WATERMARK_NONE, 0)
+        return made.perform(core.Compute(prepare, (ME,), (((ME,), tuple(range(VNODES))),)))
+
+    failed = compute(1, n)
+    assert isinstance(failed, core.ComputeFailed) and said in failed.reason and "\n" not in failed.reason
+    assert (failed.attempt, failed.final) == (Attempt(1, 1), final) and signs.computing is None
+    assert not made.logged()
+    assert isinstance(compute(2, 7), core.Computed)
+
+
+def test_a_program_that_is_missing_is_a_failure_of_this_instance(tmp_path: Path) -> None:
+    """Elsewhere there may be the right one."""
+    shape = shape_of("p", Fragile(), pa.schema([("k", pa.int64())]), [COLUMNS], None)
+    gone = replace(shape, made_of="ferry_pipeline_mine_0123:Fragile")
+    process = OperatorDescriptor("p", 0, "process", (("k", "int"),), Window(1, 1), process=gone)
+    made = Data(settings_of(tmp_path), ME, tmp_path, [process], lambda *a: None, lambda *a: True)
+    f = Fragmenter(process)
+    f.add(pa.record_batch({"k": [1], "t": [0], "n": [1], "text": ["a"]}), ["k"], "t")
+    made.receive(m.Partials(STEP, ATTEMPT, ME), made.states[0].combine(f.drain()))
+    prepare = m.Prepare(STEP, ATTEMPT, Version(1, 1), ((ME, ()),), limits.WATERMARK_NONE, 0)
+    with pytest.raises(SpecRefused, match="there is no ferry_pipeline_mine_0123:Fragile here"):
+        made.perform(core.Compute(prepare, (ME,), (((ME,), tuple(range(VNODES))),)))
 
 
 def delta_of(chain: tuple[InstanceId, ...], vnodes: tuple[int, ...]) -> m.Delta:

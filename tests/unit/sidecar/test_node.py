@@ -14,13 +14,15 @@ import pytest
 from ferry.channel.base import Lane, Message
 from ferry.contract import messages as m
 from ferry.contract.documents import SYNCING
-from ferry.contract.errors import Exhausted
+from ferry.contract.errors import Exhausted, Unreachable
 from ferry.contract.names import Attempt, InstanceId, Step
 from ferry.contract.routing import Version
 from ferry.protocol.instance import machine as core
 from ferry.sidecar import ALIVE, node
+from ferry.sidecar.data import BeginsAnew
 from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.inbox import Inbox
+from ferry.sidecar.signs import Signs
 
 ME = InstanceId("0.0")
 
@@ -63,10 +65,36 @@ def test_a_prepare_that_a_later_one_outdoes_is_not_worked_on(monkeypatch: pytest
     assert taken == [prepares[2], zombie], "an older driver has to be told that it is superseded"
 
 
+@pytest.mark.parametrize(("published", "ends"), [("the same", False), ("mended", True), (None, False), ("away", False)])
+def test_an_instance_begins_anew_when_the_driver_has_another_program(
+    monkeypatch: pytest.MonkeyPatch, published: str | None, ends: bool
+) -> None:
+    """All state is kept; where nobody can be asked it goes on."""
+    one, taken = node.Node.__new__(node.Node), []
+
+    def descriptors() -> Any:
+        if published == "away":
+            raise Unreachable("Redis is away")
+        return published
+
+    one.me, one._descriptors = ME, "the same"  # type: ignore[assignment]
+    one._registry = SimpleNamespace(descriptors=descriptors)  # type: ignore[assignment]
+    monkeypatch.setattr(one, "_data", SimpleNamespace(receive=lambda event, body: None), raising=False)
+    machine = SimpleNamespace(step=lambda event: taken.append(event) or [], saved=core.Saved(generation=3))
+    monkeypatch.setattr(one, "_machine", machine, raising=False)
+    one._handle(m.Ask(3), None)
+    if ends:
+        with pytest.raises(BeginsAnew, match="the program is another"):
+            one._handle(m.Ask(4), None)
+    else:
+        one._handle(m.Ask(4), None)
+    assert taken == [m.Ask(3)] + [m.Ask(4)] * (not ends)
+
+
 def test_a_loop_without_messages_works_on_its_files(tmp_path: Path) -> None:
     """And rests as long as it worked."""
     one, worked = node.Node.__new__(node.Node), list[float]()
-    one._inbox, one.dir, one._delay_control = Inbox(), tmp_path, DelayControl()
+    one._inbox, one.dir, one._delay_control, one._signs = Inbox(), tmp_path, DelayControl(), Signs()
     scans = SimpleNamespace(pump=lambda chunks: False)
 
     def work() -> bool:
@@ -95,7 +123,7 @@ def test_a_message_that_can_never_be_sent_is_told_to_the_driver() -> None:
 def test_signs_of_life_do_not_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     one, sent = node.Node.__new__(node.Node), []
     one.me, one.settings = ME, SimpleNamespace(heartbeat_ms=500)  # type: ignore[assignment]
-    one._idle_at = 100.0
+    one._idle_at, one._signs = 100.0, Signs()
 
     def sleep(seconds: float) -> None:
         assert seconds == 0.5

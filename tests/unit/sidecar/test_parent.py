@@ -22,7 +22,7 @@ from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import Claim
-from ferry.sidecar import ALIVE, forks, parent
+from ferry.sidecar import forks, parent
 from ferry.sidecar.parent import Parent
 
 
@@ -32,18 +32,6 @@ def settings(directory: Path) -> RunSettings:
         pipeline_module="m", pipeline_file=None, pipeline_args={}, virtual_nodes=4, replicas=0, workers=1,
         instances_per_worker=1, memory_bytes=1 << 20, epoch_interval_ms=0, epoch_max_rows=1, cores=1,
     )  # fmt: skip
-
-
-def test_an_instance_that_stands_still_is_noticed(tmp_path: Path) -> None:
-    parent = Parent(settings(tmp_path), str(tmp_path / "run.json"), worker=3, instances=1, surroundings=Environment())
-    alive = tmp_path / "workers" / "3" / "0" / ALIVE
-    assert not parent._hangs(0), "it has not begun yet"
-    alive.parent.mkdir(parents=True)
-    alive.touch()
-    assert not parent._hangs(0)
-    long_ago = time.time() - limits.HANG_SECONDS - 1
-    os.utime(alive, (long_ago, long_ago))
-    assert parent._hangs(0)
 
 
 def parent_of(tmp_path: Path, code: int, instances: int = 1) -> Parent:

@@ -14,6 +14,21 @@ COLUMNS = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
 
 @dataclass
+class Fragile(ferry.Process):
+    """Keeps a count of each key, and cannot divide by zero."""
+
+    tables = {"count": ferry.StateTable(pa.schema([("n", pa.int64())]))}
+    output = pa.schema([("quotient", pa.int64())])
+
+    def process(self, work: ferry.Work) -> None:
+        work.put("count", range(work.count), {"n": np.diff(work.spans())})
+        for key, n in zip(work.key_of().tolist(), work.rows().column("n").to_pylist(), strict=True):
+            if n == -1:
+                raise ferry.Final("it is of no use")
+            work.emit(key, {"quotient": [100 // n]})
+
+
+@dataclass
 class Everything(ferry.Process):
     """Counts records of a key, keeps each under two kinds of entries, forgets a key when nothing came for a while."""
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 import ferry
 from ferry.contract.descriptors import OperatorDescriptor, Window
 from ferry.contract.epoch_times import EpochTimes
-from ferry.contract.errors import RowsGone, SpecRefused
+from ferry.contract.errors import RowsGone, SpecRefused, UserCodeFailed
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.kernels import schemas
 from ferry.kernels.kinds import type_of
 from ferry.process.shapes import process_of, shape_of
 from ferry.spark.fragment import Fragmenter
 from ferry.store.process import ProcessState
-from tests.unit.store.processes import COLUMNS, Both, Everything
+from tests.unit.store.processes import COLUMNS, Both, Everything, Fragile
 
 VNODES = 8
 EVERY = np.arange(VNODES)
@@ -176,6 +176,24 @@ def test_a_process_that_is_not_here_is_missed_by_its_first_epoch(tmp_path: Path)
     assert not [chunk for chunk in state.snapshot(EVERY) if chunk.num_rows]
     with pytest.raises(SpecRefused, match="process 'p': there is no ferry_pipeline_mine_0123:Everything here"):
         state.delta([state.combine(fragments(descriptor, table_of([(1, 1, 0, "a")])))], EpochTimes(0, 0))
+
+
+def test_a_process_that_raises_changes_nothing_and_says_its_operator(tmp_path: Path) -> None:
+    descriptor = descriptor_of(process=Fragile())
+    state = opened(descriptor, tmp_path)
+    good, bad, final = ([state.combine(fragments(descriptor, table_of([(1, 1, n, "a")])))] for n in (5, 0, -1))
+    state.apply(state.delta(good, EpochTimes(0, 0, 1))[0], 1, "x")
+    held = rows_of(list(state.snapshot(EVERY)))
+    for _ in range(2):
+        with pytest.raises(UserCodeFailed) as failed:
+            state.delta(bad, EpochTimes(0, 0, 2))
+        line = str(failed.value)
+        assert line.startswith("user code: ZeroDivisionError: integer division or modulo by zero (processes.py:")
+        assert line.endswith("process() of Fragile, operator 'p'") and "100 // n" in line
+        assert rows_of(list(state.snapshot(EVERY))) == held
+    with pytest.raises(ferry.Final, match="it is of no use"):
+        state.delta(final, EpochTimes(0, 0, 2))
+    assert state.delta(good, EpochTimes(0, 0, 2))[0].num_rows == 2
 
 
 def test_rows_that_were_released_are_an_error(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ferry.contract.errors import Bug, Exhausted, RowsGone, StateUnavailable
 from ferry.kernels import columns, schemas
 from ferry.spark.fragment import Fragmenter
 from ferry.store import joining, mapped, rows, segments
+from ferry.store.inventory import Inventory
 from ferry.store.rows import RowState
 
 LEFT, RIGHT = Side((("who", "k", "int64"), ("a", "a", "string"))), Side((("b", "b", "int64"), ("f", "f", "double")))
@@ -427,7 +428,7 @@ def test_full_disk_and_damage_are_said_aloud(tmp_path: Path, monkeypatch: pytest
             state.apply(some(0), 2, "a")
     state.apply(some(0), 2, "a")
     assert state.statistics()["entries"].sum() == 40
-    (path, _) = sorted(tmp_path.iterdir())
+    path = min(tmp_path.glob("*.arrow"))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(StateUnavailable, match="not a segment"):
-        segments.read_all(tmp_path, 8)
+        segments.read_all(tmp_path, 8, Inventory(tmp_path))

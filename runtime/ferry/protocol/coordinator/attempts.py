@@ -15,6 +15,7 @@ from ferry.contract.names import Attempt, CommitId, InstanceId, Step
 from ferry.contract.results import StepResult, with_result
 from ferry.protocol.coordinator.blame import Blame, blame
 from ferry.protocol.coordinator.commits import Commits
+from ferry.protocol.coordinator.failing_code import FailingCode
 from ferry.protocol.coordinator.io import Ingested, Phase, StartIngest
 from ferry.protocol.coordinator.journaling import Journaling
 from ferry.protocol.coordinator.membership import Membership
@@ -58,6 +59,7 @@ class Attempts:
         """How many attempts of `ingested` were given up in a row."""
         self.acks: dict[Chain, tuple[int, int]] = {}
         """Chains that have logged the attempt under way: late records, and fired rows."""
+        self.code = FailingCode(driver)
         self._waiting: dict[InstanceId, m.Waiting] = {}
         """How far the instances are with the attempt under way, when it takes long."""
 
@@ -98,6 +100,7 @@ class Attempts:
         driver, view, commits = self._driver, self._journaling.view, self._commits
         assert self.ingested is not None and driver.step is not None
         self._next_number(driver.step)
+        self.code.tries_again()
         self.trying, self.acks, self._waiting = True, {}, {}
         driver.enter(Phase.PREPARE)
         low = commits.results[driver.step.operator].high
@@ -144,10 +147,22 @@ class Attempts:
     def commit(self) -> m.Commit:
         """The attempt is decided."""
         assert self.ingested is not None and self.commit_id is not None
+        self.code.over()
         late, fired = sum(late for late, _ in self.acks.values()), sum(fired for _, fired in self.acks.values())
         result = StepResult(self.attempt, *self.watermarks, late, fired)
         results = with_result(self._commits.results, self.commit_id.step.operator, result)
         return m.Commit(self.commit_id, self._driver.generation, results, self.ingested.meta)
+
+    # ---- an attempt that ends in the user's code
+    def code_failed(self, event: m.CodeFailed) -> None:
+        """An instance says so, be it of its life before: another attempt of the same step may be under way by now."""
+        if event.step == self._driver.step and self._driver.phase in (Phase.INGEST, Phase.PREPARE):
+            self.code.failed(event, self.is_now(event.step, event.attempt))
+
+    def code_may_try_again(self) -> None:
+        """Time has passed: the attempt is given up once the next one may begin."""
+        if self.is_running and self.commit_id and self.code.waits(*self.commit_id) and self.code.is_due():
+            self.trying = False
 
     # ---- an attempt that does not end
     def says(self, event: m.Waiting) -> None:
@@ -167,7 +182,9 @@ class Attempts:
 
     def is_overdue(self) -> bool:
         """Whether its time is up: twice as long for each one before it."""
-        return self.is_running and self._driver.waited > self._driver.settings.attempt_ms << min(self.deadlines, 4)
+        if not self.is_running or self.commit_id is None or self.code.waits(*self.commit_id):
+            return False
+        return self._driver.waited > self._driver.settings.attempt_ms << min(self.deadlines, 4)
 
     def give_up(self) -> int:
         """Another one is begun; how many were given up in a row."""

@@ -61,6 +61,8 @@ class CoordinatorSettings:
     time that it fails again."""
     backoff_max_ms: int = 60_000
     """No longer than this; one that has not failed for as long begins anew."""
+    code_waits_ms: tuple[int, ...] = (1_000, 4_000, 10_000)
+    """Between the attempts of a step in which the user's code fails: it may be the network. The job stops after the last."""
     start_ms: int = 15_000
     """How long a new driver waits for members of the journaled groups before it removes them."""
     acquaint_ms: int = 1_300
@@ -274,7 +276,8 @@ class Halt:
     """The job cannot go on."""
 
     kind: str
-    """superseded | unavailable | unrestorable | lost-epoch | away | failed | bug; another start may mend the last three"""
+    """superseded | unavailable | unrestorable | lost-epoch | refused | user-code | away | failed | bug; another start may
+    mend the last three"""
     reason: str
 
 

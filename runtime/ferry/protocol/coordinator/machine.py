@@ -330,6 +330,7 @@ class Coordinator:
         self.members.ask_again()
         if self.journaling.writing is not None:
             return
+        self.attempts.code_may_try_again()
         if self.attempts.is_overdue():
             self._attempt_failed()
         elif self.commits.under_way is not None and driver.phase in io.Phase.COMMITS:
@@ -341,9 +342,6 @@ class Coordinator:
         self.members.pulsed(event)
         if event.busy_ms and self.driver.rules.slow_lives and self.attempts.waits_for(event.instance):
             self.driver.wait_anew()
-
-    def _on_unsendable(self, event: m.Unsendable) -> None:
-        self.driver.halt("failed", f"instance {event.instance} cannot send to {event.peer}: {event.reason}")
 
     def _attempt_failed(self) -> None:
         """Try again; from the second time on without whoever keeps it waiting."""
@@ -393,7 +391,8 @@ _HANDLERS: dict[type, Callable[[Coordinator, Any], None]] = {
     m.FragmentsGone: Coordinator._on_fragments_gone,
     m.Committed: lambda self, event: self.commits.was_applied(event),
     m.Waiting: lambda self, event: self.attempts.says(event),
-    m.Unsendable: Coordinator._on_unsendable,
+    m.Unsendable: lambda self, event: self.members.cannot_send(event),
+    m.CodeFailed: lambda self, event: self.attempts.code_failed(event),
     m.Pulse: Coordinator._on_pulse,
     m.Warm: Coordinator._on_warm,
     m.Learned: lambda self, event: self.moves.came_along(event),

@@ -53,6 +53,8 @@ class Membership:
         """When connected instances gave a sign of life last."""
         self.busy: dict[InstanceId, int] = {}
         """When an instance said last that it was at work all the time."""
+        self.in_code: dict[InstanceId, tuple[str, int]] = {}
+        """Instances in which the user's code runs: what it is, and since when."""
         self.failed: dict[InstanceId, FailedMember] = {}
         """Instances that could not go on, be they back or not."""
 
@@ -120,6 +122,10 @@ class Membership:
             self.heard[pulse.instance] = self._driver.now
             if pulse.busy_ms:
                 self.busy[pulse.instance] = self._driver.now
+            if pulse.code:
+                self.in_code[pulse.instance] = pulse.code, self._driver.now - pulse.code_ms
+            else:
+                self.in_code.pop(pulse.instance, None)
 
     def left(self, instance: InstanceId) -> None:
         """It was told to end."""
@@ -147,7 +153,8 @@ class Membership:
     def forget(self, instance: InstanceId) -> None:
         """What was known of this life of it."""
         self.forgotten += instance in self.alive
-        for known in (self.asked, self.answers, self.alive, self.admitted, self.leaving, self.heard, self.busy):
+        mine = self.asked, self.answers, self.alive, self.admitted, self.leaving, self.heard, self.busy, self.in_code
+        for known in mine:
             known.pop(instance, None)
 
     def lost(self, instance: InstanceId, reason: str) -> None:
@@ -197,6 +204,10 @@ class Membership:
         if connected:
             self.asked[i] = now  # One that does not end after all is asked again.
         self._lost_at_once(i, since)
+
+    def cannot_send(self, event: m.Unsendable) -> None:
+        """A message can never be sent: the job stops."""
+        self._driver.halt("failed", f"instance {event.instance} cannot send to {event.peer}: {event.reason}")
 
     # ---- groups close over who is gone
     def away(self) -> list[InstanceId]:

@@ -37,6 +37,16 @@ class Computed:
 
 
 @record
+class ComputeFailed:
+    """The user's code raised while an attempt was computed; `final`: it says that another try is of no use."""
+
+    step: Step
+    attempt: Attempt
+    reason: str
+    final: bool = False
+
+
+@record
 class PeerLost:
     """The connection to another instance is gone."""
 
@@ -59,7 +69,7 @@ class Restored:
     reason: str = ""
 
 
-Event = m.Message | Staged | Computed | PeerLost | TooLarge | Restored | Tick
+Event = m.Message | Staged | Computed | ComputeFailed | PeerLost | TooLarge | Restored | Tick
 
 
 # ---- effects -----------------------------------------------------------------------------------------------------
@@ -74,7 +84,7 @@ class Contribute:
 
 @record
 class Compute:
-    """Merge the partials of all helpers with the state, without touching it; answer with `Computed`."""
+    """Merge the partials of all helpers with the state, without touching it; answer with `Computed` or `ComputeFailed`."""
 
     prepare: m.Prepare
     helpers: tuple[InstanceId, ...]

@@ -32,6 +32,7 @@ from ferry.protocol.instance.io import (
     BeginSnapshot,
     Compute,
     Computed,
+    ComputeFailed,
     Contribute,
     Drop,
     Effect,
@@ -382,6 +383,7 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
     m.Chunk: lambda self, event: self.learning.on_chunk(event),
     Staged: lambda self, event: self.participation.stage(event.fragment),
     Computed: Instance._on_computed,
+    ComputeFailed: lambda self, event: self.participation.code_failed(event),
     PeerLost: Instance._on_peer_lost,
     TooLarge: Instance._on_too_large,
     Restored: lambda self, event: self.checkpoints.on_restored(event),
@@ -389,7 +391,8 @@ _HANDLERS: dict[type, Callable[[Instance, Any], None]] = {
 }
 
 __all__ = [
-    "DRIVER", "Apply", "Archive", "Compute", "Computed", "Contribute", "Drop", "Effect", "Erase", "Event", "ForgetAttempt",
-    "ForgetLog", "Instance", "LoadAhead", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Restore", "Restored", "Save",
-    "Saved", "BeginSnapshot", "Send", "SendDelta", "Staged", "StopScan", "Tick", "TooLarge", "WriteCheckpoint",
+    "DRIVER", "Apply", "Archive", "Compute", "Computed", "ComputeFailed", "Contribute", "Drop", "Effect", "Erase", "Event",
+    "ForgetAttempt", "ForgetLog", "Instance", "LoadAhead", "LoadChunk", "LogDelta", "PeerLost", "Forget", "Restore",
+    "Restored", "Save", "Saved", "BeginSnapshot", "Send", "SendDelta", "Staged", "StopScan", "Tick", "TooLarge",
+    "WriteCheckpoint",
 ]  # fmt: skip

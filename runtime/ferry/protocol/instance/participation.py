@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ferry.contract import messages as m
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
-from ferry.protocol.instance.io import Compute, Contribute
+from ferry.protocol.instance.io import Compute, ComputeFailed, Contribute
 from ferry.protocol.instance.logged_deltas import LoggedDeltas
 from ferry.protocol.instance.state import InstanceState
 
@@ -143,6 +143,12 @@ class Participation:
         at.computing = True
         chains = tuple((c, v) for c, v in view.chains.items() if c[0] == self._state.me)
         self._state.do(Compute(at.prepare, tuple(h for h, _ in at.prepare.winners), chains))
+
+    def code_failed(self, failed: ComputeFailed) -> None:
+        """The driver says whether there is another attempt; nothing is left of this one."""
+        if self.is_now(failed.step, failed.attempt):
+            me = self._state.me
+            self._state.tell(m.CodeFailed(me, failed.step, failed.attempt, failed.reason, failed.final))
 
     def _unheard(self) -> tuple[InstanceId, ...]:
         at = self._in_progress

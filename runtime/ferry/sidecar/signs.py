@@ -1,0 +1,158 @@
+"""What a parent sees of an instance that is at work: one small mapped file, written without a system call.
+
+    turn number | in the user's code | step, attempt | what is computed
+
+The turn number grows whenever the loop comes round, or a part of something long is done. No time is in it: whoever looks
+goes by its own clock, and a step of the wall clock changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import signal
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ferry.contract.names import Attempt, CommitId, Step
+from ferry.contract.records import record
+from ferry.sidecar import ALIVE
+
+_TURN = struct.Struct("<q")
+_WORK = struct.Struct("<qqqqqq")
+"""kind of work, epoch, operator, generation, number, bytes of the text"""
+_NOTHING, _OWN, _USERS = range(3)
+_BYTES = 1024
+_TEXT_AT = _TURN.size + _WORK.size
+
+
+@record
+class Computing:
+    """What an instance computes, or has computed when its process ended."""
+
+    commit_id: CommitId
+    what: str
+    users: bool
+    """The user's code runs."""
+
+
+@record
+class SignsSeen:
+    """What the file says."""
+
+    turn: int
+    computing: Computing | None
+
+
+class Signs:
+    """The instance's end: the loop writes, and the thread of the pulse reads."""
+
+    def __init__(self) -> None:
+        self._map = mmap.mmap(-1, _BYTES)
+        self._turn = 0
+        self.computing: Computing | None = None
+        self._since = 0.0
+
+    def begin(self, path: Path) -> None:
+        """From now on the parent sees it."""
+        with path.open("w+b") as file:
+            file.truncate(_BYTES)
+            self._map = mmap.mmap(file.fileno(), _BYTES)
+        self.turns()
+
+    def turns(self) -> None:
+        """The loop comes round, or goes on with something long."""
+        self._turn += 1
+        _TURN.pack_into(self._map, 0, self._turn)
+
+    @contextmanager
+    def computes(self, computing: Computing) -> Iterator[None]:
+        """Around what may take as long as it likes."""
+        text = computing.what.encode()[: _BYTES - _TEXT_AT]
+        (epoch, operator), (generation, number) = computing.commit_id
+        self._map[_TEXT_AT : _TEXT_AT + len(text)] = text
+        kind = _USERS if computing.users else _OWN
+        _WORK.pack_into(self._map, _TURN.size, kind, epoch, operator, generation, number, len(text))
+        self._since, self.computing = time.monotonic(), computing
+        try:
+            yield
+        finally:
+            self.computing = None
+            _WORK.pack_into(self._map, _TURN.size, _NOTHING, 0, 0, 0, 0, 0)
+
+    def computes_for(self) -> tuple[str, int]:
+        """What is computed now, and for how many milliseconds; empty: nothing."""
+        computing, since = self.computing, self._since
+        return ("", 0) if computing is None else (computing.what, int((time.monotonic() - since) * 1000))
+
+
+ENDED = "ended"
+"""File in the instance's directory: how the process before this one ended, as its parent has seen it."""
+
+CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE)
+
+
+@record
+class EndedLife:
+    """How the process of an instance ended, by itself."""
+
+    code: int
+    """as of `multiprocessing`: negative for a signal"""
+    computing: Computing | None
+
+
+def write_end(directory: Path, code: int) -> None:
+    """To be called by the parent."""
+    seen = look(directory / ALIVE)
+    computing = seen.computing if seen is not None else None
+    document = {"code": code, "commit_id": None if computing is None else computing.commit_id}
+    document |= {
+        "what": "" if computing is None else computing.what,
+        "users": computing is not None and computing.users,
+    }
+    (directory / ENDED).write_text(json.dumps(document))
+
+
+def read_end(directory: Path) -> EndedLife | None:
+    """How the life before ended; None: nobody knows, or it was told to end."""
+    try:
+        document = json.loads((directory / ENDED).read_text())
+        if document["commit_id"] is None:
+            return EndedLife(document["code"], None)
+        step, attempt = document["commit_id"]
+        commit_id = CommitId(Step(*step), Attempt(*attempt))
+        return EndedLife(document["code"], Computing(commit_id, document["what"], document["users"]))
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+def how(code: int) -> str:
+    """How a process ended, in words."""
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def crashed(directory: Path) -> bool:
+    """Whether the life before ended by a crash of its own, and not because somebody killed it."""
+    end = read_end(directory)
+    return end is not None and end.code in CRASHES
+
+
+def look(path: Path) -> SignsSeen | None:
+    """The parent's end; None as long as the loop has not begun, and once it is over."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(content) < _BYTES:
+        return None
+    (turn,) = _TURN.unpack_from(content)
+    kind, epoch, operator, generation, number, size = _WORK.unpack_from(content, _TURN.size)
+    if kind == _NOTHING:
+        return SignsSeen(turn, None)
+    what = content[_TEXT_AT : _TEXT_AT + size].decode(errors="replace")
+    return SignsSeen(
+        turn, Computing(CommitId(Step(epoch, operator), Attempt(generation, number)), what, kind == _USERS)
+    )
