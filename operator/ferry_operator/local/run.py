@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ferry.contract.documents import TIMELINE
+from ferry.contract.documents import DEAD_LETTER, TIMELINE, RunSettings, append_record
 from ferry.contract.errors import SpecRefused
 from ferry_operator.control import balancing, decide, handovers
 from ferry_operator.control.commands import Schedule, parse_all
@@ -28,6 +29,7 @@ from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.supervisor import Supervisor
 from ferry_operator.local.timeline import timeline
+from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.show import ProgressView, summary_table
 
 OK, FAILED, REFUSED, NO_SUCH_JOB = 0, 1, 2, 4
@@ -63,7 +65,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
         raise SpecRefused(f"spec.pipeline.file: {file} does not exist")
     if request.plot is not None and not request.plot.absolute().parent.is_dir():
         raise SpecRefused(f"--plot {request.plot}: {request.plot.absolute().parent} is no directory")
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    progress = PlainConsole(stderr=True, soft_wrap=True)
     for warning in spec.warnings(job):
         progress.print(Text(f"warning: {warning}", style="yellow"))
     directory = RunDirectory(job, environment.home())
@@ -83,16 +85,23 @@ def run(request: Request, programs: Programs | None = None) -> int:
         supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), made, scaler)
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
-        records = tail.read()
-        remove = outcome.ok and not directory.given and not request.options.keep
+        records, refused = tail.read(), dead_letters(settings)
+        append_record(
+            directory.path, {"kind": "ended", "t": time.time(), "outcome": outcome.kind, "text": outcome.reason}
+        )
+        letters = refused is not None and settings.dead_letter is None
+        well = outcome.ok and not outcome.reason and supervisor.went_well and not letters
+        remove = well and not directory.given and not request.options.keep
         kept = None if remove else directory.path
         _report(request, outcome, job.metadata.name, records, kept, directory.given, progress)
+        if refused is not None and any(record.get("malformed") for record in records):
+            progress.print(Text(f"malformed records were set aside in {refused}", style="yellow"))
         for left in schedule.left() if outcome.ok else []:
             progress.print(Text(f"warning: --at '{left}' never became due", style="yellow"))
     finally:
         directory.close(remove)
     if outcome.kind == "stopped":
-        return OK if request.options.events is None else FAILED
+        return OK if request.options.events is None and not outcome.reason else FAILED
     return OK if outcome.ok else REFUSED if outcome.kind == "refused" else FAILED
 
 
@@ -116,18 +125,29 @@ def _report(
         }
         sys.stdout.write(json.dumps({**document, **summary.to_wire()}, indent=1) + "\n")
     elif not request.quiet and summary.epochs:
-        Console(highlight=False).print(summary_table(summary, job))
+        PlainConsole().print(summary_table(summary, job))
     if request.plot is not None and summary.epochs:
         # Matplotlib is large and only pictures need it.
         from ferry_operator.local.timeline.plot import draw
 
         draw(records, request.plot, job)
-    if not outcome.ok:
-        progress.print(Text(f"{job}: {outcome.reason}", style="red"))
+    if not outcome.ok or outcome.reason:
+        how = "stopped, and had failed" if outcome.ok else outcome.kind
+        progress.print(Text(f"{job}: {how}: {outcome.reason}", style="red"))
     elif outcome.kind == "stopped" and request.options.events is not None:
         progress.print(Text(f"{job}: stopped before its {request.options.events:,} events were read", style="yellow"))
     elif outcome.kind == "suspended":
         again = f"ferry run {request.job_file}" + ("" if given else " --set restoreFrom=latest")
         progress.print(Text(f"{job}: suspended; it goes on with `{again}`", style="yellow"))
-    if kept is not None and not request.quiet:
-        progress.print(Text(f"files of the run: {kept}", style="dim"))
+    if kept is not None and (not request.quiet or not outcome.ok):
+        logs = "" if outcome.ok and not outcome.reason else f" (its log: ferry logs {job})"
+        progress.print(Text(f"files of the run: {kept}{logs}", style="dim"))
+
+
+def dead_letters(settings: RunSettings) -> str | None:
+    """The folder with the malformed records that the run has set aside; None: there are none."""
+    folder = Path(settings.dead_letter) if settings.dead_letter is not None else settings.path / DEAD_LETTER
+    try:
+        return str(folder) if any(one.is_file() for one in folder.rglob("*")) else None
+    except OSError:
+        return None

@@ -30,7 +30,8 @@ Timeline records by `kind`:
 `checkpoint` {text} (a durable one is complete), `restore` {text} (the job begins again with one), `suspended` {text},
 `latency` {records, p50, p90, p99, p999, max, counts: [[bucket, records], ...]} (seconds from records' creation to the sinks,
 of the epochs since the last such line; buckets of `contract/latency.py`),
-`action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {text}, `degraded` {text}
+`action` {text} (what the supervisor did: scale, kill, move, restart), `ended` {process, text} (an instance ended badly, and
+why) and, of the run itself, `ended` {outcome, text}, `halt` {text}, `finished` {text}, `degraded` {text}
 (a problem begins; once, however often it is tried again), `mended` {text}, `warning`
 {text} (what should be mended, though the job goes on).
 """
@@ -56,6 +57,9 @@ TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 
 DRIVER, WORKERS, INSTANCES, SYNCING = "driver.json", "workers", "instances", "syncing"
 """Names in a run's directory, as above."""
+
+DEAD_LETTER = "dead-letter"
+"""Folder of a run's directory for malformed records, unless the job names another one."""
 
 CONTINUOUS, MICRO_BATCH = "continuous", "micro-batch"
 """How epochs are run; `RunSettings.epoch_mode` leaves it open with "auto"."""

@@ -18,6 +18,7 @@ from ferry import environment
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, Refusal, SpecRefused, StateUnavailable
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.last_words import line_of, words_of
 from ferry.driver import session
 from ferry.driver.ends import BeginsAgain, Halted
 from ferry.system import api_server
@@ -44,6 +45,7 @@ def main() -> int:
     for library in ("py4j", "httpx"):  # a line for each request would be one every other second
         logging.getLogger(library).setLevel(logging.WARNING)
     sys.setswitchinterval(0.0005)
+    faulthandler.enable()  # what a native library did last stands in the log
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
     threading.excepthook = end_with_thread
     from ferry.driver.job import Job  # Takes a second, in which Spark starts.
@@ -53,10 +55,10 @@ def main() -> int:
     except FerryError as error:
         if isinstance(error, BeginsAgain) and time.monotonic() >= steady_at:
             follow(error)
-        code, why = code_of(error), f"{type(error).__name__}: {error}"
+        code, why = code_of(error), words_of(error)
         why = f"refused: {error}" if code is ExitCode.REFUSED else why
     session.kill()  # the reason is the last line of the log: whoever looks for it looks there
-    print(why, file=sys.stderr)
+    print(line_of(why), file=sys.stderr)
     return code
 
 
@@ -82,6 +84,7 @@ def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     name = failed.thread.name if failed.thread is not None else "?"
     logging.getLogger("ferry.driver").critical("thread %s failed", name, exc_info=failed.exc_value)
     if name in OURS:
+        print(line_of(words_of(failed.exc_value or RuntimeError(f"thread {name}"))), file=sys.stderr, flush=True)
         os._exit(ExitCode.THREAD_FAILED)
 
 
@@ -89,9 +92,10 @@ if __name__ == "__main__":
     code = 1
     try:
         code = main()
-    except Exception:
+    except Exception as error:
         session.kill()
         logging.getLogger("ferry.driver").critical("ends", exc_info=True)
+        print(line_of(words_of(error)), file=sys.stderr)
     finally:
         # Not sys.exit: Spark's callback thread may wait in an epoch for ever.
         sys.stdout.flush()

@@ -38,6 +38,7 @@ from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
 from ferry.sidecar.inbox import Inbox
+from ferry.sidecar.instance import tell
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics, MetricsFile
 from ferry.sidecar.peers import Peers
@@ -154,10 +155,12 @@ class Node:
             self._loop()
         except BeginsAnew as end:
             log.warning("%s", end)
+            tell(end)
             return ExitCode.CRASHED
         except Exception as error:
             self._machine.story.attach(error)
             log.exception("instance %s stops", self.me)
+            tell(error)
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
             time.sleep(LAST_WORDS_SECONDS)
             return ExitCode.HALTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -300,7 +301,47 @@ def test_two_runs_at_once_do_not_know_each_other(ferry: Ferry) -> None:
 def test_a_driver_that_crashes_once_is_started_again(ferry: Ferry) -> None:
     summary, _ = ferry.run("--events", "2000", "--set", "pipeline.args.exit_at=7", "--set", "pipeline.args.code=9")
     assert (summary["outcome"], summary["epochs"]) == ("finished", 20)
-    assert [r["text"] for r in summary["recoveries"]] == ["restart driver (exit code 9)"]
+    assert [r["text"] for r in summary["recoveries"]] == ["restart driver: something broke in epoch 7"]
+    assert Path(summary["directory"]).is_dir(), "what has ended badly can be looked at"
+
+
+def test_while_a_driver_is_down_everybody_is_told_why(ferry: Ferry) -> None:
+    """Also after the end of the run, which an interrupt makes no success."""
+    run = ferry.start("run", "job.yaml", "--set", "pipeline.args.exit_at=0", "--set", "pipeline.args.always=1")
+    ferry.wait_for(lambda j: j["ends"].get("driver", {}).get("why") == "something broke in epoch 0")
+    assert "something broke in epoch 0" in ferry("status", "counts")[0]
+    assert "something broke in epoch 0" in ferry("logs", "counts")[0]
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=20)
+    assert run.returncode == 1 and "counts: stopped, and had failed: something broke in epoch 0" in err
+    assert re.search(r"\d\d:\d\d:\d\d  restart driver: something broke in epoch 0\n", err)
+    assert "something broke in epoch 0" in ferry("logs", "counts", "--driver", "--tail", "1")[0]
+    assert "its last run has stopped: something broke in epoch 0 (ferry logs" in ferry("status", "counts", code=4)[1]
+    assert "there are: driver, redis, worker-0, worker-1" in ferry("logs", "counts", "--worker", "7", code=2)[1]
+
+
+def test_a_log_is_followed_to_the_end_of_the_run(ferry: Ferry) -> None:
+    directory = ferry.home / "named"
+    run = ferry.start("run", "job.yaml", "--set", f"state.directory={directory}")
+    ferry.wait_for(settles)
+    with open(directory / "logs" / "worker-1.log", "a") as log:
+        log.write("\x1b[2Jfirst\n")
+    following = ferry.start("logs", "counts", "--worker", "1", "-f")
+    assert following.stdout is not None and following.stdout.readline() == "\\x1b[2Jfirst\n"
+    with open(directory / "logs" / "worker-1.log", "a") as log:
+        log.write("second\n")
+    assert following.stdout.readline() == "second\n"
+    ferry("stop", "counts")
+    assert run.wait(10) == 0 and following.wait(10) == 0
+    assert "second" in ferry("logs", "counts", "--worker", "1")[0], "its directory is found by the job's name"
+
+
+def test_dead_letters_are_kept_with_the_run(ferry: Ferry) -> None:
+    summary, err = ferry.run("--events", "500", "--set", "pipeline.args.malformed=2")
+    letters = Path(summary["directory"]) / "dead-letter"
+    assert summary["outcome"] == "finished" and list(letters.iterdir())
+    assert f"malformed records were set aside in {letters}" in err
+    assert err.count("malformed: no number in orders/1.json:7") == 1
 
 
 def test_workers_that_never_come_up_end_the_job(ferry: Ferry) -> None:

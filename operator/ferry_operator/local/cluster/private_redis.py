@@ -53,6 +53,12 @@ class PrivateRedis:
         """When it was last started, by the monotonic clock; 0 for never."""
         return self._process.started if self._process is not None else 0.0
 
+    @property
+    def why_ended(self) -> str:
+        """What it said at last; it has been started, and has ended."""
+        assert self._process is not None
+        return self._process.why_ended
+
     def start(self) -> None:
         """Start the server; does not wait for it."""
         server = os.environ.get("FERRY_REDIS_SERVER") or shutil.which("redis-server")

@@ -5,6 +5,7 @@ It formats values that it is given; it asks nobody and decides nothing.
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections import Counter
 from typing import Any
@@ -16,10 +17,28 @@ from rich.text import Text
 
 from ferry.contract.documents import CheckpointStatus, Status
 from ferry.contract.latency import LatencyQuantiles
+from ferry.contract.one_line import one_line
 from ferry_operator.local.timeline.timeline import Summary
 from ferry_operator.local.view import RunView
 
 Record = dict[str, Any]
+
+STYLES = {
+    "lost": "yellow",
+    "malformed": "yellow",
+    "warning": "yellow",
+    "halt": "red",
+    "degraded": "red",
+    "ended": "red",
+    "action": "cyan",
+}
+"""Of events, by the kind of their record."""
+
+RECENT_SECONDS = 300.0
+"""So long after it a process has ended, and another one has taken its place, `status` says why it did."""
+
+INDENT = 10
+"""Of the second line of an event: as wide as the time before the first one."""
 
 LINE_SECONDS = 1.0
 """Without a terminal, a line of progress is printed at most this often."""
@@ -35,6 +54,8 @@ class ProgressView:
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
         )
         self._last_event = "starting"
+        self._malformed: set[str] = set()
+        """what was said of the first malformed record, of each source"""
         self._printed = 0.0
         self._line = ""
 
@@ -55,10 +76,10 @@ class ProgressView:
             return
         for record in view.records:
             event = event_text(record)
-            if event:
+            if event and not (record["kind"] == "malformed" and event in self._malformed):
+                self._malformed |= {event} if record["kind"] == "malformed" else set()
                 self._last_event = event
-                stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))
-                self._console.print(Text(f"{stamp}  {event}", style=_style(record)), soft_wrap=True)
+                self._say(event, record)
         now = time.monotonic()
         if self._live is not None:
             if now - self._printed >= 0.2:
@@ -69,6 +90,16 @@ class ProgressView:
             if line != self._line:
                 self._printed, self._line = now, line
                 self._console.print(Text(line), soft_wrap=True)
+
+    def _say(self, event: str, record: Record) -> None:
+        """A line, which a terminal shows whole: what does not fit stands below it."""
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))
+        text = f"{stamp}  {one_line(event)}"
+        if self._console.is_terminal:
+            text = "\n".join(
+                textwrap.wrap(text, self._console.width, subsequent_indent=" " * INDENT, break_on_hyphens=False)
+            )
+        self._console.print(Text(text, style=_style(record)), soft_wrap=True)
 
     def _panel(self, view: RunView) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -156,13 +187,15 @@ def event_text(record: Record) -> str | None:
             return f"driver ready: {text}"
         case "finished":
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
-        case "lost" | "halt" | "degraded" | "mended":
+        case "ended" if "process" in record:
+            return f"{record['process']} ended: {record.get('text', '')}"
+        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning":
             return f"{record['kind']}: {record.get('text', '')}"
     return None
 
 
 def _style(record: Record) -> str:
-    return {"lost": "yellow", "halt": "red", "degraded": "red", "action": "cyan"}.get(record["kind"], "")
+    return STYLES.get(record["kind"], "")
 
 
 def summary_table(summary: Summary, job: str) -> Table:
@@ -212,6 +245,9 @@ def job_table(document: Record) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(document["job"], style="bold"), f"{document['run']}, {document['phase']}")
     if status is not None:
+        for kind, problems in (("degraded", status.problems), ("warning", status.notices)):
+            for one in problems:
+                table.add_row(kind, one_line(one.text))
         mode = f", {status.epoch_mode}" if status.epoch_mode else ""
         table.add_row("epoch", f"{status.epoch} ({status.phase}), generation {status.generation}{mode}")
         speed = f"{status.rows_per_second:,.0f} rows/s, epoch {_seconds(status.epoch_seconds)}"
@@ -231,6 +267,10 @@ def job_table(document: Record) -> Table:
             table.add_row("checkpoint", _checkpoint_text(status.checkpoint, time.time()))
     else:
         table.add_row("driver", "does not answer yet")
+    for process, end in sorted(document.get("ends", {}).items(), key=lambda one: -one[1]["at"]):
+        if (status is None and process == "driver") or time.time() - end["at"] < RECENT_SECONDS:
+            at = time.strftime("%H:%M:%S", time.localtime(end["at"]))
+            table.add_row("last end", f"{process}, at {at}: {one_line(end['why'])}")
     table.add_row("workers", f"{spec['workers']} x {spec['instancesPerWorker']} instances, {spec['replicas']} replicas")
     if (scaling := document.get("autoscale")) is not None:
         table.add_row("autoscale", f"{scaling['mode']}, {scaling['reason']}: {scaling['message']}")
@@ -247,8 +287,7 @@ def _state_text(status: Status) -> str:
     )
     size = sum(load[1] for load in status.loads)
     text += f", {size / 1e6:,.1f} MB" if size else ""
-    text += "" if status.journal_up else ", journal down"
-    return text + "".join(f", degraded: {one.text}" for one in status.problems)
+    return text + ("" if status.journal_up else ", journal down")
 
 
 def _checkpoint_text(one: CheckpointStatus, now: float) -> str:
