@@ -23,7 +23,7 @@ from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
 from ferry_operator.job.settings import Options, settings_for
-from ferry_operator.local import environment
+from ferry_operator.local import environment, program
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import Programs
 from ferry_operator.local.rundir import RunDirectory
@@ -73,6 +73,8 @@ def run(request: Request, programs: Programs | None = None) -> int:
     remove = False
     try:
         settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
+        copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
+        settings = replace(settings, program=copied)
         wanted = decide.Wanted(
             one.workers,
             one.instances_per_worker,

@@ -83,7 +83,7 @@ class RunDirectory:
 
     def _sync(self) -> None:
         """Have on the disk what a run needs to be found again; what an instance has it syncs itself."""
-        for path in (self.path / name for name in ("run.json", "redis", "checkpoint")):
+        for path in (self.path / name for name in ("run.json", "redis", "checkpoint", "program")):
             if path.is_dir():
                 files.sync_below(path)
             elif path.exists():

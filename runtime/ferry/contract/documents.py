@@ -8,6 +8,7 @@ A run lives in one directory:
 | file | written by | what |
 |---|---|---|
 | `run.json` | supervisor | RunSettings; mode 0600, for it holds the secret |
+| `program/` | supervisor | the program that the run was started with |
 | `driver.json` | driver | DriverAddress, once its control endpoint listens |
 | `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970. At
 `limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and the one that was that goes |
@@ -174,8 +175,16 @@ class RunSettings:
     driver_standby: bool = False
     """A second driver is ready, and takes over when the first one ends. On one machine."""
     """auto: continuous where it can be; continuous: tasks of Spark hold their place; micro-batch: a job of Spark an epoch"""
+    program: str | None = None
+    """Folder of the copy of the program that the run was started with, which is read instead of the user's files
+    (`system.user_module`); None: there is none."""
     tls: str = "off"
     """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""
+
+    @property
+    def pipeline(self) -> tuple[str | None, str | None, str | None]:
+        """How the user's module is loaded: (module, file, folder of the copy)."""
+        return self.pipeline_module, self.pipeline_file, self.program
 
     @property
     def encrypted(self) -> bool:

@@ -145,7 +145,7 @@ class Node:
         own = (name for d in descriptors if d.kind == "process" for name in d.shape.classes)
         if any(not name.startswith("ferry.process.") for name in own):
             try:
-                user_module.load(self.settings.pipeline_module, self.settings.pipeline_file)
+                user_module.load(*self.settings.pipeline)
             except SpecRefused as error:
                 log.error("%s", error)
 

@@ -69,9 +69,9 @@ class CompiledPipeline:
         return [*(one.sink for one in self.outputs), *(one.sink for one in self.late)]
 
 
-def load(module: str | None, file: str | None) -> ModuleType:
-    """The user's module; functions of a file go to tasks by their value."""
-    made = user_module.load(module, file)
+def load(module: str | None, file: str | None, program: str | None = None) -> ModuleType:
+    """The user's module; functions of a file go to tasks by their value. `program`: folder of the copy to be read."""
+    made = user_module.load(module, file, program)
     if module is None:
         cloudpickle.register_pickle_by_value(made)
     return made
