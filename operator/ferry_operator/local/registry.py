@@ -6,9 +6,12 @@ supervisor is gone are removed by whoever sees them.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,6 +79,7 @@ class Registry:
     def __init__(self, home: Path) -> None:
         self._directory = home / "registry"
         self._runs = home / RUNS
+        self._locks = home / "locks"
 
     def add(self, entry: RegisteredRun) -> Path:
         """Make a run known; readers never see half a file."""
@@ -84,6 +88,26 @@ class Registry:
         with files.replacing(file, private=True) as new:
             new.write_text(json.dumps(asdict(entry)))
         return file
+
+    @contextmanager
+    def only(self, name: str) -> Iterator[None]:
+        """While this lasts no other run of a job of this name begins. Raises SpecRefused when one runs, with its process."""
+        self._locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self._locks / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+                raise _runs(name, pid or "that just begins") from None
+            for entry in self.entries():
+                if entry.name == name:
+                    raise _runs(name, str(entry.pid))
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(lock)  # which gives it back, as the end of the process does
 
     def entries(self) -> list[RegisteredRun]:
         """Live runs by name; removes what is left of others."""
@@ -119,6 +143,12 @@ class Registry:
         """The last run of a job's name, or of this run's name, that has ended and left its directory."""
         found = [one for file in self._runs.glob("*/run.json") if (one := _kept(file)) and name in (one.name, one.run)]
         return max(found, key=lambda one: one.ended, default=None)
+
+
+def _runs(name: str, pid: str) -> SpecRefused:
+    return SpecRefused(
+        f"{name} runs already (process {pid}); stop it first (ferry stop {name}), or give this job another metadata.name"
+    )
 
 
 def _kept(file: Path) -> KeptRun | None:

@@ -22,10 +22,12 @@ from ferry_operator.control.commands import Schedule, parse_all
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
+from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import Options, settings_for
-from ferry_operator.local import environment, program
+from ferry_operator.local import environment, machine_limits, program
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import Programs
+from ferry_operator.local.registry import Registry
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.supervisor import Supervisor
 from ferry_operator.local.timeline import timeline
@@ -68,6 +70,14 @@ def run(request: Request, programs: Programs | None = None) -> int:
     progress = PlainConsole(stderr=True, soft_wrap=True)
     for warning in spec.warnings(job):
         progress.print(Text(f"warning: {warning}", style="yellow"))
+    machine_limits.require(one.workers * one.instances_per_worker)
+    with Registry(environment.home()).only(job.metadata.name):
+        return _run(request, programs or Programs(), job, schedule, progress)
+
+
+def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedule, progress: PlainConsole) -> int:
+    """What has been checked; no other run has its name."""
+    one = job.spec
     directory = RunDirectory(job, environment.home())
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)
     remove = False
@@ -83,8 +93,8 @@ def run(request: Request, programs: Programs | None = None) -> int:
             balancing.policy_of(one.balance),
             handovers.bandwidth_of(one.handover),
         )
-        scaler, made = LocalAutoscaler(policy_for(job.spec, 0, 1)), programs or Programs()
-        supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), made, scaler)
+        scaler = LocalAutoscaler(policy_for(job.spec, 0, 1))
+        supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), programs, scaler)
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
         records, refused = tail.read(), dead_letters(settings)

@@ -39,8 +39,13 @@ class RunDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            pid = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip()
             os.close(self._lock)
-            raise SpecRefused(f"{self.path}: another run uses this directory; stop it first (ferry ps)") from None
+            raise SpecRefused(
+                f"{self.path}: another run uses this directory (process {pid or 'unknown'}); stop it first (ferry ps)"
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
         try:
             before = self._before()
             self.resumed = before is not None

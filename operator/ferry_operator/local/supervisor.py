@@ -29,6 +29,7 @@ from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.settings import with_addresses
 from ferry_operator.local.asked import Asked
 from ferry_operator.local.autoscaler import LocalAutoscaler
+from ferry_operator.local.cluster import reaper
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
 from ferry_operator.local.cluster.processes import Processes
@@ -104,12 +105,14 @@ class Supervisor:
         return self.outcome
 
     def _begin(self, stack: ExitStack) -> None:
+        left = reaper.tagged(f"{self.settings.run}-")
+        reaper.end_tagged(f"{self.settings.run}-")  # the directory is this run's: nobody looks after them any more
         secret, encrypted = self.settings.secret, self.settings.encrypted
         token = derived(secret, "supervisor")
         context = server_context(issue(secret)) if encrypted else None
         endpoint = ApiServer(application(self, token), ("127.0.0.1", 0), context)
         stack.callback(endpoint.close)
-        processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs", {})
+        processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs")
         stack.callback(processes.close)
         redis = PrivateRedis(processes, self.directory.path / "redis", self.settings.secret)
         self.settings = with_addresses(self.settings, redis.url, endpoint.url, self.schedule.stops())
@@ -127,7 +130,10 @@ class Supervisor:
         entry = RegisteredRun.of_this_process(self.settings, endpoint.url, token, trusted)
         file = Registry(self._home).add(entry)
         stack.callback(file.unlink, missing_ok=True)
-        self._note("resume" if self.directory.resumed else "start")
+        if left:
+            pids = ", ".join(map(str, left))
+            self._note(f"ended {len(left)} processes of the run before, whose supervisor was killed (pids {pids})")
+        self._note("go on with what is in the directory" if self.directory.resumed else "start")
 
     def _look(self) -> RunView:
         """One round of observe, decide, act."""

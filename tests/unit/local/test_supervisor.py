@@ -282,20 +282,56 @@ def test_nothing_outlives_a_supervisor_that_is_killed(ferry: Ferry) -> None:
     assert list((ferry.home / "ferry" / "registry").iterdir()) == []
 
 
-def test_two_runs_at_once_do_not_know_each_other(ferry: Ferry) -> None:
+def test_runs_of_two_names_do_not_know_each_other_and_a_second_one_of_one_name_is_refused(ferry: Ferry) -> None:
     (ferry.home / "other.yaml").write_text(JOB.replace("counts}", "others}"))
     first, second = ferry.start("run", "job.yaml"), ferry.start("run", "other.yaml", "--events", "2000")
     assert second.wait(30) == 0
     ferry.wait_for(settles)
-    third = ferry.start("run", "job.yaml")
-    while len(runs := [e.run for e in ferry.entries()]) < 2:
-        assert third.poll() is None
+    assert f"counts runs already (process {first.pid})" in ferry("run", "job.yaml", code=2)[1]
+    first.kill()
+    first.wait()
+    assert ferry.run("--events", "500")[0]["outcome"] == "finished", "what a dead process has left is nobody's"
+
+
+def test_nothing_is_left_when_the_supervisor_and_its_reaper_are_killed_at_once(ferry: Ferry) -> None:
+    """What they leave of the directory's run, a process that moved to a group of its own, the next run ends and names."""
+    directory = ferry.home / "named"
+    run = ferry.start("run", "job.yaml", "--set", f"state.directory={directory}")
+    ferry.wait_for(settles)
+    started = family(run)
+    (reaper,) = (p for p in started if any(part.endswith("reaper.py") for part in p.cmdline()))
+    reaper.suspend()
+    run.kill()
+    reaper.kill()
+    _, still = psutil.wait_procs([p for p in started if p.name() != "sleep"], timeout=10)
+    assert living(still) == []
+    out, err = ferry("run", "job.yaml", "--set", f"state.directory={directory}", "--events", "99999", "--json")
+    assert json.loads(out)["outcome"] == "finished"
+    assert re.search(r"ended \d+ processes of the run before, whose supervisor was killed \(pids \d+", err)
+    assert living(still) == [] and living([p for p in started if p.is_running()]) == []
+
+
+def test_temporary_files_of_a_run_go_with_it(ferry: Ferry) -> None:
+    (ferry.home / "tmp").mkdir()
+    ferry.environment["TMPDIR"] = str(ferry.home / "tmp")
+    run = ferry.start("run", "job.yaml")
+    ferry.wait_for(settles)
+    (folder,) = (ferry.home / "tmp").iterdir()
+    tagged = [p for p in family(run) if "sidecar" in " ".join(p.cmdline())]
+    assert tagged and all(p.environ()["TMPDIR"] == str(folder) for p in tagged)
+    run.kill()
+    deadline = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert "names several runs" in ferry("status", "counts", code=2)[1]
-    ferry.wait_for(settles, runs[1])
-    for run in runs:
-        ferry.ask("POST", "/stop", name=run)
-    assert (first.wait(10), third.wait(10)) == (0, 0)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("limit", ["-n 256"])
+def test_too_few_files_are_said_before_anything_is_started(ferry: Ferry, limit: str) -> None:
+    command = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", sys.executable, str(FAKE_FERRY), "run", "job.yaml"]
+    done = subprocess.run(command, cwd=ferry.home, env=ferry.environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "run `ulimit -n 4096` in this shell first" in done.stderr
+    assert not (ferry.home / "ferry").exists()
 
 
 def test_a_driver_that_crashes_once_is_started_again(ferry: Ferry) -> None:
@@ -377,7 +413,9 @@ def test_a_named_directory_is_locked_and_continued(ferry: Ferry) -> None:
     where = ("--set", f"state.directory={directory}")
     run = ferry.start("run", "job.yaml", *where)
     ferry.wait_for(settles)
-    assert "another run uses this directory" in ferry("run", "job.yaml", *where, code=2)[1]
+    ferry.environment["FERRY_HOME"] = str(ferry.home / "elsewhere")
+    assert f"another run uses this directory (process {run.pid})" in ferry("run", "job.yaml", *where, code=2)[1]
+    ferry.environment["FERRY_HOME"] = str(ferry.home / "ferry")
     ferry.ask("PATCH", "/spec", {"workers": 3})
     ferry.wait_for(lambda j: settles(j) and len(j["status"]["alive"]) == 3)
     ferry.ask("POST", "/stop")

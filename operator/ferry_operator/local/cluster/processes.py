@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ferry.system.parent import dying_with_parent
 from ferry_operator.control.restarts import why_ended
 from ferry_operator.local.cluster import reaper
 
@@ -61,11 +64,13 @@ class ChildProcess:
 class Processes:
     """The processes of one run."""
 
-    def __init__(self, run: str, logs: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, run: str, logs: Path) -> None:
         """`run` has to be unique on this machine: it is the tag."""
         self.run = run
         self.logs = logs
-        self.environment = {**os.environ, **environment}
+        self.temporary = Path(tempfile.mkdtemp(prefix="ferry-"))
+        """For temporary files of all processes; its path is short enough for sockets."""
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
         logs.mkdir(parents=True, exist_ok=True)
         self._reaper = self._start_reaper()
 
@@ -88,6 +93,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 env={**self.environment, **(more or {}), reaper.TAG: self._tag(role)},
+                preexec_fn=dying_with_parent(),  # also when the reaper is killed with the supervisor
             )
         assert self._reaper.stdin is not None
         with contextlib.suppress(OSError):
@@ -131,13 +137,14 @@ class Processes:
         reaper.end_tagged(f"{self.run}/")
         with contextlib.suppress(OSError):
             self._reaper.communicate(timeout=5)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     def _tag(self, role: str) -> str:
         return f"{self.run}/{role}"
 
     def _start_reaper(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", reaper.__file__, f"{self.run}/"],
+            [sys.executable, "-I", "-S", reaper.__file__, f"{self.run}/", str(self.temporary)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
