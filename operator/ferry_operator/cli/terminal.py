@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from ferry.contract.one_line import printable
 from ferry_operator.local.timeline.console import PlainConsole
@@ -17,7 +16,7 @@ PIPE_WIDTH = 240
 
 def say(text: str) -> None:
     """Progress, a warning or an error."""
-    PlainConsole(stderr=True, soft_wrap=True).print(Text(text))
+    PlainConsole(stderr=True).say(text, indent=2)
 
 
 def show(what: RenderableType) -> None:

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
 from ferry.contract.documents import DEAD_LETTER, TIMELINE, RunSettings, append_record
 from ferry.contract.errors import SpecRefused
+from ferry.contract.one_line import one_line
 from ferry_operator.control import balancing, decide, handovers
 from ferry_operator.control.commands import Schedule, parse_all
 from ferry_operator.control.restarts import Outcome
@@ -32,7 +30,7 @@ from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.supervisor import Supervisor
 from ferry_operator.local.timeline import timeline
 from ferry_operator.local.timeline.console import PlainConsole
-from ferry_operator.local.timeline.show import ProgressView, summary_table
+from ferry_operator.local.timeline.show import INDENT, ProgressView, summary_table
 
 OK, FAILED, REFUSED, NO_SUCH_JOB = 0, 1, 2, 4
 """Exit codes of `ferry`."""
@@ -69,7 +67,7 @@ def run(request: Request, programs: Programs | None = None) -> int:
         raise SpecRefused(f"--plot {request.plot}: {request.plot.absolute().parent} is no directory")
     progress = PlainConsole(stderr=True, soft_wrap=True)
     for warning in spec.warnings(job):
-        progress.print(Text(f"warning: {warning}", style="yellow"))
+        progress.say(f"warning: {warning}", "yellow", INDENT)
     machine_limits.require(one.workers * one.instances_per_worker)
     with Registry(environment.home()).only(job.metadata.name):
         return _run(request, programs or Programs(), job, schedule, progress)
@@ -107,9 +105,9 @@ def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedul
         kept = None if remove else directory.path
         _report(request, outcome, job.metadata.name, records, kept, directory.given, progress)
         if refused is not None and any(record.get("malformed") for record in records):
-            progress.print(Text(f"malformed records were set aside in {refused}", style="yellow"))
+            progress.say(f"malformed records were set aside in {refused}", "yellow", INDENT)
         for left in schedule.left() if outcome.ok else []:
-            progress.print(Text(f"warning: --at '{left}' never became due", style="yellow"))
+            progress.say(f"warning: --at '{left}' never became due", "yellow", INDENT)
     finally:
         directory.close(remove)
     if outcome.kind == "stopped":
@@ -124,7 +122,7 @@ def _report(
     records: list[timeline.Record],
     kept: Path | None,
     given: bool,
-    progress: Console,
+    progress: PlainConsole,
 ) -> None:
     """Summary to standard output, picture to its file, reasons to standard error."""
     summary = timeline.summarize(records)
@@ -145,15 +143,15 @@ def _report(
         draw(records, request.plot, job)
     if not outcome.ok or outcome.reason:
         how = "stopped, and had failed" if outcome.ok else outcome.kind
-        progress.print(Text(f"{job}: {how}: {outcome.reason}", style="red"))
+        progress.say(f"{job}: {how}: {one_line(outcome.reason)}", "red", INDENT)
     elif outcome.kind == "stopped" and request.options.events is not None:
-        progress.print(Text(f"{job}: stopped before its {request.options.events:,} events were read", style="yellow"))
+        progress.say(f"{job}: stopped before its {request.options.events:,} events were read", "yellow", INDENT)
     elif outcome.kind == "suspended":
         again = f"ferry run {request.job_file}" + ("" if given else " --set restoreFrom=latest")
-        progress.print(Text(f"{job}: suspended; it goes on with `{again}`", style="yellow"))
+        progress.say(f"{job}: suspended; it goes on with `{again}`", "yellow", INDENT)
     if kept is not None and (not request.quiet or not outcome.ok):
         logs = "" if outcome.ok and not outcome.reason else f" (its log: ferry logs {job})"
-        progress.print(Text(f"files of the run: {kept}{logs}", style="dim"))
+        progress.say(f"files of the run: {kept}{logs}", "dim", INDENT)
 
 
 def dead_letters(settings: RunSettings) -> str | None:

@@ -91,16 +91,21 @@ def last_words(lines: Iterable[str]) -> str | None:
 
 def _said(lines: list[str]) -> Iterable[tuple[str, str]]:
     """(what it is, text) of the lines that say something: of a traceback, its error."""
-    in_traceback, message = False, False
+    traceback: int | None = None  # how far in it stands
+    message = False
     for line in lines:
+        margin = len(line) - len(line.lstrip())
         if (match := _RECORD.match(line)) is not None:
-            in_traceback = message = False
+            traceback, message = None, False
             level = "error" if match[1] in ("ERROR", "CRITICAL") else match[1]
             yield level, line[match.end() :]
         elif (match := _REDIS.match(line)) is not None:
             yield "error" if match[1] == "#" else "INFO", line[match.end() :]
         elif line.strip().startswith(_TRACEBACK):
-            in_traceback, message = True, False
+            traceback, message = margin, False
+        elif traceback == margin and not _NOISE.match(line.lstrip()):
+            traceback, message = None, True
+            yield "error", line.strip()
         elif line.startswith((" ", "\t")):
             if line_in(line) is not None:
                 yield "error", line.strip()
@@ -108,9 +113,6 @@ def _said(lines: list[str]) -> Iterable[tuple[str, str]]:
             continue
         elif _REASON.match(line):
             yield "reason", line
-        elif in_traceback:
-            in_traceback, message = False, True
-            yield "error", line
         elif not message:
             yield "error", line
 

@@ -21,7 +21,7 @@ from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import line_of, words_of
 from ferry.driver import session
 from ferry.driver.ends import BeginsAgain, Halted
-from ferry.system import api_server
+from ferry.system import api_server, logs
 
 OURS = ("coordinator", "members", "journal", "journal-watch", "tick", "control", api_server.THREAD)
 """Threads without which nothing goes on; Spark's bridge has others."""
@@ -39,9 +39,7 @@ def main() -> int:
     settings, surroundings = RunSettings.read(sys.argv[1]), environment.read()
     steady_at = time.monotonic() + (STEADY_SECONDS if surroundings.spark_kept else 0)
     session.begin(settings, surroundings)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {settings.run} driver %(levelname)s %(message)s"
-    )
+    logs.begin(f"%(asctime)s {settings.run} driver %(levelname)s %(message)s")
     for library in ("py4j", "httpx"):  # a line for each request would be one every other second
         logging.getLogger(library).setLevel(logging.WARNING)
     sys.setswitchinterval(0.0005)

@@ -19,6 +19,7 @@ from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.last_words import line_of, words_of
 from ferry.sidecar import ENDED
+from ferry.system import logs
 from ferry.system.parent import call_it, die_with_parent
 
 
@@ -55,11 +56,7 @@ def tell(error: BaseException) -> None:
 
 def begin(settings: RunSettings, worker: int) -> None:
     """What every process of a sidecar does first."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=f"%(asctime)s {settings.run} w{worker} %(levelname)s %(message)s",
-    )
+    logs.begin(f"%(asctime)s {settings.run} w{worker} %(levelname)s %(message)s")
     sys.setswitchinterval(0.0005)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
 

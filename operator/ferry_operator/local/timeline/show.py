@@ -5,12 +5,10 @@ It formats values that it is given; it asks nobody and decides nothing.
 
 from __future__ import annotations
 
-import textwrap
 import time
 from collections import Counter
 from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +16,7 @@ from rich.text import Text
 from ferry.contract.documents import CheckpointStatus, Status
 from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.one_line import one_line
+from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.timeline import Summary
 from ferry_operator.local.view import RunView
 
@@ -47,7 +46,7 @@ LINE_SECONDS = 1.0
 class ProgressView:
     """Shows views as they come; use as a context."""
 
-    def __init__(self, console: Console, quiet: bool) -> None:
+    def __init__(self, console: PlainConsole, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
         self._live = (
@@ -71,7 +70,7 @@ class ProgressView:
     def __call__(self, view: RunView) -> None:
         """Show one view."""
         for warning in view.warnings:
-            self._console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+            self._console.say(f"warning: {one_line(warning)}", "yellow", INDENT)
         if self._quiet:
             return
         for record in view.records:
@@ -92,14 +91,8 @@ class ProgressView:
                 self._console.print(Text(line), soft_wrap=True)
 
     def _say(self, event: str, record: Record) -> None:
-        """A line, which a terminal shows whole: what does not fit stands below it."""
         stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))
-        text = f"{stamp}  {one_line(event)}"
-        if self._console.is_terminal:
-            text = "\n".join(
-                textwrap.wrap(text, self._console.width, subsequent_indent=" " * INDENT, break_on_hyphens=False)
-            )
-        self._console.print(Text(text, style=_style(record)), soft_wrap=True)
+        self._console.say(f"{stamp}  {one_line(event)}", _style(record), INDENT)
 
     def _panel(self, view: RunView) -> Table:
         table = Table.grid(padding=(0, 2))
