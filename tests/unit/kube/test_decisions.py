@@ -122,6 +122,15 @@ def test_what_a_driver_said(message: str, reason: str, expected: str) -> None:
     assert end_message(driver(Ended(1, reason, message, 1.0))) == expected
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "reason"),
+    [(1, "ends: user code: ValueError: x (job.py:3)", "UserCode"), (3, "ends: user code: y", "UserCode"), (1, "ends: Fault: z", "DriverCrashes")],
+)  # fmt: skip
+def test_the_first_end_of_a_driver_is_told_at_once(code: int, message: str, reason: str) -> None:
+    problem = lifecycle_of(driver(Ended(code, "Error", message, NOW)), "r", -1, False, NOW).problem
+    assert problem is not None and problem.reason == reason and message.removeprefix("ends: ") in problem.message
+
+
 # --- the spec in force
 
 

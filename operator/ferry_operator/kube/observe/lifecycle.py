@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ferry.contract.backoff import back_off
 from ferry.contract.last_words import last_words
+from ferry.contract.user_code import USER_CODE
 from ferry_operator.control.restarts import BACK_OFF_SECONDS, how, meaning
 from ferry_operator.job.status import Phase
 from ferry_operator.kube.api import names
@@ -63,7 +64,7 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     changed = pod.annotations.get(names.REVISION) != revision
     message = end_message(pod)
     if kind in ("refused", "halted") and not changed:
-        reason = "DriverRefused" if kind == "refused" else "DriverHalted"
+        reason = _of_users(pod.ended) or ("DriverRefused" if kind == "refused" else "DriverHalted")
         return DriverLifecycle(False, end="Failed", problem=Problem(reason, f"{message}; {AGAIN}"))
     began = pod.number(names.EPOCH, -1)
     worked = epoch is not None and epoch > began
@@ -72,7 +73,9 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     failures = 1 if worked else pod.number(names.FAILURES) + 1
     retry_at = pod.ended.at + back_off(failures, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
     times = f" (the driver ended {failures} times in a row without finishing an epoch)" if failures > 1 else ""
-    problem = Problem("DriverCrashes", f"{message}{times}") if failures > 1 or _said(pod.ended) else None
+    problem = None
+    if failures > 1 or _said(pod.ended):
+        problem = Problem(_of_users(pod.ended) or "DriverCrashes", f"{message}{times}")
     return DriverLifecycle(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, problem=problem)
 
 
@@ -99,6 +102,11 @@ def end_message(pod: Pod) -> str:
     if not any(parts) and ended.code is not None:
         parts.append(how(ended.code if ended.code <= SIGNALLED else SIGNALLED - ended.code))
     return "; ".join(part for part in parts if part) or "?"
+
+
+def _of_users(ended: Ended) -> str:
+    """The reason for an error of the user's own code; '' for every other one."""
+    return "UserCode" if _said(ended).startswith(USER_CODE) else ""
 
 
 def _said(ended: Ended) -> str:

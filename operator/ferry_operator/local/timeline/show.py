@@ -33,6 +33,9 @@ STYLES = {
 }
 """Of events, by the kind of their record."""
 
+LIVE_SECONDS = 3600.0
+"""Event time that is further behind the clock is that of old input."""
+
 RECENT_SECONDS = 300.0
 """So long after it a process has ended, and another one has taken its place, `status` says why it did."""
 
@@ -56,7 +59,8 @@ class ProgressView:
         self._malformed: set[str] = set()
         """what was said of the first malformed record, of each source"""
         self._printed = 0.0
-        self._line = ""
+        self._shown: tuple[object, ...] = ()
+        """what the last line of progress was about"""
 
     def __enter__(self) -> ProgressView:
         if self._live is not None:
@@ -85,10 +89,10 @@ class ProgressView:
                 self._printed = now
                 self._live.update(self._panel(view), refresh=True)
         elif now - self._printed >= LINE_SECONDS and view.status is not None:
-            line = progress_line(view)
-            if line != self._line:
-                self._printed, self._line = now, line
-                self._console.print(Text(line), soft_wrap=True)
+            what = view.status.epoch, view.status.settled, len(view.status.problems), len(view.workers)
+            if what != self._shown:  # the lag alone changes all the time
+                self._printed, self._shown = now, what
+                self._console.print(Text(progress_line(view)), soft_wrap=True)
 
     def _say(self, event: str, record: Record) -> None:
         stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))
@@ -107,7 +111,7 @@ def progress_line(view: RunView) -> str:
     running = sum(worker.running for worker in view.workers)
     workers = f"workers {running}/{view.wanted.workers}"
     if status is None:
-        return f"{workers}  waiting for the driver"
+        return f"starting Spark ...  {workers}"
     parts = [
         f"epoch {status.epoch}",
         f"{status.rows_per_second:,.0f} rows/s",
@@ -150,7 +154,9 @@ def lag_text(status: Status, events: int | None, now: float) -> str:
     if status.watermark is None:
         return ""
     lag = now - status.watermark / 1000
-    return f"lag {lag:,.1f} s" if abs(lag) < 365 * 86_400 else ""
+    if lag < LIVE_SECONDS:
+        return f"lag {lag:,.1f} s" if lag > -365 * 86_400 else ""
+    return f"event time is {lag / 3600:,.0f} h behind" if lag < 365 * 86_400 else ""
 
 
 def watermark_text(watermark: int | None) -> str:
@@ -259,7 +265,7 @@ def job_table(document: Record) -> Table:
         if status.checkpoint is not None:
             table.add_row("checkpoint", _checkpoint_text(status.checkpoint, time.time()))
     else:
-        table.add_row("driver", "does not answer yet")
+        table.add_row("driver", "starts, and does not answer yet")
     for process, end in sorted(document.get("ends", {}).items(), key=lambda one: -one[1]["at"]):
         if (status is None and process == "driver") or time.time() - end["at"] < RECENT_SECONDS:
             at = time.strftime("%H:%M:%S", time.localtime(end["at"]))
