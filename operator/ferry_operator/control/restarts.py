@@ -128,5 +128,5 @@ def why_ended(code: int, log: Iterable[str]) -> str:
     words = last_words(lines)
     if code >= 0:
         return words if words is not None else f"{how(code)}, and its log says nothing of it"
-    told = words is not None and words.startswith((USER_CODE, FATAL))
-    return f"{how(code)}: {words}" if told else how(code)
+    known = words is not None and words.startswith((USER_CODE, FATAL))
+    return f"{how(code)}: {words}" if known else how(code)

@@ -1,4 +1,4 @@
-"""Copies the program of a run into its directory: the pipeline, and the user's modules that it imports.
+"""ProgramCopy the program of a run into its directory: the pipeline, and the user's modules that it imports.
 
 What is edited later is for the next run. Installed packages are not copied, nor what a program reads otherwise, and modules
 that are imported by a name that is computed are not found.
@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from ferry.contract.errors import SpecRefused
-from ferry.system.user_module import CopiedFile, Copies
+from ferry.system.user_module import CopiedFile, ProgramCopy
 
 PROGRAM = "program"
 """Name of the folder in the directory of a run."""
@@ -42,7 +42,7 @@ def copy(module: str | None, file: str | None, directory: Path) -> str:
     folder = directory / PROGRAM
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
-    Copies.write(folder, found.texts)
+    ProgramCopy.write(folder, found.texts)
     return str(folder)
 
 

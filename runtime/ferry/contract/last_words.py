@@ -79,17 +79,17 @@ def last_words(lines: Iterable[str]) -> str | None:
     for line in reversed(kept):
         if line.startswith(ENDS):
             return _shown(line[len(ENDS) :])
-    said = list(_said(kept))
-    for _, text in reversed(said[-_LOOKED_AT:]):
+    messages = list(_messages(kept))
+    for _, text in reversed(messages[-_LOOKED_AT:]):
         if (of_user := line_in(text)) is not None:
             return _shown(of_user)
     for level in ("reason", "error", "WARNING"):
-        if found := [text for kind, text in said if kind == level]:
+        if found := [text for kind, text in messages if kind == level]:
             return _shown(found[-1])
     return None
 
 
-def _said(lines: list[str]) -> Iterable[tuple[str, str]]:
+def _messages(lines: list[str]) -> Iterable[tuple[str, str]]:
     """(what it is, text) of the lines that say something: of a traceback, its error."""
     traceback: int | None = None  # how far in it stands
     message = False

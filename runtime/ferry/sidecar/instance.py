@@ -42,7 +42,7 @@ def end_with(run: Callable[[], int]) -> NoReturn:
         os._exit(code)
 
 
-_told: list[Path] = []
+_reason_files: list[Path] = []
 """Where this process says why it ends, beside its log."""
 
 
@@ -50,7 +50,7 @@ def tell(error: BaseException) -> None:
     """Say why this process ends: in the last line of its log and, of an instance, to its parent."""
     print(line_of(words_of(error)), file=sys.stderr)
     with suppress(OSError):
-        for file in _told:
+        for file in _reason_files:
             file.write_text(words_of(error), "utf-8")
 
 
@@ -64,7 +64,7 @@ def begin(settings: RunSettings, worker: int) -> None:
 def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
     settings = RunSettings.read(run_json)
     begin(settings, worker)
-    _told.append(settings.worker_path(worker) / str(index) / ENDED)
+    _reason_files.append(settings.worker_path(worker) / str(index) / ENDED)
     from ferry.sidecar.preload import SERVER
 
     die_with_parent(SERVER)

@@ -28,7 +28,7 @@ def load() -> None:
     )
     warmup.load([(count, None)])
     if (program := environment.read().program) is not None:
-        user_module.Copies.of(program).install()
+        user_module.ProgramCopy.of(program).install()
 
 
 if __name__ == "__main__":

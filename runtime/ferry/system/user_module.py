@@ -1,6 +1,6 @@
 """The user's pipeline as a module: the driver loads it, and so does an instance that runs a process of it.
 
-A run of one machine has a copy of the program that it was started with (`Copies`): every process of the run reads that,
+A run of one machine has a copy of the program that it was started with (`ProgramCopy`): every process of the run reads that,
 and an edit of the user's files is for the next run. Tracebacks, `__file__` and what lies beside a file are those of the
 user's own files.
 """
@@ -41,11 +41,11 @@ class CopiedFile:
     package: bool = False
 
 
-class Copies(MetaPathFinder):
+class ProgramCopy(MetaPathFinder):
     """The copy of a program in one folder; as a finder of modules it gives those whose texts were copied.
 
     Example:
-        >>> Copies.of("run/program").install()
+        >>> ProgramCopy.of("run/program").install()
     """
 
     def __init__(self, folder: Path, files: Sequence[CopiedFile]) -> None:
@@ -61,14 +61,14 @@ class Copies(MetaPathFinder):
         (folder / MODULES).write_text(json.dumps([asdict(one) for one, _ in texts], indent=1), "utf-8")
 
     @staticmethod
-    def of(folder: str | Path) -> Copies:
+    def of(folder: str | Path) -> ProgramCopy:
         """What was written there. Raises OSError or ValueError where it is not."""
         documents = json.loads((Path(folder) / MODULES).read_text("utf-8"))
-        return Copies(Path(folder), [CopiedFile(**one) for one in documents])
+        return ProgramCopy(Path(folder), [CopiedFile(**one) for one in documents])
 
     def install(self) -> None:
         """From now on this process imports the copies, and finds their lines for tracebacks."""
-        if not any(isinstance(one, Copies) for one in sys.meta_path):
+        if not any(isinstance(one, ProgramCopy) for one in sys.meta_path):
             sys.meta_path.insert(0, self)
             for one in self._files:
                 _know_lines(one.path, self.text(one))
@@ -129,7 +129,7 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
     `program`: folder of the copy that is read instead of the user's files.
     """
     try:
-        copies = None if program is None else Copies.of(program)
+        copies = None if program is None else ProgramCopy.of(program)
         if copies is not None:
             copies.install()
         if module is not None:

@@ -74,7 +74,7 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     retry_at = pod.ended.at + back_off(failures, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
     times = f" (the driver ended {failures} times in a row without finishing an epoch)" if failures > 1 else ""
     problem = None
-    if failures > 1 or _said(pod.ended):
+    if failures > 1 or _words(pod.ended):
         problem = Problem(_of_users(pod.ended) or "DriverCrashes", f"{message}{times}")
     return DriverLifecycle(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, problem=problem)
 
@@ -98,7 +98,7 @@ def end_message(pod: Pod) -> str:
     """What a driver that ended gave as the reason, or how it ended."""
     ended = pod.ended
     assert ended is not None
-    parts = [why_ended("driver", ended.reason), _said(ended) if ended.code is not None else ended.message]
+    parts = [why_ended("driver", ended.reason), _words(ended) if ended.code is not None else ended.message]
     if not any(parts) and ended.code is not None:
         parts.append(how(ended.code if ended.code <= SIGNALLED else SIGNALLED - ended.code))
     return "; ".join(part for part in parts if part) or "?"
@@ -106,9 +106,9 @@ def end_message(pod: Pod) -> str:
 
 def _of_users(ended: Ended) -> str:
     """The reason for an error of the user's own code; '' for every other one."""
-    return "UserCode" if _said(ended).startswith(USER_CODE) else ""
+    return "UserCode" if _words(ended).startswith(USER_CODE) else ""
 
 
-def _said(ended: Ended) -> str:
+def _words(ended: Ended) -> str:
     """The last words in what its kubelet has kept of its log; '' of one that ended from outside."""
     return (last_words(ended.message.split("\n")) or "") if ended.code is not None else ""
