@@ -150,7 +150,7 @@ def _report(
         again = f"ferry run {request.job_file}" + ("" if given else " --set restoreFrom=latest")
         progress.say(f"{job}: suspended; it goes on with `{again}`", "yellow", INDENT)
     if kept is not None and (not request.quiet or not outcome.ok):
-        logs = "" if outcome.ok and not outcome.reason else f" (its log: ferry logs {job})"
+        logs = "" if outcome.ok and not outcome.reason else f"\nits log: ferry logs {job}"
         progress.say(f"files of the run: {kept}{logs}", "dim", INDENT)
 
 

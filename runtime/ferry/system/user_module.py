@@ -23,6 +23,7 @@ from types import ModuleType
 
 from ferry.contract.errors import SpecRefused
 from ferry.contract.program_text import PREFIX
+from ferry.contract.user_code import where
 
 MODULES = "modules.json"
 """In the folder of a copy: which files there are. Beside it are the texts, by their hash."""
@@ -151,6 +152,7 @@ def load(module: str | None, file: str | None, program: str | None = None) -> Mo
     except SpecRefused:
         raise
     except Exception as error:
+        at = f" ({place})" if (place := where(error)) else ""
         raise SpecRefused(
-            f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error}"
+            f"spec.pipeline: {module or file} cannot be imported: {type(error).__name__}: {error}{at}"
         ) from error

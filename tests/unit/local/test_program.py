@@ -108,3 +108,18 @@ def test_the_next_run_takes_the_new_text(folder: Path) -> None:
 def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
     with pytest.raises(SpecRefused, match=r"none\.py: No such file"):
         program.copy(None, "none.py", folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import json\nimport polarz\n", "No module named 'polarz' (job.py:2: \"import polarz\")"),
+        ("x = (\n", "(job.py:1)"),
+        ("import helper\n", '(helper.py:1: "1 / 0")'),
+    ],
+)
+def test_a_program_that_cannot_be_imported_is_refused_with_the_place(folder: Path, text: str, words: str) -> None:
+    (folder / "user" / "job.py").write_text(text)
+    (folder / "user" / "helper.py").write_text("1 / 0\n")
+    file = str(folder / "user" / "job.py")
+    assert words in loaded(folder, None, file, program.copy(None, file, folder / "run"))
