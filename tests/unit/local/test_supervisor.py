@@ -450,3 +450,20 @@ def test_what_cannot_run_is_refused_before_anything_is_started(ferry: Ferry, arg
 
 def test_a_valid_job_is_said_to_be_valid(ferry: Ferry) -> None:
     assert ferry("validate", "job.yaml")[0] == "counts: valid\n"
+
+
+def test_the_end_of_redis_and_of_a_worker_is_told(ferry: Ferry) -> None:
+    run = ferry.start("run", "job.yaml")
+    ferry.wait_for(settles)
+    started = family(run)
+    (redis,) = (p for p in started if p.name().startswith("redis"))
+    (worker,) = (p for p in started if p.cmdline()[-4:-2] == ["--worker", "1"])
+    redis.kill()
+    ferry.wait_for(lambda j: j["ends"].get("redis", {}).get("why", "").startswith("killed by signal 9"))
+    worker.kill()
+    ferry.wait_for(lambda j: j["ends"].get("worker 1", {}).get("why", "").startswith("killed by signal 9"))
+    ferry("stop", "counts")
+    _, err = run.communicate(timeout=20)
+    assert run.returncode == 0
+    assert "  restart redis: killed by signal 9 (SIGKILL" in err and "  restart worker 1: killed by signal 9" in err
+    assert "files of the run: " in err, "what has ended badly can be looked at"
