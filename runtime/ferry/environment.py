@@ -51,6 +51,8 @@ class Environment:
     """Another driver runs the job."""
     spark_kept: bool = False
     """What ran in this process before has left its Spark."""
+    program: str | None = None
+    """folder of the copy of the user's program; None: there is none"""
     life: str | None = None
     """of that Spark, as its workers know it"""
 
@@ -103,6 +105,7 @@ def read(variables: Mapping[str, str] | None = None) -> Environment:
         begun=given.get(names.BEGUN) == "yes",
         standby=given.get(names.STANDBY) == "yes",
         spark_kept=names.GATEWAY_PORT in given,
+        program=given.get(names.PROGRAM) or None,
         life=given.get(names.LIFE) or None,
     )
 

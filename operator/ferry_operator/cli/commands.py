@@ -13,13 +13,15 @@ from typing import Annotated
 import typer
 
 from ferry.contract.errors import Refusal
-from ferry_operator.cli import targets
+from ferry.contract.one_line import one_line, printable
+from ferry_operator.cli import local_logs, targets
 from ferry_operator.cli.terminal import done, say, show_json
 from ferry_operator.local.run import FAILED, OK, REFUSED
 
 app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(metavar="JOB", help="Name of the StreamJob.")]
+AnyJob = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, or of its run on this machine.")]
 Worker = Annotated[int, typer.Argument(help="Worker.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -43,7 +45,7 @@ def watch(
             record = {"kind": line.kind, "state": look.state, "text": line.text, "event": line.event}
             show_json({**record, "workers": look.workers, "moving": look.moving}, None)
         else:
-            print(f"{time.strftime('%H:%M:%S')}  {line.text}", flush=True)
+            print(f"{time.strftime('%H:%M:%S')}  {one_line(line.text)}", flush=True)
         if line.kind == "end":
             raise typer.Exit(ends.get(look.state, FAILED))
 
@@ -51,7 +53,7 @@ def watch(
 @app.command(epilog=WHERE)
 def logs(
     ctx: typer.Context,
-    job: Name,
+    job: AnyJob,
     worker: Annotated[int | None, typer.Option(min=0, help="Of this worker: its sidecar and its executor.")] = None,
     driver: Annotated[bool, typer.Option("--driver", help="Of the driver (the default).")] = False,
     operator: Annotated[bool, typer.Option("--operator", help="Of the operator.")] = False,
@@ -62,12 +64,21 @@ def logs(
     ] = False,
     tail: Annotated[int | None, typer.Option(min=0, help="Lines from the end.")] = None,
 ) -> None:
-    """Print the log of the driver, of a worker or of the operator."""
+    """Print the log of the driver, of a worker or of the operator; of a run of this machine also after its end."""
     if (worker is not None) + driver + operator > 1:
         raise Refusal("say one of --worker K, --driver and --operator")
-    remote = targets.on_cluster(ctx.obj, job)
-    for line in remote.logs(worker, operator, container, follow, previous, tail):
-        sys.stdout.buffer.write(line)
+    here = targets.directory(ctx.obj, job)
+    if here is None:
+        found = targets.on_cluster(ctx.obj, job).logs(worker, operator, container, follow, previous, tail)
+    elif operator or container or previous:
+        raise Refusal(
+            f"{job} is a run of this machine: --driver or --worker K, and a log has every life of its process"
+        )
+    else:
+        directory, lives = here
+        found = local_logs.lines(directory, worker, tail, lives if follow else None)
+    for line in found:
+        sys.stdout.buffer.write(printable(line.decode("utf-8", "replace")).encode())
         if follow:
             sys.stdout.buffer.flush()
     sys.stdout.buffer.flush()

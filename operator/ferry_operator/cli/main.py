@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -35,6 +34,7 @@ from ferry_operator.local import environment
 from ferry_operator.local.registry import NoSuchJob, Registry
 from ferry_operator.local.run import FAILED, NO_SUCH_JOB, OK, REFUSED, Request
 from ferry_operator.local.run import run as run_job
+from ferry_operator.local.timeline.console import PlainConsole
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(commands.app)
@@ -132,7 +132,7 @@ def top(
 ) -> None:
     """Show the same again and again, until the job ends."""
     shown: Shown = targets.namespace(ctx.obj) if job is None else targets.find(ctx.obj, job)
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+    with Live(console=PlainConsole(), auto_refresh=False) as live:
         while True:
             try:
                 document = shown.describe()

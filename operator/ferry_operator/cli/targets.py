@@ -7,6 +7,7 @@ that names a cluster, and as `kubectl streamjob`, it means the cluster. What was
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +83,20 @@ def find(target: Target, name: str) -> Local | RemoteJob:
         raise NoSuchJob(f"{here}; {missing}") from None
     except ApiError as error:
         raise Unreachable(f"{here}; {error}") from None
+
+
+def directory(target: Target, name: str) -> tuple[Path, Callable[[], bool]] | None:
+    """Where the files of a run of this machine are, and what says whether it goes on: of one that runs, else of the last
+    one that has ended. None: there is none, or a cluster is meant. Raises SpecRefused when several runs fit."""
+    if target.cluster:
+        return None
+    registry = Registry(environment.home())
+    try:
+        run = Local(registry.find(name), registry)
+    except NoSuchJob:
+        kept = registry.kept(name)
+        return None if kept is None else (kept.directory, lambda: False)
+    return Path(run.entry.directory), run.there
 
 
 def on_cluster(target: Target, name: str) -> RemoteJob:

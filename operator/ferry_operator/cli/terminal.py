@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
+
+from ferry.contract.one_line import printable
+from ferry_operator.local.timeline.console import PlainConsole
 
 PIPE_WIDTH = 240
 """Of a table that no terminal shows: lines are not broken, so that they can be searched."""
@@ -14,14 +16,14 @@ PIPE_WIDTH = 240
 
 def say(text: str) -> None:
     """Progress, a warning or an error."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(text))
+    PlainConsole(stderr=True).say(text, indent=2)
 
 
 def show(what: RenderableType) -> None:
     """A result for people."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = PlainConsole(soft_wrap=True)
     if not console.is_terminal:
-        console = Console(highlight=False, soft_wrap=True, width=PIPE_WIDTH)
+        console = PlainConsole(soft_wrap=True, width=PIPE_WIDTH)
     console.print(what)
 
 
@@ -32,4 +34,4 @@ def show_json(document: Any, indent: int | None = 1) -> None:
 
 def done(job: str, as_json: bool, text: str) -> None:
     """What was done, or is under way."""
-    print(json.dumps({"job": job, "done": text}) if as_json else f"{job}: {text}")
+    print(json.dumps({"job": job, "done": text}) if as_json else printable(f"{job}: {text}"))

@@ -5,11 +5,14 @@ Pure: it is told what happened and when, and answers; it starts nothing and read
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from ferry.contract.backoff import back_off
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.last_words import last_words
+from ferry.contract.user_code import USER_CODE
 
 Kind = Literal["finished", "stopped", "suspended", "refused", "halted", "crashed", "failed"]
 
@@ -28,6 +31,22 @@ CRASHES_MAX = 5
 """Crashes in a row without a finished epoch in between, after which the job is given up."""
 
 BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX = 0.2, 5.0
+
+FATAL = "Fatal Python error: "
+"""With which Python begins what it says before a signal ends it."""
+
+SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL: somebody killed it, or the kernel because memory was short",
+    11: "SIGSEGV: a native library failed",
+    15: "SIGTERM",
+}
+"""Those that end processes, and what they tell."""
 
 
 def meaning(code: int | None) -> Kind:
@@ -63,8 +82,11 @@ class RestartPolicy:
         """Whether the back-off is over."""
         return now >= self._not_before
 
-    def ended(self, code: int, expected: bool, now: float) -> Outcome | None:
-        """The job's end, or None: start again as soon as `may_start`. `expected`: it was killed on purpose."""
+    def ended(self, code: int, expected: bool, now: float, why: str = "") -> Outcome | None:
+        """The job's end, or None: start again as soon as `may_start`.
+
+        `expected`: it was killed on purpose. `why`: what it said at last (`why_ended`); empty: nobody knows.
+        """
         if expected:
             self._not_before = now
             return None
@@ -74,14 +96,16 @@ class RestartPolicy:
             case "suspended":
                 return Outcome("suspended")
             case "refused":
-                return Outcome("refused", "the driver refused the pipeline or the job file")
+                return Outcome(
+                    "refused", why.removeprefix("refused: ") or "the driver refused the pipeline or the job file"
+                )
             case "halted":
-                return Outcome("halted", "the driver halted")
+                return Outcome("halted", why or "the driver halted")
         self.crashes += 1
         if self.crashes > CRASHES_MAX:
             return Outcome(
                 "crashed",
-                f"the driver crashed {self.crashes} times in a row without finishing an epoch (last: {how(code)})",
+                f"{why or how(code)} (the driver ended {self.crashes} times in a row without finishing an epoch)",
             )
         self._not_before = now + back_off(self.crashes, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
         return None
@@ -89,4 +113,20 @@ class RestartPolicy:
 
 def how(code: int) -> str:
     """An exit code in words."""
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    name = SIGNALS.get(-code, "")
+    return f"killed by signal {-code}" + (f" ({name})" if name else "")
+
+
+def why_ended(code: int, log: Iterable[str]) -> str:
+    """Why a process ended: what it said at last, or, of one that could say nothing, how it ended.
+
+    `log`: the last lines that it printed itself, none of a process before it.
+    """
+    lines = list(log)
+    words = last_words(lines)
+    if code >= 0:
+        return words if words is not None else f"{how(code)}, and its log says nothing of it"
+    known = words is not None and words.startswith((USER_CODE, FATAL))
+    return f"{how(code)}: {words}" if known else how(code)

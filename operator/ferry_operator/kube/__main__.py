@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ferry.contract import variables
+from ferry.system import logs
 from ferry.system.monitoring import MonitoringServer
 from ferry_operator.kube.api.client import KubeApi
 from ferry_operator.kube.api.lease import RENEW_SECONDS, Lease
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--lease", default="ferry-operator", help="name of the Lease")
     parser.add_argument("--port", type=int, default=8080, help="of /healthz and /metrics")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.begin("%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it would like to handle signals, too
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(3)}"

@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
-from ferry.contract.documents import TIMELINE
+from ferry.contract.documents import DEAD_LETTER, TIMELINE, RunSettings, append_record
 from ferry.contract.errors import SpecRefused
+from ferry.contract.one_line import one_line
 from ferry_operator.control import balancing, decide, handovers
 from ferry_operator.control.commands import Schedule, parse_all
 from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.scaling_sizes import policy_for
 from ferry_operator.job import spec
+from ferry_operator.job.models import StreamJob
 from ferry_operator.job.settings import Options, settings_for
-from ferry_operator.local import environment
+from ferry_operator.local import environment, machine_limits, program
 from ferry_operator.local.autoscaler import LocalAutoscaler
 from ferry_operator.local.cluster.local import Programs
+from ferry_operator.local.registry import Registry
 from ferry_operator.local.rundir import RunDirectory
 from ferry_operator.local.supervisor import Supervisor
 from ferry_operator.local.timeline import timeline
-from ferry_operator.local.timeline.show import ProgressView, summary_table
+from ferry_operator.local.timeline.console import PlainConsole
+from ferry_operator.local.timeline.show import INDENT, ProgressView, summary_table
 
 OK, FAILED, REFUSED, NO_SUCH_JOB = 0, 1, 2, 4
 """Exit codes of `ferry`."""
@@ -63,14 +65,24 @@ def run(request: Request, programs: Programs | None = None) -> int:
         raise SpecRefused(f"spec.pipeline.file: {file} does not exist")
     if request.plot is not None and not request.plot.absolute().parent.is_dir():
         raise SpecRefused(f"--plot {request.plot}: {request.plot.absolute().parent} is no directory")
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    progress = PlainConsole(stderr=True, soft_wrap=True)
     for warning in spec.warnings(job):
-        progress.print(Text(f"warning: {warning}", style="yellow"))
+        progress.say(f"warning: {warning}", "yellow", INDENT)
+    machine_limits.require(one.workers * one.instances_per_worker)
+    with Registry(environment.home()).only(job.metadata.name):
+        return _run(request, programs or Programs(), job, schedule, progress)
+
+
+def _run(request: Request, programs: Programs, job: StreamJob, schedule: Schedule, progress: PlainConsole) -> int:
+    """What has been checked; no other run has its name."""
+    one = job.spec
     directory = RunDirectory(job, environment.home())
     tail = timeline.TimelineTail(directory.path / TIMELINE, from_end=True)
     remove = False
     try:
         settings = replace(settings_for(job, request.job_file, directory, request.options), lasting=directory.given)
+        copied = program.copy(settings.pipeline_module, settings.pipeline_file, directory.path)
+        settings = replace(settings, program=copied)
         wanted = decide.Wanted(
             one.workers,
             one.instances_per_worker,
@@ -79,20 +91,27 @@ def run(request: Request, programs: Programs | None = None) -> int:
             balancing.policy_of(one.balance),
             handovers.bandwidth_of(one.handover),
         )
-        scaler, made = LocalAutoscaler(policy_for(job.spec, 0, 1)), programs or Programs()
-        supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), made, scaler)
+        scaler = LocalAutoscaler(policy_for(job.spec, 0, 1))
+        supervisor = Supervisor(settings, wanted, directory, schedule, environment.home(), programs, scaler)
         with ProgressView(progress, request.quiet) as show:
             outcome = supervisor.run(show)
-        records = tail.read()
-        remove = outcome.ok and not directory.given and not request.options.keep
+        records, refused = tail.read(), dead_letters(settings)
+        append_record(
+            directory.path, {"kind": "ended", "t": time.time(), "outcome": outcome.kind, "text": outcome.reason}
+        )
+        letters = refused is not None and settings.dead_letter is None
+        well = outcome.ok and not outcome.reason and supervisor.went_well and not letters
+        remove = well and not directory.given and not request.options.keep
         kept = None if remove else directory.path
         _report(request, outcome, job.metadata.name, records, kept, directory.given, progress)
+        if refused is not None and any(record.get("malformed") for record in records):
+            progress.say(f"malformed records were set aside in {refused}", "yellow", INDENT)
         for left in schedule.left() if outcome.ok else []:
-            progress.print(Text(f"warning: --at '{left}' never became due", style="yellow"))
+            progress.say(f"warning: --at '{left}' never became due", "yellow", INDENT)
     finally:
         directory.close(remove)
     if outcome.kind == "stopped":
-        return OK if request.options.events is None else FAILED
+        return OK if request.options.events is None and not outcome.reason else FAILED
     return OK if outcome.ok else REFUSED if outcome.kind == "refused" else FAILED
 
 
@@ -103,7 +122,7 @@ def _report(
     records: list[timeline.Record],
     kept: Path | None,
     given: bool,
-    progress: Console,
+    progress: PlainConsole,
 ) -> None:
     """Summary to standard output, picture to its file, reasons to standard error."""
     summary = timeline.summarize(records)
@@ -116,18 +135,29 @@ def _report(
         }
         sys.stdout.write(json.dumps({**document, **summary.to_wire()}, indent=1) + "\n")
     elif not request.quiet and summary.epochs:
-        Console(highlight=False).print(summary_table(summary, job))
+        PlainConsole().print(summary_table(summary, job))
     if request.plot is not None and summary.epochs:
         # Matplotlib is large and only pictures need it.
         from ferry_operator.local.timeline.plot import draw
 
         draw(records, request.plot, job)
-    if not outcome.ok:
-        progress.print(Text(f"{job}: {outcome.reason}", style="red"))
+    if not outcome.ok or outcome.reason:
+        how = "stopped, and had failed" if outcome.ok else outcome.kind
+        progress.say(f"{job}: {how}: {one_line(outcome.reason)}", "red", INDENT)
     elif outcome.kind == "stopped" and request.options.events is not None:
-        progress.print(Text(f"{job}: stopped before its {request.options.events:,} events were read", style="yellow"))
+        progress.say(f"{job}: stopped before its {request.options.events:,} events were read", "yellow", INDENT)
     elif outcome.kind == "suspended":
         again = f"ferry run {request.job_file}" + ("" if given else " --set restoreFrom=latest")
-        progress.print(Text(f"{job}: suspended; it goes on with `{again}`", style="yellow"))
-    if kept is not None and not request.quiet:
-        progress.print(Text(f"files of the run: {kept}", style="dim"))
+        progress.say(f"{job}: suspended; it goes on with `{again}`", "yellow", INDENT)
+    if kept is not None and (not request.quiet or not outcome.ok):
+        logs = "" if outcome.ok and not outcome.reason else f"\nits log: ferry logs {job}"
+        progress.say(f"files of the run: {kept}{logs}", "dim", INDENT)
+
+
+def dead_letters(settings: RunSettings) -> str | None:
+    """The folder with the malformed records that the run has set aside; None: there are none."""
+    folder = Path(settings.dead_letter) if settings.dead_letter is not None else settings.path / DEAD_LETTER
+    try:
+        return str(folder) if any(one.is_file() for one in folder.rglob("*")) else None
+    except OSError:
+        return None

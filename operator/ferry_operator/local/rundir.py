@@ -10,12 +10,14 @@ import json
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry.system import files
 from ferry_operator.job.models import StreamJob
+from ferry_operator.local.registry import RUNS
 
 
 class RunDirectory:
@@ -26,7 +28,9 @@ class RunDirectory:
         self.given = job.spec.state.directory is not None
         name = job.metadata.name
         run = f"{name}-{secrets.token_hex(3)}"
-        self.path = Path(job.spec.state.directory or home / "runs" / run).absolute()
+        self.run = run
+        self._runs = home / RUNS
+        self.path = Path(job.spec.state.directory or self._runs / run).absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -35,8 +39,13 @@ class RunDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            pid = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip()
             os.close(self._lock)
-            raise SpecRefused(f"{self.path}: another run uses this directory; stop it first (ferry ps)") from None
+            raise SpecRefused(
+                f"{self.path}: another run uses this directory (process {pid or 'unknown'}); stop it first (ferry ps)"
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
         try:
             before = self._before()
             self.resumed = before is not None
@@ -64,13 +73,22 @@ class RunDirectory:
             if remove:
                 shutil.rmtree(self.path, ignore_errors=True)
             elif self.given:
+                self._link()
                 self._sync()
         finally:
             os.close(self._lock)
 
+    def _link(self) -> None:
+        """Have the directory of a job's own found where those of other runs are."""
+        with suppress(OSError):
+            self._runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+            link = self._runs / self.run
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.path)
+
     def _sync(self) -> None:
         """Have on the disk what a run needs to be found again; what an instance has it syncs itself."""
-        for path in (self.path / name for name in ("run.json", "redis", "checkpoint")):
+        for path in (self.path / name for name in ("run.json", "redis", "checkpoint", "program")):
             if path.is_dir():
                 files.sync_below(path)
             elif path.exists():

@@ -10,32 +10,32 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
 from ferry.contract.certificates import authority, issue, server_context
 from ferry.contract.documents import TIMELINE, RunSettings, Status, append_record
 from ferry.contract.errors import Refusal, Unreachable
-from ferry.contract.exit_codes import ExitCode
 from ferry.contract.tickets import derived
 from ferry.system.api_server import ApiServer
 from ferry_operator.control import decide as d
 from ferry_operator.control.commands import Command, Schedule
 from ferry_operator.control.driver_client import DriverRefuses
 from ferry_operator.control.plan_file import PlanFile
-from ferry_operator.control.restarts import Outcome, RestartPolicy, how
+from ferry_operator.control.restarts import Outcome
 from ferry_operator.control.timers import LookTimers
 from ferry_operator.job.models_balance import BalanceSpec
 from ferry_operator.job.models_handover import Handover
 from ferry_operator.job.settings import with_addresses
 from ferry_operator.local.asked import Asked
 from ferry_operator.local.autoscaler import LocalAutoscaler
+from ferry_operator.local.cluster import reaper
 from ferry_operator.local.cluster.local import LocalCluster, Programs
 from ferry_operator.local.cluster.private_redis import PrivateRedis
-from ferry_operator.local.cluster.processes import Processes, last_lines
+from ferry_operator.local.cluster.processes import Processes
 from ferry_operator.local.driver import LocalDriver, StatusWatch
 from ferry_operator.local.endpoint import application
+from ferry_operator.local.ends import ProcessEnds
 from ferry_operator.local.interrupts import Interrupts
 from ferry_operator.local.mailbox import Mailbox
 from ferry_operator.local.registry import RegisteredRun, Registry
@@ -46,9 +46,6 @@ from ferry_operator.local.view import Record, RunView, describe
 PAUSE_SECONDS = 0.1
 STOP_SECONDS = 10.0
 """How long a driver may take to finish its epoch after a request to stop."""
-
-FAILURES_MAX = 4
-"""Starts in a row of a worker that may fail before the first epoch."""
 
 
 class Supervisor:
@@ -79,19 +76,19 @@ class Supervisor:
         self._autoscaler = autoscaler
         self._submitted: d.Submitted | None = None
         self._timers = LookTimers()
-        self._restarts = RestartPolicy()
-        self._driver_ends = 0
         self._stop_requested = False
         self._suspend_asked: int | None = None
         """process id of the driver that was asked for a last checkpoint"""
-        self._worked = False
-        """an epoch was finished"""
-        self._halt = ""
         self._warnings: list[str] = []
         self._slow = ""
         self._mailbox = Mailbox()
         self._interrupts = Interrupts(self._mailbox.wake)
         self._tail = TimelineTail(directory.path / TIMELINE, from_end=True)
+
+    @property
+    def went_well(self) -> bool:
+        """Whether no process of the run has ended badly."""
+        return not self._ends.last
 
     # ---- the loop
     def run(self, show: Callable[[RunView], None]) -> Outcome:
@@ -108,18 +105,21 @@ class Supervisor:
         return self.outcome
 
     def _begin(self, stack: ExitStack) -> None:
+        left = reaper.tagged(f"{self.settings.run}-")
+        reaper.end_tagged(f"{self.settings.run}-")  # the directory is this run's: nobody looks after them any more
         secret, encrypted = self.settings.secret, self.settings.encrypted
         token = derived(secret, "supervisor")
         context = server_context(issue(secret)) if encrypted else None
         endpoint = ApiServer(application(self, token), ("127.0.0.1", 0), context)
         stack.callback(endpoint.close)
-        processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs", {})
+        processes = Processes(f"{self.settings.run}-{os.getpid()}", self.directory.path / "logs")
         stack.callback(processes.close)
         redis = PrivateRedis(processes, self.directory.path / "redis", self.settings.secret)
         self.settings = with_addresses(self.settings, redis.url, endpoint.url, self.schedule.stops())
         self.settings.write()
         self._cluster = LocalCluster(self.settings, processes, redis, self._programs)
         stack.callback(self._cluster.close)
+        self._ends = ProcessEnds(self._cluster, self._note)
         self._client = LocalDriver(self.directory.path, self.settings.secret)
         stack.callback(self._client.close)
         self._watch = StatusWatch(self.directory.path, self.settings.secret)
@@ -130,7 +130,10 @@ class Supervisor:
         entry = RegisteredRun.of_this_process(self.settings, endpoint.url, token, trusted)
         file = Registry(self._home).add(entry)
         stack.callback(file.unlink, missing_ok=True)
-        self._note("resume" if self.directory.resumed else "start")
+        if left:
+            pids = ", ".join(map(str, left))
+            self._note(f"ended {len(left)} processes of the run before, whose supervisor was killed (pids {pids})")
+        self._note("go on with what is in the directory" if self.directory.resumed else "start")
 
     def _look(self) -> RunView:
         """One round of observe, decide, act."""
@@ -139,16 +142,16 @@ class Supervisor:
         view = self._view(status, workers)
         if self._interrupts.count:
             self._stop()
-        self._driver_ended()
-        self._workers_fail(workers)
+        self.outcome = self.outcome or self._ends.driver(self.stopping is not None) or self._ends.workers(workers)
         if self.outcome is None and self.stopping is not None:
             self._stop_driver()
         elif self.outcome is None and self.suspending:
             self._suspend_driver()
         if self.outcome is None:
-            if self._cluster.keep_redis():
-                self._note("restart redis")
-            if self.settings.driver_standby and self._worked and status is not None and self.stopping is None:
+            if (why := self._cluster.keep_redis()) is not None:
+                self._ends.bad("redis", why)
+                self._note(f"restart redis: {why}")
+            if self.settings.driver_standby and self._ends.worked and status is not None and self.stopping is None:
                 self._cluster.keep_standby()
             observed = self._observed(workers, status)
             for action in d.decide(observed):
@@ -161,16 +164,15 @@ class Supervisor:
         records = self._tail.read()
         for record in records:
             if record.get("kind") == "epoch":
-                self._worked = True
-                self._restarts.epoch_finished()
-            elif record.get("kind") == "halt":
-                self._halt = str(record.get("text", ""))
+                self._ends.epoch_finished()
+            elif record.get("kind") == "ended":
+                self._ends.bad(str(record.get("process", "")), str(record.get("text", "")))
         reason = status.transport.reason if status is not None else self._slow
         if reason not in ("", self._slow):
             self._warnings.append(f"links are not RDMA although it is expected: {reason}")
         self._slow = reason
         warnings, self._warnings = self._warnings, []
-        return RunView(self.settings, status, workers, self.asked.wanted, records, warnings)
+        return RunView(self.settings, status, workers, self.asked.wanted, records, warnings, ends=self._ends.last)
 
     # ---- observe
     def _observed(self, workers: tuple[d.Worker, ...], status: Status | None) -> d.Observed:
@@ -179,7 +181,7 @@ class Supervisor:
             wanted=self.asked.about_to_rest() if self.suspending else self.asked.wanted,
             workers=workers,
             driver=driver.running,
-            driver_may_start=self.stopping is None and self._restarts.may_start(now),
+            driver_may_start=self.stopping is None and self._ends.driver_may_start(),
             status=status,
             submitted=self._submitted,
             drains=tuple(self.asked.drains),
@@ -189,43 +191,11 @@ class Supervisor:
         )
         return self._timers.timed(observed, now)
 
-    def _driver_ended(self) -> None:
-        """Notice the end of a driver, once, and what it means."""
-        seen = self._cluster.driver()
-        if seen.running or seen.code is None or self._driver_ends == seen.starts:
-            return
-        self._driver_ends = seen.starts
-        if self.stopping is not None and seen.code != ExitCode.SUSPENDED:
-            self.outcome = Outcome("stopped")
-            return
-        expected = self._cluster.driver_was_killed()
-        self.outcome = self._restarts.ended(seen.code, expected, time.monotonic())
-        if self.outcome is None and not expected:
-            self._note(f"restart driver ({how(seen.code)})")
-        elif self.outcome is not None and not self.outcome.ok:
-            reason = self._halt or self.outcome.reason
-            log = last_lines(self._cluster.driver_log())
-            if refused := [i for i, line in enumerate(log) if line.startswith(("refused: ", "stopped: "))]:
-                log = log[refused[-1] :]  # What Spark has said before explains nothing.
-            self.outcome = replace(self.outcome, reason="\n".join([reason, *(f"  {line}" for line in log)]))
-
-    def _workers_fail(self, workers: tuple[d.Worker, ...]) -> None:
-        """End a job whose workers never came up; later failures are for the driver to survive."""
-        if self._worked or self.outcome is not None:
-            return
-        if words := [text for w in workers if (text := self._cluster.without_transport(w.index)) is not None]:
-            self.outcome = Outcome("failed", words[0])
-        elif failing := [w for w in workers if w.failures >= FAILURES_MAX]:
-            log = last_lines(self._cluster.worker_log(failing[0].index))
-            reason = f"worker {failing[0].index} failed {failing[0].failures} times and no epoch was finished"
-            self.outcome = Outcome("failed", "\n".join([reason, *(f"  {line}" for line in log)]))
-
     # ---- act
     def _act(self, action: d.Action) -> None:
         match action:
             case d.StartWorker(index, instances):
-                if any(w.index == index for w in self._cluster.workers()):
-                    self._note(f"restart worker {index}")
+                self._ends.worker(index)
                 self._cluster.start_worker(index, instances)
             case d.StopWorker(index):
                 self._note(f"release worker {index}")
@@ -253,16 +223,16 @@ class Supervisor:
         assert self.stopping is not None
         pid = self._cluster.driver_pid()
         if pid is None:
-            self.outcome = Outcome("stopped")
+            self.outcome = self._ends.as_stopped()
         elif self._interrupts.count > 1 or time.monotonic() - self.stopping > STOP_SECONDS:
             self._cluster.end_driver()
-            self.outcome = Outcome("stopped")
+            self.outcome = self._ends.as_stopped()
         elif not self._stop_requested:
             self._stop_requested = self._client.stop(pid)
             if not self._stop_requested and self._watch.latest(pid) is None:
                 # It does not serve yet, so no epoch is under way that would be worth waiting for.
                 self._cluster.end_driver()
-                self.outcome = Outcome("stopped")
+                self.outcome = self._ends.as_stopped()
 
     def _suspend_driver(self) -> None:
         """Ask each driver once: should it crash, another one follows. What keeps it from its checkpoint is in its status."""
@@ -322,9 +292,8 @@ class Supervisor:
 
     def _job(self) -> Record:
         status = self._watch.latest(self._cluster.driver_pid())
-        view = RunView(
-            self.settings, status, self._cluster.workers(), self.asked.wanted, [], advice=self._timers.balance
-        )
+        workers, advice = self._cluster.workers(), self._timers.balance
+        view = RunView(self.settings, status, workers, self.asked.wanted, [], advice=advice, ends=self._ends.last)
         phase = "stopping" if self.stopping is not None else "suspending" if self.suspending else "running"
         return {**describe(view, phase, self.asked, self._autoscaler.report), "autoscaled": self._autoscaler.on}
 
@@ -395,5 +364,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         if self.stopping is None:
+            status = self._watch.latest(self._cluster.driver_pid())
+            self._ends.stopped(status.problems if status is not None else ())
             self._note("stop")
             self.stopping = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ class RunView:
     """new ones"""
     advice: Advice | None = None
     """what would be more even"""
+    ends: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    """by process: when it ended badly at last (seconds since 1970), and why"""
 
 
 def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport | None) -> Record:
@@ -63,6 +66,7 @@ def describe(view: RunView, phase: str, asked: Asked, autoscale: AutoscaleReport
         "plan": asked.described(view.settings.job),
         "autoscale": autoscale.to_wire() if autoscale is not None else None,
         "balance": _balance(view),
+        "ends": {process: {"at": at, "why": why} for process, (at, why) in view.ends.items()},
         "workers": [asdict(worker) for worker in view.workers],
         "status": view.status.to_wire() if view.status is not None else None,
     }

@@ -25,8 +25,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, assert_never
 
 from ferry.contract import limits
@@ -210,20 +209,3 @@ class OperatorDescriptor:
             process=shape(doc.get("process")),
             ttl_ms=doc.get("ttl_ms"),
         )
-
-
-_VERSION = re.compile(r'(ferry_pipeline_[^":]*)_[0-9a-f]{12}(?=:)')
-"""What the content of the user's file adds to the name under which it is loaded (`system.user_module`)."""
-
-
-def of_any_version(descriptors: Sequence[OperatorDescriptor]) -> list[OperatorDescriptor]:
-    """The same, whatever else is in the user's file by now: state belongs to what its code declares.
-
-    So a job goes on under a program in which a mistake is mended.
-    """
-
-    def of_any(shape: ProcessShape) -> ProcessShape:
-        made_of, arguments = (_VERSION.sub(r"\1", text) for text in (shape.made_of, shape.arguments))
-        return replace(shape, made_of=made_of, arguments=arguments)
-
-    return [one if one.process is None else replace(one, process=of_any(one.process)) for one in descriptors]

@@ -8,6 +8,7 @@ A run lives in one directory:
 | file | written by | what |
 |---|---|---|
 | `run.json` | supervisor | RunSettings; mode 0600, for it holds the secret |
+| `program/` | supervisor | the program that the run was started with |
 | `driver.json` | driver | DriverAddress, once its control endpoint listens |
 | `timeline.jsonl` | driver, supervisor | one JSON record a line, appended in one write; `t` is seconds since 1970. At
 `limits.TIMELINE_BYTES_MAX` it becomes `timeline.1.jsonl`, and the one that was that goes |
@@ -30,7 +31,8 @@ Timeline records by `kind`:
 `checkpoint` {text} (a durable one is complete), `restore` {text} (the job begins again with one), `suspended` {text},
 `latency` {records, p50, p90, p99, p999, max, counts: [[bucket, records], ...]} (seconds from records' creation to the sinks,
 of the epochs since the last such line; buckets of `contract/latency.py`),
-`action` {text} (what the supervisor did: scale, kill, move, restart), `halt` {text}, `finished` {text}, `degraded` {text}
+`action` {text} (what the supervisor did: scale, kill, move, restart), `ended` {process, text} (an instance ended badly, and
+why) and, of the run itself, `ended` {outcome, text}, `halt` {text}, `finished` {text}, `degraded` {text}
 (a problem begins; once, however often it is tried again), `mended` {text}, `malformed` {text} (the first one of a run, and
 each record that is set aside because tasks die of it), `warning`
 {text} (what should be mended, though the job goes on).
@@ -57,6 +59,9 @@ TIMELINE, TIMELINE_BEFORE = "timeline.jsonl", "timeline.1.jsonl"
 
 DRIVER, WORKERS, INSTANCES, SYNCING = "driver.json", "workers", "instances", "syncing"
 """Names in a run's directory, as above."""
+
+DEAD_LETTER = "dead-letter"
+"""Folder of a run's directory for malformed records, unless the job names another one."""
 
 CONTINUOUS, MICRO_BATCH = "continuous", "micro-batch"
 """How epochs are run; `RunSettings.epoch_mode` leaves it open with "auto"."""
@@ -176,8 +181,16 @@ class RunSettings:
     driver_standby: bool = False
     """A second driver is ready, and takes over when the first one ends. On one machine."""
     """auto: continuous where it can be; continuous: tasks of Spark hold their place; micro-batch: a job of Spark an epoch"""
+    program: str | None = None
+    """Folder of the copy of the program that the run was started with, which is read instead of the user's files
+    (`system.user_module`); None: there is none."""
     tls: str = "off"
     """run: HTTP, Flight and Spark's connections are encrypted (`contract.certificates`)"""
+
+    @property
+    def pipeline(self) -> tuple[str | None, str | None, str | None]:
+        """How the user's module is loaded: (module, file, folder of the copy)."""
+        return self.pipeline_module, self.pipeline_file, self.program
 
     @property
     def encrypted(self) -> bool:

@@ -38,6 +38,9 @@ BEGUN = "FERRY_BEGUN"
 STANDBY = "FERRY_STANDBY"
 """Driver: 'yes': be ready, and take the job over when a line on standard input says so."""
 
+PROGRAM = "FERRY_PROGRAM"
+"""Tasks on one machine: the folder with the copy of the program that the run was started with."""
+
 LIFE = "FERRY_LIFE"
 """Driver, from what ran in its process before: the life that workers know. It is that of Spark, which goes on."""
 

@@ -18,9 +18,10 @@ from ferry import environment
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import DataRefused, FerryError, Refusal, SpecRefused, StateUnavailable, UserCodeFailed
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.last_words import line_of, words_of
 from ferry.driver import exits, session
 from ferry.driver.ends import BeginsAgain, Halted
-from ferry.system import api_server
+from ferry.system import api_server, logs
 
 OURS = ("coordinator", "members", "journal", "journal-watch", "tick", "control", api_server.THREAD)
 """Threads without which nothing goes on; Spark's bridge has others."""
@@ -38,12 +39,11 @@ def main() -> int:
     settings, surroundings = RunSettings.read(sys.argv[1]), environment.read()
     steady_at = time.monotonic() + (STEADY_SECONDS if surroundings.spark_kept else 0)
     session.begin(settings, surroundings)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {settings.run} driver %(levelname)s %(message)s"
-    )
+    logs.begin(f"%(asctime)s {settings.run} driver %(levelname)s %(message)s")
     for library in ("py4j", "httpx"):  # a line for each request would be one every other second
         logging.getLogger(library).setLevel(logging.WARNING)
     sys.setswitchinterval(0.0005)
+    faulthandler.enable()  # what a native library did last stands in the log
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
     threading.excepthook = end_with_thread
     exits.guard()
@@ -54,18 +54,13 @@ def main() -> int:
     except FerryError as error:
         if isinstance(error, BeginsAgain) and time.monotonic() >= steady_at:
             follow(error)
-        code, why = code_of(error), f"{type(error).__name__}: {error}"
-        why = (
-            f"refused: {error}"
-            if code is ExitCode.REFUSED
-            else f"stopped: {error}"
-            if isinstance(error, DataRefused)
-            else str(error)
-            if isinstance(error, UserCodeFailed)
-            else why
-        )
+        code, why = code_of(error), words_of(error)
+        if code is ExitCode.REFUSED:
+            why = f"refused: {error}"
+        elif isinstance(error, DataRefused):
+            why = f"stopped: {error}"
     session.kill()  # the reason is the last line of the log: whoever looks for it looks there
-    print(why, file=sys.stderr)
+    print(line_of(why), file=sys.stderr)
     return code
 
 
@@ -93,6 +88,7 @@ def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     name = failed.thread.name if failed.thread is not None else "?"
     logging.getLogger("ferry.driver").critical("thread %s failed", name, exc_info=failed.exc_value)
     if name in OURS:
+        print(line_of(words_of(failed.exc_value or RuntimeError(f"thread {name}"))), file=sys.stderr, flush=True)
         os._exit(ExitCode.THREAD_FAILED)
 
 
@@ -100,9 +96,10 @@ if __name__ == "__main__":
     code = 1
     try:
         code = main()
-    except Exception:
+    except Exception as error:
         session.kill()
         logging.getLogger("ferry.driver").critical("ends", exc_info=True)
+        print(line_of(words_of(error)), file=sys.stderr)
     finally:
         # Not sys.exit: Spark's callback thread may wait in an epoch for ever.
         sys.stdout.flush()

@@ -27,12 +27,13 @@ import time
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from ferry.contract import limits
-from ferry.contract.errors import StateUnavailable, Unreachable
+from ferry.contract.errors import SpecRefused, StateUnavailable, Unreachable
 from ferry.system import files
 
 log = logging.getLogger("ferry.driver")
@@ -94,6 +95,29 @@ class Checkpoint:
         """Where an epoch ends, which was planned; None: nobody knows any more."""
         text = self._text(f"offsets/{epoch}")
         return json.loads(text.split("\n")[-1]) if text else None
+
+    def require_sources(self, epoch: int, splits: Sequence[str], foreign: Sequence[str]) -> None:
+        """Raises SpecRefused, with their names, when the offsets of an epoch are those of other sources.
+
+        `splits`: names of Ferry's sources; `foreign`: of Spark's own, of which the offsets tell only how many there were.
+        """
+        lines = (self._text(f"offsets/{epoch}") or "").split("\n")[2:]
+        known = next((found for line in lines if "positions" in (found := _document(line))), None)
+        if known is None:
+            return
+        before, now = known["positions"], set(splits)
+        changes = [f"source {name!r} was added" for name in splits if name not in before]
+        changes += [f"source {name!r} was removed" for name in before if name not in now]
+        if not changes and len(lines) - 1 != len(foreign):
+            changes.append(
+                f"there were {len(lines) - 1} sources of Spark's own, and now there are {len(foreign)}"
+                + (f" ({', '.join(foreign)})" if foreign else "")
+            )
+        if changes:
+            raise SpecRefused(
+                f"{'; '.join(changes)}: the running job has read others, and nobody knows which records of a new one belong "
+                "to epochs that are over. Put the sources back as they were, or begin without the state of this job"
+            )
 
     def planned(self, epoch: int) -> int:
         """When Spark has planned an epoch that has begun, in milliseconds: the same however often it is begun again."""
@@ -241,6 +265,14 @@ class Checkpoint:
             new.write_text(text, "utf-8")
         for folder in (file.parent, self._folder, self._folder.parent):
             files.sync(folder)
+
+
+def _document(line: str) -> dict[str, Any]:
+    """What a line of Spark's offsets says; empty: of a source that has other offsets than maps."""
+    with suppress(ValueError):
+        if isinstance(found := json.loads(line), dict):
+            return found
+    return {}
 
 
 def _digest(text: str) -> str:

@@ -84,7 +84,7 @@ class Job:
 
     def run(self) -> int:
         """Until the bounded input has fired everything, or somebody stops the job."""
-        module = compile.load(self.settings.pipeline_module, self.settings.pipeline_file)
+        module = compile.load(*self.settings.pipeline)
         job_registry = JobRegistry(self.settings.run, self.settings.redis, self.settings.secret)
         journal = self._journal()
         announcer = Announcer(job_registry, journal, self.settings.slots, self._surroundings.life)
@@ -276,7 +276,9 @@ class Job:
         notes = EpochNotes.load(ready.meta)
         committed = ready.committed.step.epoch if ready.committed else -1
         foreign = [name for name, source in plan.sources.items() if isinstance(source, DataFrame)]
+        splits = [name for name in plan.sources if name not in foreign]
         again = self._checkpoint.settle(committed, ready.final, notes.spark, foreign)
+        self._checkpoint.require_sources(committed, splits, foreign)
         metrics.resume(committed - again, notes, late, again)
         return committed, notes.flush and not again
 

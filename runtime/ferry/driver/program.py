@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from ferry.contract.certificates import authority, issue
-from ferry.contract.documents import CONTINUOUS, MICRO_BATCH, RunSettings
+from ferry.contract.documents import CONTINUOUS, DEAD_LETTER, MICRO_BATCH, RunSettings
 from ferry.contract.errors import SpecRefused
 from ferry.contract.tickets import Right
 from ferry.driver.loops import Loops
@@ -39,7 +39,7 @@ def prepared(settings: RunSettings, around: Environment, spark: SparkSession, pl
         (settings.path / SLOTS).unlink(missing_ok=True)  # as the life before has counted them
     trusted = authority(settings.secret).decode() if settings.encrypted else None
     # On other hosts they share with the driver only what is mounted on both.
-    shared = settings.dead_letter or (None if around.standalone else str(settings.path / "dead-letter"))
+    shared = settings.dead_letter or (None if around.standalone else str(settings.path / DEAD_LETTER))
     works = works_of(plan, trusted, shared)
     mode = _mode(settings, plan, works)
     loops = _loops(settings, around, spark, works, trusted) if mode == CONTINUOUS else None

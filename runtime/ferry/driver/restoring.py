@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ferry.contract import messages as m
-from ferry.contract.descriptors import OperatorDescriptor, of_any_version
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.differences import differences
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import FerryError, SpecRefused
 from ferry.contract.manifest import Manifest
@@ -90,11 +91,10 @@ class Restoring:
                 f"restoreFrom: checkpoint {manifest.number} has {manifest.virtual_nodes} virtual nodes, this job has "
                 f"{virtual_nodes}; set state.virtualNodes: {manifest.virtual_nodes}"
             )
-        if of_any_version(manifest.operators) != of_any_version(self._operators):
-            names = [[one.name for one in operators] for operators in (manifest.operators, self._operators)]
+        if found := differences(manifest.operators, self._operators):
             raise SpecRefused(
-                f"restoreFrom: the operators of checkpoint {manifest.number} ({', '.join(names[0])}) are not those of this "
-                f"pipeline ({', '.join(names[1])}; keys, windows and aggregates count as well)"
+                f"restoreFrom: {'; '.join(found)}: the operators of this pipeline are not those of checkpoint "
+                f"{manifest.number}, and cannot take over its state. Put them back as they were, or take restoreFrom away"
             )
 
     def _again(self, shelf: Shelf, manifest: Manifest, generation: int) -> str:

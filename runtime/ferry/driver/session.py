@@ -136,6 +136,8 @@ def _conf(settings: RunSettings, surroundings: Environment) -> dict[str, str]:
 def _launch(settings: RunSettings, surroundings: Environment) -> None:
     """The JVM, and all of Spark that needs no address of a master."""
     environment.give({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable})
+    if settings.program is not None and not surroundings.standalone:
+        environment.give({names.PROGRAM: settings.program})
     conf = _conf(settings, surroundings)
     if surroundings.standalone:
         standalone.start_jvm(conf)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ferry.contract.descriptors import OperatorDescriptor, of_any_version
+from ferry.contract.descriptors import OperatorDescriptor
+from ferry.contract.differences import WHAT_TO_DO, differences
 from ferry.contract.errors import SpecRefused
 
 
@@ -19,14 +20,8 @@ def load(text: str) -> list[OperatorDescriptor]:
 
 
 def check(before: str | None, descriptors: list[OperatorDescriptor]) -> None:
-    """Raises SpecRefused when the running job has others."""
-    if before is None or of_any_version(load(before)) == of_any_version(descriptors):
-        return
-    were, are = (
-        ", ".join(one["name"] for one in json.loads(text)["operators"]) for text in (before, dump(descriptors))
-    )
-    raise SpecRefused(
-        f"the pipeline's operators are not those of the running job (they were {were}, now they "
-        f"are {are}; keys, windows and aggregates count as well), and their state cannot be "
-        "taken over yet. Put them back as they were, or delete the job and start it under the new program"
-    )
+    """Raises SpecRefused, with every difference, when the operators of the running job keep other state."""
+    if before is not None and (found := differences(load(before), descriptors)):
+        raise SpecRefused(
+            f"{'; '.join(found)}: the pipeline's operators are not those of the running job. {WHAT_TO_DO}"
+        )

@@ -9,12 +9,17 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from ferry import environment
 from ferry.contract.documents import RunSettings
 from ferry.contract.errors import NO_TRANSPORT
 from ferry.contract.exit_codes import ExitCode
+from ferry.contract.last_words import line_of, words_of
+from ferry.sidecar import ENDED
+from ferry.system import logs
 from ferry.system.parent import call_it, die_with_parent
 
 
@@ -28,21 +33,30 @@ def end_with(run: Callable[[], int]) -> NoReturn:
     code: int = ExitCode.CRASHED
     try:
         code = run()
-    except Exception:
+    except Exception as error:
         logging.getLogger("ferry.sidecar").critical("ends", exc_info=True)
+        tell(error)
     finally:
         # Not sys.exit: threads of Flight may keep a process alive whose loop has ended.
         sys.stderr.flush()
         os._exit(code)
 
 
+_reason_files: list[Path] = []
+"""Where this process says why it ends, beside its log."""
+
+
+def tell(error: BaseException) -> None:
+    """Say why this process ends: in the last line of its log and, of an instance, to its parent."""
+    print(line_of(words_of(error)), file=sys.stderr)
+    with suppress(OSError):
+        for file in _reason_files:
+            file.write_text(words_of(error), "utf-8")
+
+
 def begin(settings: RunSettings, worker: int) -> None:
     """What every process of a sidecar does first."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=f"%(asctime)s {settings.run} w{worker} %(levelname)s %(message)s",
-    )
+    logs.begin(f"%(asctime)s {settings.run} w{worker} %(levelname)s %(message)s")
     sys.setswitchinterval(0.0005)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows in the log what every thread is doing
 
@@ -50,6 +64,7 @@ def begin(settings: RunSettings, worker: int) -> None:
 def _live(run_json: str, worker: int, index: int, life: bytes) -> int:
     settings = RunSettings.read(run_json)
     begin(settings, worker)
+    _reason_files.append(settings.worker_path(worker) / str(index) / ENDED)
     from ferry.sidecar.preload import SERVER
 
     die_with_parent(SERVER)
@@ -70,4 +85,6 @@ def end_with_thread(failed: threading.ExceptHookArgs) -> None:
     """A thread that fails takes its instance along: the parent starts it again, and it comes back to its own files."""
     name = failed.thread.name if failed.thread is not None else "?"
     logging.getLogger("ferry.sidecar").critical("thread %s failed", name, exc_info=failed.exc_value)
+    tell(failed.exc_value or RuntimeError(f"thread {name}"))
+    sys.stderr.flush()
     os._exit(ExitCode.THREAD_FAILED)

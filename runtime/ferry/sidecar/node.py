@@ -40,6 +40,7 @@ from ferry.sidecar.delay_control import DelayControl
 from ferry.sidecar.drivers import Drivers
 from ferry.sidecar.flight import Door, serve
 from ferry.sidecar.inbox import Inbox
+from ferry.sidecar.instance import tell
 from ferry.sidecar.links import LinkWatch
 from ferry.sidecar.metrics import InstanceMetrics, MetricsFile
 from ferry.sidecar.peers import Peers
@@ -155,7 +156,7 @@ class Node:
         own = (name for d in descriptors if d.kind == "process" for name in d.shape.classes)
         if any(not name.startswith("ferry.process.") for name in own):
             try:
-                user_module.load(self.settings.pipeline_module, self.settings.pipeline_file)
+                user_module.load(*self.settings.pipeline)
             except SpecRefused as error:
                 log.error("%s", error)
 
@@ -165,10 +166,12 @@ class Node:
             self._loop()
         except BeginsAnew as end:
             log.warning("%s", end)
+            tell(end)
             return ExitCode.CRASHED
         except Exception as error:
             self._machine.story.attach(error)
             log.exception("instance %s stops", self.me)
+            tell(error)
             self._send(core.Send(core.DRIVER, m.Failed(self.me, f"{type(error).__name__}: {error}")), None)
             time.sleep(LAST_WORDS_SECONDS)
             return ExitCode.HALTED

@@ -23,13 +23,13 @@ import prometheus_client as prom
 
 from ferry.contract import limits
 from ferry.contract.backoff import back_off
-from ferry.contract.documents import INSTANCES, SYNCING, RunSettings
+from ferry.contract.documents import INSTANCES, SYNCING, RunSettings, append_record
 from ferry.contract.errors import Superseded, Unreachable
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import Claim, JobRegistry
-from ferry.sidecar import ALIVE, STARTED, forks
+from ferry.sidecar import ALIVE, ENDED, STARTED, forks
 from ferry.sidecar.instance import live
 from ferry.sidecar.metrics import InstanceLife, InstancesCollector
 from ferry.sidecar.signs import write_end
@@ -146,7 +146,7 @@ class Parent:
                 if child.exitcode == ExitCode.NO_TRANSPORT and not self._any_steady(now):
                     self._stop, self._code = True, ExitCode.NO_TRANSPORT  # the child's last words have to be the last
                     return
-                log.warning("instance %d.%d ended with %s, again in %.2f s", self._worker, index, child.exitcode, delay)
+                self._report(index, child.exitcode, delay)
             elif index >= self._wanted:
                 child.terminate()
             elif self._watchdogs[index].hangs(now):
@@ -155,6 +155,17 @@ class Parent:
         for index in range(self._wanted if self._preloaded.is_set() else 0):
             if index not in self._children and now >= self._retry_at.get(index, 0.0):
                 self._start(index)
+
+    def _report(self, index: int, code: int, delay: float) -> None:
+        """Say why an instance ended; on one machine to whoever looks at the run, too."""
+        try:
+            why = (self._dir / str(index) / ENDED).read_text("utf-8")
+        except OSError:
+            why = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        log.warning("instance %d.%d ended: %s; again in %.2f s", self._worker, index, why, delay)
+        if code and not self._surroundings.host:
+            record = {"kind": "ended", "t": time.time(), "process": f"instance {self._worker}.{index}", "text": why}
+            append_record(self._settings.directory, record)
 
     def _delay(self, index: int, now: float) -> float:
         """Seconds until an instance that ended may be started again."""
@@ -170,7 +181,7 @@ class Parent:
     def _start(self, index: int) -> None:
         directory = self._dir / str(index)
         directory.mkdir(parents=True, exist_ok=True)
-        for name in (ALIVE, SYNCING):
+        for name in (ALIVE, SYNCING, ENDED):
             (directory / name).unlink(missing_ok=True)
         child, now = self._process(index), time.monotonic()
         try:

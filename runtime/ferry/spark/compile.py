@@ -21,6 +21,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from ferry.contract.errors import FerryError, SpecRefused
+from ferry.contract.program_text import PREFIX
 from ferry.contract.user_code import place_of, reason, where
 from ferry.spark import graph, sinks
 from ferry.spark.arguments import Arguments, refuse_unbounded
@@ -74,9 +75,9 @@ class CompiledPipeline:
         return [*(one.sink for one in self.outputs), *(one.sink for one in self.late)]
 
 
-def load(module: str | None, file: str | None) -> ModuleType:
-    """The user's module; functions of a file go to tasks by their value."""
-    made = user_module.load(module, file)
+def load(module: str | None, file: str | None, program: str | None = None) -> ModuleType:
+    """The user's module; functions of a file go to tasks by their value. `program`: folder of the copy to be read."""
+    made = user_module.load(module, file, program)
     if module is None:
         cloudpickle.register_pickle_by_value(made)
     return made
@@ -222,7 +223,7 @@ def _call(module: ModuleType, name: str, *args: Any) -> Any:
 
 def _named(module: ModuleType) -> str:
     """How the user knows it: a file is loaded under a name that nobody has seen."""
-    own = module.__name__.startswith(user_module.PREFIX) and module.__file__
+    own = module.__name__.startswith(PREFIX) and module.__file__
     return Path(own).name if own else module.__name__
 
 

@@ -11,6 +11,7 @@ import gc
 from pyspark.daemon import manager
 
 from ferry import environment
+from ferry.system import user_module
 
 
 def load() -> None:
@@ -26,6 +27,8 @@ def load() -> None:
         "count", 0, "aggregate", (("key", "int"),), Window(1000, 1000), (Aggregate("n", "count"),)
     )
     warmup.load([(count, None)])
+    if (program := environment.read().program) is not None:
+        user_module.ProgramCopy.of(program).install()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -20,6 +21,20 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         raise SystemExit(f"process {parent}, which has started this one, is gone")
+
+
+def dying_with_parent() -> Callable[[], None] | None:
+    """For `preexec_fn`: what this thread starts is killed when the thread ends, whatever program it is. None: not here."""
+    if sys.platform != "linux":
+        return None
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+    def begin() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return begin
 
 
 def call_it(name: str) -> None:

@@ -1,33 +1,149 @@
-"""The user's pipeline as a module: the driver loads it, and so does an instance that runs a process of it."""
+"""The user's pipeline as a module: the driver loads it, and so does an instance that runs a process of it.
+
+A run of one machine has a copy of the program that it was started with (`ProgramCopy`): every process of the run reads that,
+and an edit of the user's files is for the next run. Tracebacks, `__file__` and what lies beside a file are those of the
+user's own files.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 import importlib.util
+import json
+import linecache
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.abc import MetaPathFinder, SourceLoader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 from ferry.contract.errors import SpecRefused
+from ferry.contract.program_text import PREFIX
 from ferry.contract.user_code import reason
 
-PREFIX = "ferry_pipeline_"
-"""What the names of modules begin with that are files of the user's."""
+MODULES = "modules.json"
+"""In the folder of a copy: which files there are. Beside it are the texts, by their hash."""
 
 
-def load(module: str | None, file: str | None) -> ModuleType:
-    """Import the user's module; a file is loaded under a name that contains its content's hash, once. Raises SpecRefused."""
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """One file of a program."""
+
+    module: str | None
+    """by which it is imported; None: the pipeline's file"""
+    path: str
+    """of the user's own file"""
+    copy: str
+    """name of its text"""
+    package: bool = False
+
+
+class ProgramCopy(MetaPathFinder):
+    """The copy of a program in one folder; as a finder of modules it gives those whose texts were copied.
+
+    Example:
+        >>> ProgramCopy.of("run/program").install()
+    """
+
+    def __init__(self, folder: Path, files: Sequence[CopiedFile]) -> None:
+        self._folder = folder
+        self._files = tuple(files)
+        self._modules = {one.module: one for one in files}
+
+    @staticmethod
+    def write(folder: Path, texts: Sequence[tuple[CopiedFile, bytes]]) -> None:
+        """Have these files in the folder, which is empty."""
+        for one, text in texts:
+            (folder / one.copy).write_bytes(text)
+        (folder / MODULES).write_text(json.dumps([asdict(one) for one, _ in texts], indent=1), "utf-8")
+
+    @staticmethod
+    def of(folder: str | Path) -> ProgramCopy:
+        """What was written there. Raises OSError or ValueError where it is not."""
+        documents = json.loads((Path(folder) / MODULES).read_text("utf-8"))
+        return ProgramCopy(Path(folder), [CopiedFile(**one) for one in documents])
+
+    def install(self) -> None:
+        """From now on this process imports the copies, and finds their lines for tracebacks."""
+        if not any(isinstance(one, ProgramCopy) for one in sys.meta_path):
+            sys.meta_path.insert(0, self)
+            for one in self._files:
+                _know_lines(one.path, self.text(one))
+
+    def text(self, one: CopiedFile) -> bytes:
+        """Of a copied file."""
+        return (self._folder / one.copy).read_bytes()
+
+    def of_pipeline(self) -> bytes | None:
+        """The text of the pipeline's file; None: the pipeline is a module."""
+        one = self._modules.get(None)
+        return None if one is None else self.text(one)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See MetaPathFinder."""
+        if (one := self._modules.get(fullname)) is None:
+            return None
+        return _spec(fullname, one.path, self.text(one), one.package)
+
+
+class _Text(SourceLoader):
+    """Loads a module from a text that stands for a file."""
+
+    def __init__(self, path: str, text: bytes) -> None:
+        self._path = path
+        self._text = text
+
+    def get_filename(self, fullname: str) -> str:
+        """See SourceLoader."""
+        return self._path
+
+    def get_data(self, path: str | bytes) -> bytes:
+        """See SourceLoader. Raises OSError for everything but the text: there is no compiled file."""
+        if path != self._path:
+            raise FileNotFoundError(path)
+        return self._text
+
+
+def _spec(name: str, path: str, text: bytes, package: bool = False) -> ModuleSpec | None:
+    folder = [str(Path(path).parent)] if package else None
+    return importlib.util.spec_from_file_location(
+        name, path, loader=_Text(path, text), submodule_search_locations=folder
+    )
+
+
+def _know_lines(path: str, text: bytes) -> None:
+    """Have Python show these lines of the file, whatever the file has by now."""
+    with suppress(SyntaxError, UnicodeError):
+        lines = importlib.util.decode_source(text).splitlines(keepends=True)
+        linecache.cache[path] = (len(text), None, lines, path)
+
+
+def load(module: str | None, file: str | None, program: str | None = None) -> ModuleType:
+    """Import the user's module; a file is loaded under a name that contains its content's hash, once. Raises SpecRefused.
+
+    `program`: folder of the copy that is read instead of the user's files.
+    """
     try:
+        copies = None if program is None else ProgramCopy.of(program)
+        if copies is not None:
+            copies.install()
         if module is not None:
             return importlib.import_module(module)
         assert file is not None
-        path = Path(file)
-        if not path.is_file():
-            raise SpecRefused(f"spec.pipeline.file: no file {file}")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-        name = f"{PREFIX}{path.stem}_{digest}"
-        spec = importlib.util.spec_from_file_location(name, path)
+        text = copies.of_pipeline() if copies is not None else None
+        if text is None:
+            if not Path(file).is_file():
+                raise SpecRefused(f"spec.pipeline.file: no file {file}")
+            text = Path(file).read_bytes()
+        digest = hashlib.sha256(text).hexdigest()[:12]
+        name = f"{PREFIX}{Path(file).stem}_{digest}"
+        spec = _spec(name, file, text)
         assert spec is not None and spec.loader is not None
         made = importlib.util.module_from_spec(spec)
         sys.modules[name] = made

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 
 from ferry import environment
 from ferry.contract.documents import RunSettings
+from ferry.system import logs
 from ferry.worker.follower import Follower
 
 
@@ -18,11 +18,7 @@ def main() -> int:
     parser.add_argument("--worker", type=int, required=True)
     args = parser.parse_args()
     settings = RunSettings.read(args.run_json)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=f"%(asctime)s {settings.run} w{args.worker} %(levelname)s %(message)s",
-    )
+    logs.begin(f"%(asctime)s {settings.run} w{args.worker} %(levelname)s %(message)s")
     return Follower(settings, args.worker, environment.read()).run()
 
 

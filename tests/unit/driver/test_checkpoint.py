@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ferry.contract import limits
-from ferry.contract.errors import StateUnavailable, Unreachable
+from ferry.contract.errors import SpecRefused, StateUnavailable, Unreachable
 from ferry.driver.checkpoint import COMMIT, Checkpoint
 from ferry.system import files
 
@@ -277,3 +277,25 @@ def test_a_rewind_that_is_cut_short_is_done_again(query: Query, monkeypatch: pyt
     query.begins()
     query.checkpoint.rewind(3, query.notes[3])
     assert query.settle(3, True) is False and query.begins() == 4
+
+
+@pytest.mark.parametrize(
+    ("splits", "foreign", "words"),
+    [
+        (["orders"], [], None),
+        (["orders", "more"], [], "source 'more' was added: "),
+        (["other"], [], "source 'other' was added; source 'orders' was removed: "),
+        ([], [], "source 'orders' was removed"),
+        (["orders"], ["rate"], r"there were 0 sources of Spark's own, and now there are 1 \(rate\)"),
+    ],
+)
+def test_other_sources_than_those_of_the_offsets_are_refused_by_name(
+    tmp_path: Path, splits: list[str], foreign: list[str], words: str | None
+) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.require_sources(-1, splits, foreign)
+    checkpoint.begin(0, {"positions": {"orders": 1}, "tick": 0, "flushed": False})
+    if words is None:
+        return checkpoint.require_sources(0, splits, foreign)
+    with pytest.raises(SpecRefused, match=words):
+        checkpoint.require_sources(0, splits, foreign)

@@ -84,7 +84,9 @@ def test_what_a_sink_of_ferrys_raises_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("kind", [Final, SpecRefused])
 def test_what_a_task_says_is_final_is_final(kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"^no column 'k'$"):
-        refuse_final(f"Traceback (most recent call last):\n  File x\nferry.contract.errors.{kind.__name__}: no column 'k'\n\n")
+        refuse_final(
+            f"Traceback (most recent call last):\n  File x\nferry.contract.errors.{kind.__name__}: no column 'k'\n\n"
+        )
 
 
 def test_the_death_of_a_process_is_told_from_that_of_an_executor() -> None:

@@ -132,7 +132,7 @@ def test_what_cannot_be_taken_over_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecRefused, match=f"set state.virtualNodes: {2 * VNODES}"):
         place.driver("4").begin(None, INITIAL)
     place.checkpoint(5, 17, operators=tuple(OPERATORS[:1]))
-    with pytest.raises(SpecRefused, match="the operators of checkpoint 5"):
+    with pytest.raises(SpecRefused, match="was added: the operators of this pipeline are not those of checkpoint 5"):
         place.driver("5").begin(None, INITIAL)
     damaged = place.checkpoint(6, 17)
     place.shelf.location.remove(damaged.files[0].name)

@@ -110,15 +110,25 @@ def test_back_off_doubles_up_to_a_minute() -> None:
     [
         ("a\nrefused: no module x\n", "Error", "refused: no module x"),
         ("Traceback\nEOFError\nHalted: no copy of x is left\n", "Error", "Halted: no copy of x is left"),
-        ("Traceback\nValueError: y\n", "Error", "Traceback\nValueError: y"),
+        ("Traceback (most recent call last):\n  File x\nValueError: y\n", "Error", "ValueError: y"),
+        ("2026-11-27 00:00:00,1 j driver ERROR x\nends: user code: y\n", "Error", "user code: y"),
         ("", "OOMKilled", "OOMKilled: raise spec.kubernetes.driver.memory"),
         ("2026 INFO up\n", "OOMKilled", "OOMKilled: raise spec.kubernetes.driver.memory; 2026 INFO up"),
         ("", "DeadlineExceeded", "DeadlineExceeded"),
-        ("", "Error", "?"),
+        ("", "Error", "exit code 1"),
     ],
 )
 def test_what_a_driver_said(message: str, reason: str, expected: str) -> None:
     assert end_message(driver(Ended(1, reason, message, 1.0))) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "reason"),
+    [(1, "ends: user code: ValueError: x (job.py:3)", "UserCode"), (3, "ends: user code: y", "UserCode"), (1, "ends: Fault: z", "DriverCrashes")],
+)  # fmt: skip
+def test_the_first_end_of_a_driver_is_told_at_once(code: int, message: str, reason: str) -> None:
+    problem = lifecycle_of(driver(Ended(code, "Error", message, NOW)), "r", -1, False, NOW).problem
+    assert problem is not None and problem.reason == reason and message.removeprefix("ends: ") in problem.message
 
 
 # --- the spec in force

@@ -158,7 +158,7 @@ def test_what_is_set_wins_over_what_setup_found(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_socket_of_redis_fits_whatever_the_directory(tmp_path: Path) -> None:
-    processes = Processes("test-socket", tmp_path / "logs", {})
+    processes = Processes("test-socket", tmp_path / "logs")
     redis = PrivateRedis(processes, tmp_path / ("d" * 100), "s")
     assert len(os.fsencode(redis.socket)) <= SOCKET_PATH_MAX
     with socket.socket(socket.AF_UNIX) as one:
@@ -169,7 +169,7 @@ def test_the_socket_of_redis_fits_whatever_the_directory(tmp_path: Path) -> None
 
 
 def test_a_kill_reaches_children_in_groups_of_their_own_and_nobody_else(tmp_path: Path) -> None:
-    processes = Processes(f"test-{os.getpid()}", tmp_path / "logs", {})
+    processes = Processes(f"test-{os.getpid()}", tmp_path / "logs")
     child = "import subprocess; subprocess.Popen(['sleep', '99'], process_group=0); print('up', flush=True); input()"
     tree = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); time.sleep(99)"
     one = processes.start(
@@ -195,7 +195,7 @@ def test_a_pid_that_belongs_to_nobody_of_ours_is_not_killed(tmp_path: Path) -> N
     job = spec.load(JOB)
     directory = RunDirectory(job, tmp_path)
     settings: RunSettings = settings_for(job, Path("job.yaml"), directory, Options())
-    processes = Processes(f"test-{os.getpid()}-stranger", tmp_path / "logs", {})
+    processes = Processes(f"test-{os.getpid()}-stranger", tmp_path / "logs")
     sleeping = Programs(sidecar=("sh", "-c", "sleep 99"))
     cluster = LocalCluster(settings, processes, PrivateRedis(processes, tmp_path / "r", "s"), sleeping)
     cluster.start_worker(0, 1)
@@ -249,7 +249,7 @@ def test_a_worker_that_waits_for_the_disk_is_not_killed(
     job = spec.load(JOB)
     directory = RunDirectory(job, tmp_path)
     settings = settings_for(job, Path("job.yaml"), directory, Options())
-    processes = Processes(f"test-{os.getpid()}-disk", tmp_path / "logs", {})
+    processes = Processes(f"test-{os.getpid()}-disk", tmp_path / "logs")
     slow = Programs(
         sidecar=("sh", "-c", "trap 'sleep 1; echo synced; exit' TERM; echo up; while :; do sleep 0.1; done")
     )

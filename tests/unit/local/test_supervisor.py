@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -281,26 +282,102 @@ def test_nothing_outlives_a_supervisor_that_is_killed(ferry: Ferry) -> None:
     assert list((ferry.home / "ferry" / "registry").iterdir()) == []
 
 
-def test_two_runs_at_once_do_not_know_each_other(ferry: Ferry) -> None:
+def test_runs_of_two_names_do_not_know_each_other_and_a_second_one_of_one_name_is_refused(ferry: Ferry) -> None:
     (ferry.home / "other.yaml").write_text(JOB.replace("counts}", "others}"))
     first, second = ferry.start("run", "job.yaml"), ferry.start("run", "other.yaml", "--events", "2000")
     assert second.wait(30) == 0
     ferry.wait_for(settles)
-    third = ferry.start("run", "job.yaml")
-    while len(runs := [e.run for e in ferry.entries()]) < 2:
-        assert third.poll() is None
+    assert f"counts runs already (process {first.pid})" in ferry("run", "job.yaml", code=2)[1]
+    first.kill()
+    first.wait()
+    assert ferry.run("--events", "500")[0]["outcome"] == "finished", "what a dead process has left is nobody's"
+
+
+def test_nothing_is_left_when_the_supervisor_and_its_reaper_are_killed_at_once(ferry: Ferry) -> None:
+    """What they leave of the directory's run, a process that moved to a group of its own, the next run ends and names."""
+    directory = ferry.home / "named"
+    run = ferry.start("run", "job.yaml", "--set", f"state.directory={directory}")
+    ferry.wait_for(settles)
+    started = family(run)
+    (reaper,) = (p for p in started if any(part.endswith("reaper.py") for part in p.cmdline()))
+    reaper.suspend()
+    run.kill()
+    reaper.kill()
+    _, still = psutil.wait_procs([p for p in started if p.name() != "sleep"], timeout=10)
+    assert living(still) == []
+    out, err = ferry("run", "job.yaml", "--set", f"state.directory={directory}", "--events", "99999", "--json")
+    assert json.loads(out)["outcome"] == "finished"
+    assert re.search(r"ended \d+ processes of the run before, whose supervisor was killed \(pids \d+", err)
+    assert living(still) == [] and living([p for p in started if p.is_running()]) == []
+
+
+def test_temporary_files_of_a_run_go_with_it(ferry: Ferry) -> None:
+    (ferry.home / "tmp").mkdir()
+    ferry.environment["TMPDIR"] = str(ferry.home / "tmp")
+    run = ferry.start("run", "job.yaml")
+    ferry.wait_for(settles)
+    (folder,) = (ferry.home / "tmp").iterdir()
+    tagged = [p for p in family(run) if "sidecar" in " ".join(p.cmdline())]
+    assert tagged and all(p.environ()["TMPDIR"] == str(folder) for p in tagged)
+    run.kill()
+    deadline = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert "names several runs" in ferry("status", "counts", code=2)[1]
-    ferry.wait_for(settles, runs[1])
-    for run in runs:
-        ferry.ask("POST", "/stop", name=run)
-    assert (first.wait(10), third.wait(10)) == (0, 0)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("limit", ["-n 256"])
+def test_too_few_files_are_said_before_anything_is_started(ferry: Ferry, limit: str) -> None:
+    command = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", sys.executable, str(FAKE_FERRY), "run", "job.yaml"]
+    done = subprocess.run(command, cwd=ferry.home, env=ferry.environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "run `ulimit -n 4096` in this shell first" in done.stderr
+    assert not (ferry.home / "ferry").exists()
 
 
 def test_a_driver_that_crashes_once_is_started_again(ferry: Ferry) -> None:
     summary, _ = ferry.run("--events", "2000", "--set", "pipeline.args.exit_at=7", "--set", "pipeline.args.code=9")
     assert (summary["outcome"], summary["epochs"]) == ("finished", 20)
-    assert [r["text"] for r in summary["recoveries"]] == ["restart driver (exit code 9)"]
+    assert [r["text"] for r in summary["recoveries"]] == ["restart driver: something broke in epoch 7"]
+    assert Path(summary["directory"]).is_dir(), "what has ended badly can be looked at"
+
+
+def test_while_a_driver_is_down_everybody_is_told_why(ferry: Ferry) -> None:
+    """Also after the end of the run, which an interrupt makes no success."""
+    run = ferry.start("run", "job.yaml", "--set", "pipeline.args.exit_at=0", "--set", "pipeline.args.always=1")
+    ferry.wait_for(lambda j: j["ends"].get("driver", {}).get("why") == "something broke in epoch 0")
+    assert "something broke in epoch 0" in ferry("status", "counts")[0]
+    assert "something broke in epoch 0" in ferry("logs", "counts")[0]
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=20)
+    assert run.returncode == 1 and "counts: stopped, and had failed: something broke in epoch 0" in err
+    assert re.search(r"\d\d:\d\d:\d\d  restart driver: something broke in epoch 0\n", err)
+    assert "something broke in epoch 0" in ferry("logs", "counts", "--driver", "--tail", "1")[0]
+    assert "its last run has stopped: something broke in epoch 0 (ferry logs" in ferry("status", "counts", code=4)[1]
+    assert "there are: driver, redis, worker-0, worker-1" in ferry("logs", "counts", "--worker", "7", code=2)[1]
+
+
+def test_a_log_is_followed_to_the_end_of_the_run(ferry: Ferry) -> None:
+    directory = ferry.home / "named"
+    run = ferry.start("run", "job.yaml", "--set", f"state.directory={directory}")
+    ferry.wait_for(settles)
+    with open(directory / "logs" / "worker-1.log", "a") as log:
+        log.write("\x1b[2Jfirst\n")
+    following = ferry.start("logs", "counts", "--worker", "1", "-f")
+    assert following.stdout is not None and following.stdout.readline() == "\\x1b[2Jfirst\n"
+    with open(directory / "logs" / "worker-1.log", "a") as log:
+        log.write("second\n")
+    assert following.stdout.readline() == "second\n"
+    ferry("stop", "counts")
+    assert run.wait(10) == 0 and following.wait(10) == 0
+    assert "second" in ferry("logs", "counts", "--worker", "1")[0], "its directory is found by the job's name"
+
+
+def test_dead_letters_are_kept_with_the_run(ferry: Ferry) -> None:
+    summary, err = ferry.run("--events", "500", "--set", "pipeline.args.malformed=2")
+    letters = Path(summary["directory"]) / "dead-letter"
+    assert summary["outcome"] == "finished" and list(letters.iterdir())
+    assert f"malformed records were set aside in {letters}" in err
+    assert err.count("malformed: no number in orders/1.json:7") == 1
 
 
 def test_workers_that_never_come_up_end_the_job(ferry: Ferry) -> None:
@@ -336,7 +413,9 @@ def test_a_named_directory_is_locked_and_continued(ferry: Ferry) -> None:
     where = ("--set", f"state.directory={directory}")
     run = ferry.start("run", "job.yaml", *where)
     ferry.wait_for(settles)
-    assert "another run uses this directory" in ferry("run", "job.yaml", *where, code=2)[1]
+    ferry.environment["FERRY_HOME"] = str(ferry.home / "elsewhere")
+    assert f"another run uses this directory (process {run.pid})" in ferry("run", "job.yaml", *where, code=2)[1]
+    ferry.environment["FERRY_HOME"] = str(ferry.home / "ferry")
     ferry.ask("PATCH", "/spec", {"workers": 3})
     ferry.wait_for(lambda j: settles(j) and len(j["status"]["alive"]) == 3)
     ferry.ask("POST", "/stop")
@@ -371,3 +450,20 @@ def test_what_cannot_run_is_refused_before_anything_is_started(ferry: Ferry, arg
 
 def test_a_valid_job_is_said_to_be_valid(ferry: Ferry) -> None:
     assert ferry("validate", "job.yaml")[0] == "counts: valid\n"
+
+
+def test_the_end_of_redis_and_of_a_worker_is_told(ferry: Ferry) -> None:
+    run = ferry.start("run", "job.yaml")
+    ferry.wait_for(settles)
+    started = family(run)
+    (redis,) = (p for p in started if p.name().startswith("redis"))
+    (worker,) = (p for p in started if p.cmdline()[-4:-2] == ["--worker", "1"])
+    redis.kill()
+    ferry.wait_for(lambda j: j["ends"].get("redis", {}).get("why", "").startswith("killed by signal 9"))
+    worker.kill()
+    ferry.wait_for(lambda j: j["ends"].get("worker 1", {}).get("why", "").startswith("killed by signal 9"))
+    ferry("stop", "counts")
+    _, err = run.communicate(timeout=20)
+    assert run.returncode == 0
+    assert "  restart redis: killed by signal 9 (SIGKILL" in err and "  restart worker 1: killed by signal 9" in err
+    assert "files of the run: " in err, "what has ended badly can be looked at"

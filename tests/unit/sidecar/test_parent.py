@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -16,13 +17,13 @@ from typing import Any
 import pytest
 
 from ferry.contract import limits
-from ferry.contract.documents import SYNCING, RunSettings
+from ferry.contract.documents import SYNCING, TIMELINE, RunSettings
 from ferry.contract.errors import Superseded
 from ferry.contract.exit_codes import ExitCode
 from ferry.contract.places import life_of
 from ferry.environment import Environment
 from ferry.registry import Claim
-from ferry.sidecar import forks, parent
+from ferry.sidecar import ENDED, forks, parent
 from ferry.sidecar.parent import Parent
 
 
@@ -169,3 +170,23 @@ def test_what_a_former_life_has_said_of_the_disk_is_forgotten(tmp_path: Path) ->
     one._supervise(100.0)
     one._children[0].join(10)
     assert not (one._dir / "0" / SYNCING).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [("Exhausted: the lock of 0.0 is held by process 7", 1, "Exhausted: the lock of 0.0 is held by process 7"), (None, 3, "exit code 3")],
+)  # fmt: skip
+def test_whoever_looks_at_the_run_is_told_why_an_instance_ended(
+    tmp_path: Path, words: str | None, code: int, why: str
+) -> None:
+    parent = parent_of(tmp_path, code)
+    parent._supervise(100.0)
+    parent._children[0].join(10)
+    if words is not None:
+        (tmp_path / "workers" / "0" / "0" / ENDED).write_text(words)
+    parent._supervise(101.0)
+    (record,) = map(json.loads, (tmp_path / TIMELINE).read_text().splitlines())
+    assert (record["kind"], record["process"], record["text"]) == ("ended", "instance 0.0", why)
+    parent._supervise(200.0)
+    parent._children[0].join(10)
+    assert not (tmp_path / "workers" / "0" / "0" / ENDED).exists(), "the next life has words of its own"

@@ -17,8 +17,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ferry.system import files
 from ferry_operator.cli.remote import logs, redact, tables
 from ferry_operator.cli.remote.logs import LogSource
@@ -29,6 +27,7 @@ from ferry_operator.crd.schema import definition
 from ferry_operator.kube.api import names
 from ferry_operator.kube.api.names import Doc
 from ferry_operator.kube.api.port import LEASES, PODS, ApiError
+from ferry_operator.local.timeline.console import PlainConsole
 
 LINES_MAX = 5000
 """Of each log, from its end."""
@@ -88,7 +87,7 @@ def collect(job: RemoteJob, say: Callable[[str], None]) -> Bundle:
 
 def shown(job: RemoteJob) -> str:
     """What `status` prints."""
-    console = Console(file=io.StringIO(), highlight=False, soft_wrap=True, width=PIPE_WIDTH, force_terminal=False)
+    console = PlainConsole(file=io.StringIO(), soft_wrap=True, width=PIPE_WIDTH, force_terminal=False)
     try:
         console.print(job.table(job.describe()))
     except ApiError as error:

@@ -6,26 +6,24 @@ Unlike `ferry run`, which gives up, a driver that crashes is started again for e
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from ferry.contract.backoff import back_off
-from ferry_operator.control.restarts import BACK_OFF_SECONDS, meaning
+from ferry.contract.last_words import last_words
+from ferry.contract.user_code import USER_CODE
+from ferry_operator.control.restarts import BACK_OFF_SECONDS, how, meaning
 from ferry_operator.job.status import Phase
 from ferry_operator.kube.api import names
-from ferry_operator.kube.observe.facts import Pod, Problem, why_ended
+from ferry_operator.kube.observe.facts import Ended, Pod, Problem, why_ended
+
+SIGNALLED = 128
+"""What the exit code of a container whose process a signal has ended is beyond that signal."""
 
 BACK_OFF_SECONDS_MAX = 60.0
 """Between a crash and the next start, after many in a row."""
 
 UNWELL_SECONDS, START_SECONDS = 30.0, 300.0
 """For how long a kubelet may find that a driver is not well before it is replaced: one that was well, one that starts."""
-
-MESSAGE_MAX = 1000
-"""Of what a driver said before it ended, the end is shown."""
-
-REASON = re.compile(r"(refused|Halted|Refusal|StateUnavailable): ")
-"""With which a driver begins the last that it says, if it knows why it ends; what Spark says of that end is before it."""
 
 
 AGAIN = "another spec.restartNonce starts the driver again"
@@ -66,7 +64,7 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     changed = pod.annotations.get(names.REVISION) != revision
     message = end_message(pod)
     if kind in ("refused", "halted") and not changed:
-        reason = "DriverRefused" if kind == "refused" else "DriverHalted"
+        reason = _of_users(pod.ended) or ("DriverRefused" if kind == "refused" else "DriverHalted")
         return DriverLifecycle(False, end="Failed", problem=Problem(reason, f"{message}; {AGAIN}"))
     began = pod.number(names.EPOCH, -1)
     worked = epoch is not None and epoch > began
@@ -74,9 +72,10 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
         return DriverLifecycle(False, may_start=True)
     failures = 1 if worked else pod.number(names.FAILURES) + 1
     retry_at = pod.ended.at + back_off(failures, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
-    how = f"exit code {pod.ended.code}" if pod.ended.code is not None else "ended from outside"
-    text = f"the driver ended {failures} times in a row without finishing an epoch (last: {how}): {message}"
-    problem = Problem("DriverCrashes", text) if failures > 1 else None
+    times = f" (the driver ended {failures} times in a row without finishing an epoch)" if failures > 1 else ""
+    problem = None
+    if failures > 1 or _words(pod.ended):
+        problem = Problem(_of_users(pod.ended) or "DriverCrashes", f"{message}{times}")
     return DriverLifecycle(False, may_start=now >= retry_at, failures=failures, retry_at=retry_at, problem=problem)
 
 
@@ -96,9 +95,20 @@ def hangs(pod: Pod, fine: bool, now: float) -> str | None:
 
 
 def end_message(pod: Pod) -> str:
-    """What a driver that ended gave as the reason: the line that says so if there is one, else the last it said."""
-    assert pod.ended is not None
-    lines = [line.rstrip() for line in pod.ended.message.splitlines() if line.strip()]
-    reason = next((i for i, line in enumerate(lines) if REASON.match(line)), None)
-    text = "\n".join(lines if reason is None else lines[reason:])[-MESSAGE_MAX:]
-    return "; ".join(part for part in (why_ended("driver", pod.ended.reason), text) if part) or "?"
+    """What a driver that ended gave as the reason, or how it ended."""
+    ended = pod.ended
+    assert ended is not None
+    parts = [why_ended("driver", ended.reason), _words(ended) if ended.code is not None else ended.message]
+    if not any(parts) and ended.code is not None:
+        parts.append(how(ended.code if ended.code <= SIGNALLED else SIGNALLED - ended.code))
+    return "; ".join(part for part in parts if part) or "?"
+
+
+def _of_users(ended: Ended) -> str:
+    """The reason for an error of the user's own code; '' for every other one."""
+    return "UserCode" if _words(ended).startswith(USER_CODE) else ""
+
+
+def _words(ended: Ended) -> str:
+    """The last words in what its kubelet has kept of its log; '' of one that ended from outside."""
+    return (last_words(ended.message.split("\n")) or "") if ended.code is not None else ""

@@ -107,13 +107,21 @@ class LocalCluster:
         """Whether the last driver was ended on purpose."""
         return self._driver is not None and self._driver.killed
 
+    def why_driver_ended(self) -> str:
+        """What the last driver said at last; '' of one that was ended on purpose, or runs."""
+        return _why(self._driver)
+
+    def why_worker_ended(self, index: int) -> str:
+        """The same of a worker."""
+        return _why(self._workers.get(index))
+
+    def was_started(self, index: int) -> bool:
+        """Whether this run has started the worker before."""
+        return index in self._workers
+
     def worker_log(self, index: int) -> Path:
         """What the sidecar of a worker printed."""
         return self._processes.log(_role(index))
-
-    def driver_log(self) -> Path:
-        """What the driver printed."""
-        return self._processes.log("driver")
 
     def without_transport(self, index: int) -> str | None:
         """Why a worker ended that found no transport it may use; None for every other one."""
@@ -215,12 +223,13 @@ class LocalCluster:
         if self._driver is not None:
             self._processes.kill(self._driver)
 
-    def keep_redis(self) -> bool:
-        """Start Redis again if it has died; True when it had."""
+    def keep_redis(self) -> str | None:
+        """Start Redis again if it has died; why it had, or None."""
         if self._redis.running or time.monotonic() - self._redis.started < REDIS_SECONDS:
-            return False
+            return None
+        why = self._redis.why_ended
         self._redis.start()
-        return True
+        return why
 
     def close(self) -> None:
         """End everything; return when nothing is left: the driver first, for it is the one that talks to all others."""
@@ -255,6 +264,10 @@ class LocalCluster:
         directory.mkdir(parents=True, exist_ok=True)
         with files.replacing(directory / INSTANCES) as new:
             new.write_text(f"{instances}\n")
+
+
+def _why(process: ChildProcess | None) -> str:
+    return "" if process is None or process.code is None or process.killed else process.why_ended
 
 
 def _role(index: int) -> str:

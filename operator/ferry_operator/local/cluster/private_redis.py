@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -31,11 +30,9 @@ class PrivateRedis:
         self._password = derived(secret, "redis")
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self._short: Path | None = None
         self.socket = directory / "redis.sock"
         if len(os.fsencode(self.socket)) > SOCKET_PATH_MAX:
-            self._short = Path(tempfile.mkdtemp(prefix="ferry-"))
-            self.socket = self._short / "redis.sock"
+            self.socket = processes.temporary / "redis.sock"
         self._process: ChildProcess | None = None
 
     @property
@@ -52,6 +49,12 @@ class PrivateRedis:
     def started(self) -> float:
         """When it was last started, by the monotonic clock; 0 for never."""
         return self._process.started if self._process is not None else 0.0
+
+    @property
+    def why_ended(self) -> str:
+        """What it said at last; it has been started, and has ended."""
+        assert self._process is not None
+        return self._process.why_ended
 
     def start(self) -> None:
         """Start the server; does not wait for it."""
@@ -91,8 +94,6 @@ class PrivateRedis:
         if self._process is not None:
             self._processes.end(self._process, 3.0)
         self.socket.unlink(missing_ok=True)
-        if self._short is not None:
-            shutil.rmtree(self._short, ignore_errors=True)
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:

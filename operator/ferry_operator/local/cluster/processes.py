@@ -8,22 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ferry.system.parent import dying_with_parent
+from ferry_operator.control.restarts import why_ended
 from ferry_operator.local.cluster import reaper
+
+TAIL_BYTES = 1 << 18
+"""Of the end of a log, where last words are looked for: a stack of Java's is long."""
+
+LINES_MAX = 2000
 
 
 class ChildProcess:
-    """One started process: its Popen, when it started and, once seen, when it ended."""
+    """One started process: its Popen, its log, when it started and, once seen, when it ended."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], role: str) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], role: str, log: Path, log_begins: int) -> None:
+        """`log_begins`: size of the log when the process was started."""
         self.popen = popen
         self.role = role
+        self._log = log
+        self._log_begins = log_begins
         self.started = time.monotonic()
         self.ended: float | None = None
         self.killed = False
@@ -42,15 +54,23 @@ class ChildProcess:
             self.ended = time.monotonic()
         return code
 
+    @property
+    def why_ended(self) -> str:
+        """What it said at last, or how it ended; of a process that has ended."""
+        assert self.code is not None
+        return why_ended(self.code, last_lines(self._log, LINES_MAX, self._log_begins))
+
 
 class Processes:
     """The processes of one run."""
 
-    def __init__(self, run: str, logs: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, run: str, logs: Path) -> None:
         """`run` has to be unique on this machine: it is the tag."""
         self.run = run
         self.logs = logs
-        self.environment = {**os.environ, **environment}
+        self.temporary = Path(tempfile.mkdtemp(prefix="ferry-"))
+        """For temporary files of all processes; its path is short enough for sockets."""
+        self.environment = {**os.environ, "TMPDIR": str(self.temporary)}
         logs.mkdir(parents=True, exist_ok=True)
         self._reaper = self._start_reaper()
 
@@ -63,7 +83,9 @@ class Processes:
         """
         if self._reaper.poll() is not None:
             self._reaper = self._start_reaper()
-        with open(self.log(log or role), "ab") as file:
+        path = self.log(log or role)
+        with open(path, "ab") as file:
+            begins = file.tell()
             popen = subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE if more else subprocess.DEVNULL,
@@ -71,12 +93,13 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 env={**self.environment, **(more or {}), reaper.TAG: self._tag(role)},
+                preexec_fn=dying_with_parent(),  # also when the reaper is killed with the supervisor
             )
         assert self._reaper.stdin is not None
         with contextlib.suppress(OSError):
             self._reaper.stdin.write(f"{popen.pid}\n".encode())
             self._reaper.stdin.flush()
-        return ChildProcess(popen, role)
+        return ChildProcess(popen, role, path, begins)
 
     def log(self, role: str) -> Path:
         """Where `role` prints to."""
@@ -114,13 +137,14 @@ class Processes:
         reaper.end_tagged(f"{self.run}/")
         with contextlib.suppress(OSError):
             self._reaper.communicate(timeout=5)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     def _tag(self, role: str) -> str:
         return f"{self.run}/{role}"
 
     def _start_reaper(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", reaper.__file__, f"{self.run}/"],
+            [sys.executable, "-I", "-S", reaper.__file__, f"{self.run}/", str(self.temporary)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -128,13 +152,13 @@ class Processes:
         )
 
 
-def last_lines(log: Path, count: int = 20) -> list[str]:
-    """The last lines of a log that say anything."""
+def last_lines(log: Path, count: int = 20, begin: int = 0) -> list[str]:
+    """The last lines of a log that say anything, of those behind its first `begin` bytes."""
     try:
         with open(log, "rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 16_384))
+            file.seek(max(begin, file.tell() - TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+    return [line.rstrip() for line in text.split("\n") if line.strip()][-count:]

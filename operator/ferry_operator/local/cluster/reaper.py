@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -58,8 +59,8 @@ def end_tagged(prefix: str) -> None:
         time.sleep(0.005)  # a killed process is still listed until the kernel has taken it down
 
 
-def main(prefix: str) -> None:
-    """Wait for the supervisor's end, then end the rest."""
+def main(prefix: str, temporary: str) -> None:
+    """Wait for the supervisor's end, then end the rest, and remove its folder for temporary files."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     leaders: dict[int, str | None] = {}
@@ -70,7 +71,8 @@ def main(prefix: str) -> None:
         if birth is not None and born(pid) == birth:
             end_group(pid)
     end_tagged(prefix)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -9,17 +9,38 @@ import time
 from collections import Counter
 from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from ferry.contract.documents import CheckpointStatus, Status
 from ferry.contract.latency import LatencyQuantiles
+from ferry.contract.one_line import one_line
+from ferry_operator.local.timeline.console import PlainConsole
 from ferry_operator.local.timeline.timeline import Summary
 from ferry_operator.local.view import RunView
 
 Record = dict[str, Any]
+
+STYLES = {
+    "lost": "yellow",
+    "malformed": "yellow",
+    "warning": "yellow",
+    "halt": "red",
+    "degraded": "red",
+    "ended": "red",
+    "action": "cyan",
+}
+"""Of events, by the kind of their record."""
+
+LIVE_SECONDS = 3600.0
+"""Event time that is further behind the clock is that of old input."""
+
+RECENT_SECONDS = 300.0
+"""So long after it a process has ended, and another one has taken its place, `status` says why it did."""
+
+INDENT = 10
+"""Of the second line of an event: as wide as the time before the first one."""
 
 LINE_SECONDS = 1.0
 """Without a terminal, a line of progress is printed at most this often."""
@@ -28,15 +49,18 @@ LINE_SECONDS = 1.0
 class ProgressView:
     """Shows views as they come; use as a context."""
 
-    def __init__(self, console: Console, quiet: bool) -> None:
+    def __init__(self, console: PlainConsole, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
         )
         self._last_event = "starting"
+        self._malformed: set[str] = set()
+        """what was said of the first malformed record, of each source"""
         self._printed = 0.0
-        self._line = ""
+        self._shown: tuple[object, ...] = ()
+        """what the last line of progress was about"""
 
     def __enter__(self) -> ProgressView:
         if self._live is not None:
@@ -50,25 +74,29 @@ class ProgressView:
     def __call__(self, view: RunView) -> None:
         """Show one view."""
         for warning in view.warnings:
-            self._console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+            self._console.say(f"warning: {one_line(warning)}", "yellow", INDENT)
         if self._quiet:
             return
         for record in view.records:
             event = event_text(record)
-            if event:
+            if event and not (record["kind"] == "malformed" and event in self._malformed):
+                self._malformed |= {event} if record["kind"] == "malformed" else set()
                 self._last_event = event
-                stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))
-                self._console.print(Text(f"{stamp}  {event}", style=_style(record)), soft_wrap=True)
+                self._say(event, record)
         now = time.monotonic()
         if self._live is not None:
             if now - self._printed >= 0.2:
                 self._printed = now
                 self._live.update(self._panel(view), refresh=True)
         elif now - self._printed >= LINE_SECONDS and view.status is not None:
-            line = progress_line(view)
-            if line != self._line:
-                self._printed, self._line = now, line
-                self._console.print(Text(line), soft_wrap=True)
+            what = view.status.epoch, view.status.settled, len(view.status.problems), len(view.workers)
+            if what != self._shown:  # the lag alone changes all the time
+                self._printed, self._shown = now, what
+                self._console.print(Text(progress_line(view)), soft_wrap=True)
+
+    def _say(self, event: str, record: Record) -> None:
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.get("t", time.time())))
+        self._console.say(f"{stamp}  {one_line(event)}", _style(record), INDENT)
 
     def _panel(self, view: RunView) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -83,7 +111,7 @@ def progress_line(view: RunView) -> str:
     running = sum(worker.running for worker in view.workers)
     workers = f"workers {running}/{view.wanted.workers}"
     if status is None:
-        return f"{workers}  waiting for the driver"
+        return f"starting Spark ...  {workers}"
     parts = [
         f"epoch {status.epoch}",
         f"{status.rows_per_second:,.0f} rows/s",
@@ -126,7 +154,9 @@ def lag_text(status: Status, events: int | None, now: float) -> str:
     if status.watermark is None:
         return ""
     lag = now - status.watermark / 1000
-    return f"lag {lag:,.1f} s" if abs(lag) < 365 * 86_400 else ""
+    if lag < LIVE_SECONDS:
+        return f"lag {lag:,.1f} s" if lag > -365 * 86_400 else ""
+    return f"event time is {lag / 3600:,.0f} h behind" if lag < 365 * 86_400 else ""
 
 
 def watermark_text(watermark: int | None) -> str:
@@ -156,15 +186,15 @@ def event_text(record: Record) -> str | None:
             return f"driver ready: {text}"
         case "finished":
             return f"finished: {record.get('text') or str(record.get('rows', 0)) + ' rows'}"
-        case "lost" | "halt" | "degraded" | "mended" | "warning":
+        case "ended" if "process" in record:
+            return f"{record['process']} ended: {record.get('text', '')}"
+        case "lost" | "halt" | "degraded" | "mended" | "malformed" | "warning":
             return f"{record['kind']}: {record.get('text', '')}"
     return None
 
 
 def _style(record: Record) -> str:
-    return {"lost": "yellow", "warning": "yellow", "halt": "red", "degraded": "red", "action": "cyan"}.get(
-        record["kind"], ""
-    )
+    return STYLES.get(record["kind"], "")
 
 
 def summary_table(summary: Summary, job: str) -> Table:
@@ -216,6 +246,9 @@ def job_table(document: Record) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(document["job"], style="bold"), f"{document['run']}, {document['phase']}")
     if status is not None:
+        for kind, problems in (("degraded", status.problems), ("warning", status.notices)):
+            for one in problems:
+                table.add_row(kind, one_line(one.text))
         mode = f", {status.epoch_mode}" if status.epoch_mode else ""
         table.add_row("epoch", f"{status.epoch} ({status.phase}), generation {status.generation}{mode}")
         speed = f"{status.rows_per_second:,.0f} rows/s, epoch {_seconds(status.epoch_seconds)}"
@@ -234,7 +267,11 @@ def job_table(document: Record) -> Table:
         if status.checkpoint is not None:
             table.add_row("checkpoint", _checkpoint_text(status.checkpoint, time.time()))
     else:
-        table.add_row("driver", "does not answer yet")
+        table.add_row("driver", "starts, and does not answer yet")
+    for process, end in sorted(document.get("ends", {}).items(), key=lambda one: -one[1]["at"]):
+        if (status is None and process == "driver") or time.time() - end["at"] < RECENT_SECONDS:
+            at = time.strftime("%H:%M:%S", time.localtime(end["at"]))
+            table.add_row("last end", f"{process}, at {at}: {one_line(end['why'])}")
     table.add_row("workers", f"{spec['workers']} x {spec['instancesPerWorker']} instances, {spec['replicas']} replicas")
     if (scaling := document.get("autoscale")) is not None:
         table.add_row("autoscale", f"{scaling['mode']}, {scaling['reason']}: {scaling['message']}")
@@ -251,8 +288,7 @@ def _state_text(status: Status) -> str:
     )
     size = sum(load[1] for load in status.loads)
     text += f", {size / 1e6:,.1f} MB" if size else ""
-    text += "" if status.journal_up else ", journal down"
-    return text + "".join(f", degraded: {one.text}" for one in status.problems)
+    return text + ("" if status.journal_up else ", journal down")
 
 
 def _checkpoint_text(one: CheckpointStatus, now: float) -> str:

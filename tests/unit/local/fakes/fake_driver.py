@@ -1,7 +1,7 @@
 """A driver that keeps the contract and does no work: standard library only, so that it starts at once.
 
 Arguments of the pipeline steer it: exit_at {epoch, code} (only in the first life unless `always`), seconds per epoch,
-full (no checkpoint is ever complete), deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
+malformed (records an epoch), full (no checkpoint is ever complete), deaf (does not obey /stop), mute (answers nothing for 4 s when told to stop, then ends), restless (children in groups of their own).
 """
 
 import hmac
@@ -217,8 +217,12 @@ def main():
         save("epoch", epoch)
         save("rows", State.rows)
         checkpoint()
+        if malformed := ARGS.get("malformed", 0):
+            (HERE / "dead-letter" / f"epoch={epoch}").mkdir(parents=True, exist_ok=True)
+            (HERE / "dead-letter" / f"epoch={epoch}" / "a.jsonl").write_text("{}\n")
+            record("malformed", text="no number in orders/1.json:7")
         record("epoch", epoch=epoch, generation=State.generation, begin=begin, end=time.time(), rows=per_epoch, fired=1,
-               late=0, malformed=0, stages={"spark": 0.001, "ingest": 0.01}, watermark=1000)  # fmt: skip
+               late=0, malformed=malformed, stages={"spark": 0.001, "ingest": 0.01}, watermark=1000)  # fmt: skip
     State.finished = not State.stop
     record("finished", rows=State.rows)
     os._exit(0)

@@ -1,0 +1,117 @@
+"""In what the stateful operators of a program are not those of a running job, or of a checkpoint, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ferry.contract.descriptors import GLOBAL, OperatorDescriptor
+from ferry.contract.program_text import without_text
+
+WHAT_TO_DO = (
+    "Their state cannot be taken over. Put them back as they were, or begin without that state: a run of this machine with "
+    "another spec.state.directory and another --output, a job of a cluster deleted and made anew"
+)
+
+
+def differences(before: Sequence[OperatorDescriptor], now: Sequence[OperatorDescriptor]) -> list[str]:
+    """What was added, removed or changed, such as "sales: aggregate top was added"; empty: they keep the same state.
+
+    Where the code of a class comes from is no difference: a comment in its file changes no state.
+    """
+    old, new = ({one["name"]: one for one in map(_wire, each)} for each in (before, now))
+    found = [f"operator {name!r} was removed" for name in old if name not in new]
+    found += [f"operator {name!r} was added" for name in new if name not in old]
+    for name in old:
+        if name in new and old[name] != new[name]:
+            found += [f"{name}: {words}" for words in _changes(old[name], new[name])] or [f"{name} was changed"]
+    if not found and list(old) != list(new):
+        found.append(
+            f"the operators stand in another order (they were {', '.join(old)}, now they are {', '.join(new)})"
+        )
+    return found
+
+
+def _wire(one: OperatorDescriptor) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(without_text(json.dumps(one.to_wire())))
+    document.pop("index")
+    return document
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    if old["kind"] != new["kind"]:
+        yield f"was {_kind(old)}, and is {_kind(new)}"
+        return
+    if old["key"] != new["key"]:
+        yield f"the key was {_columns(old['key'])}, and is {_columns(new['key'])}"
+    if old["window"] != new["window"]:
+        yield f"the window was {_window(old['window'])}, and is {_window(new['window'])}"
+    if old["emit"] != new["emit"]:
+        yield f"it emitted {old['emit']} rows, and emits {new['emit']} ones"
+    if old["ttl_ms"] != new["ttl_ms"]:
+        yield f"keys were kept for {_milliseconds(old['ttl_ms'])}, and are for {_milliseconds(new['ttl_ms'])}"
+    yield from _of_each("aggregate", _by_name(old["aggregates"]), _by_name(new["aggregates"]))
+    for side in ("left", "right"):
+        if old[side] != new[side]:
+            columns = [{name: rest for name, *rest in (one[side] or {"columns": ()})["columns"]} for one in (old, new)]
+            yield from _of_each(f"column of the {side} side", *columns)
+    if old["process"] and new["process"] and old["process"] != new["process"]:
+        yield from _of_process(old["process"], new["process"])
+
+
+def _of_process(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    if old["made_of"] != new["made_of"]:
+        yield f"its class was {_class(old)}, and is {_class(new)}"
+    if old["arguments"] != new["arguments"]:
+        yield f"the arguments of {_class(new)} were {old['arguments']}, and are {new['arguments']}"
+    yield from _of_each("table", *({name: rest for name, *rest in one["tables"]} for one in (old, new)))
+    if (old["inputs"], old["columns"]) != (new["inputs"], new["columns"]):
+        yield f"it read {_inputs(old)}, and reads {_inputs(new)}, or columns of other types"
+    if old["output"] != new["output"]:
+        yield "its output has other columns"
+    if old["order"] != new["order"]:
+        yield f"records were taken by {old['order'] or 'event time'}, and are by {new['order'] or 'event time'}"
+    if old["parts"] != new["parts"]:
+        yield "tasks condense its records otherwise"
+
+
+def _of_each(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Things that have names."""
+    yield from (f"{what} {name} was removed" for name in old if name not in new)
+    yield from (f"{what} {name} was added" for name in new if name not in old)
+    changed = [name for name in old if name in new and old[name] != new[name]]
+    yield from (f"{what} {name} was changed" for name in changed)
+    if not changed and list(old) != list(new) and set(old) == set(new):
+        yield f"each {what} has another place (they were {', '.join(old)}, now they are {', '.join(new)})"
+
+
+def _by_name(aggregates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {one["name"]: one for one in aggregates}
+
+
+def _kind(one: Mapping[str, Any]) -> str:
+    return "an aggregate" if one["kind"] == "aggregate" else f"a {one['kind']}"
+
+
+def _columns(key: Sequence[Sequence[str]]) -> str:
+    return "(" + ", ".join(f"{name} {kind}" for name, kind in key) + ")"
+
+
+def _inputs(process: Mapping[str, Any]) -> str:
+    return " and ".join("(" + ", ".join(one) + ")" for one in process["columns"])
+
+
+def _class(process: Mapping[str, Any]) -> str:
+    return str(process["made_of"]).lstrip(":")
+
+
+def _window(one: Mapping[str, int]) -> str:
+    size, slide = one["size_ms"], one["slide_ms"]
+    if size == GLOBAL.size_ms:
+        return "none"
+    return f"{size} ms" + (f", every {slide} ms" if slide != size else "")
+
+
+def _milliseconds(ms: int | None) -> str:
+    return "ever" if ms is None else f"{ms} ms"

@@ -1,0 +1,79 @@
+"""Why a process ended: the line that it writes itself, and what is found of one that could write none."""
+
+from __future__ import annotations
+
+import pytest
+
+from ferry.contract.errors import SpecRefused, UserCodeFailed
+from ferry.contract.last_words import WORDS_MAX, last_words, line_of, words_of
+
+USER = "user code: ZeroDivisionError: division by zero (job.py:13 in price: \"return 1 / n\"), map_batches behind source 'orders'"
+
+SPARK = f"""26/11/27 00:58:31 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 1)
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x/pyspark/worker.py", line 1, in main
+    process()
+ferry.contract.errors.UserCodeFailed: {USER}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: java.io.IOException: Broken pipe
+\t... 22 more
+2026-11-27 00:58:31,123 sales-1 driver INFO the query ends
+"""
+
+TRACEBACK = """2026-11-27 00:58:31,123 sales-1 driver CRITICAL ends
+Traceback (most recent call last):
+  File "/x/ferry/driver/__main__.py", line 90, in <module>
+    code = main()
+RuntimeError: the query ended by itself: 'more'
+and a second line of the message
+26/11/27 00:58:32 WARN SparkEnv: Exception while deleting
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (f"2026-11-27 00:58:31,123 s driver ERROR other\nends: refused: no file\n{USER}\n", "refused: no file"),
+        (SPARK, USER),
+        (TRACEBACK, "RuntimeError: the query ended by itself: 'more'"),
+        ("2026-11-27 00:00:00,1 s driver INFO up\nrefused: no module 'x'\nTerminated\n", "refused: no module 'x'"),
+        ("2026-11-27 00:00:00,1 s w0 ERROR no room\n2026-11-27 00:00:01,1 s w0 INFO bye\n", "no room"),
+        ("2026-11-27 00:00:00,1 s w0 WARNING it is late\n", "it is late"),
+        ("2026-11-27 00:00:00,1 s w0 INFO up\n", None),
+        ("", None),
+        ("7:M 27 Nov 2026 01:23:45.678 # Fatal error loading the DB\n7:M 27 Nov 2026 01:23:45.679 * bye\n", "Fatal error loading the DB"),
+        ("Fatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n  File \"/x.py\", line 3 in f\n", "Fatal Python error: Segmentation fault"),
+        ("WARNING: Using incubator modules\nno library to start with\n", "no library to start with"),
+    ],
+)  # fmt: skip
+def test_of_all_that_a_log_ends_with_one_line_says_why(log: str, words: str | None) -> None:
+    assert last_words(log.split("\n")) == words
+
+
+def test_a_long_stack_of_java_hides_no_error_of_a_user() -> None:
+    assert (
+        last_words([f"x {USER}", *["\tat java.base/x"] * 500, "org.apache.spark.SparkException: Job aborted"]) == USER
+    )
+
+
+def test_last_words_are_one_line_without_escapes_and_have_an_end() -> None:
+    assert last_words(["ends: a\x1b[2Jb\rc"]) == r"a\x1b[2Jb\rc"
+    found = last_words(["ends: " + "x" * 5000])
+    assert found is not None and len(found) == WORDS_MAX
+    assert line_of("a\n  b\x1b[0m\n") == r"ends: a b\x1b[0m"
+
+
+def test_an_error_is_told_with_the_error_of_the_user_behind_it() -> None:
+    try:
+        try:
+            raise UserCodeFailed(USER)
+        except UserCodeFailed as inner:
+            raise RuntimeError("an epoch failed") from inner
+    except RuntimeError as outer:
+        assert words_of(outer) == USER
+    assert words_of(RuntimeError(SPARK)) == USER
+    assert words_of(SpecRefused("no column\nanywhere")) == "SpecRefused: no column anywhere"
+    assert words_of(RuntimeError("Job aborted.\n\tat java.base/x\n\tat y")) == "RuntimeError: Job aborted."
+    assert words_of(KeyError()) == "KeyError"

@@ -1,0 +1,82 @@
+"""What a terminal shows of text that others wrote: all of it, as lines of ours, and nothing that acts on the terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.table import Table
+
+from ferry_operator.local.timeline.console import PlainConsole
+from ferry_operator.local.timeline.show import ProgressView, job_table
+
+HOSTILE = "[red]db[/red] :smile: \x1b]0;PWNED\x07\x1b[2J\x9b31m down \x1b]52;c;eA==\x1b\\\n00:00:00  finished: 999 rows"
+CAUSE = "user code: ValueError: " + "a long story, " * 12 + "and its end"
+
+
+class View:
+    """As the supervisor gives it, of which records alone are looked at."""
+
+    def __init__(self, *records: dict[str, Any]) -> None:
+        self.records, self.warnings, self.status = list(records), list[str](), None
+
+
+def shown(terminal: bool, *records: dict[str, Any], times: int = 1) -> str:
+    out = io.StringIO()
+    console = PlainConsole(file=out, force_terminal=terminal, width=80, color_system=None, legacy_windows=False)
+    show = ProgressView(console, False)
+    show._printed = float("inf")  # events alone
+    for _ in range(times):
+        show(View(*({"t": 0.0, **one} for one in records)))  # type: ignore[arg-type]
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()) if terminal else out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_text_of_others_makes_no_line_and_no_escape(terminal: bool) -> None:
+    text = shown(terminal, {"kind": "degraded", "text": HOSTILE})
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    assert "[red]db[/red] :smile:" in text and not re.search(r"^\S*00:00:00  finished", text, re.MULTILINE)
+    assert r"\x1b]0;PWNED\x07" in "".join(text.split())
+
+
+def test_a_cause_is_shown_whole_in_eighty_columns() -> None:
+    text = shown(True, {"kind": "degraded", "text": CAUSE})
+    assert " ".join(text.split()).endswith(f"degraded: {CAUSE}")
+    assert max(map(len, text.splitlines())) <= 80 and all(line.startswith(" " * 10) for line in text.splitlines()[1:])
+    assert shown(False, {"kind": "degraded", "text": CAUSE}).count("\n") == 1, "a file is searched by lines"
+
+
+def test_the_first_malformed_record_of_a_source_is_told_once() -> None:
+    one, other = {"kind": "malformed", "text": "no number in a:1"}, {"kind": "malformed", "text": "no number in b:1"}
+    text = shown(False, one, other, one, times=3)
+    assert text.count("malformed: no number in a:1") == text.count("malformed: no number in b:1") == 1
+
+
+def test_an_instance_that_ends_badly_is_told() -> None:
+    text = shown(
+        False,
+        {"kind": "ended", "process": "instance 0.0", "text": "Exhausted: lock"},
+        {"kind": "ended", "outcome": "x"},
+    )
+    assert text.endswith("  instance 0.0 ended: Exhausted: lock\n") and text.count("\n") == 1
+
+
+def test_tables_take_text_as_it_is() -> None:
+    out = io.StringIO()
+    table = Table.grid(padding=(0, 2))
+    table.add_row("degraded", HOSTILE)
+    PlainConsole(file=out, width=200).print(table)
+    assert "\x1b" not in out.getvalue() and "[red]db[/red] :smile:" in out.getvalue()
+
+
+def test_the_status_begins_with_what_is_wrong() -> None:
+    document = {
+        "job": "sales", "run": "sales-1", "phase": "running", "status": None, "drains": [], "directory": "/d",
+        "spec": {"workers": 1, "instancesPerWorker": 1, "replicas": 0}, "workers": [],
+        "ends": {"driver": {"at": 0.0, "why": HOSTILE}, "worker 0": {"at": 0.0, "why": "long ago"}},
+    }  # fmt: skip
+    out = io.StringIO()
+    PlainConsole(file=out, width=300).print(job_table(document))
+    assert "last end" in out.getvalue() and r"down \x1b]52" in out.getvalue() and "long ago" not in out.getvalue()

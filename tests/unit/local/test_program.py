@@ -1,0 +1,125 @@
+"""The program of a run is the one it was started with: in every process, whatever becomes of the user's files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ferry.contract.errors import SpecRefused
+from ferry.system.user_module import MODULES
+from ferry_operator.local import program
+
+PIPELINE = """# the first text
+import json, pyarrow
+import helper
+from package import inner
+from package.deep import other as renamed
+
+def price(n):
+    from late import LATE
+    return n / 0
+"""
+FILES = {
+    "job.py": PIPELINE,
+    "helper.py": "import package.deep.relative\nHERE = __file__\n",
+    "late.py": "LATE = 1\n",
+    "package/__init__.py": "",
+    "package/inner.py": "from . import beside\n",
+    "package/beside.py": "WORD = 'first'\n",
+    "package/deep/__init__.py": "",
+    "package/deep/other.py": "",
+    "package/deep/relative.py": "from .. import beside\nWORD = beside.WORD\n",
+    "package/unused.py": "",
+}
+
+LOAD = """
+import json, sys, traceback
+from ferry.system import user_module
+made = user_module.load(*json.loads(sys.argv[1]))
+try:
+    made.price(1)
+except ZeroDivisionError:
+    import package.unused
+    print(made.__doc__, made.__file__, made.helper.HERE, sys.modules["package.deep.relative"].WORD, package.unused.__file__)
+    print(traceback.format_exc())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / "user" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "user" / name).write_text(text)
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "user")
+    return tmp_path
+
+
+def loaded(folder: Path, *arguments: str | None) -> str:
+    """What another process has of the program."""
+    command = [sys.executable, "-c", LOAD, json.dumps(arguments)]
+    done = subprocess.run(command, cwd=folder / "user", env=dict(os.environ), capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def spoil(folder: Path) -> None:
+    """Half-saved, all of it."""
+    for name in FILES:
+        if name != "package/unused.py":
+            (folder / "user" / name).write_text("this is (no program\n")
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+def test_what_is_edited_later_harms_nothing(folder: Path, as_module: bool) -> None:
+    module, file = ("job", None) if as_module else (None, str(folder / "user" / "job.py"))
+    copied = program.copy(module, file, folder / "run")
+    before = loaded(folder, module, file, copied)
+    spoil(folder)
+    assert loaded(folder, module, file, copied) == before
+    user = folder / "user"
+    assert f"None {user}/job.py {user}/helper.py first {user}/package/unused.py\n" in before
+    assert f'File "{user}/job.py", line 9, in price\n    return n / 0\n' in before, "of the text that runs"
+    assert "cannot be imported" in loaded(folder, module, file, None)
+
+
+def test_the_imports_of_the_user_are_copied_and_those_of_packages_are_not(folder: Path) -> None:
+    program.copy(None, "job.py", folder / "run")
+    found = json.loads((folder / "run" / "program" / MODULES).read_text())
+    names = {"helper", "late", "package", "package.inner", "package.beside", "package.deep", "package.deep.other"}
+    assert {one["module"] for one in found} == {None, *names, "package.deep.relative"}
+    assert len(list((folder / "run" / "program").iterdir())) == len(found) + 1
+
+
+def test_the_next_run_takes_the_new_text(folder: Path) -> None:
+    for text in (PIPELINE, "syntax (", "import helper\n"):
+        (folder / "user" / "job.py").write_text(text)
+        program.copy(None, "job.py", folder / "run")
+        (found,) = (
+            one for one in json.loads((folder / "run" / "program" / MODULES).read_text()) if one["module"] is None
+        )
+        assert (folder / "run" / "program" / found["copy"]).read_text() == text
+
+
+def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
+    with pytest.raises(SpecRefused, match=r"none\.py: No such file"):
+        program.copy(None, "none.py", folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import json\nimport polarz\n", "No module named 'polarz' (job.py:2: \"import polarz\")"),
+        ("x = (\n", "(job.py:1)"),
+        ("import helper\n", '(helper.py:1: "1 / 0")'),
+    ],
+)
+def test_a_program_that_cannot_be_imported_is_refused_with_the_place(folder: Path, text: str, words: str) -> None:
+    (folder / "user" / "job.py").write_text(text)
+    (folder / "user" / "helper.py").write_text("1 / 0\n")
+    file = str(folder / "user" / "job.py")
+    assert words in loaded(folder, None, file, program.copy(None, file, folder / "run"))
