@@ -162,8 +162,12 @@ class Spec(SpecPart):
         default=None,
         description="Checkpoint that a job without state begins from: latest, a name or a number, below its own name in "
         "`state.checkpoint.location`, or the path or URL of a manifest. A suspended job begins from its latest one unless "
-        "this was changed meanwhile; null: a new job begins from nothing.",
-        json_schema_extra=never_running("A job that has state never reads it: suspend the job, change it, and resume."),
+        "this was changed meanwhile. 'none': it begins from nothing. null: so does a new job, unless the location holds "
+        "checkpoints of its name: then it does not begin until this says 'latest' or 'none'.",
+        json_schema_extra=never_running(
+            "A job that has state never reads it: suspend the job, change it, and resume. One that failed before its first "
+            "epoch begins anew with it."
+        ),
     )
     restore_sink: Literal["truncate", "keep"] = Field(
         default="truncate",

@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ferry.contract.documents import TIMELINE
-from ferry.contract.errors import SpecRefused
+from ferry.contract.documents import LATEST, NOTHING, TIMELINE
+from ferry.contract.errors import UNDECIDED, SpecRefused
 from ferry_operator.control import balancing, decide, handovers
 from ferry_operator.control.commands import Schedule, parse_all
 from ferry_operator.control.restarts import Outcome
@@ -124,6 +124,9 @@ def _report(
         draw(records, request.plot, job)
     if not outcome.ok:
         progress.print(Text(f"{job}: {outcome.reason}", style="red"))
+        if UNDECIDED in outcome.reason:
+            again = f"ferry run {request.job_file} --set restoreFrom="
+            progress.print(Text(f"either `{again}{LATEST}` or `{again}{NOTHING}`", style="yellow"))
     elif outcome.kind == "stopped" and request.options.events is not None:
         progress.print(Text(f"{job}: stopped before its {request.options.events:,} events were read", style="yellow"))
     elif outcome.kind == "suspended":

@@ -14,6 +14,9 @@ FerryError
   Bug                an invariant is broken: crash with the story
 """
 
+UNDECIDED = "restoreFrom is not set"
+"""What the refusal of a job begins with that may go on from checkpoints, or from nothing, and is not told."""
+
 
 class FerryError(Exception):
     """Base of every error that Ferry raises on purpose.

@@ -41,7 +41,7 @@ def driver(job: Doc, spec: StreamJob, release: Installation, annotations: Mappin
         variables.CONTROL_PORT: str(control),
         variables.MASTER_PORT: str(master),
         variables.METRICS_PORT: str(metrics),
-        variables.JOURNAL: f"{release.namespace}/{journal_name(job)}",
+        variables.JOURNAL: f"{release.namespace}/{journal_name(job, int(annotations.get(names.RUN, 1)))}",
         **({variables.BEGUN: "yes"} if int(annotations.get(names.EPOCH, -1)) >= 0 else {}),
     }
     main["env"] = parts.environment(spec, given)
@@ -168,6 +168,8 @@ def _owner_of_state(spec: StreamJob, release: Installation) -> list[Doc]:
         return []
     path, user = str(DIRECTORY / WORKERS), parts.user(spec, release)
     one = parts.container("state-owner", spec, release, ["chown", f"{user}:{user}", path], Resources())
+    # Root runs the program of whoever has installed Ferry, never that of a job.
+    one |= {"image": release.image, "imagePullPolicy": "IfNotPresent"}
     one["securityContext"] |= {
         "runAsNonRoot": False,
         "runAsUser": 0,

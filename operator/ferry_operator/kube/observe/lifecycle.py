@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from ferry.contract.backoff import back_off
+from ferry.contract.errors import UNDECIDED
 from ferry_operator.control.restarts import BACK_OFF_SECONDS, meaning
 from ferry_operator.job.status import Phase
 from ferry_operator.kube.api import names
@@ -66,6 +67,8 @@ def lifecycle_of(pod: Pod | None, revision: str, epoch: int | None, finished: bo
     changed = pod.annotations.get(names.REVISION) != revision
     message = end_message(pod)
     if kind in ("refused", "halted") and not changed:
+        if UNDECIDED in message:
+            return DriverLifecycle(False, end="Failed", problem=Problem("RestoreFromNeeded", message))
         reason = "DriverRefused" if kind == "refused" else "DriverHalted"
         return DriverLifecycle(False, end="Failed", problem=Problem(reason, f"{message}; {AGAIN}"))
     began = pod.number(names.EPOCH, -1)
