@@ -6,7 +6,6 @@ operator may have written it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -162,12 +161,9 @@ class JobMemory(_Report):
     @staticmethod
     def of(job: Mapping[str, Any]) -> JobMemory:
         """Of a StreamJob object. What was written of another one counts as none. Raises SpecRefused."""
-        uid, text = (
-            str((job.get("metadata") or {}).get("uid", "")),
-            json.dumps((job.get("status") or {}).get("memory") or {}),
-        )
+        uid, kept = str((job.get("metadata") or {}).get("uid", "")), (job.get("status") or {}).get("memory") or {}
         try:
-            found = JobMemory.model_validate_json(text, by_alias=True, by_name=False)
+            found = JobMemory.model_validate(kept, by_alias=True, by_name=False)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in ("status.memory", *first["loc"]))

@@ -128,12 +128,13 @@ def test_a_job_that_is_suspended_from_its_beginning_starts_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("first", "meanwhile", "expected"),
-    [("7", "7", "latest"), ("7", "8", "8"), ("7", None, "latest"), (None, "latest", "latest"), (None, "s3://x/1.json", "s3://x/1.json")],
+    [("7", "7", "latest"), ("7", "8", "8"), ("7", None, "latest"), ("7", "none", "none"), ("none", "none", "latest"), (None, "latest", "latest"), (None, "s3://x/1.json", "s3://x/1.json")],
 )  # fmt: skip
 def test_what_a_run_begins_from(first: str | None, meanwhile: str | None, expected: str) -> None:
     """What was meant for the run before is not meant for this one."""
     world = World()
-    world.take_checkpoint(None)
+    if first is not None:
+        world.take_checkpoint(None)
     world.api.create(JOBS, job(state=SHELF, restoreFrom=first))
     world.until(lambda w: "good" in memory(w))
     edit(world, suspend=True, restoreFrom=meanwhile)

@@ -82,9 +82,9 @@ def settings_of(job: StreamJob, memory: JobMemory, release: Installation) -> Run
         "output": one.output,
         "deadLetter.directory": one.dead_letter.directory,
     }
-    for field, path in paths.items():
+    for where, path in paths.items():
         if path is not None and not path.startswith("/"):
-            raise SpecRefused(f"spec.{field}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
+            raise SpecRefused(f"spec.{where}: {path!r}: on Kubernetes, an absolute path in the image or on a volume")
     if one.kubernetes.state_volume.medium == "hostPath" and one.kubernetes.user is None and release.user is None:
         raise SpecRefused(
             "spec.kubernetes.stateVolume: a directory of the node is given to a user: set kubernetes.user"
