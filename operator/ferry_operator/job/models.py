@@ -89,7 +89,9 @@ class Metadata(SpecPart):
 
     name: DnsLabel = Field(min_length=1, max_length=NAME_MAX, description="Name of the job, a DNS label.")
     namespace: str | None = Field(default=None, description="Namespace of the job; not used on one machine.")
-    labels: dict[str, str] = Field(default_factory=dict, description="Labels, also put on the pods of the job.")
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="Labels, also put on the pods of the job, but for app.kubernetes.io/."
+    )
     annotations: dict[str, str] = Field(
         default_factory=dict,
         description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain, ferry.dev/pins and "

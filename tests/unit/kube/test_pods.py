@@ -329,9 +329,13 @@ def test_without_rdma_nothing_is_asked_for() -> None:
 
 def test_labels_of_the_user_are_put_on_pods_but_not_in_place_of_ours() -> None:
     document, _ = made()
-    document["metadata"]["labels"] = {"team": "a", names.JOB: "other"}
+    chosen = {"app.kubernetes.io/component": "operator", "app.kubernetes.io/instance": "ferry"}
+    document["metadata"]["labels"] = {"team": "a", names.JOB: "other", **chosen}
     pod = pods.driver(document, spec.check(document), RELEASE, {})
     assert pod["metadata"]["labels"]["team"] == "a" and pod["metadata"]["labels"][names.JOB] == "nbq5"
+    assert not chosen.keys() & pod["metadata"]["labels"].keys(), (
+        "no Service or policy of a release takes it for its own"
+    )
 
 
 def test_the_same_arguments_give_the_same_manifest() -> None:

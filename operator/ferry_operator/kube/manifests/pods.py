@@ -93,7 +93,9 @@ def _pod(
     annotations: Mapping[str, str],
 ) -> Doc:
     account = spec.spec.kubernetes.service_account or release.service_account
-    labels = {**spec.metadata.labels, **names.labels(spec.metadata.name, role, index)}
+    # Those of `app.kubernetes.io` choose the pods of a release, for its Services, policies and budgets.
+    given = {key: value for key, value in spec.metadata.labels.items() if not key.startswith("app.kubernetes.io/")}
+    labels = {**given, **names.labels(spec.metadata.name, role, index)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
