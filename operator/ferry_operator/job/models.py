@@ -90,13 +90,13 @@ class Metadata(SpecPart):
     name: DnsLabel = Field(min_length=1, max_length=NAME_MAX, description="Name of the job, a DNS label.")
     namespace: str | None = Field(default=None, description="Namespace of the job; not used on one machine.")
     labels: dict[str, str] = Field(
-        default_factory=dict, description="Labels, also put on the pods of the job, but for app.kubernetes.io/."
+        default_factory=dict,
+        description="Labels, also put on the pods of the job, but for those below app.kubernetes.io/.",
     )
     annotations: dict[str, str] = Field(
         default_factory=dict,
-        description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain, ferry.dev/pins and "
-        "ferry.dev/checkpoint, and keeps "
-        "notes of its own below ferry.dev/.",
+        description="Annotations; on Kubernetes Ferry obeys ferry.dev/paused, ferry.dev/drain, ferry.dev/pins, "
+        "ferry.dev/plan and ferry.dev/checkpoint.",
     )
 
 
