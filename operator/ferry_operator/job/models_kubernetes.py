@@ -158,8 +158,8 @@ class Kubernetes(SpecPart):
         default=None,
         min_length=1,
         max_length=253,
-        description="Service account of the pods, under which drivers may use journals, of those that the installation allows "
-        "(`jobs.driverAccounts`, `jobs.allow.serviceAccounts`); null: the operator's default.",
+        description="Service account of the pods, under which drivers may use journals, of those that the installation "
+        "allows (`jobs.driverAccounts`, `jobs.allow.serviceAccounts`); null: the operator's default.",
         json_schema_extra=ALL_PODS,
     )
     user: int | None = Field(

@@ -404,6 +404,14 @@ def test_no_eviction_is_ever_allowed_by_the_budget() -> None:
     assert found["minAvailable"] > 256 * 2 and found["selector"]["matchLabels"][names.JOB] == "nbq5"
 
 
+def test_root_runs_the_program_of_the_installation_and_never_that_of_a_job() -> None:
+    state = {"medium": "hostPath", "path": "/srv/state"}
+    pod = worker(kubernetes={"stateVolume": state, "image": "evil:1", "imagePullPolicy": "Never"})
+    images = {one["name"]: one["image"] for one in containers(pod)}
+    assert images == {"state-owner": RELEASE.image, "sidecar": "evil:1", "executor": "evil:1"}
+    assert [one["name"] for one in containers(pod) if one["securityContext"].get("runAsUser") == 0] == ["state-owner"]
+
+
 def test_names_are_labels_of_hosts() -> None:
     longest = "j" * 52
     assert len(names.worker_pod(longest, 511)) <= 63 and len(names.run_name(longest, UID)) <= 63
